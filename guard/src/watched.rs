@@ -17,12 +17,21 @@ pub use memory::{
 /// The format of [`WatchReport`]. Fields may be added without another number.
 pub const FORMAT: u32 = 1;
 
+/// The most kernels that a report lists.
+pub const MAX_KERNELS: usize = 4096;
+
+/// The most bytes of a report. Bounded rows and names keep reports far below.
+pub const MAX_REPORT_BYTES: u64 = 64 << 20;
+
 /// The launches and the memory of one process. A kernel node of a graph is a launch each time that it is added or set; replays are
 /// not counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchReport {
     /// [`FORMAT`] when it was written.
     pub format: u32,
+    /// Whether `gridguard run` wrote it before the program began. A process that launches replaces it.
+    #[serde(default)]
+    pub pending: bool,
     /// The path of the program.
     pub program: String,
     /// The number of the process.
@@ -38,7 +47,10 @@ pub struct WatchReport {
     pub fixed: u64,
     /// Accepted launches after the first refused one.
     pub launches_after_refusal: u64,
-    /// Accepted launches of kernels beyond those that are listed.
+    /// Kernels that are not listed. All kernels beyond the first 16,384 count as one.
+    #[serde(default)]
+    pub unlisted_kernels: u64,
+    /// Accepted launches of kernels that are not listed.
     pub unlisted_launches: u64,
     /// Lookups of launch functions that could not be watched.
     pub unwatched_functions: u64,
@@ -51,13 +63,34 @@ pub struct WatchReport {
     pub memory: MemoryUse,
 }
 
-/// The launches of one kernel.
+/// The fields that reports of all formats have.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ReportHead {
+    /// Its format.
+    pub format: u32,
+    /// The path of the program.
+    pub program: String,
+    /// The number of the process.
+    pub process: u32,
+    /// Launches that the driver accepted.
+    pub launches: u64,
+    /// Launches that the driver refused.
+    pub refused: u64,
+    /// As [`WatchReport::pending`].
+    #[serde(default)]
+    pub pending: bool,
+}
+
+/// The launches of one kernel: of all kernels of this name in equal images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelUse {
     /// The name in the device code.
     pub name: String,
     /// The name as it was written, cut if it is long.
     pub demangled: String,
+    /// The digest of the image: equal images have equal digests. `None` if the image is not known.
+    #[serde(default)]
+    pub image: Option<String>,
     /// Launches that the driver accepted.
     pub launches: u64,
     /// Launches that the driver refused.
@@ -91,6 +124,21 @@ pub struct RefusedLaunch {
 }
 
 impl WatchReport {
+    /// The report that `gridguard run` writes before the program begins.
+    #[must_use]
+    pub fn pending(program: String, process: u32) -> Self {
+        Self { format: FORMAT, pending: true, program, process, ..Self::default() }
+    }
+
+    /// Orders the kernels, lists no more than [`MAX_KERNELS`], and counts the others.
+    pub fn bound(&mut self) {
+        self.sort();
+        for left_out in self.kernels.drain(MAX_KERNELS.min(self.kernels.len())..) {
+            self.unlisted_kernels += 1;
+            self.unlisted_launches += left_out.launches;
+        }
+    }
+
     /// Orders the kernels: refused ones first, then the nearest to a limit, then by name.
     pub fn sort(&mut self) {
         let limit = self.grid_limit();
@@ -122,6 +170,7 @@ impl KernelUse {
     /// let kernel = KernelUse {
     ///     name: "attention".into(),
     ///     demangled: "attention".into(),
+    ///     image: None,
     ///     launches: 3,
     ///     refused: 0,
     ///     fixed: 0,
@@ -156,6 +205,7 @@ mod tests {
         KernelUse {
             name: name.into(),
             demangled: name.into(),
+            image: None,
             launches: 1,
             refused,
             fixed: 0,
@@ -168,24 +218,16 @@ mod tests {
     #[test]
     fn refused_kernels_come_first_and_then_the_nearest_to_a_limit() {
         let mut report = WatchReport {
-            format: FORMAT,
             program: "p".into(),
-            process: 1,
-            devices: Vec::new(),
             launches: 4,
             refused: 1,
-            fixed: 0,
-            launches_after_refusal: 0,
-            unlisted_launches: 0,
-            unwatched_functions: 0,
             kernels: vec![
                 kernel("far", 0, Dim3::new(1_000_000, 1, 1)),
                 kernel("near", 0, Dim3::new(1, 1, 65_000)),
                 kernel("refused", 1, Dim3::new(0, 0, 0)),
                 kernel("half", 0, Dim3::new(1, 30_000, 1)),
             ],
-            refusals: Vec::new(),
-            memory: MemoryUse::default(),
+            ..WatchReport::default()
         };
         report.sort();
         let names: Vec<_> = report.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
@@ -196,6 +238,30 @@ mod tests {
         assert_eq!(headroom(&report.kernels[3]), Some((Axis::X, 2_147.483_647)));
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
+    }
+
+    #[test]
+    fn a_report_lists_a_stated_number_of_kernels_and_counts_the_others() {
+        let kernels = (0..MAX_KERNELS + 3).map(|number| {
+            kernel(&number.to_string(), u64::from(number == 4000), Dim3::new(1, 2, 1))
+        });
+        let mut report = WatchReport { kernels: kernels.collect(), ..WatchReport::default() };
+        report.bound();
+        assert_eq!((report.kernels.len(), &*report.kernels[0].name), (MAX_KERNELS, "4000"));
+        assert_eq!((report.unlisted_kernels, report.unlisted_launches), (3, 3));
+    }
+
+    #[test]
+    fn the_head_of_a_report_is_that_of_any_format_and_of_nothing_else() {
+        let head = |text: &str| serde_json::from_str::<ReportHead>(text).ok();
+        let report = serde_json::to_string(&WatchReport::pending("p".into(), 7)).expect("JSON");
+        let known = head(&report).expect("a report");
+        assert_eq!((known.format, known.process, known.pending), (FORMAT, 7, true));
+        let newer = report.replace("\"kernels\":[]", "\"kernels\":7");
+        assert_eq!(head(&newer), Some(known));
+        for other in ["", "{}", "[]", r#"{"format": 1, "name": "a package"}"#, &report[1..]] {
+            assert_eq!(head(other), None, "{other}");
+        }
     }
 
     #[test]

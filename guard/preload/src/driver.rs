@@ -62,6 +62,8 @@ questions! {
     function_name = c"cuFuncGetName": fn(*mut *const c_char, Handle);
     kernel_name = c"cuKernelGetName": fn(*mut *const c_char, Handle);
     kernel_function = c"cuKernelGetFunction": fn(*mut Handle, Handle);
+    function_module = c"cuFuncGetModule": fn(*mut Handle, Handle);
+    kernel_library = c"cuKernelGetLibrary": fn(*mut Handle, Handle);
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, Handle);
     set_function_attribute = c"cuFuncSetAttribute": fn(Handle, c_int, c_int);
     load_module = c"cuModuleLoadData": fn(*mut Handle, *const c_void);
@@ -118,6 +120,23 @@ impl Driver {
             // SAFETY: a string that lives as long as the kernel; callers copy it at once.
             (status == SUCCESS).then(|| unsafe { process::text(name) }).flatten()
         })
+    }
+
+    /// The module or library of a `CUfunction`, or of a `CUkernel` that is launched as one; null if the driver does
+    /// not tell.
+    ///
+    /// # Safety
+    ///
+    /// `kernel` is loaded.
+    pub(crate) unsafe fn container_of(&self, kernel: Handle) -> Handle {
+        let found =
+            [self.function_module, self.kernel_library].into_iter().flatten().find_map(|ask| {
+                let mut container = ptr::null_mut();
+                // SAFETY: the kernel is loaded; for the other kind of handle the driver returns an error.
+                let status = unsafe { ask(&raw mut container, kernel) };
+                (status == SUCCESS).then_some(container)
+            });
+        found.unwrap_or(ptr::null_mut())
     }
 
     /// `CUDA_ERROR_INVALID_VALUE (1), invalid argument`.

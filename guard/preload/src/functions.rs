@@ -58,7 +58,7 @@ const fn runtime(symbol: &'static CStr, per_thread: bool) -> Function {
 
 /// Versions as in `cudaTypedefs.h`.
 #[rustfmt::skip]
-pub(crate) static FUNCTIONS: [Function; 72] = [
+pub(crate) static FUNCTIONS: [Function; 74] = [
     legacy(c"cuLaunchKernel", c"cuLaunchKernel", 4000..=NEWEST),
     per_thread(c"cuLaunchKernel_ptsz", c"cuLaunchKernel", 7000..=NEWEST),
     legacy(c"cuLaunchKernelEx", c"cuLaunchKernelEx", 11_060..=NEWEST),
@@ -131,6 +131,8 @@ pub(crate) static FUNCTIONS: [Function; 72] = [
     legacy(c"cuMemFreeHost", c"cuMemFreeHost", 2000..=NEWEST),
     legacy(c"cuDevicePrimaryCtxReset", c"cuDevicePrimaryCtxReset", 7000..=10_999),
     legacy(c"cuDevicePrimaryCtxReset_v2", c"cuDevicePrimaryCtxReset", 11_000..=NEWEST),
+    legacy(c"cuModuleUnload", c"cuModuleUnload", 2000..=NEWEST),
+    legacy(c"cuLibraryUnload", c"cuLibraryUnload", 12_000..=NEWEST),
 ];
 
 /// The originals of each function.

@@ -196,8 +196,8 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
 
 fn accepted(launch: &Launch) {
     match table::find(launch.kernel.addr()) {
-        Some(entry) => entry.count(launch.largest()),
-        None => watch::first_launch(launch, launch.largest()),
+        Some(entry) if entry.has_kernel() => entry.count(launch.largest()),
+        _ => watch::first_launch(launch, launch.largest()),
     }
     if watch::REQUESTS.load(Ordering::Relaxed) != 0 {
         watch::attend(launch);

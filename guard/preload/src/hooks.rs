@@ -208,6 +208,8 @@ hooks! {
     69: cuMemFreeHost => free::memory, Free;
     70: cuDevicePrimaryCtxReset => free::reset_device, OnDevice;
     71: cuDevicePrimaryCtxReset_v2 => free::reset_device, OnDevice;
+    72: cuModuleUnload => load::unload, OnHandle;
+    73: cuLibraryUnload => load::unload, OnHandle;
 }
 
 /// What a call of an export of function `function` that returns to `caller` is handed to.

@@ -253,7 +253,7 @@ fn report(through: (usize, usize), status: Status) -> String {
         ),
     };
     for Suspect { kernel, stream, grid: [x, y, z] } in suspects.iter().take(SHOWN) {
-        let name = || table::find(*kernel).map(|entry| demangled(&entry.counted().name));
+        let name = || table::find(*kernel).map(|entry| demangled(&entry.kernel().name()));
         let what = match *kernel {
             GRAPH => "the kernels of a graph, in one launch".to_owned(),
             _ => format!("{}, grid {x} x {y} x {z}", name().unwrap_or_else(|| "<unnamed>".into())),

@@ -236,8 +236,8 @@ fn accepted(describe: impl Fn() -> Launch) {
     let launch = describe();
     let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
-        Some(entry) => entry.count(largest),
-        None => watch::first_launch(&describe(), largest),
+        Some(entry) if entry.has_kernel() => entry.count(largest),
+        _ => watch::first_launch(&describe(), largest),
     }
     let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
     late::record(launch.kernel.addr(), launch.grid, stream, per_thread);

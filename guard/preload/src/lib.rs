@@ -11,9 +11,11 @@
 //! - `launch`, `graph`, `runtime`, `names`, `late`, `fix`: the replacements;
 //! - `callers`: which runtime a program that links one reaches;
 //! - `request`, `node`: launches and kernel nodes, as programs make them;
-//! - `table`: the counters of each kernel, without a lock;
+//! - `kernel`, `counters`: kernels and their counters; `table`: the counters of each handle, without a lock;
+//! - `kept`: sets of values that are never freed;
 //! - `memory`: the allocations;
-//! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
+//! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes;
+//! - `output`: the files, pipes and devices that it writes to.
 //!
 //! It has no interface for Rust.
 #![allow(unsafe_code, reason = "it stands between C functions")]
@@ -23,6 +25,7 @@
 mod abi;
 mod cache;
 mod callers;
+mod counters;
 mod driver;
 mod elf;
 mod explained;
@@ -32,12 +35,15 @@ mod functions;
 mod graph;
 mod guarded;
 mod hooks;
+mod kept;
+mod kernel;
 mod late;
 mod launch;
 mod lookup;
 mod memory;
 mod names;
 mod node;
+mod output;
 mod process;
 mod record;
 mod refusal;
@@ -57,6 +63,9 @@ static LOADED: extern "C" fn() = loaded;
 extern "C" fn loaded() {
     guarded::run(|| {
         process::begin();
+        if process::always_reports() {
+            process::register_end(watch::at_exit);
+        }
         callers::note_startup();
     });
 }

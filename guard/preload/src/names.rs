@@ -8,7 +8,7 @@ use cpp_demangle::{BorrowedSymbol, DemangleOptions, DemangleWrite};
 use crate::abi::{FindInContext, FindKernel, Handle, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::Driver;
 use crate::fix::kernels;
-use crate::{functions, guarded, process, table};
+use crate::{functions, guarded, kernel, process, table};
 
 /// `cuModuleGetFunction` and `cuLibraryGetKernel`: a handle may be that of an unloaded kernel, reused.
 pub(crate) unsafe extern "C-unwind" fn find_kernel<const H: usize, const S: usize>(
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C-unwind" fn find_kernel<const H: usize, const S: usiz
         // SAFETY: the successful lookup wrote the handle and accepted the name.
         let (handle, name) = unsafe { (*kernel, CStr::from_ptr(name)) };
         guarded::run(|| {
-            named(handle, name, || Driver::of((H, S)).has_names());
+            named(handle, container, name, || Driver::of((H, S)).has_names());
             if process::options().fix {
                 // Known from here on, for the report: the kernel's first launch is none of an unknown one.
                 let _ = Driver::of((H, S)).device_limits();
@@ -44,23 +44,29 @@ pub(crate) unsafe extern "C-unwind" fn find_in_context<const H: usize, const S: 
     };
     // SAFETY: the caller's own arguments.
     let status = unsafe { original(found, of) };
-    if status == SUCCESS && process::options().fix && !found.is_null() {
+    if status == SUCCESS && !found.is_null() {
         // SAFETY: the successful lookup wrote the handle.
         let found = unsafe { *found };
-        guarded::run(|| kernels::found_in_context(found, of));
+        guarded::run(|| {
+            table::found_in_context(found.addr(), of.addr());
+            if process::options().fix {
+                kernels::found_in_context(found, of);
+            }
+        });
     }
     status
 }
 
 /// The driver can be asked for the name of a kernel that is launched later, if it has names.
-fn named(handle: Handle, name: &CStr, driver_has_names: impl FnOnce() -> bool) {
+fn named(handle: Handle, container: Handle, name: &CStr, driver_has_names: impl FnOnce() -> bool) {
     let entry = match table::find(handle.addr()) {
         None if driver_has_names() => None,
         None => table::find_or_insert(handle.addr()),
         known => known,
     };
     if let Some(entry) = entry {
-        entry.set_name(name.to_bytes());
+        let image = table::image_of(container.addr());
+        entry.set_kernel(kernel::of(name.to_bytes(), image), container.addr());
     }
 }
 

@@ -3,10 +3,11 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+
+use crate::output::{self, Opened, Output};
 
 /// What `gridguard run` passes on, in environment variables.
 #[derive(Debug, Default)]
@@ -22,9 +23,12 @@ pub(crate) struct Options {
     /// Prints no summary at the end.
     pub(crate) quiet: bool,
     /// The file of the report.
-    pub(crate) report: Option<PathBuf>,
+    pub(crate) report: Option<Output>,
     /// The file of the recorded launches.
-    pub(crate) record: Option<PathBuf>,
+    pub(crate) record: Option<Output>,
+    /// The number of the process that `gridguard run` became.
+    main: Option<u32>,
+    stderr: Option<Opened>,
 }
 
 /// The options, read when the library was loaded: programs change their environment.
@@ -37,23 +41,20 @@ pub(crate) fn options() -> &'static Options {
         quiet: false,
         report: None,
         record: None,
+        main: None,
+        stderr: None,
     };
     // SAFETY: null, or options that are never freed nor changed.
     unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or(&NONE)
 }
 
 static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
-/// Device and file number of standard error when the library was loaded.
-static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Reads the options, and notes what standard error is, before the program begins.
 pub(crate) fn begin() {
-    if let Some((device, file)) = identity_of_stderr() {
-        STDERR[0].store(device, Ordering::Relaxed);
-        STDERR[1].store(file, Ordering::Relaxed);
-    }
     let flag = |name| variable(name).is_some_and(|value| value != "0");
-    let path = |name| variable(name).map(PathBuf::from);
+    let path = |name| variable(name).map(Output::new);
+    let main = variable(c"GRIDGUARD_RUN_PROCESS");
     let options = Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
@@ -62,6 +63,8 @@ pub(crate) fn begin() {
         quiet: flag(c"GRIDGUARD_RUN_QUIET"),
         report: path(c"GRIDGUARD_RUN_REPORT"),
         record: path(c"GRIDGUARD_RUN_RECORD"),
+        main: main.and_then(|number| number.to_str()?.parse().ok()),
+        stderr: Some(Opened::now(libc::STDERR_FILENO)),
     };
     OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
 }
@@ -75,58 +78,26 @@ fn variable(name: &CStr) -> Option<OsString> {
     (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
-fn identity_of_stderr() -> Option<(u64, u64)> {
-    let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the pointer is to a structure of this type; a closed descriptor is an error.
-    let found = unsafe { libc::fstat(libc::STDERR_FILENO, status.as_mut_ptr()) } == 0;
-    // SAFETY: integers, for which all zeros are valid.
-    let status = unsafe { status.assume_init() };
-    found.then_some((status.st_dev, status.st_ino))
-}
-
 /// Writes `text` to standard error, if that is still what it was when the program began: a program that
 /// closed it may have opened another file under its number.
 pub(crate) fn say(text: &str) {
-    let known = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
-    if known == (0, 0) || identity_of_stderr() != Some(known) {
-        return;
-    }
-    without_sigpipe(|| write_all(libc::STDERR_FILENO, text.as_bytes()));
-}
-
-fn write_all(descriptor: c_int, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        // SAFETY: so many bytes at this address.
-        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
-        match usize::try_from(written) {
-            Ok(written) if written > 0 => bytes = bytes.get(written..).unwrap_or_default(),
-            Err(_) if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            // Closed, full, or not ready: the program is not held up.
-            _ => return,
-        }
+    if options().stderr.as_ref().is_some_and(Opened::is_same) {
+        // Closed, full, or not ready: the program is not held up.
+        output::without_sigpipe(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
     }
 }
 
-/// Runs `work`, whose writes to a closed pipe raise no signal.
-fn without_sigpipe(work: impl FnOnce()) {
-    let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: all pointers are to signal sets, which the first calls initialise. The signal that is taken
-    // is one that the writes raised, on this thread, since none was pending before.
-    unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-        libc::sigpending(pending.as_mut_ptr());
-        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
-        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
-        work();
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        if !was_pending {
-            libc::sigtimedwait(pipe.as_ptr(), ptr::null_mut(), &raw const now);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-    }
+/// Whether this process writes its report even if nothing was launched. It does if it is the first process of the
+/// run and the report goes to a pipe or device: `gridguard run` itself writes a first report only to files.
+pub(crate) fn always_reports() -> bool {
+    let Options { report, main, .. } = options();
+    *main == Some(std::process::id()) && report.as_ref().is_some_and(Output::is_stream)
+}
+
+/// Has `at_exit` called at the end of the program.
+pub(crate) fn register_end(at_exit: extern "C" fn()) {
+    // SAFETY: the function lives as long as the process, which never unloads a preloaded library.
+    unsafe { libc::atexit(at_exit) };
 }
 
 /// Has `at_exit` called at the end of the program, `in_child` in its children, and `on_signal` at SIGUSR1
@@ -137,10 +108,10 @@ pub(crate) fn register(
     on_signal: extern "C" fn(c_int),
 ) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    register_end(at_exit);
     // SAFETY: the functions live as long as the process, which never unloads a preloaded library; the
     // pointers are to structures of their types.
     unsafe {
-        libc::atexit(at_exit);
         libc::pthread_atfork(None, None, Some(in_child));
         let read = libc::sigaction(libc::SIGUSR1, ptr::null(), action.as_mut_ptr());
         let mut action = action.assume_init();

@@ -3,13 +3,12 @@
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::hash_map::DefaultHasher;
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::Path;
 
 use serde_json::Value;
 
 use crate::driver::Driver;
+use crate::kernel::Kernel;
+use crate::output::Output;
 use crate::request::Launch;
 
 /// Kinds of launches that are distinguished; later ones are not recorded.
@@ -22,15 +21,9 @@ static RECORDED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 /// Kinds that found no place, or whose line could not be written.
 static LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
 
-/// Appends the launch of the kernel `name` to the file, unless such a one was recorded before.
-pub(crate) fn record(path: &Path, launch: &Launch, name: &str) {
-    if !is_new(launch) {
-        return;
-    }
-    // Opened anew for each of the few kinds: programs close descriptors that they do not know.
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(line(launch, name).as_bytes()));
-    if written.is_err() {
+/// Appends the launch of `kernel` to the file, unless such a one was recorded before.
+pub(crate) fn record(to: &Output, launch: &Launch, kernel: &Kernel) {
+    if is_new(launch, kernel) && to.append(line(launch, &kernel.name()).as_bytes()).is_err() {
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -52,12 +45,20 @@ fn line(launch: &Launch, name: &str) -> String {
     format!("{request}\n")
 }
 
-fn is_new(launch: &Launch) -> bool {
-    let Launch {
-        kernel, grid, block, shared_bytes, cluster, cooperative, dependent, priority, ..
-    } = launch;
+fn is_new(launch: &Launch, kernel: &Kernel) -> bool {
+    let Launch { grid, block, shared_bytes, cluster, cooperative, dependent, priority, .. } =
+        launch;
     let mut hasher = DefaultHasher::new();
-    (kernel.addr(), grid, block, shared_bytes, cluster, cooperative, dependent, priority)
+    (
+        core::ptr::from_ref(kernel).addr(),
+        grid,
+        block,
+        shared_bytes,
+        cluster,
+        cooperative,
+        dependent,
+        priority,
+    )
         .hash(&mut hasher);
     // 0 marks a free place.
     let hash = hasher.finish() | 1;

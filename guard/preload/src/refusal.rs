@@ -5,13 +5,13 @@ use gridguard::{
 };
 
 use crate::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
+use crate::counters::{Counts, Largest};
 use crate::driver::Driver;
 use crate::functions::is_runtime;
 use crate::memory;
 use crate::names::demangled;
 use crate::request::Launch;
 use crate::stack::{self, Frame};
-use crate::table::{Counted, Largest};
 
 /// A refused launch, explained.
 pub(crate) struct Refusal {
@@ -57,12 +57,12 @@ impl Refusal {
         Self { error, violations, stack, device: name, memory }
     }
 
-    /// The paragraph for standard error; `counted` is what is known of the kernel before this launch, and
+    /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
     /// `not_fixed` why it was not launched in parts, if that was wanted.
     pub(crate) fn paragraph(
         &self,
         launch: &Launch,
-        counted: &Counted,
+        (name, counts): (&str, &Counts),
         not_fixed: Option<&str>,
     ) -> String {
         let Self { error, violations, stack, device, memory } = self;
@@ -70,7 +70,7 @@ impl Refusal {
         let mut line = |title: &str, content: &str| {
             text += &format!("  {title:<8}  {content}\n");
         };
-        line("kernel", &demangled(&counted.name));
+        line("kernel", &demangled(name));
         if let Some(library) = stack::launching_library(stack) {
             line("library", &library.library);
         }
@@ -92,8 +92,8 @@ impl Refusal {
             line("fix", &format!("not possible: {reason}"));
         }
         // The runtime may not tell which kernel of the driver it is.
-        if counted.launches > 0 || !is_runtime(launch.through.0) {
-            line("before", &before(counted));
+        if counts.launches > 0 || !is_runtime(launch.through.0) {
+            line("before", &before(counts));
         }
         for (place, frame) in stack.iter().enumerate() {
             line(if place == 0 { "stack" } else { "" }, &frame.to_string());
@@ -113,7 +113,7 @@ pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
     is_of_driver && !UNKNOWN_KERNEL.contains(&status)
 }
 
-fn before(Counted { launches, largest, .. }: &Counted) -> String {
+fn before(Counts { launches, largest, .. }: &Counts) -> String {
     let Largest { grid: [x, y, z], .. } = largest;
     match launches {
         0 => "no launch of this kernel had succeeded".to_owned(),

@@ -2,26 +2,34 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use gridguard::Dim3;
-use gridguard::watched::{FORMAT, KernelUse, RefusedLaunch, WatchReport};
+use gridguard::files::publish_over;
+use gridguard::watched::{
+    FORMAT, KernelUse, MAX_REPORT_BYTES, RefusedLaunch, ReportHead, WatchReport,
+};
 
 use crate::abi::Status;
+use crate::counters::{Counts, Largest};
 use crate::explained::Explained;
 use crate::functions::UNWATCHED;
+use crate::kernel::Kernel;
 use crate::names::demangled;
+use crate::output::Output;
 use crate::refusal::Refusal;
 use crate::request::Launch;
-use crate::table::{Counted, Largest};
 use crate::{driver, memory, process, record, table};
 
 /// Refusals that are explained; later ones are only counted.
 pub(crate) const MAX_EXPLAINED: usize = 50;
 /// Kernels of the summary.
 const SHOWN: usize = 10;
+/// The most reports beside the first one, of all runs with the same file.
+const MAX_PROCESSES: usize = 1000;
 
 static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
 /// Refused launches so far.
@@ -65,23 +73,23 @@ pub(crate) fn write() {
     let options = process::options();
     let report = collect();
     let any_launch = report.launches + report.refused + report.fixed > 0;
-    if !any_launch && report.memory.refused == 0 {
-        return;
-    }
-    if !options.quiet {
+    let is_any = any_launch || report.memory.refused > 0;
+    if is_any && !options.quiet {
         process::say(&summary(&report));
     }
-    if let Some(path) = &options.report
-        && let Err(error) = publish(path, &report)
+    if (is_any || process::always_reports())
+        && let Some(output) = &options.report
+        && let Err(error) = publish(output, &report)
     {
-        process::say(&format!("gridguard: cannot write {}: {error}\n", path.display()));
+        process::say(&format!("gridguard: cannot write {output}: {error}\n"));
     }
 }
 
 fn collect() -> WatchReport {
-    let kernels: Vec<_> = table::counted().into_iter().map(kernel_use).collect();
-    let in_table: u64 = kernels.iter().map(|kernel| kernel.launches).sum();
-    let launches = in_table + table::other_launches();
+    let (kernels, others) = table::counted();
+    let kernels: Vec<_> = kernels.into_iter().map(|one| kernel_use(one.0, one.1)).collect();
+    let sum = |of: fn(&KernelUse) -> u64| kernels.iter().map(of).sum::<u64>();
+    let launches = sum(|kernel| kernel.launches) + others.launches;
     let refused = REFUSED.load(Ordering::Relaxed);
     let before = BEFORE_FIRST.load(Ordering::Relaxed);
     let mut report = WatchReport {
@@ -91,23 +99,31 @@ fn collect() -> WatchReport {
         devices: driver::known_devices().cloned().collect(),
         launches,
         refused,
-        fixed: kernels.iter().map(|kernel| kernel.fixed).sum(),
+        fixed: sum(|kernel| kernel.fixed) + others.fixed,
         launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
-        unlisted_launches: table::other_launches(),
+        unlisted_kernels: others.is_any().into(),
+        unlisted_launches: others.launches,
         unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
         kernels,
         refusals: EXPLAINED.all().cloned().collect(),
         memory: memory::collect(),
+        ..WatchReport::default()
     };
-    report.sort();
+    report.bound();
+    for kernel in &mut report.kernels {
+        kernel.demangled = demangled(&kernel.name);
+    }
     report
 }
 
-fn kernel_use(Counted { name, launches, refused, fixed, largest }: Counted) -> KernelUse {
+/// The row of a kernel, without the demangled name, because demangling takes time.
+fn kernel_use(kernel: &Kernel, counts: Counts) -> KernelUse {
+    let Counts { launches, refused, fixed, largest } = counts;
     let Largest { grid: [x, y, z], threads, shared_bytes } = largest;
     KernelUse {
-        demangled: demangled(&name),
-        name,
+        name: kernel.name(),
+        demangled: String::new(),
+        image: (kernel.image > 0).then(|| format!("{:016x}", kernel.image)),
         launches,
         refused,
         fixed,
@@ -126,6 +142,7 @@ fn summary(report: &WatchReport) -> String {
 
 fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result {
     let WatchReport { launches, refused, launches_after_refusal, kernels, .. } = report;
+    let all = report.unlisted_kernels + u64::try_from(kernels.len()).unwrap_or(0);
     let fixed = match report.fixed {
         0 => String::new(),
         fixed => format!(", {fixed} fixed"),
@@ -134,7 +151,7 @@ fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result 
         out,
         "gridguard: {} of {} accepted, {refused} refused{fixed}",
         count(*launches, "launch", "launches"),
-        count(kernels.len(), "kernel", "kernels"),
+        count(all, "kernel", "kernels"),
     )?;
     if *refused > 0 && *launches_after_refusal > 0 {
         writeln!(
@@ -166,9 +183,16 @@ fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result 
     if let Some(more) = kernels.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "  and {more} more kernels, which the report of --report lists")?;
     }
+    if report.unlisted_launches > 0 {
+        let launches = count(report.unlisted_launches, "launch", "launches");
+        writeln!(out, "  and {launches} of further kernels, which no report lists")?;
+    }
     match record::left_out() {
         0 => {}
-        kinds => writeln!(out, "  {kinds} kinds of launches could not be recorded")?,
+        kinds => {
+            let kinds = count(kinds, "kind of launches", "kinds of launches");
+            writeln!(out, "  {kinds} could not be recorded")?;
+        }
     }
     if report.unwatched_functions > 0 {
         writeln!(out, "  launches by a further or newer driver library were not watched")?;
@@ -182,35 +206,59 @@ fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, one: &str, several: 
     format!("{number} {noun}")
 }
 
-/// Writes the report under `path`; if another process of this run did so before, with the number of this
-/// process in the name.
-fn publish(path: &Path, report: &WatchReport) -> io::Result<()> {
-    let text = serde_json::to_string_pretty(report)?;
-    let fresh = numbered(path, &format!("{}.new", report.process));
-    fs::write(&fresh, text)?;
-    let published = match fs::hard_link(&fresh, path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_own(path, report) => {
-            return fs::rename(&fresh, numbered(path, &report.process.to_string()));
-        }
-        // An earlier report of this process, or a file system without links.
-        Err(_) => return fs::rename(&fresh, path),
-        linked => linked,
+/// Writes the report. If another process of this run has written the file before, the name gets the number of this
+/// process.
+fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    let path = match output {
+        Output::Path(path) if !output.is_stream() => path,
+        _ => return output.append(text.as_bytes()),
     };
-    fs::remove_file(&fresh)?;
-    published
-}
-
-/// Whether the report at `path` is an earlier one of this process.
-fn is_own(path: &Path, report: &WatchReport) -> bool {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let known: Option<WatchReport> = serde_json::from_str(&text).ok();
-    known.is_some_and(|known| known.process == report.process)
+    let is_own = |old: &[u8]| {
+        let head = serde_json::from_slice::<ReportHead>(old);
+        head.is_ok_and(|head| head.pending || head.process == report.process)
+    };
+    let replace = |path| publish_over(path, text.as_bytes(), MAX_REPORT_BYTES, is_own);
+    match replace(path) {
+        Ok(true) => return Ok(()),
+        // Other processes of the run keep the file locked.
+        Err(error) if error.error.kind() != io::ErrorKind::TimedOut => return Err(error.into()),
+        _ => {}
+    }
+    let own = numbered(path, report.process);
+    if !own.exists() && count_beside(path) >= MAX_PROCESSES {
+        return Err(io::Error::other(format!(
+            "{MAX_PROCESSES} reports of other processes are beside it; delete those of earlier runs"
+        )));
+    }
+    match replace(&own)? {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{} is no report of this process", own.display()))),
+    }
 }
 
 /// `report.json` as `report.NUMBER.json`.
-fn numbered(path: &Path, number: &str) -> PathBuf {
-    match path.extension().and_then(|extension| extension.to_str()) {
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    match path.extension().and_then(OsStr::to_str) {
         Some(extension) => path.with_extension(format!("{number}.{extension}")),
-        None => path.with_extension(number),
+        None => path.with_extension(number.to_string()),
     }
+}
+
+/// The number of files beside `path` with a process number in their name, up to [`MAX_PROCESSES`].
+fn count_beside(path: &Path) -> usize {
+    let folder = path.parent().unwrap_or(path);
+    let start = numbered(path, 0);
+    let name = start.file_name().unwrap_or_default().as_encoded_bytes();
+    let end = path.extension().map_or(0, |extension| extension.len() + 1);
+    // Around the 0.
+    let (start, end) = name.split_at(name.len() - end);
+    let is_numbered = |file: &fs::DirEntry| {
+        let name = file.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(&start[..start.len() - 1]);
+        let number = rest.and_then(|rest| rest.strip_suffix(end));
+        number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+    };
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter(is_numbered).take(MAX_PROCESSES).count()
 }

@@ -7,7 +7,7 @@ use gridguard::{Dim3, LaunchRequest};
 use crate::abi::{
     CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, Handle, LaunchAttribute, LaunchConfig, PRIORITY,
 };
-use crate::table::Largest;
+use crate::counters::Largest;
 
 /// A launch as the program made it.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use crate::abi::{
 };
 use crate::functions::{self, FUNCTIONS};
 use crate::request::{Launch, configured};
-use crate::{elf, guarded, process, stack, table, watch};
+use crate::{elf, guarded, kernel, process, stack, table, watch};
 
 /// `dim3`.
 #[repr(C)]
@@ -137,12 +137,13 @@ impl Asked {
         let known = if is_handle { None } else { self.kernel_of(through, function) };
         let kernel = known.unwrap_or(function);
         if let Some(entry) = table::find_or_insert(kernel.addr())
-            && !entry.has_name()
+            && !entry.has_kernel()
         {
-            match self.name_of(through, function) {
-                Some(name) => entry.set_name(name.to_bytes()),
-                None => entry.set_name(stack::place(function).as_bytes()),
-            }
+            let kernel = match self.name_of(through, function) {
+                Some(name) => kernel::of(name.to_bytes(), 0),
+                None => kernel::of(stack::place(function).as_bytes(), 0),
+            };
+            entry.set_kernel(kernel, 0);
         }
         kernel
     }

@@ -1,92 +1,47 @@
-//! Counters of each kernel, by its handle: a table of fixed size, which is read and written without a lock
-//! and, once a kernel is known, without allocation.
+//! A table of handles: the counters of kernels, and the images of modules and libraries. It has a fixed size and no
+//! lock. Counting a known kernel allocates nothing. New handles take the places of unloaded ones.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::collections::HashMap;
 
 use crate::cache;
+use crate::counters::{Counters, Counts, Largest};
 use crate::fix::known::Known;
+use crate::kernel::{self, Kernel, OTHERS, UNNAMED};
 
-/// Kernels that are counted by themselves; launches of others are counted together.
-pub(crate) const MAX_KERNELS: usize = 100_000;
-/// Places of the table, a power of two.
+/// Places of the table, a power of two: for 100,000 handles at a time.
 const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 17;
 /// Places that are looked at for one handle.
 const MAX_PROBES: usize = 256;
-/// Bytes of all names that are kept whole; later ones are cut.
-const NAME_BYTES: usize = 8 << 20;
-/// The longest name that is kept whole.
-const LONG_NAME: usize = 4096;
-/// What is kept of a name where it is cut.
-const SHORT_NAME: usize = 48;
-/// What follows the start of a name that is cut.
-const CUT: &[u8] = b"...";
+/// Marks a place while its handle is replaced. No handle has this address.
+const BUSY: usize = 1;
 
-/// What is known of one kernel.
-#[repr(align(64))]
+/// One handle. The fields that a launch needs are in the first cache line.
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// The handle; 0 in a free place.
     handle: AtomicUsize,
-    launches: AtomicU64,
-    refused: AtomicU64,
-    /// The last refusal that was printed.
-    printed: AtomicU64,
-    name: AtomicPtr<Name>,
-    grid: [AtomicU32; 3],
-    threads: AtomicU32,
-    shared_bytes: AtomicU32,
-    /// What `--fix` knows of it.
+    kernel: AtomicPtr<Kernel>,
+    counters: Counters,
+    /// Data of `--fix`.
     known: AtomicPtr<Known>,
-}
-
-/// The name of a kernel, as the driver has it.
-#[derive(Debug)]
-pub(crate) struct Name(Box<[u8]>);
-
-/// The largest launch configurations of a kernel, each axis by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Largest {
-    pub(crate) grid: [u32; 3],
-    pub(crate) threads: u32,
-    pub(crate) shared_bytes: u32,
-}
-
-/// The counters of a kernel at one moment.
-#[derive(Clone, Debug)]
-pub(crate) struct Counted {
-    pub(crate) name: String,
-    pub(crate) launches: u64,
-    pub(crate) refused: u64,
-    /// Launches that forms of the kernel made in its place.
-    pub(crate) fixed: u64,
-    pub(crate) largest: Largest,
-}
-
-impl Name {
-    /// Whether this is what is kept of `name`.
-    fn is_of(&self, name: &[u8]) -> bool {
-        let start = self.0.strip_suffix(CUT).filter(|start| start.len() < name.len());
-        *self.0 == *name || start.is_some_and(|start| name.starts_with(start))
-    }
+    /// The handle of the module or library: of the kernel's, or its own. 0 if it is not known.
+    container: AtomicUsize,
+    /// The load number of the container when this handle was found.
+    load: AtomicU64,
+    /// The present load number of a module or library; 0 if it is not loaded.
+    loaded: AtomicU64,
+    /// The digest of a container's image; 0 if it is not known.
+    image: AtomicU64,
 }
 
 static TABLE: [Entry; PLACES] = [const { Entry::free() }; PLACES];
-static KERNELS: AtomicUsize = AtomicUsize::new(0);
-static NAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Launches of kernels that have no place.
-static OTHER_LAUNCHES: AtomicU64 = AtomicU64::new(0);
-/// The counters of handles that the driver has reused for other kernels.
-static REUSED: AtomicPtr<Reused> = AtomicPtr::new(ptr::null_mut());
+static LOADS: AtomicU64 = AtomicU64::new(0);
 
-/// A list that only grows.
-struct Reused {
-    counted: Counted,
-    next: *mut Reused,
-}
-
-/// The entry of the kernel with this handle, if it has one.
+/// The entry with this handle, if there is one.
 #[inline]
 pub(crate) fn find(handle: usize) -> Option<&'static Entry> {
     for entry in places(handle) {
@@ -107,163 +62,208 @@ pub(crate) fn prefetch(handle: usize) {
     }
 }
 
-/// The entry of the kernel with this handle, which gets one; `None` if the table is full.
+/// The entry with this handle, which is inserted if there is none; `None` if the table is full.
 pub(crate) fn find_or_insert(handle: usize) -> Option<&'static Entry> {
-    if handle == 0 {
+    if handle == 0 || handle == BUSY {
         return None;
     }
     if let Some(entry) = find(handle) {
         return Some(entry);
     }
-    if KERNELS.fetch_add(1, Ordering::Relaxed) >= MAX_KERNELS {
-        KERNELS.fetch_sub(1, Ordering::Relaxed);
-        return None;
-    }
-    let claimed = places(handle).find(|entry| {
+    places(handle).find(|entry| {
         let claim = entry.handle.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire);
-        claim.is_ok() || claim == Err(handle)
-    });
-    if claimed.is_none() {
-        KERNELS.fetch_sub(1, Ordering::Relaxed);
+        claim.is_ok() || claim == Err(handle) || entry.take_over(handle)
+    })
+}
+
+/// Records that the driver has loaded a module or library.
+pub(crate) fn loaded(container: usize, image: u64) {
+    let Some(entry) = find_or_insert(container) else { return };
+    // The driver may have reused the handle.
+    entry.retire();
+    let load = LOADS.fetch_add(1, Ordering::Relaxed) + 1;
+    entry.image.store(image, Ordering::Relaxed);
+    entry.container.store(container, Ordering::Relaxed);
+    entry.load.store(load, Ordering::Relaxed);
+    entry.loaded.store(load, Ordering::Release);
+}
+
+/// The load number of a module or library; 0 if it is not known.
+pub(crate) fn load_of(container: usize) -> u64 {
+    find(container).map_or(0, |entry| entry.loaded.load(Ordering::Acquire))
+}
+
+/// Records that a module or library was unloaded, unless it has another load number by now.
+pub(crate) fn unloaded(container: usize, load: u64) {
+    if let Some(entry) = find(container) {
+        let _ = entry.loaded.compare_exchange(load, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
-    claimed
 }
 
-/// Counts a launch of a kernel without an entry.
-pub(crate) fn count_other() {
-    OTHER_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+/// The digest of a module's or library's image; 0 if it is not known.
+pub(crate) fn image_of(container: usize) -> u64 {
+    find(container).map_or(0, |entry| entry.image.load(Ordering::Relaxed))
 }
 
-/// Launches of kernels without an entry.
-pub(crate) fn other_launches() -> u64 {
-    OTHER_LAUNCHES.load(Ordering::Relaxed)
+/// Records that `found` belongs to the same container as `of`.
+pub(crate) fn found_in_context(found: usize, of: usize) {
+    let is_known = |entry: &&Entry| entry.load.load(Ordering::Relaxed) > 0;
+    if let Some(of) = find(of).filter(is_known)
+        && let Some(found) = find_or_insert(found)
+    {
+        found.container.store(of.container.load(Ordering::Relaxed), Ordering::Relaxed);
+        found.load.store(of.load.load(Ordering::Relaxed), Ordering::Relaxed);
+        found.image.store(of.image.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
-/// The counters of all kernels that were launched or refused.
-pub(crate) fn counted() -> Vec<Counted> {
-    let in_table = TABLE.iter().filter(|entry| entry.is_used()).map(Entry::counted);
-    in_table.chain(reused()).collect()
+/// The counts of each kernel that was launched or refused, and the sum for all kernels beyond `kernel::MAX_KERNELS`.
+pub(crate) fn counted() -> (Vec<(&'static Kernel, Counts)>, Counts) {
+    let mut all: HashMap<*const Kernel, (&Kernel, Counts)> = HashMap::new();
+    let mut add = |kernel: &'static Kernel, counts: Counts| {
+        if counts.is_any() {
+            all.entry(kernel).or_insert((kernel, Counts::default())).1.add(&counts);
+        }
+    };
+    kernel::all().chain([&OTHERS]).for_each(|kernel| add(kernel, kernel.counts()));
+    TABLE.iter().for_each(|entry| add(entry.kernel(), entry.own_counts()));
+    let others = all.remove(&ptr::from_ref(&OTHERS)).map(|(_, counts)| counts);
+    (all.into_values().collect(), others.unwrap_or_default())
 }
 
 /// Launches of all kernels.
 pub(crate) fn launches() -> u64 {
-    let in_table: u64 = TABLE.iter().map(|entry| entry.launches.load(Ordering::Relaxed)).sum();
-    in_table + reused().map(|counted| counted.launches).sum::<u64>() + other_launches()
+    let in_table: u64 = TABLE.iter().map(|entry| entry.counters.launches()).sum();
+    let others = kernel::all().chain([&OTHERS]);
+    in_table + others.map(|kernel| kernel.counters.launches()).sum::<u64>()
 }
 
 /// Forgets all counters, in a child process: they are the parent's.
 pub(crate) fn reset() {
-    TABLE.iter().filter(|entry| entry.is_used()).for_each(Entry::reset);
-    // What it points to may be in use by a thread that the child does not have; it stays allocated.
-    REUSED.store(ptr::null_mut(), Ordering::Release);
-    OTHER_LAUNCHES.store(0, Ordering::Relaxed);
+    // Pages that were never written stay untouched.
+    for entry in TABLE.iter().filter(|entry| entry.own_counts().is_any()) {
+        entry.take_counts();
+    }
+    kernel::all().chain([&OTHERS]).for_each(Kernel::reset);
 }
 
 impl Entry {
     const fn free() -> Self {
         Self {
             handle: AtomicUsize::new(0),
-            launches: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            printed: AtomicU64::new(0),
-            name: AtomicPtr::new(ptr::null_mut()),
-            grid: [const { AtomicU32::new(0) }; 3],
-            threads: AtomicU32::new(0),
-            shared_bytes: AtomicU32::new(0),
+            kernel: AtomicPtr::new(ptr::null_mut()),
+            counters: Counters::new(),
             known: AtomicPtr::new(ptr::null_mut()),
+            container: AtomicUsize::new(0),
+            load: AtomicU64::new(0),
+            loaded: AtomicU64::new(0),
+            image: AtomicU64::new(0),
         }
     }
 
     /// Counts an accepted launch.
     #[inline(always)]
-    pub(crate) fn count(&self, Largest { grid, threads, shared_bytes }: Largest) {
-        self.launches.fetch_add(1, Ordering::Relaxed);
-        let raise = |most: &AtomicU32, number: u32| {
-            if number > most.load(Ordering::Relaxed) {
-                most.fetch_max(number, Ordering::Relaxed);
-            }
-        };
-        raise(&self.grid[0], grid[0]);
-        raise(&self.grid[1], grid[1]);
-        raise(&self.grid[2], grid[2]);
-        raise(&self.threads, threads);
-        raise(&self.shared_bytes, shared_bytes);
+    pub(crate) fn count(&self, largest: Largest) {
+        self.counters.count(largest);
     }
 
-    /// Counts a refused launch. Whether it is another than the one that was counted before: `kind` is a
-    /// number for its causes.
+    /// Counts a refused launch. Returns whether its kind differs from the last one.
     pub(crate) fn refuse(&self, kind: u64) -> bool {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        self.printed.swap(kind, Ordering::Relaxed) != kind
+        self.counters.refuse();
+        self.kernel().is_new(kind)
     }
 
-    pub(crate) fn has_name(&self) -> bool {
-        !self.name.load(Ordering::Acquire).is_null()
+    #[inline(always)]
+    pub(crate) fn has_kernel(&self) -> bool {
+        !self.kernel.load(Ordering::Acquire).is_null()
     }
 
-    /// Sets the kernel's name. The counters of another kernel, whose handle the driver reused, are kept
-    /// apart.
-    pub(crate) fn set_name(&self, name: &[u8]) {
-        if let Some(known) = self.name() {
-            if known.is_of(name) {
+    /// The kernel with this handle; [`UNNAMED`] if it is not known.
+    pub(crate) fn kernel(&self) -> &'static Kernel {
+        // SAFETY: null, or a kernel that is never freed.
+        unsafe { self.kernel.load(Ordering::Acquire).as_ref() }.unwrap_or(&UNNAMED)
+    }
+
+    /// Sets the kernel of this handle and its module or library. If the driver reused the handle, the former kernel
+    /// keeps its counts.
+    pub(crate) fn set_kernel(&self, kernel: &'static Kernel, container: usize) {
+        let load = load_of(container);
+        if load > 0 {
+            self.container.store(container, Ordering::Relaxed);
+            self.load.store(load, Ordering::Relaxed);
+        }
+        if self.has_kernel() {
+            let known = self.kernel();
+            if ptr::eq(known, kernel) || (kernel.image == 0 && kernel.is_named_as(known)) {
                 return;
             }
-            if self.is_used() {
-                push(self.counted());
+            // The same kernel, if its image was not known before.
+            if known.image != 0 || !known.is_named_as(kernel) {
+                known.add(&self.take_counts());
             }
-            self.reset();
         }
-        let fresh = Box::into_raw(Box::new(Name(kept(name))));
-        // Another thread may be reading the old name, which stays allocated.
-        self.name.store(fresh, Ordering::Release);
+        self.kernel.store(ptr::from_ref(kernel).cast_mut(), Ordering::Release);
     }
 
-    pub(crate) fn counted(&self) -> Counted {
-        let load = |number: &AtomicU32| number.load(Ordering::Relaxed);
-        let name = self.name().map(|name| String::from_utf8_lossy(&name.0).into_owned());
-        Counted {
-            name: name.unwrap_or_else(|| "<unnamed>".to_owned()),
-            launches: self.launches.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            fixed: self.known().map_or(0, Known::fixed),
-            largest: Largest {
-                grid: [load(&self.grid[0]), load(&self.grid[1]), load(&self.grid[2])],
-                threads: load(&self.threads),
-                shared_bytes: load(&self.shared_bytes),
-            },
-        }
+    /// The counts of the kernel under this handle and under handles that are gone.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = self.kernel().counts();
+        counts.add(&self.own_counts());
+        counts
     }
 
-    /// What `--fix` knows of the kernel, or of the module or library that has this handle.
+    /// The data of `--fix` for this handle.
     pub(crate) fn known(&self) -> Option<&'static Known> {
         // SAFETY: null, or a value that is never freed.
         unsafe { self.known.load(Ordering::Acquire).as_ref() }
     }
 
-    pub(crate) fn set_known(&self, known: Known) {
-        // Another thread may be reading the old value, which stays allocated.
-        self.known.store(Box::into_raw(Box::new(known)), Ordering::Release);
+    pub(crate) fn set_known(&self, known: Option<&'static Known>) {
+        let known = known.map_or(ptr::null(), ptr::from_ref);
+        self.known.store(known.cast_mut(), Ordering::Release);
     }
 
-    fn name(&self) -> Option<&'static Name> {
-        // SAFETY: null, or a name that is never freed.
-        unsafe { self.name.load(Ordering::Acquire).as_ref() }
+    /// The counts of this handle.
+    fn own_counts(&self) -> Counts {
+        Counts { fixed: self.known().map_or(0, Known::fixed), ..self.counters.read() }
     }
 
-    fn is_used(&self) -> bool {
-        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let fixed = self.known().map_or(0, Known::fixed);
-        load(&self.launches) > 0 || load(&self.refused) > 0 || fixed > 0
+    fn take_counts(&self) -> Counts {
+        Counts { fixed: self.known().map_or(0, Known::take_fixed), ..self.counters.take() }
     }
 
-    fn reset(&self) {
-        let Self { launches, refused, printed, grid, threads, shared_bytes, .. } = self;
-        if let Some(known) = self.known() {
-            known.reset();
+    /// Replaces the handle, if its module or library was unloaded. Returns whether it did.
+    fn take_over(&self, handle: usize) -> bool {
+        let old = self.handle.load(Ordering::Acquire);
+        if old <= BUSY || !self.is_unloaded() {
+            return false;
         }
-        [launches, refused, printed].iter().for_each(|number| number.store(0, Ordering::Relaxed));
-        let sizes = grid.iter().chain([threads, shared_bytes]);
-        sizes.for_each(|number| number.store(0, Ordering::Relaxed));
+        if self.handle.compare_exchange(old, BUSY, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        self.retire();
+        self.handle.store(handle, Ordering::Release);
+        true
+    }
+
+    /// Whether the module or library of this handle was unloaded.
+    fn is_unloaded(&self) -> bool {
+        let load = self.load.load(Ordering::Relaxed);
+        load > 0 && load_of(self.container.load(Ordering::Relaxed)) != load
+    }
+
+    /// Resets the entry. Its kernel keeps the counts.
+    fn retire(&self) {
+        let counts = self.take_counts();
+        if counts.is_any() {
+            self.kernel().add(&counts);
+        }
+        self.set_known(None);
+        self.kernel.store(ptr::null_mut(), Ordering::Release);
+        self.container.store(0, Ordering::Relaxed);
+        [&self.load, &self.loaded, &self.image]
+            .iter()
+            .for_each(|number| number.store(0, Ordering::Relaxed));
     }
 }
 
@@ -280,135 +280,104 @@ const fn hash(handle: usize) -> usize {
     handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - PLACE_BITS)
 }
 
-/// What is kept of a name.
-fn kept(name: &[u8]) -> Box<[u8]> {
-    let spent = NAMED_BYTES.fetch_add(name.len().min(LONG_NAME), Ordering::Relaxed);
-    let most = if spent < NAME_BYTES { LONG_NAME } else { SHORT_NAME };
-    match name.get(..most) {
-        Some(start) => [start, CUT].concat().into(),
-        None => name.into(),
-    }
-}
-
-fn push(counted: Counted) {
-    let fresh = Box::into_raw(Box::new(Reused { counted, next: ptr::null_mut() }));
-    let mut head = REUSED.load(Ordering::Acquire);
-    loop {
-        // SAFETY: not yet in the list, so no one else has it.
-        unsafe { (*fresh).next = head };
-        match REUSED.compare_exchange_weak(head, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return,
-            Err(other) => head = other,
-        }
-    }
-}
-
-fn reused() -> impl Iterator<Item = Counted> {
-    // SAFETY: null, or an element of the list, which is never freed nor changed.
-    let mut next = unsafe { REUSED.load(Ordering::Acquire).as_ref() };
-    core::iter::from_fn(move || {
-        let Reused { counted, next: following } = next?;
-        // SAFETY: as above.
-        next = unsafe { following.as_ref() };
-        Some(counted.clone())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use gridguard_test_support::process::assert_passed;
 
     use super::*;
 
+    const ONE: Largest = Largest { grid: [1; 3], threads: 32, shared_bytes: 0 };
+
     /// The tests share one table, so each has handles of its own.
-    fn entry(handle: usize) -> &'static Entry {
-        find_or_insert(handle).expect("a place")
+    fn entry(handle: usize, name: &str) -> &'static Entry {
+        let entry = find_or_insert(handle).expect("a place");
+        entry.set_kernel(kernel::of(name.as_bytes(), 0), 0);
+        entry
+    }
+
+    fn counts_of(name: &str, image: u64) -> Option<Counts> {
+        let kernel = kernel::of(name.as_bytes(), image);
+        counted().0.into_iter().find(|(one, _)| ptr::eq(*one, kernel)).map(|(_, counts)| counts)
+    }
+
+    #[test]
+    fn what_a_launch_needs_is_in_one_line_of_the_cache() {
+        let needed = [
+            core::mem::offset_of!(Entry, handle) + size_of::<AtomicUsize>(),
+            core::mem::offset_of!(Entry, kernel) + size_of::<AtomicPtr<Kernel>>(),
+            core::mem::offset_of!(Entry, counters) + size_of::<Counters>(),
+        ];
+        assert!(needed.iter().all(|end| *end <= 64), "{needed:?}");
     }
 
     #[test]
     fn a_kernel_keeps_its_largest_sizes_by_axis() {
-        let kernel = entry(0x1000);
-        kernel.set_name(b"k");
+        let kernel = entry(0x1000, "k");
         kernel.count(Largest { grid: [1, 9, 1], threads: 32, shared_bytes: 0 });
         kernel.count(Largest { grid: [4, 2, 1], threads: 16, shared_bytes: 64 });
-        let Counted { name, launches, largest, .. } = find(0x1000).expect("known").counted();
-        assert_eq!((name.as_str(), launches), ("k", 2));
+        let Counts { launches, largest, .. } = find(0x1000).expect("known").counts();
+        assert_eq!((kernel.kernel().name().as_str(), launches), ("k", 2));
         assert_eq!(largest, Largest { grid: [4, 9, 1], threads: 32, shared_bytes: 64 });
     }
 
     #[test]
     fn a_reused_handle_begins_anew_and_the_old_kernel_is_still_counted() {
-        let kernel = entry(0x2000);
-        kernel.set_name(b"old kernel");
-        kernel.count(Largest { grid: [1, 1, 1], threads: 32, shared_bytes: 0 });
-        kernel.set_name(b"new kernel");
-        assert_eq!(kernel.counted().launches, 0);
-        let old = counted().into_iter().find(|counted| counted.name == "old kernel");
-        assert_eq!(old.map(|counted| counted.launches), Some(1));
+        let reused = entry(0x2000, "old kernel");
+        reused.count(ONE);
+        entry(0x2000, "new kernel");
+        assert_eq!(reused.counts().launches, 0);
+        assert_eq!(counts_of("old kernel", 0).map(|counts| counts.launches), Some(1));
     }
 
     #[test]
-    fn a_refusal_of_another_kind_is_another_one() {
-        let kernel = entry(0x3000);
-        assert_eq!([1, 1, 2, 2].map(|kind| kernel.refuse(kind)), [true, false, true, false]);
-        assert_eq!(kernel.counted().refused, 4);
+    fn a_kernel_whose_image_becomes_known_later_stays_one() {
+        let kernel = entry(0x3000, "of an image");
+        kernel.count(ONE);
+        let of_image = kernel::of(b"of an image", 9);
+        kernel.set_kernel(of_image, 0);
+        kernel.count(ONE);
+        entry(0x3000, "of an image");
+        assert_eq!(counts_of("of an image", 9).map(|counts| counts.launches), Some(2));
+        assert_eq!(counts_of("of an image", 0), None);
+        kernel.set_kernel(kernel::of(b"of an image", 10), 0);
+        assert_eq!(kernel.counts().launches, 0, "another image");
     }
 
     #[test]
-    fn a_name_of_64_kib_is_cut() {
-        let kernel = entry(0x4000);
-        kernel.set_name(&[b'n'; 64 << 10]);
-        assert!(kernel.counted().name.len() <= LONG_NAME + 3);
-    }
-
-    #[test]
-    fn a_kernel_that_is_looked_up_again_and_again_stays_the_same() {
-        let kernel = entry(0x5000);
-        let (name, long) = ("k".repeat(LONG_NAME / 2), "l".repeat(LONG_NAME * 2));
-        kernel.set_name(name.as_bytes());
-        kernel.count(Largest { grid: [1, 1, 1], threads: 32, shared_bytes: 0 });
-        for _ in 0..=2 * NAME_BYTES / name.len() {
-            kernel.set_name(name.as_bytes());
-        }
-        assert_eq!((kernel.counted().launches, kernel.counted().name), (1, name));
-        kernel.set_name(long.as_bytes());
-        kernel.count(Largest { grid: [1, 1, 1], threads: 32, shared_bytes: 0 });
-        kernel.set_name(long.as_bytes());
-        assert_eq!(kernel.counted().launches, 1);
-        kernel.set_name(&long.as_bytes()[..LONG_NAME]);
-        assert_eq!(kernel.counted().launches, 0, "another name");
+    fn handles_of_one_kernel_are_counted_together() {
+        [0x4000, 0x4040].iter().for_each(|handle| entry(*handle, "both").count(ONE));
+        assert_eq!(counts_of("both", 0).map(|counts| counts.launches), Some(2));
     }
 
     /// In a process of its own: the other tests need places.
     #[test]
-    fn kernels_beyond_the_hundred_thousandth_are_counted_together() {
+    fn what_is_unloaded_gives_its_place_to_others_and_stays_counted() {
         const CHILD: &str = "GRIDGUARD_TEST_FULL_TABLE";
         if std::env::var_os(CHILD).is_none() {
-            let test = "table::tests::kernels_beyond_the_hundred_thousandth_are_counted_together";
+            let test = "table::tests::what_is_unloaded_gives_its_place_to_others_and_stays_counted";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let child = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1");
             assert_passed(test, &child.output().unwrap());
             return;
         }
-        let handles = || (1..=MAX_KERNELS + 50_000).map(|number| 0x7f00_0000_0000 + 64 * number);
-        for handle in handles() {
-            match find_or_insert(handle) {
-                Some(kernel) => {
-                    kernel.set_name(format!("kernel_{handle}").as_bytes());
-                    kernel.count(Largest { grid: [1; 3], threads: 32, shared_bytes: 0 });
-                }
-                None => count_other(),
-            }
+        let kernel = kernel::of(b"reloaded", 7);
+        let (first, count) = (0x7f00_0000_0000, 500_000);
+        for number in 0..count {
+            let container = first + 128 * number;
+            loaded(container, 7);
+            let entry = find_or_insert(container + 64).expect("a place");
+            entry.set_kernel(kernel, container);
+            entry.count(ONE);
+            unloaded(container, load_of(container));
         }
-        let (own, others) = (counted().len(), other_launches());
-        assert_eq!((own, others), (MAX_KERNELS, 50_000));
-        assert_eq!(launches(), 150_000);
-        let known = handles().filter(|handle| find(*handle).is_some()).count();
-        assert_eq!(known, MAX_KERNELS);
-        // What has a place keeps it.
-        let first = find_or_insert(0x7f00_0000_0040).unwrap();
-        first.count(Largest { grid: [1; 3], threads: 32, shared_bytes: 0 });
-        assert_eq!((first.counted().launches, launches()), (2, 150_001));
+        assert_eq!(counts_of("reloaded", 7).map(|counts| counts.launches), Some(500_000));
+        assert_eq!((counted().0.len(), launches()), (1, 500_000));
+        // Loaded handles keep their places.
+        let handles = || (0..2 * PLACES).map(|number| 0x7e00_0000_0000 + 64 * number);
+        let inserted: Vec<_> =
+            handles().filter(|handle| find_or_insert(*handle).is_some()).collect();
+        assert!((100_000..=PLACES).contains(&inserted.len()), "{}", inserted.len());
+        assert!(inserted.iter().all(|handle| find(*handle).is_some()));
     }
 
     #[test]

@@ -3,17 +3,19 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::hash::{Hash, Hasher};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::hash_map::DefaultHasher;
 
 use crate::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
+use crate::counters::Largest;
 use crate::driver::Driver;
 use crate::fix::known::Reason;
 use crate::fix::relaunch::is_oversized;
 use crate::functions::FUNCTIONS;
+use crate::kernel::{self, Kernel, UNNAMED};
 use crate::refusal::{Refusal, knows_kernel};
 use crate::request::Launch;
-use crate::table::{self, Counted, Entry, Largest};
+use crate::table::{self, Entry};
 use crate::{guarded, late, memory, process, record, report};
 
 /// What the next launch has to do besides being counted; 0 for most launches.
@@ -48,10 +50,10 @@ pub(crate) fn attend(launch: &Launch) {
             report::write();
         }
         if requests & RECORD != 0
-            && let Some(path) = &process::options().record
+            && let Some(to) = &process::options().record
             && let Some(entry) = table::find(launch.kernel.addr())
         {
-            record::record(path, launch, &entry.counted().name);
+            record::record(to, launch, entry.kernel());
         }
         // A node is not launched.
         if requests & SYNC != 0 && !launch.node {
@@ -70,7 +72,8 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
         let _ = driver.device_limits();
         match named_entry(launch) {
             Some(entry) => entry.count(largest),
-            None => table::count_other(),
+            // The table is full.
+            None => kernel_of(launch).0.counters.count(largest),
         }
     });
 }
@@ -98,7 +101,7 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
     guarded::run(|| {
         begin();
         let entry = entry(launch, status);
-        let new = || Refusal::new(launch, status, &counted(entry).name);
+        let new = || Refusal::new(launch, status, &kernel(entry).name());
         count_refusal(launch, status, (entry, not_fixed.as_deref()), new);
     });
     abort_if_wanted();
@@ -115,7 +118,7 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
     guarded::run(|| {
         begin();
         let entry = entry(launch, status);
-        let refusal = Refusal::new(launch, status, &counted(entry).name);
+        let refusal = Refusal::new(launch, status, &kernel(entry).name());
         is_refused = !refusal.violations.is_empty();
         if is_refused {
             let wanted = process::options().fix && is_oversized(launch.grid);
@@ -157,15 +160,8 @@ fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
     }
 }
 
-fn counted(entry: Option<&Entry>) -> Counted {
-    let unknown = || Counted {
-        name: "<unnamed>".to_owned(),
-        launches: 0,
-        refused: 0,
-        fixed: 0,
-        largest: Largest::default(),
-    };
-    entry.map_or_else(unknown, Entry::counted)
+fn kernel(entry: Option<&Entry>) -> &'static Kernel {
+    entry.map_or(&UNNAMED, Entry::kernel)
 }
 
 /// Counts a refused launch, and explains it unless it was explained before.
@@ -178,25 +174,34 @@ fn count_refusal(
     report::count_refusal();
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
     let Some(place) = is_new.then(report::claim_explanation).flatten() else { return };
-    let counted = counted(entry);
+    let (name, counts) = (kernel(entry).name(), entry.map(Entry::counts).unwrap_or_default());
     let refusal = refusal();
-    let mut text = refusal.paragraph(launch, &counted, not_fixed);
+    let mut text = refusal.paragraph(launch, (&name, &counts), not_fixed);
     if place + 1 == report::MAX_EXPLAINED {
         text += "gridguard: further refused launches are counted, and not explained\n";
     }
     process::say(&text);
-    report::keep(place, launch, status, &counted.name, &refusal);
+    report::keep(place, launch, status, &name, &refusal);
 }
 
 /// The entry of the launch's kernel, with its name.
 fn named_entry(launch: &Launch) -> Option<&'static Entry> {
     let entry = table::find_or_insert(launch.kernel.addr())?;
-    if !entry.has_name() {
-        // SAFETY: the program is launching the kernel just now.
-        let name = unsafe { Driver::of(launch.through).name_of(launch.kernel) };
-        entry.set_name(name.map_or(b"<unnamed>", core::ffi::CStr::to_bytes));
+    if !entry.has_kernel() {
+        let (kernel, container) = kernel_of(launch);
+        entry.set_kernel(kernel, container);
     }
     Some(entry)
+}
+
+/// The launch's kernel, and the module or library that it is in, as far as the driver tells.
+fn kernel_of(launch: &Launch) -> (&'static Kernel, usize) {
+    let driver = Driver::of(launch.through);
+    // SAFETY: the program is launching the kernel just now.
+    let (name, container) =
+        unsafe { (driver.name_of(launch.kernel), driver.container_of(launch.kernel).addr()) };
+    let image = table::image_of(container);
+    (name.map_or(&UNNAMED, |name| kernel::of(name.to_bytes(), image)), container)
 }
 
 /// A number for why a launch was refused, without asking the driver: refused launches may be many.
@@ -234,9 +239,12 @@ fn begin() {
     }
 }
 
-extern "C" fn at_exit() {
+/// Called at the end of the process, perhaps twice.
+pub(crate) extern "C" fn at_exit() {
+    static ENDED: AtomicBool = AtomicBool::new(false);
     guarded::run(|| {
-        if REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) == 0 {
+        let is_begun = REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) == 0;
+        if (is_begun || process::always_reports()) && !ENDED.swap(true, Ordering::Relaxed) {
             report::write();
         }
     });

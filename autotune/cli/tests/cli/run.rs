@@ -17,15 +17,18 @@ fn run_launches(folder: &Path, options: &[&str], actions: &[&str]) -> Ran {
     words.extend(options);
     words.extend(["--", program.to_str().unwrap(), "dlsym"]);
     words.extend(actions);
-    // Beside the command there may be one of an earlier build.
-    let library = std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so");
     let mut command = command(folder, &words);
-    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", library);
+    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", preload());
     command.output().unwrap().into()
 }
 
+/// The library. Beside the command there may be one of an earlier build.
+pub(crate) fn preload() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so")
+}
+
 /// A folder with the fake driver and a program that launches.
-fn built() -> &'static Path {
+pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run");
@@ -68,9 +71,10 @@ fn the_exit_code_and_the_output_are_the_program_s() {
 #[test]
 fn a_report_is_shown_with_refused_kernels_first() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("r.json"), "an earlier one").unwrap();
-    let actions = ["good", "refused", "kernel", "good", "good"];
-    run_launches(folder.path(), &["--report", "r.json"], &actions).exits(0);
+    for actions in [&["good"][..], &["good", "refused", "good", "names=1"]] {
+        // The second one replaces the first one.
+        run_launches(folder.path(), &["--report", "r.json"], actions).exits(0);
+    }
     let shown = run(folder.path(), &["report", "r.json"]).exits(1);
     for line in [
         "3 launches of 2 kernels accepted, 1 refused\n",
@@ -81,8 +85,8 @@ fn a_report_is_shown_with_refused_kernels_first() {
          into 2 launches of 35000, or fold it into x\n",
         "\
 kernel              launches  refused  largest grid  exceeds grid at
-touch(float*, int)         1        1  1 x 6000 x 1        10.92 x y
-touch(float*, int)         2        -  1 x 6000 x 1        10.92 x y
+touch(float*, int)         2        1  1 x 6000 x 1        10.92 x y
+touch000000()              1        -  1 x 6000 x 1        10.92 x y
 ",
     ] {
         assert!(shown.out.contains(line), "{line}\n{}", shown.out);
@@ -97,12 +101,11 @@ touch(float*, int)         2        -  1 x 6000 x 1        10.92 x y
 fn a_report_shows_the_memory_and_the_refused_allocations() {
     let folder = tempfile::tempdir().unwrap();
     let program = built().join("allocates");
-    let library = std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so");
     let actions = ["alloc=3145728", "alloc=83886080", "launch"];
     let mut words = vec!["run", "--report", "r.json", "--", program.to_str().unwrap(), "dlsym"];
     words.extend(actions);
     let mut command = command(folder.path(), &words);
-    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", library);
+    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", preload());
     let ran: Ran = command.env("GRIDGUARD_FAKE_ALLOC_LIMIT", "67108864").output().unwrap().into();
     ran.exits(0);
     let shown = run(folder.path(), &["report", "r.json"]).exits(0);

@@ -1,26 +1,130 @@
-//! The PTX of what a program loads, or why there is none to rewrite.
+//! The images that a program loads: their digest, and their PTX or the reason why it is not rewritten.
 
 use core::ffi::{CStr, c_void};
+use core::hash::{Hash, Hasher};
 use core::ptr;
+use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
+use gridguard::files::open;
 use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
 
 use crate::driver::Driver;
 use crate::fix::known::Reason;
 use crate::process;
 
+/// The place of an image that a program loads.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// An image that the driver may load: text with a zero byte at its end, a cubin, a fat binary, or the
+    /// structure around one that compilers write.
+    Memory(*const c_void),
+    /// The path of a file, which may be null.
+    File(*const c_void),
+}
+
+impl Source {
+    /// The PTX, which ends with a zero.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is to what its kind says, or null.
+    pub(super) unsafe fn ptx(self, driver: &Driver) -> Result<Vec<u8>, Reason> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            match self {
+                Self::Memory(image) => in_memory(image.cast(), driver),
+                Self::File(path) => match process::text(path.cast()) {
+                    Some(path) => in_file(path, driver),
+                    None => Err("its path is null".into()),
+                },
+            }
+        }
+    }
+
+    /// A hash of the first bytes of the image, 0 if it cannot be read. The header of a cubin or fat binary is among
+    /// them and states its size.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::ptx`]; the driver has loaded the image.
+    pub(super) unsafe fn digest(self) -> u64 {
+        // SAFETY: by this function's contract.
+        unsafe {
+            match self {
+                Self::Memory(image) => digest(start_of(image.cast())),
+                Self::File(path) => {
+                    process::text(path.cast()).and_then(digest_of_file).unwrap_or(0)
+                }
+            }
+        }
+    }
+}
+
+/// A hash that is not 0.
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+fn digest_of_file(path: &CStr) -> Option<u64> {
+    let file = open(Path::new(OsStr::from_bytes(path.to_bytes()))).ok()?;
+    let (mut start, length) = (Vec::new(), file.metadata().ok()?.len());
+    file.take(DIGESTED.try_into().ok()?).read_to_end(&mut start).ok()?;
+    start.extend(length.to_le_bytes());
+    Some(digest(&start))
+}
+
+/// The first bytes of an image, at most [`DIGESTED`].
+///
+/// # Safety
+///
+/// As [`in_memory`], for an image that the driver has loaded.
+unsafe fn start_of<'a>(image: *const u8) -> &'a [u8] {
+    // SAFETY: as in `in_memory`.
+    unsafe {
+        if image.is_null() {
+            return &[];
+        }
+        if begins_with(image, WRAPPER) {
+            let fatbin = image.cast::<Wrapper>().read_unaligned().fatbin;
+            return if fatbin.is_null() { &[] } else { start_of(fatbin) };
+        }
+        if begins_with(image, FATBIN) {
+            let all = fatbin_at(image);
+            return all.get(..DIGESTED).unwrap_or(all);
+        }
+        let length = match begins_with(image, ELF) {
+            true => elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED),
+            false => (0..DIGESTED).take_while(|at| image.add(*at).read() != 0).count(),
+        };
+        core::slice::from_raw_parts(image, length)
+    }
+}
+
+/// The size of a cubin with this header: the tables of its sections and segments stand behind all else.
+fn elf_bytes(header: &[u8; 64]) -> usize {
+    let number = |at: usize, bytes: usize| {
+        header[at..at + bytes].iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
+    };
+    let end =
+        |offset: u64, size: u64, count: u64| offset.saturating_add(size.saturating_mul(count));
+    let segments = end(number(32, 8), number(54, 2), number(56, 2));
+    let sections = end(number(40, 8), number(58, 2), number(60, 2));
+    usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
+}
+
 /// The PTX behind `image`, which ends with a zero.
 ///
 /// # Safety
 ///
-/// `image` is one that the driver may load: text with a zero byte at its end, a cubin, a fat binary, or the
-/// structure around one that compilers write.
-pub(super) unsafe fn in_memory(image: *const c_void, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    let image: *const u8 = image.cast();
+/// `image` is null or one that the driver may load, as of [`Source::Memory`].
+unsafe fn in_memory(image: *const u8, driver: &Driver) -> Result<Vec<u8>, Reason> {
     if image.is_null() {
         return Err("its image is null".into());
     }
@@ -44,7 +148,7 @@ pub(super) unsafe fn in_memory(image: *const c_void, driver: &Driver) -> Result<
 }
 
 /// The PTX in the file at `path`.
-pub(super) fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
+fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     // Reading a pipe would leave nothing for the driver.
     if !path.is_file() {
@@ -163,6 +267,8 @@ struct Wrapper {
     fatbin: *const u8,
 }
 
+/// Bytes of an image that are hashed. Different images differ there, and hashing more would take time.
+const DIGESTED: usize = 256 << 10;
 const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
@@ -208,6 +314,39 @@ mod tests {
     fn assert_kept<T>(found: Result<T, Reason>, reason: &str) {
         let found = found.map(|_| ()).unwrap_err();
         assert!(found.starts_with(reason), "{found}");
+    }
+
+    #[test]
+    fn equal_images_have_one_digest_and_others_another() {
+        let digest = |image: &[u8]| {
+            // SAFETY: an image of the kinds that the driver may load.
+            unsafe { Source::Memory(image.as_ptr().cast()).digest() }
+        };
+        let other = [b"// one\n", PTX].concat();
+        let mut cubin = [ELF, &[0; 96]].concat();
+        // A table of one section of 36 bytes, at the end.
+        (cubin[40], cubin[58], cubin[60]) = (64, 36, 1);
+        let mut other_cubin = cubin.clone();
+        other_cubin[99] = 1;
+        let fatbins = [PTX, &other].map(|text| fatbin(&[(1, 90, text, b"")]));
+        let images = [PTX, &other, &cubin, &other_cubin, &fatbins[0], &fatbins[1]];
+        let digests: std::collections::BTreeSet<u64> =
+            images.iter().map(|image| digest(image)).collect();
+        assert_eq!(digests.len(), images.len());
+        let copies = images.map(<[u8]>::to_vec);
+        assert!(copies.iter().zip(images).all(|(copy, image)| digest(copy) == digest(image)));
+        let wrapper = Wrapper {
+            magic: 0x4662_43b1_u32.to_le_bytes(),
+            version: 1,
+            fatbin: fatbins[0].as_ptr(),
+        };
+        // SAFETY: the structure around a fat binary.
+        let wrapped = unsafe { Source::Memory((&raw const wrapper).cast()).digest() };
+        assert_eq!(wrapped, digest(&fatbins[0]));
+        // No more is read than is hashed.
+        let mut long = vec![b' '; DIGESTED];
+        long.extend(b"\xff");
+        assert_eq!(digest(&long), super::digest(&long[..DIGESTED]));
     }
 
     #[test]

@@ -4,53 +4,54 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CStr;
 
 use crate::abi::Handle;
-use crate::fix::known::{Kernel, Known, Loaded, Reason};
+use crate::counters::Counts;
+use crate::fix::known::{Examined, Kernel, Known, Loaded, Reason};
+use crate::kept::Kept;
+use crate::kernel;
 use crate::table::{self, Entry};
 
-/// Images of which is kept what they are: reports stay in memory as long as the process.
+/// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
 const MAX_IMAGES: usize = 65_536;
+const MAX_LOOKED_UP: usize = 1 << 18;
 const TOO_MANY: &str = "the process had loaded 65536 images before its module";
-static IMAGES: AtomicUsize = AtomicUsize::new(0);
+static IMAGES: Kept<Known, { 1 << 17 }, MAX_IMAGES> = Kept::new();
+static LOOKED_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether another image can be rewritten.
-pub(crate) fn check_count() -> Result<(), Reason> {
-    match IMAGES.load(Ordering::Relaxed) < MAX_IMAGES {
+/// Whether the image with this hash can be rewritten: it was before, or there is room for another one.
+pub(crate) fn check_count(hash: u64) -> Result<(), Reason> {
+    match IMAGES.has_room(hash) {
         true => Ok(()),
         false => Err(TOO_MANY.into()),
     }
 }
 
 /// Notes that `handle` is a module or library of this image.
-pub(crate) fn loaded(handle: Handle, loaded: Loaded) {
-    static ONE_TOO_MANY: Loaded = Loaded::Kept(Reason::Borrowed(TOO_MANY));
-    let Some(entry) = table::find_or_insert(handle.addr()) else { return };
-    let loaded = match IMAGES.fetch_add(1, Ordering::Relaxed) < MAX_IMAGES {
-        true => &*Box::leak(Box::new(loaded)),
-        false => {
-            IMAGES.fetch_sub(1, Ordering::Relaxed);
-            &ONE_TOO_MANY
-        }
-    };
-    note_container(entry, loaded);
+pub(crate) fn loaded(handle: Handle, Examined { hash, loaded }: Examined) {
+    static ONE_TOO_MANY: Known = Known::Container(Loaded::Kept(Reason::Borrowed(TOO_MANY)));
+    if let Some(entry) = table::find(handle.addr()) {
+        let known = IMAGES.get(hash, || Known::Container(loaded));
+        entry.set_known(Some(known.unwrap_or(&ONE_TOO_MANY)));
+    }
 }
 
 /// Notes that the lookup `found_by` found the kernel `name` of a module or library. Programs look a kernel
 /// up again for each launch: what is known already stays.
 pub(crate) fn found(kernel: Handle, container: Handle, name: &CStr, found_by: (usize, usize)) {
     let loaded = known(container).and_then(Known::loaded);
+    let container = (container.addr(), table::load_of(container.addr()));
     note_kernel(kernel, Kernel::new(name, container, found_by, loaded));
 }
 
 /// Notes that `found` is in the current context what `of` is in all.
 pub(crate) fn found_in_context(found: Handle, of: Handle) {
     match known(of) {
-        Some(Known::Container(loaded)) => {
+        Some(container @ Known::Container(_)) => {
             if let Some(entry) = table::find_or_insert(found.addr()) {
-                note_container(entry, loaded);
+                entry.set_known(Some(container));
             }
         }
-        Some(Known::Kernel(Kernel { name, container, found_by, loaded, .. })) => {
-            note_kernel(found, Kernel::new(name, *container, *found_by, *loaded));
+        Some(Known::Kernel(Kernel { name, container, load, found_by, loaded, .. })) => {
+            note_kernel(found, Kernel::new(name, (*container, *load), *found_by, *loaded));
         }
         None => {}
     }
@@ -60,21 +61,23 @@ fn known(handle: Handle) -> Option<&'static Known> {
     table::find(handle.addr()).and_then(Entry::known)
 }
 
-fn note_container(entry: &Entry, loaded: &'static Loaded) {
-    let same = entry.known().and_then(Known::loaded).is_some_and(|old| core::ptr::eq(old, loaded));
-    if !same {
-        entry.set_known(Known::Container(loaded));
-    }
-}
-
 fn note_kernel(handle: Handle, kernel: Kernel) {
     let Some(entry) = table::find_or_insert(handle.addr()) else { return };
-    entry.set_name(kernel.name.to_bytes());
+    let container = kernel.container;
+    let image = table::image_of(container);
+    entry.set_kernel(kernel::of(kernel.name.to_bytes(), image), container);
     let old = entry.known().and_then(Known::kernel);
     if old.is_some_and(|old| old.is_of(&kernel)) {
         return;
     }
-    // The handle of an unloaded kernel; of the same name, its launches are counted together.
-    kernel.fixed.store(entry.known().map_or(0, Known::fixed), Ordering::Relaxed);
-    entry.set_known(Known::Kernel(kernel));
+    // If the kernel was unloaded and loaded again, its fixed launches stay counted.
+    kernel.fixed.store(entry.known().map_or(0, Known::take_fixed), Ordering::Relaxed);
+    let is_room = LOOKED_UP.fetch_add(1, Ordering::Relaxed) < MAX_LOOKED_UP;
+    if !is_room {
+        LOOKED_UP.fetch_sub(1, Ordering::Relaxed);
+        entry.kernel().add(&Counts { fixed: kernel.fixed.into_inner(), ..Counts::default() });
+        entry.set_known(None);
+        return;
+    }
+    entry.set_known(Some(Box::leak(Box::new(Known::Kernel(kernel)))));
 }

@@ -9,8 +9,6 @@ use std::ffi::{CStr, CString};
 
 use gridguard::ptx::EntryReport;
 
-use crate::abi::Handle;
-
 /// Why a launch or an image stays as it is, in words.
 pub(crate) type Reason = Cow<'static, str>;
 
@@ -18,7 +16,7 @@ pub(crate) type Reason = Cow<'static, str>;
 #[derive(Debug)]
 pub(crate) enum Known {
     /// A module or library.
-    Container(&'static Loaded),
+    Container(Loaded),
     Kernel(Kernel),
 }
 
@@ -31,12 +29,21 @@ pub(crate) enum Loaded {
     Kept(Reason),
 }
 
+/// A loaded image and its hash. Images with equal hashes share one [`Loaded`].
+#[derive(Debug)]
+pub(crate) struct Examined {
+    pub(crate) hash: u64,
+    pub(crate) loaded: Loaded,
+}
+
 /// A kernel that was looked up by its name.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) name: CString,
-    /// The module or library.
-    pub(crate) container: Handle,
+    /// The handle of the module or library.
+    pub(crate) container: usize,
+    /// The load number of the container.
+    pub(crate) load: u64,
     /// The hook and slot of the lookup.
     pub(crate) found_by: (usize, usize),
     /// `None` if a call loaded it that is not watched.
@@ -55,7 +62,7 @@ impl Known {
         }
     }
 
-    pub(crate) const fn loaded(&self) -> Option<&'static Loaded> {
+    pub(crate) const fn loaded(&'static self) -> Option<&'static Loaded> {
         match self {
             Self::Container(loaded) => Some(loaded),
             Self::Kernel(_) => None,
@@ -67,24 +74,23 @@ impl Known {
         self.kernel().map_or(0, |kernel| kernel.fixed.load(Ordering::Relaxed))
     }
 
-    /// Counts from zero again.
-    pub(crate) fn reset(&self) {
-        if let Some(kernel) = self.kernel() {
-            kernel.fixed.store(0, Ordering::Relaxed);
-        }
+    /// As [`Self::fixed`]; counts from zero again.
+    pub(crate) fn take_fixed(&self) -> u64 {
+        self.kernel().map_or(0, |kernel| kernel.fixed.swap(0, Ordering::Relaxed))
     }
 }
 
 impl Kernel {
     pub(crate) fn new(
         name: &CStr,
-        container: Handle,
+        (container, load): (usize, u64),
         found_by: (usize, usize),
         loaded: Option<&'static Loaded>,
     ) -> Self {
         Self {
             name: name.to_owned(),
             container,
+            load,
             found_by,
             loaded,
             forms: [const { AtomicPtr::new(ptr::null_mut()) }; 2],
@@ -94,9 +100,10 @@ impl Kernel {
 
     /// Whether the same lookup would find the same again.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
-        let Self { name, container, found_by, loaded, forms: _, fixed: _ } = self;
+        let Self { name, container, load, found_by, loaded, forms: _, fixed: _ } = self;
         let address = |loaded: Option<&'static Loaded>| loaded.map(ptr::from_ref);
-        (name, container, found_by) == (&other.name, &other.container, &other.found_by)
+        (name, container, load, found_by)
+            == (&other.name, &other.container, &other.load, &other.found_by)
             && address(*loaded) == address(other.loaded)
     }
 

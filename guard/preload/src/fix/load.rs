@@ -1,20 +1,22 @@
-//! The functions that load modules and libraries: PTX is loaded with forms of its entries beside them.
+//! The functions that load and unload modules and libraries. With `--fix` PTX is loaded with forms of its entries
+//! beside them.
 
-use core::ffi::{CStr, c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 
 use gridguard::ptx::{Rewritten, rewrite};
 
 use crate::abi::{
-    BINARY_IS_PRESERVED, Handle, LoadLibrary, LoadModule, LoadModuleEx, NOT_INITIALIZED, SUCCESS,
-    Status,
+    BINARY_IS_PRESERVED, Handle, LoadLibrary, LoadModule, LoadModuleEx, NOT_INITIALIZED, OnHandle,
+    SUCCESS, Status,
 };
 use crate::driver::Driver;
-use crate::fix::known::{Loaded, Reason};
-use crate::fix::{image, kernels};
+use crate::fix::image::{self, Source};
+use crate::fix::kernels;
+use crate::fix::known::{Examined, Loaded, Reason};
 use crate::flag::Inside;
-use crate::{functions, guarded, process};
+use crate::{functions, guarded, process, table};
 
 /// `cuModuleLoadData`.
 pub(crate) unsafe extern "C-unwind" fn module<const H: usize, const S: usize>(
@@ -24,11 +26,10 @@ pub(crate) unsafe extern "C-unwind" fn module<const H: usize, const S: usize>(
     let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: the caller's own arguments, or a rewritten text in place of the image.
     let load = |image| unsafe { original(module, image) };
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { image::in_memory(image, driver) };
-    let call = Call { through: (H, S), out: module, keeps_text: false };
+    let source = Source::Memory(image);
+    let call = Call { through: (H, S), source, out: module, keeps_text: false };
     // SAFETY: the driver writes the handle to `module`.
-    unsafe { loaded(&call, read, || load(image), |_, text| Some(load(text))) }
+    unsafe { loaded(&call, || load(image), |_, text| Some(load(text))) }
 }
 
 /// `cuModuleLoadDataEx`.
@@ -44,13 +45,12 @@ pub(crate) unsafe extern "C-unwind" fn module_ex<const H: usize, const S: usize>
     };
     // SAFETY: the caller's own arguments, or a rewritten text in place of the image.
     let load = |image| unsafe { original(module, image, count, options, values) };
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { image::in_memory(image, driver) };
     // SAFETY: the caller's own arguments.
     let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
-    let call = Call { through: (H, S), out: module, keeps_text: false };
+    let source = Source::Memory(image);
+    let call = Call { through: (H, S), source, out: module, keeps_text: false };
     // SAFETY: the driver writes the handle to `module`.
-    unsafe { loaded(&call, read, || load(image), again) }
+    unsafe { loaded(&call, || load(image), again) }
 }
 
 /// `cuModuleLoad`.
@@ -58,10 +58,8 @@ pub(crate) unsafe extern "C-unwind" fn module_file<const H: usize, const S: usiz
     module: *mut Handle,
     path: *const c_void,
 ) -> Status {
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { in_file(path, driver) };
     // SAFETY: the caller's own arguments.
-    unsafe { module_of_no_text::<H, S>(module, path, read) }
+    unsafe { module_of_no_text::<H, S>(module, path, Source::File(path)) }
 }
 
 /// `cuModuleLoadFatBinary`, which takes no text.
@@ -69,29 +67,26 @@ pub(crate) unsafe extern "C-unwind" fn module_fatbin<const H: usize, const S: us
     module: *mut Handle,
     image: *const c_void,
 ) -> Status {
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { image::in_memory(image, driver) };
     // SAFETY: the caller's own arguments.
-    unsafe { module_of_no_text::<H, S>(module, image, read) }
+    unsafe { module_of_no_text::<H, S>(module, image, Source::Memory(image)) }
 }
 
-/// Calls a function that takes no text: what was made of the PTX that `read` returns is loaded by
-/// `cuModuleLoadData`.
+/// Calls a function that takes no text. `cuModuleLoadData` loads the rewritten PTX instead.
 ///
 /// # Safety
 ///
-/// `module` and `source` are the arguments of a call of the function.
+/// `module` and `argument` are the function's arguments, and `source` is the image that `argument` names.
 unsafe fn module_of_no_text<const H: usize, const S: usize>(
     module: *mut Handle,
-    source: *const c_void,
-    read: impl FnOnce(&Driver) -> Result<Vec<u8>, Reason>,
+    argument: *const c_void,
+    source: Source,
 ) -> Status {
     let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
     let again = |driver: &Driver, text| unsafe { Some((driver.load_module?)(module, text)) };
-    let call = Call { through: (H, S), out: module, keeps_text: false };
+    let call = Call { through: (H, S), source, out: module, keeps_text: false };
     // SAFETY: the caller's own arguments; the driver writes the handle to `module`.
-    unsafe { loaded(&call, read, || original(module, source), again) }
+    unsafe { loaded(&call, || original(module, argument), again) }
 }
 
 /// `cuLibraryLoadData`.
@@ -110,15 +105,13 @@ pub(crate) unsafe extern "C-unwind" fn library<const H: usize, const S: usize>(
     let load = |image| unsafe {
         original(library, image, options, values, count, own_options, own_values, own_count)
     };
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { image::in_memory(image, driver) };
     // SAFETY: the caller's own arguments.
     let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
     // SAFETY: the caller's own arguments.
     let keeps_text = unsafe { is_preserved(own_options, own_count) };
-    let call = Call { through: (H, S), out: library, keeps_text };
+    let call = Call { through: (H, S), source: Source::Memory(image), out: library, keeps_text };
     // SAFETY: the driver writes the handle to `library`.
-    unsafe { loaded(&call, read, || load(image), again) }
+    unsafe { loaded(&call, || load(image), again) }
 }
 
 /// `cuLibraryLoadFromFile`.
@@ -133,8 +126,6 @@ pub(crate) unsafe extern "C-unwind" fn library_file<const H: usize, const S: usi
     own_count: c_uint,
 ) -> Status {
     let Some(original) = functions::original::<H, S, LoadLibrary>() else { return NOT_INITIALIZED };
-    // SAFETY: the caller's own argument.
-    let read = |driver: &Driver| unsafe { in_file(path, driver) };
     // SAFETY: the caller's own arguments.
     let as_it_is = || unsafe {
         original(library, path, options, values, count, own_options, own_values, own_count)
@@ -148,78 +139,123 @@ pub(crate) unsafe extern "C-unwind" fn library_file<const H: usize, const S: usi
     };
     // SAFETY: the caller's own arguments.
     let keeps_text = unsafe { is_preserved(own_options, own_count) };
-    let call = Call { through: (H, S), out: library, keeps_text };
+    let call = Call { through: (H, S), source: Source::File(path), out: library, keeps_text };
     // SAFETY: the driver writes the handle to `library`.
-    unsafe { loaded(&call, read, as_it_is, again) }
+    unsafe { loaded(&call, as_it_is, again) }
 }
 
 /// A call that loads an image.
 struct Call {
     /// The hook and slot that it came through.
     through: (usize, usize),
+    source: Source,
     /// Where the driver writes the handle.
     out: *mut Handle,
     /// Whether the driver may read the text for as long as it is loaded.
     keeps_text: bool,
 }
 
-/// Loads what was made of the PTX that `read` returns, by `rewritten`; or else the image itself, by
-/// `as_it_is`. Notes what the loaded module or library is.
+/// `cuModuleUnload` and `cuLibraryUnload`.
+pub(crate) unsafe extern "C-unwind" fn unload<const H: usize, const S: usize>(
+    container: Handle,
+) -> Status {
+    let Some(original) = functions::original::<H, S, OnHandle>() else { return NOT_INITIALIZED };
+    // Read before the call: afterwards another thread may load a module with the same handle.
+    let load = table::load_of(container.addr());
+    // SAFETY: the caller's own argument.
+    let status = unsafe { original(container) };
+    if status == SUCCESS {
+        table::unloaded(container.addr(), load);
+    }
+    status
+}
+
+/// Loads the rewritten PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `as_it_is`.
+/// Records the module or library in the table.
 ///
 /// # Safety
 ///
-/// A successful call writes a handle through `call.out`, unless that is null.
+/// `call.source` is the image that the program passed to the driver. A successful load writes a handle through
+/// `call.out` unless it is null.
 unsafe fn loaded(
     call: &Call,
-    read: impl FnOnce(&Driver) -> Result<Vec<u8>, Reason>,
     as_it_is: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> Status {
-    if !process::options().fix || Inside::Load.replace(true) {
+    if Inside::Load.replace(true) {
         return as_it_is();
     }
-    let driver = Driver::of(call.through);
-    let mut prepared = Err("rewriting its PTX failed".into());
-    guarded::run(|| prepared = read(driver).and_then(prepare));
-    let (status, kept) = match prepared {
-        Err(reason) => (as_it_is(), Loaded::Kept(reason)),
-        Ok((None, entries)) => (as_it_is(), entries),
-        Ok((Some(text), entries)) => match rewritten(driver, text.as_ptr().cast()) {
-            Some(SUCCESS) => {
-                if call.keeps_text {
-                    core::mem::forget(text);
-                }
-                (SUCCESS, entries)
-            }
-            refused => {
-                let status = as_it_is();
-                let mut kept = Loaded::Kept("its rewritten PTX was not loaded".into());
-                // A text that the driver refuses anyhow is the program's own affair.
-                if let Some(refused) = refused.filter(|_| status == SUCCESS) {
-                    guarded::run(|| kept = Loaded::Kept(tell_refused(driver, refused)));
-                }
-                (status, kept)
-            }
-        },
+    let (status, kept) = match process::options().fix {
+        // SAFETY: by this function's contract.
+        true => unsafe { load_forms(call, as_it_is, rewritten) },
+        false => (as_it_is(), None),
     };
     if status == SUCCESS && !call.out.is_null() {
-        // SAFETY: the successful call wrote the handle.
+        // SAFETY: the successful call wrote the handle, and read the image.
         let handle = unsafe { *call.out };
-        guarded::run(|| kernels::loaded(handle, kept));
+        guarded::run(|| {
+            // SAFETY: as above.
+            table::loaded(handle.addr(), unsafe { call.source.digest() });
+            if let Some(examined) = kept {
+                kernels::loaded(handle, examined);
+            }
+        });
     }
     Inside::Load.replace(false);
     status
 }
 
-/// The text with forms, if there are any, and what was found in it.
-fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Loaded), Reason> {
-    kernels::check_count()?;
+/// Loads an image for `--fix`, and returns its entry for [`kernels::loaded`].
+///
+/// # Safety
+///
+/// As [`loaded`].
+unsafe fn load_forms(
+    call: &Call,
+    as_it_is: impl FnOnce() -> Status,
+    rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
+) -> (Status, Option<Examined>) {
+    let driver = Driver::of(call.through);
+    let mut prepared = Err("rewriting its PTX failed".into());
+    // SAFETY: by this function's contract.
+    guarded::run(|| prepared = unsafe { call.source.ptx(driver) }.and_then(prepare));
+    let because = |reason: Reason| Examined {
+        hash: image::digest(reason.as_bytes()),
+        loaded: Loaded::Kept(reason),
+    };
+    match prepared {
+        Err(reason) => (as_it_is(), Some(because(reason))),
+        Ok((None, entries)) => (as_it_is(), Some(entries)),
+        Ok((Some(text), entries)) => match rewritten(driver, text.as_ptr().cast()) {
+            Some(SUCCESS) => {
+                if call.keeps_text {
+                    core::mem::forget(text);
+                }
+                (SUCCESS, Some(entries))
+            }
+            refused => {
+                let status = as_it_is();
+                let mut kept = because("its rewritten PTX was not loaded".into());
+                // A text that the driver refuses anyhow is the program's own affair.
+                if let Some(refused) = refused.filter(|_| status == SUCCESS) {
+                    guarded::run(|| kept = because(tell_refused(driver, refused)));
+                }
+                (status, Some(kept))
+            }
+        },
+    }
+}
+
+/// The text with forms, if it has any, and the report of its entries.
+fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Examined), Reason> {
+    let hash = image::digest(&text);
+    kernels::check_count(hash)?;
     let Rewritten { text, report } =
         rewrite(&text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());
     let entries: HashMap<_, _> =
         report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-    Ok((has_forms.then_some(text), Loaded::Ptx(entries)))
+    Ok((has_forms.then_some(text), Examined { hash, loaded: Loaded::Ptx(entries) }))
 }
 
 /// Says once that the driver refused a rewritten text.
@@ -232,17 +268,6 @@ fn tell_refused(driver: &Driver, status: Status) -> Reason {
         ));
     }
     reason.into()
-}
-
-/// The PTX of the file at `path`.
-///
-/// # Safety
-///
-/// `path` is null or points to a string.
-unsafe fn in_file(path: *const c_void, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    // SAFETY: by this function's contract.
-    let path: Option<&CStr> = unsafe { process::text(path.cast()) };
-    path.map_or(Err("its path is null".into()), |path| image::in_file(path, driver))
 }
 
 /// Loads, and undoes what the driver wrote to the values of the options if that fails: sizes of logs are

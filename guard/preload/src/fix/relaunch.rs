@@ -229,8 +229,9 @@ unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Re
     let find = unsafe { functions::original_of::<FindKernel>(kernel.found_by) };
     let (find, name) = find.zip(CString::new(symbol).ok()).ok_or_else(missing)?;
     let mut found = core::ptr::null_mut();
+    let container = core::ptr::without_provenance_mut(kernel.container);
     // SAFETY: the module or library is loaded; the pointers are to a live handle and a string.
-    if unsafe { find(&raw mut found, kernel.container, name.as_ptr()) } != SUCCESS {
+    if unsafe { find(&raw mut found, container, name.as_ptr()) } != SUCCESS {
         return Err(missing());
     }
     known.store(found, Ordering::Release);

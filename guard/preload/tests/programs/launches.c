@@ -49,7 +49,7 @@ static void *function;
 #ifdef LINKED
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuCtxSynchronize(void);
 int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *);
-int cuStreamSynchronize(void *), cuLibraryGetKernel(void **, void *, const char *);
+int cuModuleUnload(void *), cuStreamSynchronize(void *), cuLibraryGetKernel(void **, void *, const char *);
 int cuLibraryLoadData(void **, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                    void **, void **);
@@ -64,6 +64,7 @@ static void *linked(const char *symbol) {
     LINK(cuCtxSynchronize);
     LINK(cuModuleLoadData);
     LINK(cuModuleGetFunction);
+    LINK(cuModuleUnload);
     LINK(cuStreamSynchronize);
     LINK(cuLibraryGetKernel);
     LINK(cuLibraryLoadData);
@@ -143,7 +144,26 @@ static void set_up(void) {
     printf("set up %d %d %d %d %d\n", init, retain, current, load, get);
 }
 
+/* Loads a module, launches its kernel and unloads it, so many times: modules of so many images, whose kernels have
+ * so many names. */
+static void reload(int count, int images, int names) {
+    static char text[256], name[64];
+    void *module;
+    int accepted = 0;
+    set_up();
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "_Z11touch%06dv", i % names);
+        snprintf(text, sizeof text, "// %d\n.version 8.0\n.target sm_90\n.entry %s() { }\n", i % images, name);
+        if (((Load)need("cuModuleLoadData"))(&module, text)) exit(7);
+        if (((Find)need("cuModuleGetFunction"))(&function, module, name)) exit(7);
+        accepted += launch(6000) == 0;
+        if (((Handle)need("cuModuleUnload"))(module)) exit(7);
+    }
+    printf("reloaded %d\n", accepted);
+}
+
 static void act(const char *action) {
+    int number;
     if (!strcmp(action, "refused")) set_up(), printf("refused %d\n", launch(70000));
     if (!strcmp(action, "good")) set_up(), printf("good %d\n", launch(6000));
     if (!strcmp(action, "again"))
@@ -160,6 +180,9 @@ static void act(const char *action) {
         int get = ((Find)need("cuLibraryGetKernel"))(&function, module, "_Z5touchPfi");
         printf("kernel %d %d\n", load, get);
     }
+    if (sscanf(action, "reload=%d", &number) == 1) reload(number, 1, 1);
+    if (sscanf(action, "images=%d", &number) == 1) reload(2 * number, number, 1);
+    if (sscanf(action, "names=%d", &number) == 1) reload(number, 1, number);
     if (!strcmp(action, "wait")) printf("wait %d\n", ((Handle)need("cuStreamSynchronize"))(NULL));
     if (!strcmp(action, "wait-all")) printf("wait-all %d\n", ((Plain)need("cuCtxSynchronize"))());
     if (!strcmp(action, "threads")) {

@@ -267,6 +267,12 @@ CALL(cuKernelGetFunction, (CUfunction *function, CUfunction f),
      CONTEXT; REQUIRE(f && f->of_kernel, INVALID_HANDLE); REQUIRE(function, INVALID_VALUE),
      *function = f->of_kernel)
 
+CALL(cuKernelGetLibrary, (CUmodule *library, CUfunction f),
+     CONTEXT; REQUIRE(f && f->of_kernel, INVALID_HANDLE); REQUIRE(library, INVALID_VALUE),
+     *library = f->of_kernel->module)
+
+FORWARD(cuLibraryUnload, (CUmodule library), cuModuleUnload(library))
+
 CUresult cuLibraryLoadData(CUmodule *library, const void *image, int *jit, void **jit_values,
                            unsigned jit_count, int *options, void **values, unsigned count) {
     return cuModuleLoadData(library, image);

@@ -1,0 +1,88 @@
+//! Sets of values that are never freed.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// A lock-free set of at most `MOST` values, by their hash. `PLACES` is a power of two greater than `MOST`.
+pub(crate) struct Kept<T: 'static, const PLACES: usize, const MOST: usize> {
+    places: [AtomicPtr<(u64, T)>; PLACES],
+    count: AtomicUsize,
+}
+
+impl<T, const PLACES: usize, const MOST: usize> Kept<T, PLACES, MOST> {
+    pub(crate) const fn new() -> Self {
+        const { assert!(PLACES.is_power_of_two() && PLACES > MOST) }
+        Self {
+            places: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// The value with this hash. Inserts the result of `make` if there is none; `None` if the set is full.
+    pub(crate) fn get(&self, hash: u64, make: impl FnOnce() -> T) -> Option<&'static T> {
+        let mut make = Some(make);
+        let mut fresh = ptr::null_mut();
+        let first = usize::try_from(hash >> 32).unwrap_or(0);
+        for probe in 0..PLACES {
+            let place = &self.places[(first + probe) & (PLACES - 1)];
+            let mut known = place.load(Ordering::Acquire);
+            if known.is_null() {
+                if let Some(make) = make.take() {
+                    if self.count.fetch_add(1, Ordering::Relaxed) >= MOST {
+                        self.count.fetch_sub(1, Ordering::Relaxed);
+                        return None;
+                    }
+                    fresh = Box::into_raw(Box::new((hash, make())));
+                }
+                match place.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => known = fresh,
+                    Err(other) => known = other,
+                }
+            }
+            // SAFETY: not null, and never freed nor changed.
+            let (found, value) = unsafe { &*known };
+            if *found == hash {
+                // If two threads race, one value is leaked.
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Whether [`Self::get`] has a value with this hash, or a place for it.
+    pub(crate) fn has_room(&self, hash: u64) -> bool {
+        let is_known = || {
+            self.places.iter().any(|place| {
+                // SAFETY: null, or a value that is never freed nor changed.
+                let known = unsafe { place.load(Ordering::Acquire).as_ref() };
+                known.is_some_and(|(found, _)| *found == hash)
+            })
+        };
+        self.count.load(Ordering::Relaxed) < MOST || is_known()
+    }
+
+    /// All values.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static T> {
+        // SAFETY: null, or a value that is never freed nor changed.
+        let known = |place: &AtomicPtr<(u64, T)>| unsafe { place.load(Ordering::Acquire).as_ref() };
+        self.places.iter().filter_map(known).map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_kept_once_and_no_more_than_so_many() {
+        static KEPT: Kept<u64, 8, 5> = Kept::new();
+        // All begin at one place.
+        let get = |number: u64| KEPT.get(number, || number).copied();
+        for _ in 0..2 {
+            assert_eq!((1..=5).map(get).collect::<Option<Vec<_>>>(), Some(vec![1, 2, 3, 4, 5]));
+            assert_eq!(get(6), None);
+        }
+        assert_eq!(KEPT.get(3, || panic!("it is known")), Some(&3));
+        assert_eq!(KEPT.all().sum::<u64>(), 15);
+    }
+}
