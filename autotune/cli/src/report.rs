@@ -1,14 +1,17 @@
 //! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first, and the memory.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::Dim3;
-use gridguard::watched::{FORMAT, KernelUse, RefusedAllocation, RefusedLaunch, WatchReport};
+use gridguard::watched::{
+    Bytes, FORMAT, KernelUse, MAX_REPORT_BYTES, RefusedAllocation, RefusedLaunch, WatchReport,
+};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
@@ -42,21 +45,29 @@ impl Report {
 }
 
 fn read(path: &Path) -> Result<WatchReport, CommandError> {
-    let text = fs::read(path).map_err(CommandError::io(path.display().to_string()))?;
-    // Another format may have other fields, so that its number is read by itself.
-    let Format { format } = parse(path, &text)?;
-    if format > FORMAT {
-        let newer = format!("a report of format {format}; this command reads {FORMAT}");
-        return Err(CommandError::invalid_file(path, newer));
+    let mut text = Vec::new();
+    // `take`, because the size of a pipe is not known.
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
+    read.map_err(CommandError::io(path.display().to_string()))?;
+    let invalid = |why: &dyn fmt::Display| CommandError::invalid_file(path, why);
+    if wide(text.len()) > MAX_REPORT_BYTES {
+        let most = Bytes(MAX_REPORT_BYTES);
+        return Err(invalid(&format_args!("more than {most}, the most that a report has")));
     }
-    let mut report: WatchReport = parse(path, &text)?;
+    let parsed: Result<WatchReport, _> = serde_json::from_slice(&text);
+    // Another format may have other fields, so that its number is read by itself.
+    let format = match &parsed {
+        Ok(report) => Some(report.format),
+        Err(_) => serde_json::from_slice(&text).ok().map(|Format { format }| format),
+    };
+    if let Some(format) = format.filter(|format| *format > FORMAT) {
+        let newer = format_args!("a report of format {format}; this command reads {FORMAT}");
+        return Err(invalid(&newer));
+    }
+    let mut report = parsed.map_err(|error| invalid(&format_args!("no report: {error}")))?;
     report.sort();
     Ok(report)
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, CommandError> {
-    serde_json::from_slice(text)
-        .map_err(|error| CommandError::invalid_file(path, format_args!("no report: {error}")))
 }
 
 /// What every format has.
@@ -68,8 +79,16 @@ struct Format {
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
     let WatchReport { program, process, launches, refused, fixed, kernels, .. } = report;
     writeln!(f, "{}, process {process}", printable(program))?;
+    if report.pending {
+        return writeln!(
+            f,
+            "no process of the run has reported a launch: the program launched nothing, or it runs, or it ended \
+             before it could report"
+        );
+    }
     let launched = count(*launches, "launch", "launches");
-    let of = count(wide(kernels.len()), "kernel", "kernels");
+    let all = report.unlisted_kernels.saturating_add(wide(kernels.len()));
+    let of = count(all, "kernel", "kernels");
     write!(f, "{launched} of {of} accepted, {refused} refused")?;
     writeln!(f, "{}", if *fixed > 0 { format!(", {fixed} fixed") } else { String::new() })?;
     if *refused > 0 && report.launches_after_refusal > 0 {
@@ -93,13 +112,24 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
     let header = ["kernel", ">launches", ">refused", ">fixed", ">largest grid", ">exceeds grid at"];
     let mut table = Table::new(header);
     let limit = report.grid_limit();
+    let mut known = HashMap::new();
+    for kernel in kernels {
+        *known.entry(&kernel.name).or_insert(0) += 1;
+    }
     for kernel in kernels.iter().take(most) {
-        table.push(row(kernel, limit));
+        table.push(row(kernel, limit, known.get(&kernel.name) > Some(&1)));
     }
     write!(f, "{table}")?;
     match kernels.len().saturating_sub(most) {
+        0 => {}
+        more => writeln!(f, "and {more} more, which --all shows")?,
+    }
+    match report.unlisted_launches {
         0 => Ok(()),
-        more => writeln!(f, "and {more} more, which --all shows"),
+        launches => {
+            let launches = count(launches, "launch", "launches");
+            writeln!(f, "and {launches} of kernels that the report does not list")
+        }
     }
 }
 
@@ -121,11 +151,14 @@ fn show_allocation(f: &mut fmt::Formatter<'_>, refusal: &RefusedAllocation) -> f
     stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
 }
 
-fn row(kernel: &KernelUse, limit: Dim3) -> [String; 6] {
+/// The row of a kernel, with its image if kernels of others have its name.
+fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
+    let image = kernel.image.as_ref().filter(|_| has_namesakes);
+    let image = image.map_or_else(String::new, |image| format!(" in image {image}"));
     let positive = |number: u64| if number > 0 { number.to_string() } else { String::new() };
     let exceeds = kernel.headroom(limit);
     [
-        printable(&kernel.demangled),
+        printable(&(kernel.demangled.clone() + &image)),
         kernel.launches.to_string(),
         positive(kernel.refused),
         positive(kernel.fixed),

@@ -15,5 +15,7 @@ mod program;
 mod ptx;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod run_files;
 mod shell;
 mod tune;

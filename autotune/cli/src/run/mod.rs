@@ -1,6 +1,8 @@
 //! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains the launches and allocations
 //! that the driver refuses.
 
+mod output;
+
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -11,18 +13,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use gridguard::watched::WatchReport;
 
+use self::output::{Kind, Output};
 use crate::elf::{Elf, ElfError};
 use crate::error::{CommandError, Exit};
+use crate::output::json;
 
 /// The arguments of `run`.
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Write a report of all kernels, for `gridguard report`; each further process of the program adds its
-    /// number to the name
+    /// Write a report of the kernels, for `gridguard report`; each further process of the program adds its
+    /// number to the name. Replaces an earlier report, and no other file; a pipe or device is written to
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
-    /// Write each kind of launch once, as a request for `gridguard check --requests`
+    /// Write each kind of launch once, as a request for `gridguard check --requests`. Replaces an earlier record,
+    /// and no other file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Wait for each launch, so that an error that surfaces late names one launch
@@ -58,10 +64,24 @@ impl Run {
         for (name, wanted) in flags {
             set(&mut command, name, wanted.then(|| OsStr::new("1")));
         }
-        for (name, file) in [("REPORT", &self.report), ("RECORD", &self.record)] {
-            let file = file.as_deref().map(fresh_file).transpose()?;
-            set(&mut command, name, file.as_deref().map(Path::as_os_str));
+        let report = self.report.as_deref().map(|path| Output::new(Kind::Report, path));
+        let record = self.record.as_deref().map(|path| Output::new(Kind::Record, path));
+        let (report, record) = (report.transpose()?, record.transpose()?);
+        if let (Some(report), Some(record)) = (&report, &record)
+            && report.path() == record.path()
+        {
+            return Err(CommandError::Invalid("report and record are one file".to_owned()));
         }
+        for (name, output) in [("REPORT", &report), ("RECORD", &record)] {
+            set(&mut command, name, output.as_ref().map(|output| output.path().as_os_str()));
+        }
+        let process = std::process::id();
+        set(&mut command, "PROCESS", Some(process.to_string().as_ref()));
+        // The program may end without a launch, or be killed.
+        let pending = WatchReport::pending(path.display().to_string(), process);
+        let pending = json(&pending)? + "\n";
+        report.map_or(Ok(()), |report| report.begin(pending.as_bytes()))?;
+        record.map_or(Ok(()), |record| record.begin(b""))?;
         let error = command.exec();
         Err(CommandError::io(format!("cannot run {}", path.display()))(error))
     }
@@ -74,16 +94,6 @@ fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
         Some(value) => command.env(name, value),
         None => command.env_remove(name),
     };
-}
-
-/// The absolute path of a file that the program will write, of which no earlier one is left.
-fn fresh_file(path: &Path) -> Result<PathBuf, CommandError> {
-    let failed = || CommandError::io(format!("cannot write {}", path.display()));
-    let path = std::path::absolute(path).map_err(failed())?;
-    // Found out now and not at the end of a long run.
-    File::options().create(true).append(true).open(&path).map_err(failed())?;
-    fs::remove_file(&path).map_err(failed())?;
-    Ok(path)
 }
 
 /// The file of the program, found as a shell finds it.
