@@ -45,7 +45,7 @@ pack() {
             tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
     rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python expecttest &&
-        cp kernels/python/tests/*.py "$folder/python/" || return 1
+        cp kernels/python/tests/*.py "$folder/python/" && python3 kernels/python/tests/pytorch_tests.py fetch "$folder/pytorch-tests" || return 1
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -376,6 +376,8 @@ run() {
     if python3 -c 'import torch' 2>/dev/null; then
         step pytorch 300 pytorch "$folder" "$results"
         step pytorch-calls 480 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" --workers "$(nproc)" --seconds 420 random_calls
+        step pytorch-own 560 env PYTHONPATH="$folder/python" python3 "$folder/python/pytorch_tests.py" run "$folder/pytorch-tests" \
+            --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
     else
         missing pytorch "no PyTorch"
