@@ -1,79 +1,109 @@
 //! The resources: attention, the block, and what operators ask for.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
-use crate::admission::{Bodies, Footprint, Received, footprint};
+use crate::admission::{Admission, Footprint, Received, footprint};
 use crate::block::Block;
 use crate::error::ServeError;
 use crate::health::Health;
-use crate::queue::{Computed, Pending, Queue};
-use crate::tensors::Request;
+use crate::options::Limits;
+use crate::queue::{Claim, Computed, Pending, Queue};
+use crate::share::{Peer, Share};
+use crate::tensors::{Request, wide};
 
 /// What requests share.
 #[derive(Debug)]
 pub struct App {
     /// The block that is served.
     pub block: Arc<Block>,
-    /// Bodies in memory.
-    pub bodies: Bodies,
+    /// What requests and connections may take of the server.
+    pub limits: Limits,
+    /// What they take.
+    pub admission: Admission,
     /// Requests that wait for a device.
     pub queue: Arc<Queue>,
     /// Whether requests are taken.
     pub health: Arc<Health>,
     /// The most frames of a request.
     pub max_frames: u64,
-    /// The most bytes of tensors in a batch.
-    pub batch_bytes: u64,
     /// Requests for computation that are being served.
     pub in_flight: watch::Sender<u64>,
     /// Metrics as text, if the process records them.
     pub metrics: Option<PrometheusHandle>,
 }
 
-/// The routes.
+/// A connection, as its requests know it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Whose it is.
+    pub peer: Peer,
+    /// Until when the reply that is being sent must be read; then the connection is closed.
+    pub deadline: Arc<watch::Sender<Option<Instant>>>,
+}
+
+/// The resources for clients; each request has a [`Client`].
 pub fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/attention", post(attention))
-        .route("/v1/block", post(block))
+    let routes =
+        Router::new().route("/v1/attention", post(attention)).route("/v1/block", post(block));
+    with_fallbacks(routes).with_state(app)
+}
+
+/// The resources for operators.
+pub fn admin_routes(app: Arc<App>) -> Router {
+    let routes = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .route("/readyz", get(readyz));
+    with_fallbacks(routes).with_state(app)
+}
+
+fn with_fallbacks(routes: Router<Arc<App>>) -> Router<Arc<App>> {
+    routes
         .fallback(async || ServeError::NotFound)
         .method_not_allowed_fallback(async || ServeError::Method)
-        .with_state(app)
 }
 
-async fn attention(State(app): State<Arc<App>>, body: Body) -> Response {
-    let parse = |app: &App, body: &Bytes| Request::attention(body, app.max_frames);
-    serve(&app, "attention", body, parse).await
+async fn attention(
+    State(app): State<Arc<App>>,
+    Extension(client): Extension<Client>,
+    body: Body,
+) -> Response {
+    serve(app, client, "attention", body, |app, body| Request::attention(body, app.max_frames))
+        .await
 }
 
-async fn block(State(app): State<Arc<App>>, body: Body) -> Response {
-    let parse = |app: &App, body: &Bytes| Request::block(body, &app.block, app.max_frames);
-    serve(&app, "block", body, parse).await
+async fn block(
+    State(app): State<Arc<App>>,
+    Extension(client): Extension<Client>,
+    body: Body,
+) -> Response {
+    let parse: Parse = |app, body| Request::block(body, &app.block, app.max_frames);
+    serve(app, client, "block", body, parse).await
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
-    app.bodies.report();
+    app.admission.report();
     let text = app.metrics.as_ref().map(PrometheusHandle::render).unwrap_or_default();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
 async fn healthz(State(app): State<Arc<App>>) -> Response {
-    Json(json!({ "alive": true, "workers": app.health.report() })).into_response()
+    let alive = app.health.has_workers();
+    let status = if alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({ "alive": alive, "workers": app.health.report() }))).into_response()
 }
 
 async fn readyz(State(app): State<Arc<App>>) -> Response {
@@ -88,29 +118,38 @@ async fn readyz(State(app): State<Arc<App>>) -> Response {
     (status, Json(ready)).into_response()
 }
 
+/// Makes a request of a body.
+type Parse = fn(&App, &Bytes) -> Result<Request, ServeError>;
+
 async fn serve(
-    app: &Arc<App>,
+    app: Arc<App>,
+    client: Client,
     endpoint: &'static str,
     body: Body,
-    parse: impl Fn(&App, &Bytes) -> Result<Request, ServeError>,
+    parse: Parse,
 ) -> Response {
     let begun = Instant::now();
     // Before the check below, so that a server that drains waits for all requests that passed it.
-    let in_flight = InFlight::begin(Arc::clone(app));
+    let in_flight = InFlight::begin(Arc::clone(&app));
     let served = match app.health.refusal() {
         Some(refusal) => {
             // A server that drains does not wait for it.
             drop(in_flight);
-            app.bodies.discard(body).await;
+            app.admission.discard(body).await;
             Err(refusal)
         }
-        None => compute(app, body, parse).await.map(|computed| (computed, in_flight)),
+        None => compute(&app, client.peer, body, parse).await.map(|computed| (computed, in_flight)),
     };
     let response = served.map_or_else(IntoResponse::into_response, |(computed, in_flight)| {
-        let Computed { body, permit } = computed;
-        let reply = Reply { body, _permit: permit, _in_flight: in_flight };
+        let Computed { body, share, waited, took } = computed;
+        let until = Instant::now() + app.limits.to_read(wide(body.len()));
+        client.deadline.send_replace(Some(until));
+        let reply = Reply { body, client, _share: share, _in_flight: in_flight };
         let body = Body::from(Bytes::from_owner(reply));
         let mut response = ([(CONTENT_TYPE, CONTENT)], body).into_response();
+        if let Ok(timing) = timing(waited, took).parse() {
+            response.headers_mut().insert(SERVER_TIMING, timing);
+        }
         if app.health.refusal() == Some(ServeError::Draining) {
             response.headers_mut().insert(CONNECTION, CLOSE);
         }
@@ -125,32 +164,59 @@ async fn serve(
 
 /// Reads, checks and queues a request, and waits for its reply.
 async fn compute(
-    app: &App,
+    app: &Arc<App>,
+    peer: Peer,
     body: Body,
-    parse: impl Fn(&App, &Bytes) -> Result<Request, ServeError>,
+    parse: Parse,
 ) -> Result<Computed, ServeError> {
-    let Received { bytes, permit } = app.bodies.read(body).await?;
-    let request = parse(app, &bytes)?;
-    drop(bytes);
+    let Received { bytes, share: body } = app.admission.read(peer, body).await?;
+    let shared = Arc::clone(app);
+    let check = move || {
+        let request = parse(&shared, &bytes)?;
+        let capacity = shared.health.capacity()?;
+        let footprint = footprint(&request, &shared.block, capacity.memory)?;
+        Ok((request, capacity, footprint, body))
+    };
+    let (request, capacity, footprint, body) = app.admission.in_background(check).await?;
+    let work = app.admission.work(peer, &request, capacity)?;
+    let share = app.admission.replies.take(peer, wide(request.output_bytes()))?;
     if request.items == 0 {
-        return Ok(Computed { body: request.reply(&[])?, permit });
+        let (waited, took) = (Duration::ZERO, Duration::ZERO);
+        return Ok(Computed { body: request.reply(&[])?, share, waited, took });
     }
-    let available = app.health.memory();
-    let Footprint { bytes, batch_bytes } = footprint(&request, &app.block, available)?;
+    let place = app.admission.queue.take(peer, 1)?;
+    let claim = Claim { place, body, work, reply: share };
+    let Footprint { bytes, batch_bytes } = footprint;
+    let batch_bytes = batch_bytes.min(app.limits.batch_bytes);
     let (reply, computed) = oneshot::channel();
-    let batch_bytes = batch_bytes.min(app.batch_bytes);
-    app.queue.push(Pending { request, bytes, batch_bytes, permit, reply })?;
+    let accepted = Instant::now();
+    // Also dropped when the client leaves.
+    let _ticket =
+        app.queue.push(Pending { request, bytes, batch_bytes, claim, accepted, reply })?;
     computed.await.unwrap_or_else(|_| {
         let (device, reason) = ("its device".to_owned(), "the worker ended".to_owned());
         Err(ServeError::DeviceFailed { device, reason })
     })
 }
 
-/// A reply that is in flight, and holds its share of the memory of bodies, until it is sent.
+/// How long a request waited and its batch ran, as browsers and other tools read it.
+fn timing(waited: Duration, took: Duration) -> String {
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    format!("queue;dur={:.3}, batch;dur={:.3}", milliseconds(waited), milliseconds(took))
+}
+
+/// A reply that is in flight, and holds its share of the memory of replies, until it is sent.
 struct Reply {
     body: Vec<u8>,
-    _permit: OwnedSemaphorePermit,
+    client: Client,
+    _share: Share,
     _in_flight: InFlight,
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.client.deadline.send_replace(None);
+    }
 }
 
 impl AsRef<[u8]> for Reply {
@@ -178,4 +244,5 @@ impl Drop for InFlight {
 }
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 const CONTENT: &str = "application/octet-stream";

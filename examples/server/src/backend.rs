@@ -1,27 +1,34 @@
 //! What runs batches: a device or the host.
 
-use axum::body::Bytes;
+use std::time::Duration;
+
 use gridguard::pipeline::RunError;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use rayon::prelude::*;
+use tokio::sync::oneshot;
 
 use crate::error::ServeError;
-use crate::queue::Pending;
-use crate::tensors::{Key, Request};
+use crate::queue::{Claim, Computed, Pending};
+use crate::share::Share;
+use crate::tensors::{Key, Mask, Request, reserved};
 
 /// A device or the host, used by one thread.
 pub trait Backend {
     /// What it is, and the memory that it has for requests.
     fn device(&self) -> Device;
 
-    /// The outputs of a batch's requests, each as the body of its reply.
+    /// The outputs of a batch's requests, each as the body of its reply. Between chunks it asks whether they are still
+    /// `wanted`.
     ///
     /// # Errors
     ///
     /// [`Failure`], for all requests of the batch.
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, Failure>;
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure>;
 }
+
+/// Whether any client still waits for a batch.
+pub type Wanted<'w> = &'w (dyn Fn() -> bool + Sync);
 
 /// What a backend runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct Device {
     pub is_gpu: bool,
     /// Bytes for tensors and scratch of requests.
     pub memory: u64,
+    /// What it computes in a second, by estimate; a part of it where several backends share the device.
+    pub operations_per_second: u64,
 }
 
 /// Why a batch failed.
@@ -39,6 +48,8 @@ pub struct Device {
 pub enum Failure {
     /// The device serves the next batch.
     Batch(ServeError),
+    /// All clients left.
+    Abandoned,
     /// The device does not work any more.
     Lost(String),
 }
@@ -64,9 +75,16 @@ impl Batch {
     #[must_use]
     pub fn new(pending: Vec<Pending>) -> Option<(Self, Vec<Waiting>)> {
         let (mut requests, mut waiting) = (Vec::new(), Vec::new());
-        for Pending { request, reply, permit, .. } in pending {
+        for Pending { request, claim, accepted, reply, .. } in pending {
+            let Claim { place, body, work, reply: share } = claim;
+            drop(place);
             requests.push(request);
-            waiting.push(Waiting { reply, permit });
+            waiting.push(Waiting {
+                reply,
+                share,
+                until_done: [body, work],
+                waited: accepted.elapsed(),
+            });
         }
         Some((Self::of(requests)?, waiting))
     }
@@ -94,6 +112,16 @@ impl Batch {
     #[must_use]
     pub fn requests(&self) -> &[Request] {
         &self.requests
+    }
+
+    /// What is added to the scores of attention: the same for all requests.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::OutOfMemory`].
+    pub fn mask<T: Element>(&self) -> Result<Option<Vec<T>>, ServeError> {
+        let mask = self.requests.first().and_then(|request| request.mask.as_ref());
+        mask.map(Mask::added).transpose()
     }
 
     /// The elements of an input of all requests, one after another.
@@ -157,13 +185,17 @@ impl Batch {
     }
 }
 
-/// Where a reply goes, and what it holds of the memory of bodies.
+/// Where a reply goes, and what its request has of the limits.
 #[derive(Debug)]
 pub struct Waiting {
     /// Where it goes.
-    pub reply: tokio::sync::oneshot::Sender<Result<crate::queue::Computed, ServeError>>,
-    /// What it holds.
-    pub permit: tokio::sync::OwnedSemaphorePermit,
+    pub reply: oneshot::Sender<Result<Computed, ServeError>>,
+    /// What the reply has.
+    pub share: Share,
+    /// The request's body and work.
+    pub until_done: [Share; 2],
+    /// How long the request waited for a device.
+    pub waited: Duration,
 }
 
 /// The attention of a batch, in the layout that `gridguard tune` tunes, without its mask.
@@ -179,21 +211,6 @@ pub fn attention(
     Ok(TemporalAttention::new(shape, element, device)?.with_layout(Layout::FoldedY))
 }
 
-/// A mask's elements.
-///
-/// # Errors
-///
-/// [`ServeError::OutOfMemory`].
-pub fn mask<T: Element>(bytes: &Bytes) -> Result<Vec<T>, ServeError> {
-    let length = bytes.len() / size_of::<T>();
-    let mut elements = reserved(length)?;
-    elements.resize(length, T::zeroed());
-    // Bytes, since a body's need not be aligned for T.
-    let whole = bytes.get(..length * size_of::<T>()).unwrap_or_default();
-    bytemuck::cast_slice_mut(&mut elements).copy_from_slice(whole);
-    Ok(elements)
-}
-
 /// The error of a pipeline that stopped.
 #[must_use]
 pub fn stopped(error: &RunError) -> ServeError {
@@ -201,11 +218,4 @@ pub fn stopped(error: &RunError) -> ServeError {
         RunError::Scratch { .. } => ServeError::OutOfMemory { reason: error.to_string() },
         _ => ServeError::Failed { reason: error.to_string() },
     }
-}
-
-fn reserved<T>(elements: usize) -> Result<Vec<T>, ServeError> {
-    let mut memory = Vec::new();
-    let reserved = memory.try_reserve_exact(elements);
-    reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
-    Ok(memory)
 }

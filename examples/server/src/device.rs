@@ -14,7 +14,7 @@ use gridguard_kernels::{Element, ElementType, KernelError, Kernels, Tensor, Tens
 use half::{bf16, f16};
 
 use crate::admission::{WORKSPACE_BYTES, plan};
-use crate::backend::{Backend, Batch, Device, Failure, attention, mask, stopped};
+use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
 use crate::error::ServeError;
 use crate::tensors::Problem;
@@ -80,7 +80,9 @@ impl Shared {
         }
         let memory = memory / backends;
         let name = format!("{} ({ordinal})", guard.limits().name);
-        let device = Device { name, is_gpu: true, memory };
+        let multiprocessors = guard.limits().multiprocessors.max(1);
+        let operations_per_second = multiprocessors * MULTIPROCESSOR_RATE / backends;
+        let device = Device { name, is_gpu: true, memory, operations_per_second };
         Ok(Self { kernels, tuning, block: on_device, device })
     }
 }
@@ -97,36 +99,45 @@ impl Cuda {
         Ok(Self { shared, stream, staging: Staging::default() })
     }
 
-    fn attend<T: Element>(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, ServeError> {
-        let Problem::Attention { heads, frames, head_dim, mask: added } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM));
+    fn attend<T: Element>(
+        &mut self,
+        batch: &Batch,
+        wanted: Wanted<'_>,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        let Problem::Attention { heads, frames, head_dim, .. } = &batch.key.problem else {
+            return Err(ServeError::failed(OTHER_PROBLEM).into());
         };
         let shared = Arc::clone(&self.shared);
         let kernels = &shared.kernels;
         let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
         let attention = attention(shape, T::TYPE, kernels.guard().limits())?;
+        let added = batch.mask::<T>()?;
         let prepared = shared
             .tuning
-            .choose(&attention, added.is_some(), |tuned, choice| kernels.prepare(tuned, choice))?;
+            .choose(&attention, added.is_some(), |tuned, choice| kernels.prepare(tuned, choice))
+            .map_err(ServeError::from)?;
         let [q, k, v] = self.copy::<T, 3>(batch)?;
-        let added = added.as_ref().map(mask::<T>).transpose()?;
         let added = added.map(|added| self.stream.clone_htod(&added)).transpose();
         let added = added.map_err(KernelError::from)?;
+        if !wanted() {
+            return Err(Failure::Abandoned);
+        }
         let mut out = self.output::<T>(batch)?;
         let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
         let added = added.as_ref().map(|added| Tensor::with_extent(added, shape.shared_bias()));
         let to = TensorMut::new(&mut out, shape.dims());
         prepared.launch(&self.stream, tensors, added, shape.scale(), to)?;
-        self.replies(batch, &out)
+        Ok(self.replies(batch, &out)?)
     }
 
     fn transform<T: Element>(
         &mut self,
         block: &TemporalBlock<T>,
         batch: &Batch,
-    ) -> Result<Vec<Vec<u8>>, ServeError> {
+        wanted: Wanted<'_>,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
         let Problem::Block { frames, .. } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM));
+            return Err(ServeError::failed(OTHER_PROBLEM).into());
         };
         let shared = Arc::clone(&self.shared);
         let shape = block.shape();
@@ -136,10 +147,13 @@ impl Cuda {
         let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;
         let [x] = self.copy::<T, 1>(batch)?;
         let mut y = self.output::<T>(batch)?;
+        if !wanted() {
+            return Err(Failure::Abandoned);
+        }
         let bound = memory.bind(&self.stream, &x, &mut y);
         let ran = shared.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
         ran.map_err(|error| stopped(&error))?;
-        self.replies(batch, &y)
+        Ok(self.replies(batch, &y)?)
     }
 
     /// The inputs of all requests, on the device.
@@ -208,27 +222,30 @@ impl Backend for Cuda {
         self.shared.device.clone()
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
         let shared = Arc::clone(&self.shared);
         let ran = match (&batch.key.problem, batch.key.element, &shared.block) {
-            (Problem::Attention { .. }, ElementType::F16, _) => self.attend::<f16>(batch),
-            (Problem::Attention { .. }, ElementType::Bf16, _) => self.attend::<bf16>(batch),
-            (Problem::Attention { .. }, ElementType::F32, _) => self.attend::<f32>(batch),
+            (Problem::Attention { .. }, ElementType::F16, _) => self.attend::<f16>(batch, wanted),
+            (Problem::Attention { .. }, ElementType::Bf16, _) => self.attend::<bf16>(batch, wanted),
+            (Problem::Attention { .. }, ElementType::F32, _) => self.attend::<f32>(batch, wanted),
             (Problem::Block { .. }, ElementType::F16, OnDevice::F16(block)) => {
-                self.transform(block, batch)
+                self.transform(block, batch, wanted)
             }
             (Problem::Block { .. }, ElementType::Bf16, OnDevice::Bf16(block)) => {
-                self.transform(block, batch)
+                self.transform(block, batch, wanted)
             }
             (Problem::Block { .. }, ElementType::F32, OnDevice::F32(block)) => {
-                self.transform(block, batch)
+                self.transform(block, batch, wanted)
             }
-            (Problem::Block { .. }, ..) => Err(ServeError::failed(OTHER_PROBLEM)),
+            (Problem::Block { .. }, ..) => Err(ServeError::failed(OTHER_PROBLEM).into()),
         };
         // A device that failed fails every call from then on; an error of this batch alone leaves it usable.
-        ran.map_err(|error| match shared.kernels.guard().synchronize(&self.stream) {
-            Ok(()) => Failure::Batch(error),
-            Err(lost) => Failure::Lost(format!("{error}; then {lost}")),
+        ran.map_err(|failure| match shared.kernels.guard().synchronize(&self.stream) {
+            Ok(()) => failure,
+            Err(lost) => Failure::Lost(match failure {
+                Failure::Batch(error) => format!("{error}; then {lost}"),
+                Failure::Lost(_) | Failure::Abandoned => lost.to_string(),
+            }),
         })
     }
 }
@@ -257,6 +274,9 @@ fn upload<T: Element + 'static>(
 
 /// The rest is for other programs, and for what kernels need beside memory of requests.
 const FREE_PERCENT: u64 = 80;
+/// Operations a second of a multiprocessor: a quarter of what 128 lanes of f32 can do at 1 GHz, since batches are copied
+/// and small ones leave lanes idle.
+const MULTIPROCESSOR_RATE: u64 = 128 * 2 * 1_000_000_000 / 4;
 const NO_CONTEXT: &str = "the guard has no context";
 /// Checked before a batch is made.
 const OTHER_PROBLEM: &str = "the batch is not for the block on this device";

@@ -10,6 +10,8 @@ use axum::response::{IntoResponse, Response};
 use gridguard_kernels::KernelError;
 use serde_json::{Map, Value};
 
+use crate::share::Resource;
+
 /// Why a request is not served.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -45,6 +47,16 @@ pub enum ServeError {
     Format {
         /// Why.
         reason: String,
+    },
+    /// The header of the safetensors file is too long to be parsed.
+    #[error(
+        "the header of the safetensors file has {bytes} bytes, the server accepts at most {limit}"
+    )]
+    HeaderTooLarge {
+        /// Bytes of the header, as the body declares them.
+        bytes: u64,
+        /// The most bytes of a header.
+        limit: u64,
     },
     /// A tensor is missing.
     #[error("the body has no tensor {tensor}")]
@@ -106,17 +118,31 @@ pub enum ServeError {
         /// The most items of this shape that fit.
         max_items: u64,
     },
-    /// The queue is full.
-    #[error("{limit} requests are waiting, which is the limit: retry later")]
-    QueueFull {
-        /// The most requests that wait.
-        limit: u64,
+    /// The request would compute for too long.
+    #[error(
+        "the request would take about {estimate:?} on the slowest device, the server accepts at most {limit:?}: send \
+         fewer frames or items"
+    )]
+    TooMuchWork {
+        /// The estimate.
+        estimate: Duration,
+        /// The most of a request.
+        limit: Duration,
     },
-    /// The bodies of other requests take all memory that bodies may.
-    #[error("bodies of requests take up {limit} bytes, which is the limit: retry later")]
-    BodiesFull {
-        /// The most bytes of all bodies.
+    /// A limit is reached, by all clients or by this one.
+    #[error(
+        "{taken} of {limit} {} are taken, {own} of them by this client, which leaves no more for it: retry later",
+        resource.unit()
+    )]
+    Full {
+        /// What the server has too little of.
+        resource: Resource,
+        /// The limit.
         limit: u64,
+        /// What all clients have.
+        taken: u64,
+        /// What the client has.
+        own: u64,
     },
     /// The devices are not ready yet.
     #[error("the server is starting: retry later")]
@@ -175,6 +201,10 @@ impl ServeError {
             Self::BodyBroken { .. } => (StatusCode::BAD_REQUEST, "body_broken", none()),
             Self::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, "body_timeout", none()),
             Self::Format { .. } => (StatusCode::BAD_REQUEST, "not_safetensors", none()),
+            Self::HeaderTooLarge { bytes, limit } => {
+                let numbers = vec![("header_bytes", *bytes), ("limit_bytes", *limit)];
+                (StatusCode::PAYLOAD_TOO_LARGE, "header_too_large", numbers)
+            }
             Self::Missing { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "missing_tensor", none()),
             Self::Unexpected { .. } => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "unexpected_tensor", none())
@@ -195,11 +225,18 @@ impl ServeError {
                 ];
                 (StatusCode::PAYLOAD_TOO_LARGE, "not_enough_memory", numbers)
             }
-            Self::QueueFull { limit } => {
-                (StatusCode::TOO_MANY_REQUESTS, "queue_full", vec![("limit_requests", *limit)])
+            Self::TooMuchWork { estimate, limit } => {
+                let milliseconds =
+                    |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                let numbers = vec![
+                    ("estimate_ms", milliseconds(estimate)),
+                    ("limit_ms", milliseconds(limit)),
+                ];
+                (StatusCode::UNPROCESSABLE_ENTITY, "too_much_work", numbers)
             }
-            Self::BodiesFull { limit } => {
-                (StatusCode::TOO_MANY_REQUESTS, "bodies_full", vec![("limit_bytes", *limit)])
+            Self::Full { resource, limit, taken, own } => {
+                let numbers = vec![("limit", *limit), ("taken", *taken), ("own", *own)];
+                (StatusCode::TOO_MANY_REQUESTS, resource.code(), numbers)
             }
             Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting", none()),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down", none()),
@@ -216,7 +253,8 @@ impl ServeError {
             Self::BodyTooLarge { .. }
                 | Self::BodyBroken { .. }
                 | Self::BodyTimeout { .. }
-                | Self::BodiesFull { .. }
+                | Self::HeaderTooLarge { .. }
+                | Self::Full { resource: Resource::Bodies, .. }
                 | Self::Draining
         )
     }

@@ -1,6 +1,7 @@
 //! Whether the server can take requests, and what its workers do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use metrics::gauge;
 use serde_json::{Value, json};
@@ -32,6 +33,38 @@ pub enum WorkerState {
     },
 }
 
+/// What the ready workers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// The least memory of one, since any of them may get a request.
+    pub memory: u64,
+    /// Operations a second of the slowest, by estimate.
+    pub slowest: u64,
+    /// Operations a second of all together.
+    pub all: u64,
+}
+
+impl Capacity {
+    /// The slowest worker's time for `operations`.
+    #[must_use]
+    pub fn slowest_takes(self, operations: u64) -> Duration {
+        time(operations, self.slowest)
+    }
+
+    /// The time of all workers together for `operations`.
+    #[must_use]
+    pub fn all_take(self, operations: u64) -> Duration {
+        time(operations, self.all)
+    }
+}
+
+/// The time for `operations` at `rate` operations a second.
+#[must_use]
+pub fn time(operations: u64, rate: u64) -> Duration {
+    let microseconds = u128::from(operations) * 1_000_000 / u128::from(rate.max(1));
+    Duration::from_micros(u64::try_from(microseconds).unwrap_or(u64::MAX))
+}
+
 impl Health {
     /// So many workers that start.
     #[must_use]
@@ -50,6 +83,9 @@ impl Health {
             let ready = u32::try_from(ready.count()).unwrap_or(u32::MAX);
             gauge!("gridguard_server_workers_ready").set(ready);
         });
+        #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a metric")]
+        gauge!("gridguard_server_operations_per_second")
+            .set(self.capacity().map_or(0, |capacity| capacity.all) as f64);
     }
 
     /// Waits until no worker is starting.
@@ -65,7 +101,7 @@ impl Health {
         workers.ok().and_then(|workers| workers.iter().find_map(failure)).map_or(Ok(()), Err)
     }
 
-    /// Whether any worker is left that is or may become ready.
+    /// Whether any worker is left that is or may become ready; if not, only another process can serve.
     #[must_use]
     pub fn has_workers(&self) -> bool {
         !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed { .. }))
@@ -96,15 +132,26 @@ impl Health {
         self.refusal().or_else(|| self.workers.borrow().iter().find_map(failure))
     }
 
-    /// The least memory of a ready device, since any of them may get a request.
-    #[must_use]
-    pub fn memory(&self) -> u64 {
+    /// What the ready workers have.
+    ///
+    /// # Errors
+    ///
+    /// That none is ready: [`ServeError::DeviceFailed`] or [`ServeError::Starting`].
+    pub fn capacity(&self) -> Result<Capacity, ServeError> {
         let workers = self.workers.borrow();
-        let memory = workers.iter().filter_map(|state| match state {
-            WorkerState::Ready(device) => Some(device.memory),
+        let ready = workers.iter().filter_map(|state| match state {
+            WorkerState::Ready(device) => Some((device.memory, device.operations_per_second)),
             _ => None,
         });
-        memory.min().unwrap_or(0)
+        let capacity = ready.fold(None, |so_far: Option<Capacity>, (memory, rate)| {
+            let before = so_far.unwrap_or(Capacity { memory, slowest: rate, all: 0 });
+            Some(Capacity {
+                memory: before.memory.min(memory),
+                slowest: before.slowest.min(rate),
+                all: before.all.saturating_add(rate),
+            })
+        });
+        capacity.ok_or_else(|| workers.iter().find_map(failure).unwrap_or(ServeError::Starting))
     }
 
     /// The workers for people and programs.
@@ -112,9 +159,13 @@ impl Health {
     pub fn report(&self) -> Value {
         let one = |state: &WorkerState| match state {
             WorkerState::Starting => json!({ "state": "starting" }),
-            WorkerState::Ready(Device { name, is_gpu, memory }) => {
-                json!({ "state": "ready", "device": name, "gpu": is_gpu, "memory_bytes": memory })
-            }
+            WorkerState::Ready(Device { name, is_gpu, memory, operations_per_second }) => json!({
+                "state": "ready",
+                "device": name,
+                "gpu": is_gpu,
+                "memory_bytes": memory,
+                "operations_per_second": operations_per_second,
+            }),
             WorkerState::Failed { device, reason } => {
                 json!({ "state": "failed", "device": device, "reason": reason })
             }

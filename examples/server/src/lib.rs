@@ -17,6 +17,7 @@ pub mod host;
 pub mod options;
 pub mod queue;
 pub mod server;
+pub mod share;
 pub mod telemetry;
 pub mod tensors;
 pub mod tuning;

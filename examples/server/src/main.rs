@@ -1,6 +1,7 @@
 //! The inference server: `gridguard-server --help`.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -10,26 +11,27 @@ use std::time::Duration;
 use clap::Parser;
 use gridguard::cuda::{Compiler, CublasLt, device_count};
 use gridguard::{Guard, catalog};
-use gridguard_server::admission::Bodies;
+use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
 use gridguard_server::block::Block;
 use gridguard_server::device::{Cuda, Shared};
 use gridguard_server::health::Health;
 use gridguard_server::host::Host;
 use gridguard_server::options::{Devices, HOST_MEMORY, Options};
-use gridguard_server::queue::{Queue, QueueLimits};
-use gridguard_server::server::{Drained, serve};
+use gridguard_server::queue::Queue;
+use gridguard_server::server::{Drained, serve, serve_admin};
 use gridguard_server::telemetry;
 use gridguard_server::tuning::Profiles;
 use gridguard_server::worker::{self, Factory};
 use metrics_exporter_prometheus::PrometheusHandle;
 use mimalloc::MiMalloc;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::interval;
+use tokio::time::{interval, timeout_at};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -52,20 +54,20 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
+    raise_descriptors();
     let metrics = telemetry::metrics()?;
     let block = Arc::new(options.block.load()?);
     let profiles = Arc::new(Profiles::new(options.profile.clone()));
     let backends = backends(&options, &block, &profiles)?;
     let health = Arc::new(Health::new(backends.len()));
     let limits = options.limits.clone();
-    let queue = QueueLimits { requests: limits.queue, wait: limits.batch_wait };
     let app = Arc::new(App {
         block,
-        bodies: Bodies::new(limits.bodies()),
-        queue: Arc::new(Queue::new(queue)),
+        admission: Admission::new(limits.clone()),
+        queue: Arc::new(Queue::new(limits.batch_wait)),
+        limits,
         health: Arc::clone(&health),
         max_frames: options.max_frames,
-        batch_bytes: limits.batch_bytes,
         in_flight: watch::Sender::new(0),
         metrics: Some(metrics.clone()),
     });
@@ -74,15 +76,15 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
         // Before the address is printed: from then on signals are handled.
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let reload = signal(SignalKind::hangup())?;
-        let listener = TcpListener::bind(options.listen).await;
-        let listener = listener.map_err(|error| format!("{}: {error}", options.listen))?;
+        let [listener, admin] = [bind(options.listen).await?, bind(options.admin).await?];
         println!("listening on http://{}", listener.local_addr()?);
+        println!("health and metrics on http://{}", admin.local_addr()?);
+        tokio::spawn(serve_admin(admin, Arc::clone(&app)));
         let workers = worker::start(&app.queue, &health, backends)?;
         tokio::spawn(upkeep(metrics, reload, Arc::clone(&profiles), options.clone()));
-        let serving = serve(listener, Arc::clone(&app), &limits, stopped(stop));
-        let mut serving = pin!(serving);
-        let drained = tokio::select! {
-            drained = &mut serving => drained,
+        let mut serving = pin!(serve(listener, Arc::clone(&app), stopped(stop)));
+        let (drained, deadline) = tokio::select! {
+            ended = &mut serving => ended,
             started = health.started() => {
                 // A device that cannot be used from the start is a mistake of the operator.
                 started?;
@@ -90,11 +92,11 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
             }
         };
         app.queue.close();
-        for worker in workers {
-            // One that is stuck in a driver would keep the process from ending.
-            if drained == Drained::Whole {
-                spawn_blocking(move || worker.join()).await?.map_err(|_| "a worker panicked")?;
-            }
+        // A worker may compute for clients that left, or be stuck in a driver.
+        let joined =
+            spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
+        if timeout_at(deadline, joined).await.is_err() {
+            tracing::warn!("a worker still computes, for nobody");
         }
         Ok::<_, Box<dyn Error + Send + Sync>>(drained)
     })?;
@@ -104,6 +106,24 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
     }
     tracing::info!("ended");
     Ok(drained)
+}
+
+/// Listens on an address, and says so if anyone can reach it.
+async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|error| format!("{address}: {error}"))?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "other machines can reach this address, and there is no authentication");
+    }
+    Ok(listener)
+}
+
+/// As many connections as the system allows, since many systems begin with fewer than a server's clients need.
+fn raise_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit of open files stays");
+    }
 }
 
 /// Makes the backends on their threads.
@@ -131,12 +151,15 @@ fn backends(
         },
     };
     if ordinals.is_empty() {
-        let guard = Guard::host(Arc::clone(&catalog::gpu(&options.gpu)?.limits));
+        let limits = Arc::clone(&catalog::gpu(&options.gpu)?.limits);
         let (memory, block) = (options.memory.unwrap_or(HOST_MEMORY), Arc::clone(block));
         let profiles = Arc::clone(profiles);
+        // Opened once, also if the backend is made again.
+        let mut tuning = None;
         return Ok(vec![Box::new(move || {
-            let tuning = profiles.open(&guard);
-            Ok(Box::new(Host::new(guard, tuning, block, memory)))
+            let guard = Guard::host(Arc::clone(&limits));
+            let tuning = tuning.get_or_insert_with(|| profiles.open(&guard));
+            Ok(Box::new(Host::new(guard, Arc::clone(tuning), Arc::clone(&block), memory)?))
         })]);
     }
     let in_flight = NonZeroU64::from(options.in_flight);

@@ -1,7 +1,7 @@
 //! The options of the server.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -18,6 +18,9 @@ pub struct Options {
     /// Address to listen on; port 0 takes a free one, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+    /// Address for health and metrics, which clients should not reach; they are not on the other one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub admin: SocketAddr,
     /// `auto` (all GPUs, or the host if there is none), `all`, `host`, or ordinals such as 0,2
     #[arg(long, value_name = "auto|all|host|N,..", default_value = "auto")]
     pub devices: Devices,
@@ -60,9 +63,23 @@ pub struct Limits {
     /// The most bytes of a body
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub max_body: u64,
-    /// The most bytes of all bodies, received or being sent; beyond it requests get 429
+    /// The most bytes of all bodies of requests that are not done; beyond it requests get 429
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub max_bodies: u64,
+    /// The most bytes of all replies that are computed or being sent; beyond it requests get 429
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub max_replies: u64,
+    /// The most that a request may compute, by estimate; one that takes longer gets 422
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub max_work: Duration,
+    /// The most that all accepted requests may compute, by estimate, and so how long one may wait; beyond it requests
+    /// get 429
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    pub queue_work: Duration,
+    /// The most that one client, by its address, gets of the queue, of its work, of bodies, replies and connections
+    /// while nobody else has any: of more clients each gets less. 100 behind a proxy, which looks like one client
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub peer_share: u8,
     /// The most requests that wait; beyond it requests get 429
     #[arg(long, value_name = "REQUESTS", default_value_t = 256)]
     pub queue: u64,
@@ -72,7 +89,7 @@ pub struct Limits {
     /// Tensors of a batch: one with more of them does not wait
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size)]
     pub batch_bytes: u64,
-    /// The most connections; others wait to be accepted
+    /// The most connections; others get 429 and are closed
     #[arg(long, default_value_t = 1024)]
     pub connections: u32,
     /// Within which a client must send a request's headers, also on a connection that is kept open
@@ -84,27 +101,19 @@ pub struct Limits {
     /// For how long a client may read nothing of a reply
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub write_timeout: Duration,
-    /// Within which accepted requests must be done after SIGTERM
+    /// Bytes of a reply that a client must read in a second, after --write-timeout
+    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = rate)]
+    pub least_rate: NonZeroU64,
+    /// Within which accepted requests must be done after SIGTERM; then the server ends, whatever runs
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub drain: Duration,
 }
 
-/// The limits of bodies.
-#[derive(Clone, Copy, Debug)]
-pub struct BodyLimits {
-    /// The most bytes of a body.
-    pub body: u64,
-    /// The most bytes of all bodies.
-    pub bodies: u64,
-    /// Within which a body must arrive.
-    pub timeout: Duration,
-}
-
 impl Limits {
-    /// Those of bodies.
+    /// The time in which a client must read a reply of `bytes` bytes.
     #[must_use]
-    pub const fn bodies(&self) -> BodyLimits {
-        BodyLimits { body: self.max_body, bodies: self.max_bodies, timeout: self.body_timeout }
+    pub fn to_read(&self, bytes: u64) -> Duration {
+        self.write_timeout.saturating_add(Duration::from_secs(bytes / self.least_rate))
     }
 }
 
@@ -143,6 +152,10 @@ impl FromStr for Devices {
 /// A size in bytes, with a unit or without.
 fn size(text: &str) -> Result<u64, String> {
     parse_size::parse_size(text).map_err(|error| format!("{error}, such as 64MiB"))
+}
+
+fn rate(text: &str) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(size(text)?).ok_or_else(|| "expected at least one byte".to_owned())
 }
 
 /// A time such as 2ms, of at most a year, so that any deadline can be counted.

@@ -1,23 +1,16 @@
 //! The queue: requests with the same key wait for each other for a moment, then go to a device as a batch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metrics::{counter, gauge};
+use metrics::counter;
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::error::ServeError;
+use crate::share::Share;
 use crate::tensors::{Key, Request, wide};
-
-/// What the queue holds at most, and how long it waits.
-#[derive(Clone, Copy, Debug)]
-pub struct QueueLimits {
-    /// The most requests that wait.
-    pub requests: u64,
-    /// How long a request waits for others with the same key: at most a year.
-    pub wait: Duration,
-}
 
 /// A request that waits, and where its reply goes.
 #[derive(Debug)]
@@ -28,10 +21,25 @@ pub struct Pending {
     pub bytes: u64,
     /// The most bytes of tensors in a batch with it, beside scratch.
     pub batch_bytes: u64,
-    /// Its share of the memory of bodies.
-    pub permit: OwnedSemaphorePermit,
+    /// What it has of the limits.
+    pub claim: Claim,
+    /// When it was accepted.
+    pub accepted: Instant,
     /// Where the reply goes.
     pub reply: oneshot::Sender<Result<Computed, ServeError>>,
+}
+
+/// What a request has of the limits, until each part is done.
+#[derive(Debug)]
+pub struct Claim {
+    /// Its place in the queue, until a device takes it.
+    pub place: Share,
+    /// Its body, until the batch ran.
+    pub body: Share,
+    /// Its work, until the batch ran.
+    pub work: Share,
+    /// Its reply, until it is sent.
+    pub reply: Share,
 }
 
 /// The body of a reply.
@@ -39,32 +47,45 @@ pub struct Pending {
 pub struct Computed {
     /// The body.
     pub body: Vec<u8>,
-    /// The request's share of the memory of bodies, which the reply holds until it is sent.
-    pub permit: OwnedSemaphorePermit,
+    /// What it has of the memory of replies.
+    pub share: Share,
+    /// How long the request waited for a device.
+    pub waited: Duration,
+    /// How long its batch ran.
+    pub took: Duration,
 }
 
 /// The requests that wait, by key.
 ///
-/// A batch is ready when it is full, when its oldest request has waited for the time limit, or when the
-/// queue drains. Adding and taking a batch take constant time.
+/// A batch is ready when it is full, when its oldest request has waited for the time limit, or when the queue drains.
+/// Devices take ready batches by deadline, oldest first, so that no shape can starve another.
 #[derive(Debug)]
 pub struct Queue {
-    limits: QueueLimits,
+    /// How long a request waits for others with the same key: at most a year.
+    wait: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
 
+/// The place of a request in the queue. Dropping it takes the request out, if no device has taken it.
+#[derive(Debug)]
+#[must_use]
+pub struct Ticket {
+    queue: Arc<Queue>,
+    group: u64,
+    member: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    open: HashMap<Key, Group>,
-    /// The groups in the order in which they were opened, which is that of their deadlines; some may be full
-    /// or taken since.
-    order: VecDeque<(u64, Key)>,
-    full: VecDeque<Vec<Pending>>,
-    /// Requests in all groups.
-    queued: u64,
-    /// Groups opened so far.
-    opened: u64,
+    /// By number: in the order of their deadlines, since all requests wait for the same time.
+    groups: BTreeMap<u64, Group>,
+    /// The groups that take more requests.
+    open: HashMap<Key, u64>,
+    /// The groups that are ready before their deadline.
+    full: BTreeSet<u64>,
+    /// Groups and requests so far.
+    numbers: u64,
     phase: Phase,
     /// Why there is no worker left.
     failed: Option<ServeError>,
@@ -83,25 +104,25 @@ enum Phase {
 /// Requests of one key.
 #[derive(Debug)]
 struct Group {
-    number: u64,
+    key: Key,
     deadline: Instant,
     bytes: u64,
-    members: Vec<Pending>,
+    members: BTreeMap<u64, Pending>,
 }
 
 impl Queue {
-    /// An empty queue.
+    /// An empty queue. A request waits for others with the same key for at most `wait`.
     #[must_use]
-    pub fn new(limits: QueueLimits) -> Self {
-        Self { limits, state: Mutex::default(), changed: Condvar::new() }
+    pub fn new(wait: Duration) -> Self {
+        Self { wait, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a request.
+    /// Adds a request, which stays until a device takes it or the ticket is dropped.
     ///
     /// # Errors
     ///
-    /// [`ServeError::QueueFull`], or that all devices failed, or that the queue is closed.
-    pub fn push(&self, pending: Pending) -> Result<(), ServeError> {
+    /// That all devices failed, or that the queue is closed.
+    pub fn push(self: &Arc<Self>, pending: Pending) -> Result<Ticket, ServeError> {
         let mut state = self.state.lock();
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
@@ -109,20 +130,15 @@ impl Queue {
         if state.phase == Phase::Closed {
             return Err(ServeError::Draining);
         }
-        if state.queued >= self.limits.requests {
-            return Err(ServeError::QueueFull { limit: self.limits.requests });
-        }
-        state.queued += 1;
-        gauge!("gridguard_server_queued").increment(1);
         counter!("gridguard_server_accepted_total").increment(1);
-        state.add(pending, Instant::now() + self.limits.wait);
+        // Under the lock, so that deadlines are in the order of groups.
+        let (group, member) = state.add(pending, Instant::now() + self.wait);
         drop(state);
         self.changed.notify_one();
-        Ok(())
+        Ok(Ticket { queue: Arc::clone(self), group, member })
     }
 
-    /// Waits for a batch, and takes it; `None` when the queue is closed and empty. Requests whose clients
-    /// are gone are left out.
+    /// Waits for a batch, and takes it; `None` when the queue is closed and empty.
     #[must_use]
     pub fn next(&self) -> Option<Vec<Pending>> {
         let mut state = self.state.lock();
@@ -130,24 +146,13 @@ impl Queue {
             if state.failed.is_some() {
                 return None;
             }
-            if let Some(mut batch) = state.take(Instant::now()) {
-                state.queued = state.queued.saturating_sub(wide(batch.len()));
-                drop(state);
-                let waited = u32::try_from(batch.len()).unwrap_or(u32::MAX);
-                gauge!("gridguard_server_queued").decrement(waited);
-                let before = batch.len();
-                batch.retain(|pending| !pending.reply.is_closed());
-                count_abandoned(before - batch.len());
-                if !batch.is_empty() {
-                    return Some(batch);
-                }
-                state = self.state.lock();
-                continue;
+            if let Some(group) = state.take(Instant::now()) {
+                return Some(group.members.into_values().collect());
             }
             if state.phase == Phase::Closed {
                 return None;
             }
-            match state.deadline() {
+            match state.groups.first_key_value().map(|(_, group)| group.deadline) {
                 Some(deadline) => {
                     let _ = self.changed.wait_until(&mut state, deadline);
                 }
@@ -170,14 +175,12 @@ impl Queue {
     pub fn fail(&self, error: &ServeError) {
         let mut state = self.state.lock();
         state.failed = Some(error.clone());
-        let groups: Vec<_> = state.open.drain().map(|(_, group)| group.members).collect();
-        let waiting: Vec<_> = groups.into_iter().chain(state.full.drain(..)).flatten().collect();
-        state.order.clear();
-        state.queued = 0;
+        let groups = std::mem::take(&mut state.groups);
+        state.open.clear();
+        state.full.clear();
         drop(state);
         self.changed.notify_all();
-        gauge!("gridguard_server_queued").set(0);
-        for pending in waiting {
+        for pending in groups.into_values().flat_map(|group| group.members.into_values()) {
             reply(pending.reply, Err(error.clone()));
         }
     }
@@ -192,54 +195,77 @@ impl Queue {
     }
 }
 
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let left = self.queue.state.lock().remove(self.group, self.member);
+        // Outside the lock, since it frees the body.
+        if left.is_some() {
+            count_abandoned(1);
+        }
+    }
+}
+
 impl State {
-    fn add(&mut self, pending: Pending, deadline: Instant) {
+    /// The numbers of the request's group and of the request.
+    fn add(&mut self, pending: Pending, deadline: Instant) -> (u64, u64) {
         let (bytes, most) = (pending.bytes, pending.batch_bytes);
-        let key = pending.request.key.clone();
-        let overflows = |group: &Group| group.bytes.saturating_add(bytes) > most;
-        if self.open.get(&key).is_some_and(overflows)
-            && let Some(group) = self.open.remove(&key)
-        {
-            self.full.push_back(group.members);
-        }
-        let group = self.open.entry(key).or_insert_with_key(|key| {
-            self.opened += 1;
-            self.order.push_back((self.opened, key.clone()));
-            Group { number: self.opened, deadline, bytes: 0, members: Vec::new() }
-        });
-        group.bytes = group.bytes.saturating_add(bytes);
-        group.members.push(pending);
-        if group.bytes >= most
-            && let Some(last) = group.members.last()
-        {
-            let key = last.request.key.clone();
-            if let Some(group) = self.open.remove(&key) {
-                self.full.push_back(group.members);
+        let key = &pending.request.key;
+        let open = self.open.get(key).copied();
+        let fits = |group: &Group| group.bytes.saturating_add(bytes) <= most;
+        let number = match open {
+            Some(number) if self.groups.get(&number).is_some_and(fits) => number,
+            other => {
+                self.full.extend(other);
+                let number = self.number();
+                let (key, members) = (key.clone(), BTreeMap::new());
+                self.open.insert(key.clone(), number);
+                self.groups.insert(number, Group { key, deadline, bytes: 0, members });
+                number
+            }
+        };
+        let member = self.number();
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.bytes = group.bytes.saturating_add(bytes);
+            group.members.insert(member, pending);
+            if group.bytes >= most {
+                self.full.insert(number);
+                self.open.remove(&group.key);
             }
         }
+        (number, member)
     }
 
-    fn take(&mut self, now: Instant) -> Option<Vec<Pending>> {
-        if let Some(batch) = self.full.pop_front() {
-            return Some(batch);
-        }
-        let deadline = self.deadline()?;
-        if deadline > now && self.phase == Phase::Open {
-            return None;
-        }
-        let (_, key) = self.order.pop_front()?;
-        self.open.remove(&key).map(|group| group.members)
+    /// The first group that is due, or else the first that is full.
+    fn take(&mut self, now: Instant) -> Option<Group> {
+        let (first, group) = self.groups.first_key_value()?;
+        let is_due = group.deadline <= now || self.phase != Phase::Open;
+        let number = if is_due { *first } else { *self.full.first()? };
+        self.take_group(number)
     }
 
-    /// The deadline of the oldest group, after those that are full or taken are forgotten.
-    fn deadline(&mut self) -> Option<Instant> {
-        while let Some((number, key)) = self.order.front() {
-            if let Some(group) = self.open.get(key).filter(|group| group.number == *number) {
-                return Some(group.deadline);
-            }
-            self.order.pop_front();
+    fn take_group(&mut self, number: u64) -> Option<Group> {
+        let group = self.groups.remove(&number)?;
+        self.full.remove(&number);
+        if self.open.get(&group.key) == Some(&number) {
+            self.open.remove(&group.key);
         }
-        None
+        Some(group)
+    }
+
+    /// Takes out a request, and its group with the last one.
+    fn remove(&mut self, number: u64, member: u64) -> Option<Pending> {
+        let group = self.groups.get_mut(&number)?;
+        let pending = group.members.remove(&member)?;
+        group.bytes = group.bytes.saturating_sub(pending.bytes);
+        if group.members.is_empty() {
+            self.take_group(number);
+        }
+        Some(pending)
+    }
+
+    const fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
     }
 }
 
@@ -257,19 +283,20 @@ pub fn reply(
     let _ = to.send(result);
 }
 
-fn count_abandoned(requests: usize) {
+/// Counts requests whose clients left before the reply.
+pub fn count_abandoned(requests: usize) {
     counter!("gridguard_server_abandoned_total").increment(wide(requests));
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::net::Ipv4Addr;
 
     use axum::body::Bytes;
     use gridguard_kernels::ElementType;
-    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::share::{Limit, Resource};
     use crate::tensors::Problem;
 
     type Receiver = oneshot::Receiver<Result<Computed, ServeError>>;
@@ -278,37 +305,50 @@ mod tests {
     fn pending(frames: u64) -> (Pending, Receiver) {
         let problem = Problem::Block { frames, channels: 8 };
         let key = Key { problem, element: ElementType::F32 };
-        let request = Request { key, items: 1, dims: vec![], inputs: vec![Bytes::new()] };
-        let permits = Arc::new(Semaphore::new(1));
-        let permit = permits.try_acquire_owned().expect("one");
+        let request =
+            Request { key, items: 1, dims: vec![], inputs: vec![Bytes::new()], mask: None };
+        let limit = Limit::new(Resource::Queue, 4, 100);
+        let share = || limit.take(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST).into(), 1);
+        let share = || share().expect("free");
+        let claim = Claim { place: share(), body: share(), work: share(), reply: share() };
         let (reply, received) = oneshot::channel();
-        (Pending { request, bytes: 10, batch_bytes: 30, permit, reply }, received)
+        let accepted = Instant::now();
+        (Pending { request, bytes: 10, batch_bytes: 30, claim, accepted, reply }, received)
     }
 
-    fn queue(requests: u64, wait: Duration) -> Queue {
-        Queue::new(QueueLimits { requests, wait })
+    fn queue(wait: Duration) -> Arc<Queue> {
+        Arc::new(Queue::new(wait))
+    }
+
+    /// Adds requests with these frames.
+    fn push(queue: &Arc<Queue>, frames: &[u64]) -> Vec<(Ticket, Receiver)> {
+        let one = |frames: &u64| {
+            let (pending, received) = pending(*frames);
+            (queue.push(pending).expect("open"), received)
+        };
+        frames.iter().map(one).collect()
+    }
+
+    /// The frames of the next batch, and how many requests it has.
+    fn next(queue: &Queue) -> (u64, usize) {
+        let batch = queue.next().expect("a batch");
+        match batch[0].request.key.problem {
+            Problem::Block { frames, .. } => (frames, batch.len()),
+            Problem::Attention { .. } => panic!("no attention was added"),
+        }
     }
 
     const HOURS: Duration = Duration::from_secs(100 * 3600);
 
     #[test]
     fn requests_of_one_key_are_a_batch_when_it_is_full_and_others_keep_waiting() {
-        let queue = queue(10, HOURS);
-        let mut receivers = Vec::new();
-        for frames in [1, 2, 1, 1, 1] {
-            let (pending, received) = pending(frames);
-            queue.push(pending).expect("not full");
-            receivers.push(received);
-        }
-        let batch = queue.next().expect("full");
-        assert_eq!(batch.len(), 3);
+        let queue = queue(HOURS);
+        let _tickets = push(&queue, &[1, 2, 1, 1, 1]);
+        assert_eq!(next(&queue), (1, 3));
         queue.drain();
-        let frames = |batch: &[Pending]| batch[0].request.key.problem.clone();
-        let second = queue.next().expect("drained");
-        assert_eq!((second.len(), frames(&second)), (1, Problem::Block { frames: 2, channels: 8 }));
+        assert_eq!(next(&queue), (2, 1));
         // The group that was opened again after the full one.
-        let third = queue.next().expect("drained");
-        assert_eq!((third.len(), frames(&third)), (1, Problem::Block { frames: 1, channels: 8 }));
+        assert_eq!(next(&queue), (1, 1));
         queue.close();
         assert!(queue.next().is_none());
         let (late, _received) = pending(1);
@@ -316,56 +356,71 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_a_taken_batch_makes_room() {
-        let queue = queue(2, Duration::ZERO);
-        let keep: Vec<_> = (0..2)
-            .map(|_| {
-                let (pending, received) = pending(1);
-                queue.push(pending).expect("not full");
-                received
-            })
-            .collect();
-        let (third, _received) = pending(1);
-        assert_eq!(queue.push(third).expect_err("full"), ServeError::QueueFull { limit: 2 });
-        assert_eq!(queue.next().expect("due").len(), 2);
-        let (fourth, _received) = pending(1);
-        queue.push(fourth).expect("not full");
-        drop(keep);
+    fn a_group_that_is_due_goes_before_groups_that_are_full_but_came_later() {
+        let queue = queue(Duration::from_millis(1));
+        let _small = push(&queue, &[2]);
+        let _hot = push(&queue, &[1; 9]);
+        std::thread::sleep(Duration::from_millis(2));
+        // However many more of the hot shape come.
+        let _more = push(&queue, &[1; 9]);
+        assert_eq!(next(&queue), (2, 1));
+        for _ in 0..6 {
+            assert_eq!(next(&queue), (1, 3));
+        }
+    }
+
+    #[test]
+    fn a_full_group_does_not_wait_for_one_that_is_not_due() {
+        let queue = queue(HOURS);
+        let _tickets = push(&queue, &[2, 1, 1, 1]);
+        assert_eq!(next(&queue), (1, 3));
     }
 
     #[test]
     fn a_request_that_overflows_the_batch_begins_another() {
-        let queue = queue(10, HOURS);
+        let queue = queue(HOURS);
         let (first, _one) = pending(1);
         let (mut large, _two) = pending(1);
         large.bytes = 25;
-        queue.push(first).expect("not full");
-        queue.push(large).expect("not full");
+        let _first = queue.push(first).expect("open");
+        let _large = queue.push(large).expect("open");
         assert_eq!(queue.next().expect("closed by the second")[0].bytes, 10);
         queue.drain();
         assert_eq!(queue.next().expect("drained")[0].bytes, 25);
     }
 
     #[test]
-    fn clients_that_left_are_skipped() {
-        let queue = queue(10, Duration::ZERO);
-        let (gone, received) = pending(1);
-        queue.push(gone).expect("not full");
-        drop(received);
-        let (stays, _received) = pending(2);
-        queue.push(stays).expect("not full");
-        let batch = queue.next().expect("one");
-        assert_eq!(batch[0].request.key.problem, Problem::Block { frames: 2, channels: 8 });
+    fn clients_that_left_take_their_requests_with_them() {
+        let queue = queue(HOURS);
+        let mut tickets = push(&queue, &[1, 1, 2]);
+        let limit_of = |queue: &Queue| {
+            let state = queue.state.lock();
+            (state.groups.len(), state.open.len(), state.full.len())
+        };
+        // Its memory is free at once, not when a worker finds it.
+        drop(tickets.remove(2));
+        assert_eq!(limit_of(&queue), (1, 1, 0));
+        drop(tickets.remove(0));
+        let _more = push(&queue, &[1, 1]);
+        assert_eq!(next(&queue), (1, 3));
+        drop(tickets);
+        assert_eq!(limit_of(&queue), (0, 0, 0));
+        // A full group stays full, and goes with its last request.
+        let mut tickets = push(&queue, &[1, 1, 1]);
+        drop(tickets.remove(0));
+        assert_eq!(next(&queue), (1, 2));
+        drop(push(&queue, &[1, 1, 1]));
+        assert_eq!(limit_of(&queue), (0, 0, 0));
     }
 
     #[test]
     fn without_a_worker_all_requests_fail_and_none_is_added() {
-        let queue = queue(10, HOURS);
-        let (waiting, mut received) = pending(1);
-        queue.push(waiting).expect("not full");
+        let queue = queue(HOURS);
+        let mut waiting = push(&queue, &[1]);
         let error = ServeError::DeviceFailed { device: "gpu".into(), reason: "gone".into() };
         queue.fail(&error);
-        assert_eq!(received.try_recv().expect("a reply").expect_err("failed"), error);
+        let received = waiting[0].1.try_recv().expect("a reply");
+        assert_eq!(received.expect_err("failed"), error);
         let (late, _received) = pending(1);
         assert_eq!(queue.push(late).expect_err("none left"), error);
         assert!(queue.next().is_none());

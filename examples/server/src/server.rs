@@ -1,20 +1,27 @@
 //! Connections: accepted, limited in number and time, and ended in order.
 
+use std::future::pending;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use metrics::counter;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_io_timeout::TimeoutStream;
 
-use crate::api::{App, routes};
-use crate::options::Limits;
+use crate::api::{App, Client, admin_routes, routes};
+use crate::share::{Peer, Share};
 
 /// Whether all accepted requests were done when the server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,27 +35,26 @@ pub enum Drained {
     },
 }
 
-/// Serves until `shutdown`. Then new requests are refused, those that were accepted are done, replies are
-/// sent, and connections closed, all within the time limit for it.
+/// Serves clients until `shutdown`. Then new requests are refused, those that were accepted are done, replies are
+/// sent, and connections closed, all within the time limit for it. Returns also when that limit is.
 pub async fn serve(
     listener: TcpListener,
     app: Arc<App>,
-    limits: &Limits,
     shutdown: impl Future<Output = ()>,
-) -> Drained {
+) -> (Drained, Instant) {
     let router = routes(Arc::clone(&app));
-    let connections = Arc::new(Semaphore::new(usize::try_from(limits.connections).unwrap_or(1)));
     let graceful = GracefulShutdown::new();
     let accepting = async {
         loop {
-            // Never closed.
-            let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, _)) => connection(stream, permit, limits, router.clone(), &graceful),
-                // Out of descriptors, for instance: those of other connections become free.
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a connection");
-                    sleep(RETRY_ACCEPT).await;
+            let (stream, from) = accept(&listener).await;
+            match app.admission.connections.take(from.ip().into(), 1) {
+                Ok(share) => {
+                    connect(stream, share, from.ip().into(), &app, router.clone(), &graceful);
+                }
+                Err(_) => {
+                    counter!("gridguard_server_connections_refused_total").increment(1);
+                    // As far as it goes without waiting.
+                    let _ = stream.try_write(REFUSED);
                 }
             }
         }
@@ -58,7 +64,7 @@ pub async fn serve(
         tracing::info!(requests = *app.in_flight.borrow(), "shutting down");
         app.health.drain();
         app.queue.drain();
-        let deadline = Instant::now() + limits.drain;
+        let deadline = Instant::now() + app.limits.drain;
         let mut in_flight = app.in_flight.subscribe();
         // The sender is in `app`.
         let _ = timeout_at(deadline, in_flight.wait_for(|count| *count == 0)).await;
@@ -72,35 +78,118 @@ pub async fn serve(
     drop(listener);
     // What is left are connections without a request, and replies that are being sent.
     let _ = timeout_at(deadline, graceful.shutdown()).await;
-    match *app.in_flight.borrow() {
+    let drained = match *app.in_flight.borrow() {
         0 => Drained::Whole,
         requests => Drained::Partly { requests },
+    };
+    (drained, deadline)
+}
+
+/// Serves health and metrics for as long as the process runs. Clients that only connect lose their connection soon, so
+/// that others find room.
+pub async fn serve_admin(listener: TcpListener, app: Arc<App>) {
+    let connections = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
+    let router = admin_routes(Arc::clone(&app));
+    loop {
+        // Never closed.
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
+        let (stream, _) = accept(&listener).await;
+        let stream = limited(stream, ADMIN_TIME);
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ADMIN_TIME)
+            .serve_connection(stream, TowerToHyperService::new(router.clone()));
+        tokio::spawn(async move {
+            let _ = connection.await;
+            drop(permit);
+        });
     }
 }
 
-fn connection(
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            // Out of descriptors, for instance: those of other connections become free.
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection");
+                sleep(RETRY_ACCEPT).await;
+            }
+        }
+    }
+}
+
+fn limited(
     stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-    limits: &Limits,
-    router: Router,
-    graceful: &GracefulShutdown,
-) {
+    write_timeout: Duration,
+) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
     // A batch is a single write, and its client waits for the end of it.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(limits.write_timeout));
+    stream.set_write_timeout(Some(write_timeout));
+    TokioIo::new(Box::pin(stream))
+}
+
+/// Serves a connection on a task of its own.
+fn connect(
+    stream: TcpStream,
+    share: Share,
+    peer: Peer,
+    app: &App,
+    router: Router,
+    graceful: &GracefulShutdown,
+) {
+    let client = Client { peer, deadline: Arc::new(watch::Sender::new(None)) };
+    let mut deadline = client.deadline.subscribe();
+    let router = TowerToHyperService::new(router);
+    let with_client = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(client.clone());
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router));
+        .header_read_timeout(app.limits.header_timeout)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(limited(stream, app.limits.write_timeout), with_client);
+    let late = async move {
+        loop {
+            let until = *deadline.borrow_and_update();
+            let changed = match until {
+                Some(until) => match timeout_at(until.into(), deadline.changed()).await {
+                    Ok(changed) => changed,
+                    Err(_) => return,
+                },
+                None => deadline.changed().await,
+            };
+            if changed.is_err() {
+                // No request comes any more: the connection ends by itself.
+                return pending().await;
+            }
+        }
+    };
     let connection = graceful.watch(connection);
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended");
+        tokio::select! {
+            ended = connection => if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended");
+            },
+            () = late => {
+                counter!("gridguard_server_late_readers_total").increment(1);
+                tracing::debug!("a client read its reply too slowly");
+            }
         }
-        drop(permit);
+        drop(share);
     });
 }
 
 /// Between two tries after a failure.
 const RETRY_ACCEPT: Duration = Duration::from_millis(50);
+/// Of a connection, beside its body and its reply; also the most bytes of a request's headers.
+const BUFFER_BYTES: usize = 64 << 10;
+/// More than the tools of an operator have.
+const ADMIN_CONNECTIONS: usize = 64;
+/// For the headers of a request for health or metrics, and for each write of the reply.
+const ADMIN_TIME: Duration = Duration::from_secs(5);
+const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\n\
+    Content-Type: application/json\r\nContent-Length: 92\r\n\r\n\
+    {\"error\":{\"code\":\"connections_full\",\"message\":\"too many connections are open: retry later\"}}";

@@ -37,25 +37,38 @@ const BUCKETS: [f64; 18] = [
     64.0, 128.0,
 ];
 
-const COUNTERS: [(&str, &str); 6] = [
+const COUNTERS: [(&str, &str); 10] = [
     ("gridguard_server_requests_total", "Requests, by resource and status"),
     ("gridguard_server_accepted_total", "Requests that were queued"),
     ("gridguard_server_answered_total", "Queued requests that got a reply"),
     ("gridguard_server_abandoned_total", "Queued requests whose clients left before the reply"),
     ("gridguard_server_batches_total", "Batches that ran, by resource and device"),
+    ("gridguard_server_batches_cancelled_total", "Batches that stopped because all clients left"),
+    ("gridguard_server_worker_restarts_total", "Backends that panicked and were replaced"),
+    ("gridguard_server_connections_refused_total", "Connections closed at once: too many"),
+    (
+        "gridguard_server_late_readers_total",
+        "Connections closed because a reply was read too slowly",
+    ),
     ("gridguard_server_profile_reloads_total", "Profiles loaded again, by result"),
 ];
 
-const GAUGES: [(&str, &str); 5] = [
+const GAUGES: [(&str, &str); 9] = [
     ("gridguard_server_in_flight", "Requests that are being served"),
     ("gridguard_server_queued", "Requests that wait for a device"),
-    ("gridguard_server_body_bytes", "Bytes of bodies of requests and replies"),
+    ("gridguard_server_connections", "Open connections of clients"),
+    ("gridguard_server_body_bytes", "Bytes of bodies of requests that are not done"),
+    ("gridguard_server_reply_bytes", "Bytes of replies that are computed or sent"),
+    ("gridguard_server_work_seconds", "Estimated time of the accepted requests that are not done"),
+    ("gridguard_server_operations_per_second", "What all devices compute, by estimate"),
     ("gridguard_server_workers_ready", "Devices that take batches"),
     ("gridguard_server_profile_entries", "Entries of the profiles in use"),
 ];
 
-const HISTOGRAMS: [(&str, Unit, &str); 3] = [
+const HISTOGRAMS: [(&str, Unit, &str); 5] = [
     ("gridguard_server_request_seconds", Unit::Seconds, "Time from headers to reply, by resource"),
     ("gridguard_server_batch_seconds", Unit::Seconds, "Time of a batch on its device"),
+    ("gridguard_server_batch_estimate_seconds", Unit::Seconds, "Estimated time of a batch"),
+    ("gridguard_server_wait_seconds", Unit::Seconds, "Time until a device took a request"),
     ("gridguard_server_batch_requests", Unit::Count, "Requests of a batch"),
 ];

@@ -3,8 +3,9 @@
 use axum::body::Bytes;
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::{Element, ElementType};
-use half::{bf16, f16};
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use sha2::{Digest, Sha256};
 
 use crate::block::Block;
 use crate::error::ServeError;
@@ -29,8 +30,8 @@ pub enum Problem {
         frames: u64,
         /// Elements of a head.
         head_dim: u64,
-        /// What is added to the scores, `[frames, frames]` of the tensors' type.
-        mask: Option<Bytes>,
+        /// The digest of the mask. The mask itself belongs to the request, so that a key keeps no body alive.
+        mask: Option<[u8; 32]>,
     },
     /// The transformer block.
     Block {
@@ -52,6 +53,17 @@ pub struct Request {
     pub dims: Vec<usize>,
     /// q, k and v, or x: the elements' bytes, not aligned.
     pub inputs: Vec<Bytes>,
+    /// What is added to the scores, or which of them count.
+    pub mask: Option<Mask>,
+}
+
+/// The mask of a request, `[frames, frames]`.
+#[derive(Debug)]
+pub struct Mask {
+    /// The elements' bytes, not aligned.
+    bytes: Bytes,
+    /// Whether elements are bytes, not 0 where a query attends to a key, or are added and have the tensors' type.
+    is_boolean: bool,
 }
 
 impl Problem {
@@ -93,9 +105,11 @@ impl Key {
 
     /// Bytes that do not depend on the number of items.
     #[must_use]
-    pub fn fixed_bytes(&self) -> u64 {
+    pub const fn fixed_bytes(&self) -> u64 {
         match &self.problem {
-            Problem::Attention { mask: Some(mask), .. } => wide(mask.len()),
+            Problem::Attention { mask: Some(_), frames, .. } => {
+                frames.saturating_mul(*frames).saturating_mul(self.element.bytes())
+            }
             _ => 0,
         }
     }
@@ -136,8 +150,10 @@ impl Request {
         }
         let mask = file.tensor("mask").ok();
         let mask = mask.map(|mask| read_mask(body, &mask, frames, element)).transpose()?;
-        let problem = Problem::Attention { heads, frames, head_dim, mask };
-        Ok(Self { key: Key { problem, element }, items, dims: q.shape().to_vec(), inputs })
+        let digest = mask.as_ref().map(Mask::digest);
+        let problem = Problem::Attention { heads, frames, head_dim, mask: digest };
+        let dims = q.shape().to_vec();
+        Ok(Self { key: Key { problem, element }, items, dims, inputs, mask })
     }
 
     /// A request for the block: `x`.
@@ -163,7 +179,7 @@ impl Request {
         let problem = Problem::Block { frames, channels: shape.channels() };
         let (key, inputs) =
             (Key { problem, element: block.element }, vec![body.slice_ref(x.data())]);
-        Ok(Self { key, items, dims: x.shape().to_vec(), inputs })
+        Ok(Self { key, items, dims: x.shape().to_vec(), inputs, mask: None })
     }
 
     /// Bytes of its output.
@@ -206,14 +222,30 @@ pub fn body_of(
     safetensors::serialize(views, None).map_err(ServeError::failed)
 }
 
+/// Checks the length of the header, once the first bytes of a body are there: to parse one takes many times its memory.
+///
+/// # Errors
+///
+/// [`ServeError::HeaderTooLarge`].
+pub fn check_header(body: &[u8]) -> Result<(), ServeError> {
+    let bytes = body.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    if bytes > MAX_HEADER {
+        return Err(ServeError::HeaderTooLarge { bytes, limit: MAX_HEADER });
+    }
+    Ok(())
+}
+
 /// Sizes and offsets are checked against the body.
 fn read<'b>(
     body: &'b Bytes,
     known: &[&str],
     expected: &'static str,
 ) -> Result<SafeTensors<'b>, ServeError> {
+    check_header(body)?;
+    // An error may quote the header.
+    let reason = |error: SafeTensorError| error.to_string().chars().take(REASON_CHARS).collect();
     let file = SafeTensors::deserialize(body)
-        .map_err(|error| ServeError::Format { reason: error.to_string() })?;
+        .map_err(|error| ServeError::Format { reason: reason(error) })?;
     let names = file.names();
     match names.into_iter().find(|name| !known.contains(name)) {
         Some(name) => {
@@ -257,31 +289,50 @@ fn check_frames(given: u64, limit: u64) -> Result<(), ServeError> {
     if given > limit { Err(ServeError::Frames { given, limit }) } else { Ok(()) }
 }
 
-/// What is added to the scores: the mask itself, or 0 where a boolean one is true and -inf where not.
 fn read_mask(
     body: &Bytes,
     mask: &TensorView<'_>,
     frames: u64,
     element: ElementType,
-) -> Result<Bytes, ServeError> {
+) -> Result<Mask, ServeError> {
     if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
         return Err(shape_error("mask", mask.shape(), format!("[{frames}, {frames}]")));
     }
-    if mask.dtype() != Dtype::BOOL {
+    let is_boolean = mask.dtype() == Dtype::BOOL;
+    if !is_boolean {
         check_dtype("mask", mask, element)?;
-        return Ok(body.slice_ref(mask.data()));
     }
-    Ok(match element {
-        ElementType::F16 => added::<f16>(mask.data()),
-        ElementType::Bf16 => added::<bf16>(mask.data()),
-        ElementType::F32 => added::<f32>(mask.data()),
-    })
+    Ok(Mask { bytes: body.slice_ref(mask.data()), is_boolean })
 }
 
-fn added<T: Element>(attends: &[u8]) -> Bytes {
-    let value = |attends: &u8| T::narrow(if *attends == 0 { f32::NEG_INFINITY } else { 0.0 });
-    let values: Vec<T> = attends.iter().map(value).collect();
-    Bytes::copy_from_slice(bytemuck::cast_slice(&values))
+impl Mask {
+    /// What is added to the scores: the mask itself, or 0 where a boolean one is true and -inf where not.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::OutOfMemory`].
+    pub fn added<T: Element>(&self) -> Result<Vec<T>, ServeError> {
+        let length = self.bytes.len() / if self.is_boolean { 1 } else { size_of::<T>() };
+        let mut values = reserved(length)?;
+        if self.is_boolean {
+            let value = |attends: &u8| if *attends == 0 { f32::NEG_INFINITY } else { 0.0 };
+            values.extend(self.bytes.iter().map(|attends| T::narrow(value(attends))));
+        } else {
+            values.resize(length, T::zeroed());
+            // Bytes, since a body's need not be aligned for T.
+            let whole = self.bytes.get(..length * size_of::<T>()).unwrap_or_default();
+            bytemuck::cast_slice_mut(&mut values).copy_from_slice(whole);
+        }
+        Ok(values)
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        Sha256::new()
+            .chain_update([u8::from(self.is_boolean)])
+            .chain_update(&self.bytes)
+            .finalize()
+            .into()
+    }
 }
 
 fn shape_error(tensor: &'static str, given: &[usize], expected: String) -> ServeError {
@@ -296,6 +347,22 @@ pub fn wide(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
+/// Memory for `elements` elements.
+///
+/// # Errors
+///
+/// [`ServeError::OutOfMemory`].
+pub fn reserved<T>(elements: usize) -> Result<Vec<T>, ServeError> {
+    let mut memory = Vec::new();
+    let reserved = memory.try_reserve_exact(elements);
+    reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
+    Ok(memory)
+}
+
+/// The most bytes of a header: four tensors take less than one KiB, the rest is for metadata.
+pub const MAX_HEADER: u64 = 64 << 10;
+/// The most of an error of the parser that a message has.
+const REASON_CHARS: usize = 256;
 /// The most of a name that a message has.
 const SHOWN_CHARS: usize = 64;
 /// The most dimensions that a message has.

@@ -9,14 +9,23 @@ use std::time::Instant;
 
 use metrics::{counter, histogram};
 
+use crate::admission::operations_per_item;
 use crate::backend::{Backend, Batch, Failure, Waiting};
 use crate::error::ServeError;
-use crate::health::{Health, WorkerState};
-use crate::queue::{Computed, Queue, reply};
+use crate::health::{Health, WorkerState, time};
+use crate::queue::{Computed, Queue, count_abandoned, reply};
 
-/// Makes a backend, on the thread that uses it.
+/// Makes a backend, on the thread that uses it; again after a panic.
 pub type Factory =
-    Box<dyn FnOnce() -> Result<Box<dyn Backend>, Box<dyn Error + Send + Sync>> + Send>;
+    Box<dyn FnMut() -> Result<Box<dyn Backend>, Box<dyn Error + Send + Sync>> + Send>;
+
+/// Why a worker stops using its backend.
+enum Stopped {
+    /// It panicked: a new one may work.
+    Panicked,
+    /// Its device does not work any more.
+    Lost(String),
+}
 
 /// Starts a worker for each backend; `health` has as many.
 ///
@@ -31,8 +40,11 @@ pub fn start(
     let worker = |(number, backend): (usize, Factory)| {
         let (queue, health) = (Arc::clone(queue), Arc::clone(health));
         let name = format!("worker {number}");
-        thread::Builder::new().name(name).spawn(move || {
-            if let Err((device, reason)) = work(&queue, &health, number, backend) {
+        thread::Builder::new().name(name.clone()).spawn(move || {
+            // `run` catches panics of backends. After any other panic the worker must not look ready.
+            let work = AssertUnwindSafe(|| work(&queue, &health, number, backend));
+            let ended = catch_unwind(work).unwrap_or_else(|_| Err((name, PANICKED.to_owned())));
+            if let Err((device, reason)) = ended {
                 tracing::error!(worker = number, %device, %reason, "a device cannot be used");
                 let error =
                     ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() };
@@ -51,74 +63,104 @@ fn work(
     queue: &Queue,
     health: &Health,
     number: usize,
-    backend: Factory,
+    mut factory: Factory,
 ) -> Result<(), (String, String)> {
     let begun = Instant::now();
-    let made = catch_unwind(AssertUnwindSafe(backend));
-    let mut backend = match made {
-        Ok(Ok(backend)) => backend,
-        Ok(Err(error)) => return Err((format!("worker {number}"), error.to_string())),
-        Err(_) => return Err((format!("worker {number}"), PANICKED.to_owned())),
-    };
+    let mut backend = make(&mut factory).map_err(|reason| (format!("worker {number}"), reason))?;
     let device = backend.device();
     let name = device.name.clone();
-    let memory = device.memory;
-    tracing::info!(worker = number, device = %name, gpu = device.is_gpu, memory, took = ?begun.elapsed(), "ready");
+    let (memory, rate) = (device.memory, device.operations_per_second);
+    tracing::info!(worker = number, device = %name, gpu = device.is_gpu, memory, rate, took = ?begun.elapsed(), "ready");
     health.set(number, WorkerState::Ready(device));
     while let Some(pending) = queue.next() {
         let Some((batch, waiting)) = Batch::new(pending) else { continue };
-        if let Err(reason) = run(&mut *backend, &name, batch, waiting) {
-            return Err((name, reason));
+        let lost = |reason: &str| {
+            let (device, reason) = (name.clone(), reason.to_owned());
+            health.set(number, WorkerState::Failed { device, reason });
+        };
+        match run(&mut *backend, (&name, rate), &lost, batch, waiting) {
+            Ok(()) => {}
+            Err(Stopped::Lost(reason)) => return Err((name, reason)),
+            Err(Stopped::Panicked) => {
+                tracing::error!(worker = number, device = %name, "a backend panicked: another one takes its place");
+                counter!("gridguard_server_worker_restarts_total").increment(1);
+                drop(backend);
+                backend = make(&mut factory).map_err(|reason| (name.clone(), reason))?;
+            }
         }
     }
     Ok(())
 }
 
-/// Runs a batch and replies; returns why the device is lost, if it is. Where there is no memory for all
-/// requests together, each runs by itself.
+fn make(factory: &mut Factory) -> Result<Box<dyn Backend>, String> {
+    let made = catch_unwind(AssertUnwindSafe(factory));
+    made.map_err(|_| PANICKED.to_owned())?.map_err(|error| error.to_string())
+}
+
+/// Runs a batch and replies; returns why the backend is not used again, if it is not. Where there is no memory for
+/// all requests together, each runs by itself.
 fn run(
     backend: &mut dyn Backend,
-    device: &str,
+    (device, rate): (&str, u64),
+    lost: &dyn Fn(&str),
     batch: Batch,
     waiting: Vec<Waiting>,
-) -> Result<(), String> {
+) -> Result<(), Stopped> {
     let (endpoint, requests) = (batch.key.problem.name(), waiting.len());
+    let items = batch.items;
+    let operations = items.saturating_mul(operations_per_item(&batch.key));
+    let estimate = time(operations, rate);
     let begun = Instant::now();
-    // After a panic the backend is not used again.
-    let ran = catch_unwind(AssertUnwindSafe(|| backend.run(&batch)));
+    let wanted = || waiting.iter().any(|waiting| !waiting.reply.is_closed());
+    let ran = catch_unwind(AssertUnwindSafe(|| backend.run(&batch, &wanted)));
     let took = begun.elapsed();
     let labels = [("endpoint", endpoint.to_owned()), ("device", device.to_owned())];
     counter!("gridguard_server_batches_total", &labels).increment(1);
     histogram!("gridguard_server_batch_seconds", &labels).record(took);
+    histogram!("gridguard_server_batch_estimate_seconds", &labels).record(estimate);
     histogram!("gridguard_server_batch_requests", "endpoint" => endpoint)
         .record(u32::try_from(requests).unwrap_or(u32::MAX));
-    let items = batch.items;
-    tracing::debug!(endpoint, device, requests, items, ?took, "batch");
-    let (error, lost) = match ran.unwrap_or_else(|_| Err(Failure::Lost(PANICKED.to_owned()))) {
-        Ok(bodies) if bodies.len() == requests => {
-            for (Waiting { reply: to, permit }, body) in waiting.into_iter().zip(bodies) {
-                reply(to, Ok(Computed { body, permit }));
+    tracing::debug!(endpoint, device, requests, items, ?took, ?estimate, "batch");
+    let (error, stopped) = match ran {
+        Ok(Ok(bodies)) if bodies.len() == requests => {
+            // The bodies of requests are free before their replies are sent.
+            drop(batch);
+            for (waiting, body) in waiting.into_iter().zip(bodies) {
+                let Waiting { reply: to, share, until_done, waited } = waiting;
+                drop(until_done);
+                histogram!("gridguard_server_wait_seconds", "endpoint" => endpoint).record(waited);
+                reply(to, Ok(Computed { body, share, waited, took }));
             }
             return Ok(());
         }
-        Ok(_) => (ServeError::Failed { reason: "an output is missing".to_owned() }, None),
-        Err(Failure::Batch(ServeError::Memory { .. } | ServeError::OutOfMemory { .. }))
+        Ok(Ok(_)) => (ServeError::failed("an output is missing"), None),
+        Ok(Err(Failure::Abandoned)) => {
+            tracing::debug!(endpoint, device, requests, items, ?took, "all clients left");
+            counter!("gridguard_server_batches_cancelled_total", &labels).increment(1);
+            count_abandoned(requests);
+            return Ok(());
+        }
+        Ok(Err(Failure::Batch(ServeError::Memory { .. } | ServeError::OutOfMemory { .. })))
             if requests > 1 =>
         {
             for (single, waiting) in batch.singles().zip(waiting) {
-                run(backend, device, single, vec![waiting])?;
+                run(backend, (device, rate), lost, single, vec![waiting])?;
             }
             return Ok(());
         }
-        Err(Failure::Batch(error)) => (error, None),
-        Err(Failure::Lost(reason)) => {
+        Ok(Err(Failure::Batch(error))) => (error, None),
+        Ok(Err(Failure::Lost(reason))) => {
+            // Before the replies, so that whoever has one finds the device failed.
+            lost(&reason);
             let device = device.to_owned();
-            (ServeError::DeviceFailed { device, reason: reason.clone() }, Some(reason))
+            let error = ServeError::DeviceFailed { device, reason: reason.clone() };
+            (error, Some(Stopped::Lost(reason)))
         }
+        Err(_) => (ServeError::failed(PANICKED), Some(Stopped::Panicked)),
     };
     tracing::error!(endpoint, device, requests, items, %error, "a batch failed");
     waiting.into_iter().for_each(|waiting| reply(waiting.reply, Err(error.clone())));
-    lost.map_or(Ok(()), Err)
+    stopped.map_or(Ok(()), Err)
 }
 
 const PANICKED: &str = "it panicked";

@@ -7,7 +7,7 @@ use std::thread;
 use gridguard::{Guard, catalog};
 use gridguard_examples::uniform;
 use gridguard_kernels::{Deviation, Element, temporal_attention, temporal_block};
-use gridguard_server::backend::{Backend, Batch, Failure};
+use gridguard_server::backend::{Backend, Batch, Failure, Wanted};
 use gridguard_server::block::{Block, BlockOptions, Dtype};
 use gridguard_server::device::{Cuda, Shared};
 use gridguard_server::error::ServeError;
@@ -19,6 +19,9 @@ use safetensors::SafeTensors;
 
 use super::support::Tensorial;
 
+/// Clients that wait for every batch.
+const WANTED: Wanted<'static> = &|| true;
+
 /// The server's back ends, with a block of 64 channels.
 fn backends(dtype: Dtype, memory: u64) -> (Cuda, Host) {
     let block = Arc::new(block(dtype));
@@ -26,7 +29,7 @@ fn backends(dtype: Dtype, memory: u64) -> (Cuda, Host) {
     let device = on_device(&shared(&block, memory, &profiles));
     let guard = Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone());
     let tuning = profiles.open(&guard);
-    (device, Host::new(guard, tuning, block, memory))
+    (device, Host::new(guard, tuning, block, memory).expect("it computes"))
 }
 
 fn shared(block: &Block, memory: u64, profiles: &Profiles) -> Arc<Shared> {
@@ -62,8 +65,8 @@ fn elements<T: Tensorial>(reply: &[u8]) -> Vec<T> {
 
 /// Both outputs of a batch are as close as two correct ones are.
 fn agree<T: Tensorial>(device: &mut Cuda, host: &mut Host, batch: &Batch, tolerance: f64) {
-    let replies = device.run(batch).expect("it runs");
-    let expected = host.run(batch).expect("it runs");
+    let replies = device.run(batch, WANTED).expect("it runs");
+    let expected = host.run(batch, WANTED).expect("it runs");
     assert_eq!(replies.len(), batch.requests().len());
     for (reply, expected) in replies.iter().zip(&expected) {
         let expected: Vec<f64> =
@@ -114,7 +117,7 @@ fn what_does_not_fit_the_device_is_refused_and_the_next_batch_runs() {
         let request = Request::block(&body.into(), &block, 1024).expect("legal");
         Batch::of(vec![request]).expect("a request")
     };
-    let refused = device.run(&batch(4000)).expect_err("16 MB of tensors");
+    let refused = device.run(&batch(4000), WANTED).expect_err("16 MB of tensors");
     assert!(matches!(refused, Failure::Batch(ServeError::Memory { .. })), "{refused:?}");
     let tolerance = temporal_block::tolerance(f16::TYPE);
     agree::<f16>(&mut device, &mut host, &batch(20), tolerance);
@@ -134,17 +137,30 @@ fn backends_of_one_device_run_at_the_same_time() {
     let batches: Vec<Batch> =
         [300, 7, 1200, 40].into_iter().zip(1..).map(|(items, seed)| batch(items, seed)).collect();
     let mut alone = on_device(&shared);
-    let expected: Vec<_> = batches.iter().map(|batch| alone.run(batch).expect("it runs")).collect();
+    let expected: Vec<_> =
+        batches.iter().map(|batch| alone.run(batch, WANTED).expect("it runs")).collect();
     thread::scope(|scope| {
         for first in 0..3 {
             let (shared, batches, expected) = (&shared, &batches, &expected);
             scope.spawn(move || {
                 let mut device = on_device(shared);
                 for number in (first..first + 40).map(|number| number % batches.len()) {
-                    let replies = device.run(&batches[number]).expect("it runs");
+                    let replies = device.run(&batches[number], WANTED).expect("it runs");
                     assert!(replies == expected[number], "batch {number}");
                 }
             });
         }
     });
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn a_batch_that_nobody_waits_for_is_not_launched_and_the_next_one_runs() {
+    let (mut device, mut host) = backends(Dtype::F16, 64 << 20);
+    let block = block(Dtype::F16);
+    let body = body::<f16>(&["x"], &[20, 16, 64], 1);
+    let request = || Request::block(&body.clone().into(), &block, 1024).expect("legal");
+    let batch = Batch::of(vec![request()]).expect("a request");
+    assert_eq!(device.run(&batch, &|| false).expect_err("cancelled"), Failure::Abandoned);
+    agree::<f16>(&mut device, &mut host, &batch, temporal_block::tolerance(f16::TYPE));
 }

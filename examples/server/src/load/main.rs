@@ -1,5 +1,6 @@
 //! A load generator for the server: `gridguard-load --help`.
 
+mod attack;
 mod inputs;
 mod report;
 
@@ -24,8 +25,9 @@ use mimalloc::MiMalloc;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, block_in_place};
-use tokio::time::{Instant, interval, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
+use crate::attack::AttackOptions;
 use crate::inputs::Inputs;
 use crate::report::{Outcome, Report};
 
@@ -39,9 +41,10 @@ struct Options {
     /// The resource
     #[arg(long, value_enum, default_value_t = Resource::Attention)]
     resource: Resource,
-    /// Items, heads, frames and elements of a head of each request; the block has its own heads and channels
+    /// Items, heads, frames and elements of a head of each request; the block has its own heads and channels. May be
+    /// repeated: three requests out of four have the first shape, and the other shapes take turns
     #[arg(long, value_name = "ITEMSxHEADSxFRAMESxHEAD_DIM", default_value = "16x5x16x64", value_parser = shape)]
-    shape: [u64; 4],
+    shape: Vec<[u64; 4]>,
     /// The most requests
     #[arg(long, default_value_t = 1000)]
     requests: u64,
@@ -67,6 +70,9 @@ struct Options {
     /// The block that the server has, and the type of the tensors
     #[command(flatten)]
     block: BlockOptions,
+    /// An attack beside the requests
+    #[command(flatten)]
+    attack: AttackOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,7 +95,8 @@ enum Format {
 struct Sender<T: Element> {
     client: Client<HttpConnector, Full<Bytes>>,
     uri: Uri,
-    inputs: Inputs<T>,
+    /// One for each shape.
+    inputs: Vec<Inputs<T>>,
     options: Options,
     sent: AtomicU64,
 }
@@ -125,17 +132,24 @@ fn main() -> ExitCode {
 }
 
 fn run<T: Element + 'static>(options: Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
-    let (path, inputs) = match options.resource {
-        Resource::Attention => ("attention", Inputs::<T>::attention(options.shape)?),
-        Resource::Block => {
-            let [items, _, frames, _] = options.shape;
-            ("block", Inputs::block(items, frames, options.block.load()?)?)
-        }
+    let inputs_of = |shape: &[u64; 4]| match options.resource {
+        Resource::Attention => Inputs::<T>::attention(*shape),
+        Resource::Block => Inputs::block(shape[0], shape[2], options.block.load()?),
     };
+    let inputs = options.shape.iter().map(inputs_of).collect::<Result<_, _>>()?;
+    let path = if options.resource == Resource::Block { "block" } else { "attention" };
     let uri = format!("{}/v1/{path}", options.url.trim_end_matches('/')).parse()?;
     let client = Client::builder(TokioExecutor::new()).build_http();
     let sender = Arc::new(Sender { client, uri, inputs, options, sent: AtomicU64::new(0) });
-    Runtime::new()?.block_on(send_all(&sender))
+    Runtime::new()?.block_on(async {
+        let attack = sender.options.attack.begin(&sender.uri)?;
+        if attack.is_some() {
+            sleep(ATTACKED_BEFORE).await;
+        }
+        let mut report = send_all(&sender).await?;
+        report.attack = attack.map(|attack| attack.summary());
+        Ok(report)
+    })
 }
 
 /// Sends requests until their number or the time is over, then waits for the last replies.
@@ -204,40 +218,61 @@ impl<T: Element> Sender<T> {
         let is_compared = every > 0 && number.is_multiple_of(every);
         let replied = timeout(self.options.timeout, self.reply(number, is_compared)).await;
         let ended = Instant::now();
-        let (status, verified) = match replied {
-            Ok(Ok((status, body))) => {
+        let (status, verified, waited) = match replied {
+            Ok(Ok((status, body, waited))) => {
                 // A reference may take seconds, in which other requests go on.
-                let is_correct =
-                    |body: &Bytes| block_in_place(|| self.inputs.is_correct(number, body));
+                let is_correct = |body: &Bytes| {
+                    let inputs = self.inputs(number);
+                    block_in_place(|| inputs.is_some_and(|inputs| inputs.is_correct(number, body)))
+                };
                 let body = body.as_ref().filter(|_| status == StatusCode::OK);
-                (Ok(status.as_u16()), body.map(is_correct))
+                (Ok(status.as_u16()), body.map(is_correct), waited)
             }
-            Ok(Err(error)) => (Err(error.to_string()), None),
-            Err(_) => (Err(format!("no reply within {:?}", self.options.timeout)), None),
+            Ok(Err(error)) => (Err(error.to_string()), None, None),
+            Err(_) => (Err(format!("no reply within {:?}", self.options.timeout)), None, None),
         };
-        Outcome { status, latency: ended.saturating_duration_since(due), ended, verified }
+        let latency = ended.saturating_duration_since(due);
+        Outcome { status, latency, ended, verified, waited }
     }
 
-    /// The status, and the body if it is kept.
+    /// Those of the request with this number.
+    fn inputs(&self, number: u64) -> Option<&Inputs<T>> {
+        let others = self.inputs.len().saturating_sub(1);
+        let turn = usize::try_from(number / 4).unwrap_or(0).checked_rem(others);
+        let place = if number % 4 == 3 { turn.map_or(0, |turn| turn + 1) } else { 0 };
+        self.inputs.get(place)
+    }
+
+    /// The status, the body if it is kept, and how long the server says that the request waited for a device.
     async fn reply(
         &self,
         number: u64,
         keeps: bool,
-    ) -> Result<(StatusCode, Option<Bytes>), Box<dyn Error + Send + Sync>> {
-        let body = Full::new(self.inputs.body(number));
+    ) -> Result<(StatusCode, Option<Bytes>, Option<Duration>), Box<dyn Error + Send + Sync>> {
+        let body = self.inputs(number).map(|inputs| inputs.body(number)).unwrap_or_default();
+        let body = Full::new(body);
         let request = Request::builder().method(Method::POST).uri(self.uri.clone()).body(body)?;
         let response = self.client.request(request).await.map_err(|error| with_sources(&error))?;
         let status = response.status();
+        let timing =
+            response.headers().get("server-timing").and_then(|timing| timing.to_str().ok());
+        let waited = timing.and_then(waited);
         let mut body = response.into_body();
         if keeps {
-            return Ok((status, Some(body.collect().await?.to_bytes())));
+            return Ok((status, Some(body.collect().await?.to_bytes()), waited));
         }
         // Collecting copies, which costs a server on the same machine processor time.
         while let Some(frame) = body.frame().await {
             frame?;
         }
-        Ok((status, None))
+        Ok((status, None, waited))
     }
+}
+
+/// The wait of `queue;dur=1.5, batch;dur=20`, which is in milliseconds.
+fn waited(timing: &str) -> Option<Duration> {
+    let queue = timing.strip_prefix("queue;dur=")?.split(',').next()?;
+    Duration::try_from_secs_f64(queue.parse::<f64>().ok()? / 1e3).ok()
 }
 
 /// An error and its sources, whose messages say more.
@@ -261,3 +296,6 @@ fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-3..=1e6).contains(rate));
     rate.ok_or_else(|| "expected 0.001 to 1000000 requests a second".to_owned())
 }
+
+/// Until an attack is under way.
+const ATTACKED_BEFORE: Duration = Duration::from_millis(500);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
+use crate::attack::AttackSummary;
+
 /// What came of a request.
 pub(crate) struct Outcome {
     /// The status, or why there is none.
@@ -16,6 +18,8 @@ pub(crate) struct Outcome {
     pub(crate) ended: Instant,
     /// Whether the reply was correct, if it was compared.
     pub(crate) verified: Option<bool>,
+    /// How long it waited for a device, if the server says so.
+    pub(crate) waited: Option<Duration>,
 }
 
 /// What came of all requests.
@@ -24,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) outcomes: Vec<Outcome>,
     /// Requests that were due while too many others were on their way.
     pub(crate) skipped: u64,
+    /// What came of an attack beside them.
+    pub(crate) attack: Option<AttackSummary>,
     /// Until the last reply.
     pub(crate) took: Duration,
 }
@@ -44,6 +50,11 @@ pub(crate) struct Summary<'r> {
     failures: BTreeMap<&'r str, usize>,
     verified: usize,
     wrong: usize,
+    /// The longest wait for a device.
+    #[serde(serialize_with = "seconds")]
+    longest_wait_s: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attack: Option<&'r AttackSummary>,
 }
 
 /// Percentiles of the latency of requests that were served.
@@ -89,6 +100,7 @@ impl Report {
             }
         }
         let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
+        let waits = self.outcomes.iter().filter_map(|outcome| outcome.waited);
         let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
         Summary {
             sent: self.outcomes.len(),
@@ -101,6 +113,8 @@ impl Report {
             failures,
             verified: compared.clone().count(),
             wrong: compared.filter(|is_correct| !is_correct).count(),
+            longest_wait_s: waits.max().unwrap_or_default(),
+            attack: self.attack.as_ref(),
         }
     }
 }
@@ -117,6 +131,10 @@ impl fmt::Display for Summary<'_> {
         }
         for (reason, requests) in &self.failures {
             writeln!(f, "failed   {requests}: {reason}")?;
+        }
+        writeln!(f, "waited   {:.3?} for a device at most", self.longest_wait_s)?;
+        if let Some(AttackSummary { kind, connections, ends }) = self.attack {
+            writeln!(f, "attack   {kind}: {connections} connections, {ends:?}")?;
         }
         write!(f, "verified {} replies, {} wrong", self.verified, self.wrong)
     }
@@ -139,11 +157,12 @@ mod tests {
     use super::*;
 
     fn outcome(status: Result<u16, String>, verified: Option<bool>) -> Outcome {
-        Outcome { status, latency: Duration::from_millis(3), ended: Instant::now(), verified }
+        let (latency, ended) = (Duration::from_millis(3), Instant::now());
+        Outcome { status, latency, ended, verified, waited: Some(Duration::from_millis(2)) }
     }
 
     fn report(outcomes: Vec<Outcome>) -> Report {
-        Report { outcomes, skipped: 0, took: Duration::from_secs(2) }
+        Report { outcomes, skipped: 0, attack: None, took: Duration::from_secs(2) }
     }
 
     #[test]
@@ -172,7 +191,7 @@ mod tests {
             report(outcomes).summary().to_string(),
             "sent     2 requests in 2.000s, 0 skipped\nserved   1, 0.5 a second\nlatency  p50 \
              3.000ms, p90 3.000ms, p99 3.000ms, most 3.000ms\nstatus   200: 1\nstatus   429: \
-             1\nverified 1 replies, 0 wrong"
+             1\nwaited   2.000ms for a device at most\nverified 1 replies, 0 wrong"
         );
     }
 }

@@ -1,21 +1,21 @@
 //! A server in this process, on devices that start, fail and work as they are told.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use clap::Parser;
 use gridguard_kernels::ElementType;
-use gridguard_server::admission::Bodies;
+use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
-use gridguard_server::backend::{Backend, Batch, Device, Failure};
+use gridguard_server::backend::{Backend, Batch, Device, Failure, Wanted};
 use gridguard_server::error::ServeError;
 use gridguard_server::health::Health;
 use gridguard_server::options::Options;
-use gridguard_server::queue::{Queue, QueueLimits};
-use gridguard_server::server::{Drained, serve};
+use gridguard_server::queue::Queue;
+use gridguard_server::server::{Drained, serve, serve_admin};
 use gridguard_server::tensors::body_of;
 use gridguard_server::worker::{self, Factory};
 use http_body_util::{BodyExt, Full};
@@ -33,6 +33,8 @@ enum Next {
     OutOfMemory,
     Lose,
     Panic,
+    /// Computes until nobody waits for it.
+    Endless,
 }
 
 /// A device that waits to be told.
@@ -40,28 +42,37 @@ struct Told {
     name: &'static str,
     /// Says that it has a batch.
     took: Sender<()>,
-    told: Receiver<Next>,
+    told: Arc<Mutex<Receiver<Next>>>,
 }
 
 impl Backend for Told {
     fn device(&self) -> Device {
-        Device { name: self.name.to_owned(), is_gpu: true, memory: 1 << 20 }
+        let operations_per_second = 1 << 40;
+        Device { name: self.name.to_owned(), is_gpu: true, memory: 1 << 20, operations_per_second }
     }
 
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
         // Not every test listens.
         let _ = self.took.send(());
-        match self.told.recv().expect("told") {
+        let next = self.told.lock().expect("not poisoned").recv().expect("told");
+        match next {
             Next::Copy => Ok(batch.replies(&batch.gather::<f32>(0)?)?),
             Next::OutOfMemory => Err(ServeError::OutOfMemory { reason: "busy".into() }.into()),
             Next::Lose => Err(Failure::Lost("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned())),
             Next::Panic => panic!("as told"),
+            Next::Endless => {
+                while wanted() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Failure::Abandoned)
+            }
         }
     }
 }
 
 struct Running {
     address: String,
+    admin: String,
     app: Arc<App>,
     stop: oneshot::Sender<()>,
     served: Task<Drained>,
@@ -78,42 +89,50 @@ fn device_that_says(
     took: Sender<()>,
 ) -> (Factory, Sender<Next>, Sender<Result<(), String>>) {
     let ((tell, told), (begin, begun)) = (channel(), channel::<Result<(), String>>());
+    let told = Arc::new(Mutex::new(told));
     let factory: Factory = Box::new(move || {
         begun.recv().expect("begun")?;
-        Ok(Box::new(Told { name, took, told }))
+        Ok(Box::new(Told { name, took: took.clone(), told: Arc::clone(&told) }))
     });
     (factory, tell, begin)
 }
 
 async fn start(backends: Vec<Factory>) -> Running {
-    let options = Options::parse_from(["gridguard-server", "--drain", "1h"]);
+    let each_alone =
+        ["--batch-wait", "0s", "--batch-bytes", "1", "--queue", "4", "--peer-share", "100"];
+    let options = ["gridguard-server", "--drain", "1h"].into_iter().chain(each_alone);
+    let options = Options::parse_from(options);
     let health = Arc::new(Health::new(backends.len()));
-    let queue = QueueLimits { requests: 4, wait: Duration::ZERO };
+    let limits = options.limits.clone();
     let app = Arc::new(App {
         block: Arc::new(options.block.load().expect("random weights")),
-        bodies: Bodies::new(options.limits.bodies()),
-        queue: Arc::new(Queue::new(queue)),
+        admission: Admission::new(limits.clone()),
+        queue: Arc::new(Queue::new(limits.batch_wait)),
+        limits,
         health: Arc::clone(&health),
         max_frames: options.max_frames,
-        batch_bytes: 1,
         in_flight: watch::Sender::new(0),
         metrics: None,
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
+    let for_admin = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let admin = for_admin.local_addr().expect("bound").to_string();
+    tokio::spawn(serve_admin(for_admin, Arc::clone(&app)));
     let workers = worker::start(&app.queue, &health, backends).expect("threads");
     let (stop, stopped) = oneshot::channel();
     let served = {
         let app = Arc::clone(&app);
         let stopped = async { drop(stopped.await) };
-        tokio::spawn(async move { serve(listener, app, &options.limits, stopped).await })
+        tokio::spawn(async move { serve(listener, app, stopped).await.0 })
     };
-    Running { address, app, stop, served, workers }
+    Running { address, admin, app, stop, served, workers }
 }
 
 impl Running {
     async fn send(&self, path: &str, body: Bytes) -> (StatusCode, Bytes) {
-        send(&self.address, path, body).await
+        let address = if path.starts_with("/v1") { &self.address } else { &self.admin };
+        send(address, path, body).await
     }
 
     fn begin(&self) -> Task<(StatusCode, Bytes)> {
@@ -216,17 +235,81 @@ async fn a_lost_device_is_503_and_not_ready_while_another_one_serves() {
     tell_other.send(Next::Copy).expect("it runs");
     assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
 
-    // The last one panics: what waits fails too, and nothing more is accepted.
+    // The last one is lost: what waits fails too, nothing more is accepted, and the process says that it is of no use.
     let requests = [running.begin(), running.begin()];
     let mut accepted = running.app.in_flight.subscribe();
     accepted.wait_for(|count| *count == 2).await.expect("it serves");
-    tell_other.send(Next::Panic).expect("it runs");
+    tell_other.send(Next::Lose).expect("it runs");
     for request in requests {
         let (status, body) = request.await.expect("a reply");
         assert_eq!((status.as_u16(), code(&body).as_str()), (503, "device_failed"));
     }
     let (status, body) = running.send("/v1/attention", attention()).await;
     assert_eq!((status.as_u16(), code(&body).as_str()), (503, "device_failed"));
+    assert_eq!(running.send("/healthz", Bytes::new()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_panics_fails_its_batch_and_another_one_takes_its_place() {
+    let (backend, tell, begin) = device("gpu");
+    let running = start(vec![backend]).await;
+    begin.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+    for _ in 0..3 {
+        tell.send(Next::Panic).expect("it runs");
+        let (status, body) = running.send("/v1/attention", attention()).await;
+        assert_eq!((status.as_u16(), code(&body).as_str()), (500, "failed"));
+        begin.send(Ok(())).expect("it waits");
+        tell.send(Next::Copy).expect("it runs");
+        assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
+        assert_eq!(running.send("/healthz", Bytes::new()).await.0, StatusCode::OK);
+    }
+    // Without another one the device is lost.
+    tell.send(Next::Panic).expect("it runs");
+    assert_eq!(running.send("/v1/attention", attention()).await.0.as_u16(), 500);
+    begin.send(Err("the driver is gone".to_owned())).expect("it waits");
+    let mut health = running.send("/healthz", Bytes::new()).await;
+    while health.0 == StatusCode::OK {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        health = running.send("/healthz", Bytes::new()).await;
+    }
+    let text = String::from_utf8(health.1.to_vec()).expect("text");
+    assert!(text.contains("the driver is gone"), "{text}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_nobody_waits_for_is_cancelled_and_its_clients_leave_no_place_taken() {
+    let (took, batches) = channel();
+    let (backend, tell, begin) = device_that_says("gpu", took);
+    let running = start(vec![backend]).await;
+    begin.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+    let first = running.begin();
+    batches.recv_timeout(Duration::from_secs(300)).expect("the device has it");
+    tell.send(Next::Endless).expect("it runs");
+    // All places are taken, until the clients leave.
+    let waiting: Vec<_> = (0..4).map(|_| running.begin()).collect();
+    let mut in_flight = running.app.in_flight.subscribe();
+    in_flight.wait_for(|count| *count == 5).await.expect("it serves");
+    while running.app.admission.queue.taken() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (status, body) = running.send("/v1/attention", attention()).await;
+    assert_eq!((status.as_u16(), code(&body).as_str()), (429, "queue_full"));
+    waiting.iter().for_each(Task::abort);
+    while running.app.admission.queue.taken() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The device still computes the first one, until its client leaves.
+    let last = running.begin();
+    assert!(!first.is_finished());
+    assert!(batches.try_recv().is_err());
+    first.abort();
+    batches.recv_timeout(Duration::from_secs(300)).expect("the next batch runs");
+    tell.send(Next::Copy).expect("it runs");
+    assert_eq!(last.await.expect("a reply").0, StatusCode::OK);
     running.end().await;
 }
 

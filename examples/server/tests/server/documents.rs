@@ -76,7 +76,8 @@ fn run(document: &str, folder: &Path) -> (Vec<(String, String)>, Option<Server>)
             continue;
         }
         let address = server.as_ref().map_or("nowhere", |server| &server.address);
-        let command = command.replace("127.0.0.1:8080", address);
+        let admin = server.as_ref().map_or("nowhere", |server| &server.admin);
+        let command = command.replace("127.0.0.1:8080", address).replace("127.0.0.1:8081", admin);
         let output = shell(&command, folder).output().expect("bash");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{command}\n{text}");
@@ -109,7 +110,7 @@ fn the_commands_of_the_document_work_and_its_names_are_those_of_the_program() {
     let folder = folder();
     let (printed, server) = run(DOCUMENT, folder.path());
     assert!(server.is_none());
-    assert_eq!(printed.len(), 5, "{printed:?}");
+    assert_eq!(printed.len(), 6, "{printed:?}");
     assert!(printed[0].1.contains("\"ready\":true"), "{printed:?}");
     for (command, text) in &printed[2..] {
         assert!(text.contains("0 wrong"), "{command}\n{text}");
@@ -126,6 +127,9 @@ fn the_commands_of_the_document_work_and_its_names_are_those_of_the_program() {
         "resource",
         "silent",
         "format",
+        "attack",
+        "attackers",
+        "attack-from",
     ];
     for document in [README, DOCUMENT] {
         let options = document.split("--").skip(1).map(|rest| {

@@ -2,9 +2,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use crate::support::{Server, attention, post, read_reply, wait_until};
+use crate::support::{Server, attention, load, post, read_reply, text, wait_until};
 use gridguard::profile::{
     Document, Entry, MissLog, Objective, Policy, Provenance, StoredChoice, Summary, publish,
 };
@@ -13,15 +13,6 @@ use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::{ElementType, Operation};
 use gridguard_server::backend;
 use rustix::process::Signal;
-
-fn load(server: &Server, options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-load"));
-    command.arg(server.url()).args(options).output().expect("it is built")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8([&output.stdout[..], &output.stderr].concat()).expect("UTF-8")
-}
 
 /// Sends a request without waiting for its reply.
 fn begin(server: &Server, body: &[u8]) -> TcpStream {
@@ -59,7 +50,7 @@ fn load_is_served_without_error_in_closed_and_open_loops() {
 
 #[test]
 fn overload_is_429_with_retry_after_and_no_accepted_request_is_lost() {
-    let server = Server::start(&["--batch-wait", "1h", "--queue", "4"]);
+    let server = Server::start(&["--batch-wait", "1h", "--queue", "8"]);
     let (_, body) = attention(&[1, 2, 4], 1);
     let accepted: Vec<_> = (0..4).map(|_| begin(&server, &body)).collect();
     wait_until(|| server.metric("gridguard_server_queued", "") == 4.0);
@@ -123,11 +114,12 @@ fn what_is_not_done_in_time_after_sigterm_is_reported() {
 #[test]
 fn clients_that_send_or_read_slowly_are_cut_off() {
     // A reply of 16 MiB that nobody reads, more than sockets buffer: its memory is given back.
-    let server = Server::start(&["--write-timeout", "100ms"]);
+    let server =
+        Server::start(&["--write-timeout", "100ms", "--max-work", "100d", "--queue-work", "300d"]);
     let (_, large) = attention(&[1 << 17, 1, 32], 1);
     let unread = begin(&server, &large);
     wait_until(|| server.metric("gridguard_server_answered_total", "") == 1.0);
-    wait_until(|| server.metric("gridguard_server_body_bytes", "") == 0.0);
+    wait_until(|| server.metric("gridguard_server_reply_bytes", "") == 0.0);
     wait_until(|| server.metric("gridguard_server_in_flight", "") == 0.0);
     drop(unread);
     server.stop();
@@ -144,9 +136,7 @@ fn clients_that_send_or_read_slowly_are_cut_off() {
     // Headers that do not end, and a connection that is kept open without a request.
     let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-server"));
     let server = Server::spawn(command.args(["--header-timeout", "100ms"]));
-    for sent in
-        ["POST /v1/attention HTTP/1.1\r\nHost", "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", ""]
-    {
+    for sent in ["POST /v1/attention HTTP/1.1\r\nHost", "GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n", ""] {
         let mut stream = server.connect();
         // It may be cut off before that.
         let _ = stream.write_all(sent.as_bytes());
@@ -167,18 +157,13 @@ fn thousands_of_requests_leave_no_memory_behind() {
         let loaded = load(&server, &[&options[..], &["--requests", requests]].concat());
         assert!(loaded.status.success(), "{}", text(&loaded));
     };
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-    };
     send("200");
-    let before = resident();
+    let before = server.resident();
     send("1000");
-    let grown = resident().saturating_sub(before);
+    let grown = server.resident().saturating_sub(before);
     // A leak of the bodies alone would be 96 MB.
     assert!(grown < 48 << 20, "{grown} bytes more than before 1000 requests");
-    for gauge in ["queued", "in_flight", "body_bytes"] {
+    for gauge in ["queued", "in_flight", "body_bytes", "reply_bytes", "work_seconds"] {
         // A reply is in flight until the moment after its client has it.
         wait_until(|| server.metric(&format!("gridguard_server_{gauge}"), "") == 0.0);
     }
@@ -260,12 +245,14 @@ fn a_server_that_cannot_run_says_why() {
         assert_eq!(ended.status.code(), Some(2), "{}", text(&ended));
         assert!(text(&ended).contains(reason), "{}", text(&ended));
     };
-    let any = ["--listen", "127.0.0.1:0", "--devices"];
+    let any = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--devices"];
     fails(&[&any[..], &["host", "--weights", "/nonexistent"]].concat(), "/nonexistent: ");
     fails(&[&any[..], &["host", "--channels", "12"]].concat(), "not a multiple of 8");
     fails(&[&any[..], &["host", "--gpu", "abacus"]].concat(), "abacus");
     fails(&[&any[..], &["999"]].concat(), "worker 0 failed: ");
     let server = Server::start(&[]);
-    fails(&["--devices", "host", "--listen", &server.address], &server.address);
+    for taken in [&server.address, &server.admin] {
+        fails(&["--devices", "host", "--listen", "127.0.0.1:0", "--admin", taken], taken);
+    }
     server.stop();
 }

@@ -171,8 +171,15 @@ fn wrong_tensors_are_typed_errors() {
     assert_eq!(message, "tensor x is I64, expected F16, BF16 or F32");
     let (_, message) = refused("/v1/block", &body(&[("x", dims, &one)]));
     assert_eq!(message, "tensor x has shape [1, 2, 4], expected [items, frames, 16]");
-    assert_eq!(server.get("/v2").error(), (404, "not_found".to_owned()));
-    assert_eq!(server.get("/v1/block").error(), (405, "method_not_allowed".to_owned()));
+    let get = |path: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        server.send(head.as_bytes()).error()
+    };
+    assert_eq!(get("/v2"), (404, "not_found".to_owned()));
+    assert_eq!(get("/v1/block"), (405, "method_not_allowed".to_owned()));
+    // What operators ask for is not for clients.
+    assert_eq!(get("/metrics"), (404, "not_found".to_owned()));
+    assert_eq!(server.get("/v1/block").error(), (404, "not_found".to_owned()));
     assert_eq!(server.metric("gridguard_server_accepted_total", ""), 0.0);
     server.stop();
 }
@@ -180,7 +187,7 @@ fn wrong_tensors_are_typed_errors() {
 #[test]
 fn bodies_that_are_cut_or_lie_about_their_size_are_refused_before_they_cost_memory() {
     let server =
-        Server::start(&["--max-body", "4KiB", "--max-bodies", "6KiB", "--batch-wait", "1h"]);
+        Server::start(&["--max-body", "4KiB", "--max-bodies", "12KiB", "--batch-wait", "1h"]);
     let (_, whole) = attention(&[1, 2, 4], 1);
     for length in [0, 7, 8, 100, whole.len() - 1] {
         let reply = server.post("/v1/attention", &whole[..length]);
@@ -234,7 +241,8 @@ fn bodies_that_are_cut_or_lie_about_their_size_are_refused_before_they_cost_memo
 
 #[test]
 fn what_does_not_fit_the_memory_is_413_with_the_numbers_and_less_of_it_is_served() {
-    let server = Server::start(&["--channels", "16", "--dtype", "f32", "--memory", "8MiB"]);
+    let options = ["--channels", "16", "--dtype", "f32", "--memory", "8MiB", "--max-work", "100d"];
+    let server = Server::start(&[&options[..], &["--queue-work", "300d"]].concat());
     // x and y take 128 bytes a frame each; scratch for the smallest chunk some more.
     let frames = 64;
     let item = frames * 16;

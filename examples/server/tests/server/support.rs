@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: String,
+    /// For health and metrics.
+    pub(crate) admin: String,
     pub(crate) folder: TempDir,
 }
 
@@ -45,23 +47,23 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         let log = File::create(folder.path().join("log")).expect("a log");
         let mut child = command
-            .args(["--listen", "127.0.0.1:0", "--devices", "host", "--log", "debug"])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["--devices", "host", "--log", "debug"])
             // Independent of profiles on this machine.
             .env("GRIDGUARD_PROFILES", "off")
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .expect("the server is built");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening on http://");
-        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
-        Self { child, address, folder }
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut address = |before: &str| {
+            let line = lines.next().expect("a line").expect("text");
+            let address = line.strip_prefix(before);
+            address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
+        };
+        let address_of_clients = address("listening on http://");
+        let admin = address("health and metrics on http://");
+        Self { child, address: address_of_clients, admin, folder }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -96,8 +98,12 @@ impl Server {
         assert!(status.success(), "{status}:\n{}", self.log());
     }
 
+    /// What operators ask for.
     pub(crate) fn get(&self, path: &str) -> Reply {
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+        let mut stream = connect(&self.admin);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        read_reply(stream)
     }
 
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> Reply {
@@ -113,9 +119,15 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).expect("a connection");
-        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-        stream
+        connect(&self.address)
+    }
+
+    /// Bytes of memory that the process has.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
     /// The sum of a metric over labels that contain `labels`.
@@ -155,6 +167,22 @@ impl Reply {
         let out = file.tensor("out").expect("out");
         (out.shape().to_vec(), bytemuck::pod_collect_to_vec(out.data()))
     }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream
+}
+
+/// Runs the load generator.
+pub(crate) fn load(server: &Server, options: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-load"));
+    command.arg(server.url()).args(options).output().expect("it is built")
+}
+
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8([&output.stdout[..], &output.stderr].concat()).expect("UTF-8")
 }
 
 /// The bytes of a request.
