@@ -2,10 +2,12 @@
 """The inference server under load, on all GPUs of this machine or on the host.
 
     served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
+    served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
 
 FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
 which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
-wrong or missing, if memory grows, or if the server is not bounded under overload.
+wrong or missing, if memory grows, or if the server is not bounded under overload. `host` runs `served_host.py`: attacks on a
+server on the host.
 """
 
 import argparse
@@ -29,28 +31,30 @@ GROWTH = 1.05
 class Server:
     """A server that takes requests, and its memory over time."""
 
-    def __init__(self, folder, block, devices):
-        command = [folder / "gridguard-server", "--listen", "127.0.0.1:0", "--devices", devices, "--log", "error"]
-        self.process = subprocess.Popen([*command, *block], stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[-1]
+    def __init__(self, folder, block, devices, options=("--peer-share", "100")):
+        """A load test is a single client, which by default may use all of the limits."""
+        command = [folder / "gridguard-server", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        command += ["--devices", devices, "--log", "error", *options, *block]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.url, self.admin = (self.process.stdout.readline().split()[-1] for _ in range(2))
         self.samples = []
         self.load_command = [folder / "gridguard-load", self.url, "--format", "json", *block]
         for _ in range(1200):
             try:
-                with urllib.request.urlopen(f"{self.url}/readyz") as reply:
+                with urllib.request.urlopen(f"{self.admin}/readyz") as reply:
                     self.devices = [one["device"] for one in json.load(reply)["workers"]]
                     return
             except urllib.error.HTTPError:
                 time.sleep(0.1)
         raise RuntimeError("the server did not become ready")
 
-    def load(self, duration, *options):
+    def load(self, duration, *options, **limits):
         """What gridguard-load says."""
-        return json.loads(self.start_load(duration, *options).communicate()[0])
+        return json.loads(self.start_load(duration, *options, **limits).communicate()[0])
 
-    def start_load(self, duration, *options):
+    def start_load(self, duration, *options, requests=1000000000):
         options = [str(option) for option in options]
-        limits = ["--requests", "1000000000", "--duration", f"{duration}s"]
+        limits = ["--requests", str(requests), "--duration", f"{duration}s"]
         return subprocess.Popen([*self.load_command, *limits, *options], stdout=subprocess.PIPE, text=True)
 
     def sample(self, seconds):
@@ -200,4 +204,8 @@ def is_good(load):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["host"]:
+        import served_host
+
+        sys.exit(served_host.main(sys.argv[2:]))
     sys.exit(main())
