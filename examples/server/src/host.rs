@@ -116,8 +116,8 @@ impl Host {
         let [q, k, v] = [batch.gather::<T>(0)?, batch.gather(1)?, batch.gather(2)?];
         let scale = shape.scale();
         // Items and heads are contiguous and independent, so that a chunk may begin at any of them.
-        let problems = self.chunk(operations_per_item(&batch.key) / shape.heads);
-        if problems >= shape.items.saturating_mul(shape.heads) {
+        let problems = self.chunk(operations_per_item(&batch.key) / shape.heads());
+        if problems >= shape.items().saturating_mul(shape.heads()) {
             run_on_host(&self.guard, &plan, &whole, scale, [&q, &k, &v], added, out, || {})?;
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Host {
                 return Err(Failure::Abandoned);
             }
             let problems = wide(out.len()).checked_div(shape.elements_per_problem()).unwrap_or(0);
-            let part = attention_of(Shape::new(problems, 1, shape.frames, shape.head_dim)?)?;
+            let part = attention_of(Shape::new(problems, 1, shape.frames(), shape.head_dim())?)?;
             let part = if added.is_some() { part.with_bias() } else { part };
             let plan = self.plan(&part, Choice::AUTOMATIC)?;
             run_on_host(&self.guard, &plan, &part, scale, [q, k, v], added, out, || {})?;
