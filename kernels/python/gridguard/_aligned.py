@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gridguard import _launch
 from gridguard._counts import count_aligned
@@ -25,7 +26,7 @@ def aligned(*tensors: Tensor | None) -> list[Tensor | None]:
     if torch.compiler.is_compiling():
         return [None if one is None else torch.ops.gridguard.aligned(one) for one in tensors]
     found = [one if one is None or _is_aligned(one) else _copied(one) for one in tensors]
-    if any(one is not other for one, other in zip(found, tensors)):
+    if any(one is not other and type(one) in PLAIN for one, other in zip(found, tensors)):
         count_aligned()
     return found
 
@@ -57,13 +58,21 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A contiguous copy, in which axes of stride 0 still have stride 0."""
+    if type(tensor) not in PLAIN:
+        return torch.ops.gridguard.copied(tensor)
+    if (torch.is_grad_enabled() and tensor.requires_grad) or _is_transformed():
+        return _clone(tensor)
+    # Axes of stride 0 keep it, which would give all their derivatives to one element.
     once = tensor
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
         if stride == 0 and size > 1:
             once = once.narrow(axis, 0, 1)
-    copy = _clone(once) if type(tensor) in PLAIN else torch.ops.gridguard.copied(once)
-    return copy.expand(tensor.shape)
+    return _clone(once).expand(tensor.shape)
+
+
+def _is_transformed() -> bool:
+    """Whether a tensor may have derivatives that it does not tell of."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 # Compilers do not know where a tensor begins: the first operator is decided where they trace PyTorch's own, and the

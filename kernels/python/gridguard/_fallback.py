@@ -29,13 +29,15 @@ def run(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    traced: bool = False,
 ) -> Tensor:
-    """PyTorch's function, in slices of batch and heads where these would overflow the grids of its kernels."""
+    """PyTorch's function, in slices of batch and heads where these would overflow the grids of its kernels. `traced`:
+    `torch.compile` traces PyTorch's operator, and tensors stand for those of a later call."""
     options: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
     if enable_gqa:
         # PyTorch 2.4 does not know it.
         options["enable_gqa"] = enable_gqa
-    if not _may_be_fused(query, key, value, mask):
+    if not may_be_fused(query, key, value, mask, traced):
         return pytorch(query, key, value, mask, **options)
     if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
         # PyTorch's kernels refuse the layout that it makes of a mask of one column itself.
@@ -98,13 +100,13 @@ def _differentiable(out: Tensor) -> Tensor:
     return out
 
 
-def _may_be_fused(query: Any, key: Any, value: Any, mask: Any) -> bool:
+def may_be_fused(query: Any, key: Any, value: Any, mask: Any, traced: bool = False) -> bool:
     """Whether PyTorch may run fused kernels on a GPU. It runs anything else in kernels without these limits."""
     compiling = torch.compiler.is_compiling()
     if not compiling and torch._C._get_tracing_state() is not None:
         return False
     for tensor in (query, key, value) if mask is None else (query, key, value, mask):
-        if type(tensor) not in PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
+        if not (traced or type(tensor) in PLAIN) or tensor.is_nested or tensor.layout is not torch.strided:
             return False
         if not getattr(tensor, _launch.SERVED_DEVICE):
             return False
@@ -113,8 +115,8 @@ def _may_be_fused(query: Any, key: Any, value: Any, mask: Any) -> bool:
 
 def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool) -> bool:
     """Whether a call of valid sizes overflows the grids of PyTorch's kernels: it raises its errors for others."""
-    # A comparison would bound the number of items in an exported program. Dynamo takes `is_exporting()` for true always.
-    if getattr(torch.compiler, "_is_exporting_flag", False):
+    # A comparison would bound the number of items in an exported program.
+    if is_exporting():
         return False
     items, heads = query.shape[:2]
     if (items <= MOST_SLICE and heads <= MOST_SLICE) or items == 0 or heads == 0:
@@ -129,3 +131,7 @@ def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, en
     sizes = (items, heads, query.shape[-2], key.shape[-2])
     return mask.dim() <= 4 and all(own in (1, full) for own, full in zip(mask.shape[::-1], sizes[::-1]))
 
+
+def is_exporting() -> bool:
+    """Whether `torch.export` traces this. Dynamo takes PyTorch's own function for true whenever it compiles."""
+    return getattr(torch.compiler, "_is_exporting_flag", False)

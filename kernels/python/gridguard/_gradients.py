@@ -29,14 +29,14 @@ def first(
     """The gradients of query, key and value, with the strides of `empty_like` of these, inside an operator. An empty
     tensor stands for each that is not needed.
 
-    PyTorch's function computes the output again. An oversized batch does so slice by slice, so that what the backward
-    pass needs is in memory for one slice only.
+    PyTorch's function computes the output again. It computes an oversized batch slice by slice, and keeps the memory of
+    one slice only.
     """
     inputs = (query, key, value)
     options = (0.0, is_causal, scale, enable_gqa)
     if True not in needed:
         return tuple(like.new_empty(0) for like in inputs)
-    # PyTorch has no fused kernels for rows whose elements are apart.
+    # PyTorch's fused kernels need contiguous rows.
     tensors = [one if one is None or _has_rows(one) else one.contiguous() for one in (grad, *inputs, bias)]
     tensors = aligned(*tensors)
     parts = [tensors]
@@ -75,9 +75,11 @@ def second(
     needed: Sequence[bool],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """What `first` passes back to grad, query, key and value, where it is wanted. If gradients are recorded, these may
-    be differentiated again, any number of times: PyTorch's fused kernels have no such derivatives, its plain operators
-    have."""
+    """The gradients of `first` with respect to grad, query, key and value, where they are wanted.
+
+    They can be differentiated again any number of times. They come from PyTorch's plain operators, since its fused
+    kernels have no such derivatives.
+    """
     again = torch.is_grad_enabled()
     grouped: dict[str, Any] = {"enable_gqa": True} if enable_gqa else {}
     with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):

@@ -88,9 +88,8 @@ def _attention_backward(
     enable_gqa: bool,
     needed: Sequence[bool],
 ) -> tuple[Tensor, ...]:
-    """The gradients of query, key and value, laid out as `empty_like` of these; an empty tensor for one that is not
-    needed. Opaque to compilers, since PyTorch's kernels must not see an oversized batch, whose size may be found only
-    when the code runs."""
+    """As `_gradients.first`. Compilers do not look inside: the size of the batch may be known only at run time, and
+    PyTorch's kernels must not see an oversized one."""
     return _gradients.first(grad, query, key, value, bias, is_causal, scale, enable_gqa, needed)
 
 

@@ -13,7 +13,7 @@ import gridguard.torch as ours
 from gridguard import _aligned, _fallback
 
 attention = ours.scaled_dot_product_attention
-# Longer than what the kernels serve.
+# The kernels serve up to 128 queries.
 SIZES = (2, 3, 130, 8)
 
 
@@ -68,7 +68,7 @@ def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, handed_on, dtyp
 
 @pytest.mark.parametrize("sizes", [SIZES, (2, 3, 16, 8)])
 def test_the_backward_pass_is_given_aligned_tensors(on_cpu, handed_on, sizes):
-    """Of calls that the kernels serve, too, whose forward pass PyTorch runs again."""
+    """Also of calls that the kernels serve: PyTorch runs their forward pass again."""
     tensors = qkv(*sizes)
     weights = torch.randn(sizes)
     inputs = [tensor.requires_grad_() for tensor in tensors]
@@ -101,6 +101,29 @@ def test_views_are_copied_where_their_rows_are_not_aligned(on_cpu, handed_on, ki
     assert all(one is other for one, other in zip(given, tensors)) == (kind == "columns")
     assert kind == "columns" or all(map(reads_16_bytes, given))
     assert kind != "expanded" or all(one.stride(0) == 0 for one in given), "a copy of one item"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:There is a performance drop")
+def test_copies_of_expanded_tensors_have_the_derivatives_of_each_item(on_cpu):
+    """An expanded leaf has one gradient for each item, though its items share memory."""
+    for length in (16, 130):
+        sizes = (2, 3, length, 7)
+        tensors = [torch.randn(1, 3, length, 7).expand(sizes) for _ in range(3)]
+        weights = torch.randn(sizes)
+        found, theirs = (
+            (
+                torch.autograd.grad(function(*inputs), inputs, weights),
+                torch.func.vjp(function, *tensors)[1](weights),
+                torch.vmap(lambda *one: torch.func.vjp(function, *one)[1](weights))(*(t[None] for t in tensors)),
+            )
+            for function in (attention, PYTORCH)
+            for inputs in [[tensor.detach().requires_grad_() for tensor in tensors]]
+        )
+        torch.testing.assert_close(found, theirs)
+        compiled = torch.compile(attention, backend="aot_eager")
+        inputs = [tensor.detach().requires_grad_() for tensor in tensors]
+        found, theirs = (torch.autograd.grad(function(*inputs), inputs, weights) for function in (compiled, PYTORCH))
+        torch.testing.assert_close(found, theirs)
 
 
 @pytest.mark.parametrize(
