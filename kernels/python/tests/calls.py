@@ -7,11 +7,12 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PYTORCH = torch.nn.functional.scaled_dot_product_attention
 """Imported before anything is installed in its place."""
@@ -21,6 +22,19 @@ IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5)
 
 TOLERANCES = {torch.float16: 3e-3, torch.bfloat16: 2e-2, torch.float32: 2e-4, torch.float64: 1e-6}
 AUTOCAST = torch.bfloat16
+# How often each is drawn. Compiling takes a second.
+MODES = {
+    "plain": 30,
+    "grad": 12,
+    "no_grad": 8,
+    "inference": 8,
+    "autocast": 8,
+    "autocast grad": 6,
+    "second": 8,
+    "compiled": 2,
+    "compiled grad": 3,
+}
+NOT_ALIGNED = "not aligned"
 
 
 @dataclass
@@ -31,8 +45,26 @@ class Call:
     mask: Tensor | None
     options: dict[str, Any]
     mode: str
-    """`plain`, `grad`, `no_grad`, `inference` or `autocast`."""
+    """One of `MODES`: with `grad` also gradients are compared, with `second` also the gradients of these."""
     notes: list[str] = field(default_factory=list)
+    shift: int = 0
+    """How many elements after a multiple of 64 bytes the gradient of the output begins."""
+    backend: str = "aot_eager"
+    """What compiles the call in the modes that do."""
+
+    def is_aligned(self) -> bool:
+        """Whether PyTorch's kernels can read all tensors where they are."""
+        tensors = [*self.tensors, *([] if self.mask is None else [self.mask])]
+        return all(map(_is_aligned, tensors)) and _is_aligned(shifted(torch.empty(8, dtype=torch.float32), self.shift))
+
+    def aligned(self) -> Call:
+        """The same call, of copies in place of what PyTorch's kernels cannot read."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            return tensor if _is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+        mask = None if self.mask is None else copy(self.mask)
+        return replace(self, tensors=list(map(copy, self.tensors)), mask=mask, shift=0)
 
     def __str__(self) -> str:
         shapes = [(tuple(t.shape), t.stride(), t.dtype) for t in self.tensors]
@@ -86,8 +118,34 @@ def random_call(seed: int, device: str) -> Call:
     elif fault < 0.06 and mask is not None:
         mask = mask[..., : max(keys - 1, 0)]
         notes.append("mask is short")
-    mode = pick.choice(["plain"] * 4 + ["grad", "no_grad", "inference", "autocast"])
-    return Call(tensors, mask, options, mode, notes)
+    if pick.random() < 0.2:
+        elements = pick.choice([1, 2, 4, 8])
+        at = pick.choice([0, 1, 2, 3])
+        notes.append(f"tensor {at} begins {elements} elements later")
+        if at < 3:
+            tensors[at] = shifted(tensors[at], elements)
+        elif mask is not None:
+            mask = shifted(mask, elements)
+    [mode] = pick.choices(list(MODES), list(MODES.values()))
+    shift = pick.choice([0, 0, 0, 1, 2, 4]) if "compiled" not in mode else 0
+    backend = "inductor" if device == "cuda" and pick.random() < 0.2 else "aot_eager"
+    return Call(tensors, mask, options, mode, notes, shift, backend)
+
+
+def shifted(tensor: Tensor, elements: int) -> Tensor:
+    """The numbers of a tensor, in memory that begins some elements after a multiple of 64 bytes."""
+    if elements == 0:
+        return tensor
+    memory = torch.empty(tensor.numel() + elements, dtype=tensor.dtype, device=tensor.device)
+    return memory[elements:].view(tensor.shape).copy_(tensor)
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        # PyTorch's fused kernels do not take it.
+        return True
+    steps = [0] if tensor.is_contiguous() else [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1][:-1]
+    return all(at % 16 == 0 for at in (tensor.data_ptr(), *(step * tensor.element_size() for step in steps)))
 
 
 def own_calls(device: str) -> Iterator[Call]:
@@ -113,7 +171,7 @@ def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
     wrong, kinds = [], Counter[str]()
     for call in own_calls(device):
         torch.manual_seed(0)
-        theirs = outcome(call, PYTORCH)
+        theirs = reference(call)
         torch.manual_seed(0)
         if call.options.get("dropout_p"):
             kinds["compared with the same seed"] += 1
@@ -130,38 +188,69 @@ def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
 
 
 def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The output of a call, and in mode `grad` the gradients of the tensors. If `dtype` is given, they are computed in
-    it, from the numbers that autocast would round the inputs to."""
+    """The output of a call, and its first and second gradients, as the mode says. If `dtype` is given, they are computed
+    in it, from the numbers that autocast would round the inputs to."""
 
     def cast(tensor: Tensor) -> Tensor:
         if dtype is None or not tensor.is_floating_point():
             return tensor
-        if call.mode == "autocast" and tensor.dtype != torch.float64:
+        if "autocast" in call.mode and tensor.dtype != torch.float64:
             tensor = tensor.to(AUTOCAST)
         return tensor.to(dtype)
 
     tensors = [cast(tensor) for tensor in call.tensors]
     mask = None if call.mask is None else cast(call.mask)
     device = tensors[0].device.type
-    if call.mode in ("grad", "no_grad"):
+    differentiated = "grad" in call.mode or call.mode == "second"
+    if differentiated:
         tensors = [t.detach().requires_grad_() for t in tensors]
+    inputs = _joined(tensors) if call.mode == "second" else tensors
     contexts = {
         "no_grad": torch.no_grad(),
         "inference": torch.inference_mode(),
         "autocast": torch.autocast(device, AUTOCAST, enabled=dtype is None),
     }
-    with contexts.get(call.mode, contextlib.nullcontext()):
-        out = function(*tensors, mask, **call.options)
-    if call.mode != "grad":
+    if call.mode.startswith("compiled") and function is not PYTORCH:
+        function = _compiled(function, call.backend)
+    with contexts.get(call.mode.removesuffix(" grad"), contextlib.nullcontext()):
+        out = function(*inputs, mask, **call.options)
+    if not differentiated or call.mode == "no_grad":
         return [out]
-    weights = torch.linspace(-1, 1, out.shape[-1], device=out.device, dtype=torch.float32).to(out.dtype)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), tensors)]
+    grad = torch.linspace(-1, 1, out.shape[-1], device=out.device, dtype=torch.float32).to(out.dtype).expand(out.shape)
+    grad = shifted(grad.contiguous(), call.shift)
+    first = torch.autograd.grad(out, tensors, grad, create_graph=call.mode == "second")
+    second = torch.autograd.grad(sum(one.sum() for one in first), tensors) if call.mode == "second" else []
+    return [out.detach(), *(one.detach() for one in first), *second]
+
+
+def _joined(tensors: list[Tensor]) -> list[Tensor]:
+    """Query, key and value that depend on one another, as in self-attention, where their sizes allow it."""
+    query, key, value = tensors
+    if key.shape == query.shape and key.dtype == query.dtype:
+        key = key + query * 0.5
+    if value.shape == key.shape and value.dtype == key.dtype:
+        value = value - key * 0.5
+    return [query, key, value]
+
+
+def _compiled(function: Any, backend: str) -> Any:
+    torch.compiler.reset()
+    return torch.compile(lambda *arguments, **options: function(*arguments, **options), backend=backend)
+
+
+def reference(call: Call) -> list[Tensor] | Exception:
+    """What PyTorch returns or raises for a call, from copies where its kernels cannot read the tensors: from those
+    themselves it computes wrong numbers."""
+    return outcome(call.aligned(), PYTORCH)
 
 
 def outcome(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor] | Exception:
     """What `run` returns or raises."""
+    # PyTorch's fused kernels have no second derivatives, and exist in double precision on the CPU.
+    is_exact = dtype is not None and call.mode == "second"
     try:
-        return run(call, function, dtype)
+        with sdpa_kernel(SDPBackend.MATH) if is_exact else contextlib.nullcontext():
+            return run(call, function, dtype)
     except Exception as error:
         # Its traceback would keep the tensors.
         return error.with_traceback(None)
@@ -180,31 +269,39 @@ BOTH_RAISE = "both raise"
 SERVED_REFUSED = "computed where PyTorch refuses the layout"
 # What PyTorch says of layouts that its own function made of valid masks and slices.
 REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous", "no kernel found to launch")
+SERVED_DERIVATIVE = "computed where PyTorch has no second derivative"
+NO_DERIVATIVE = "is not implemented"
 NOT_EXACT = "not compared: PyTorch raises in double precision"
 
 
 def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) -> Comparison:
-    """A call by `function`, beside what PyTorch returned or raised for it (None: its process ended) and returns in
-    double precision. PyTorch itself is not called again for it, since a call that failed once may end the process."""
+    """A call by `function`, beside its `reference` (None: the process ended) and what PyTorch returns in double
+    precision. PyTorch itself is not called again for it, since a call that failed once may end the process."""
     if isinstance(theirs, Exception):
         ours = outcome(call, function)
-        if type(ours) is type(theirs):
+        # Compilers raise errors of their own.
+        if type(ours) is type(theirs) or (isinstance(ours, Exception) and call.mode.startswith("compiled")):
             return Comparison(BOTH_RAISE)
-        if isinstance(ours, Exception) or not any(text in str(theirs) for text in REFUSED_LAYOUTS):
+        kind = SERVED_REFUSED
+        if call.mode == "second" and NO_DERIVATIVE in str(theirs):
+            kind = SERVED_DERIVATIVE
+        elif isinstance(ours, Exception) or not any(text in str(theirs) for text in REFUSED_LAYOUTS):
             result = repr(ours) if isinstance(ours, Exception) else "no error"
             return Comparison(BOTH_RAISE, f"{result} instead of {theirs!r}")
-        return Comparison(SERVED_REFUSED, _difference(ours, outcome(call, PYTORCH, torch.float64), None))
+        if isinstance(ours, Exception):
+            return Comparison(kind, repr(ours))
+        return Comparison(kind, _difference(call, ours, outcome(call, PYTORCH, torch.float64), None))
     exact = outcome(call, PYTORCH, torch.float64)
     ours = outcome(call, function)
     if isinstance(ours, Exception):
         if theirs is None and type(ours) is type(exact):
             return Comparison(BOTH_RAISE)
         return Comparison(COMPARED, repr(ours))
-    return Comparison(NOT_EXACT if isinstance(exact, Exception) else COMPARED, _difference(ours, exact, theirs))
+    return Comparison(NOT_EXACT if isinstance(exact, Exception) else COMPARED, _difference(call, ours, exact, theirs))
 
 
 def _difference(
-    found: list[Tensor], exact: list[Tensor] | Exception, theirs: list[Tensor] | None
+    call: Call, found: list[Tensor], exact: list[Tensor] | Exception, theirs: list[Tensor] | None
 ) -> str | None:
     """What is wrong with results, where they are known in double precision, or by PyTorch, or both."""
     known = [results for results in (theirs, exact) if isinstance(results, list)]
@@ -220,7 +317,9 @@ def _difference(
         theirs_at = true if theirs is None else theirs[at].double()
         # Where PyTorch itself gives NaN in one precision and a number in the other, either is right.
         target = torch.where(true.isnan(), theirs_at, true)
-        tolerance = TOLERANCES[ours.dtype] * (1 if at == 0 else 4)
+        dtype = AUTOCAST if "autocast" in call.mode and ours.dtype != torch.float64 else ours.dtype
+        # The output, three gradients, and three of these.
+        tolerance = TOLERANCES[dtype] * (1 if at == 0 else 4 if at <= 3 else 16)
         allowed = tolerance * (1 + target.nan_to_num().abs().amax() if target.numel() else 1)
         # Where PyTorch rounds worse, as in its gradients, its own error is allowed.
         allowed = torch.maximum(allowed + torch.zeros_like(target), 2 * (theirs_at - target).abs().nan_to_num())

@@ -1,7 +1,7 @@
 """Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, PyTorch's
 layers, graphs, compiled code, autocast, threads, and timing. Prints what it finds and fails if anything is wrong.
 
-    python gpu.py [--calls 5000] [--seconds 240] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
+    python gpu.py [--calls 5000] [--seconds 500] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
 
 `--native` is what our bench wrote for 15360x5x16x64 in the same session (`GRIDGUARD_BENCH_JSON`); without CHECKs all
 of them run.
@@ -10,19 +10,23 @@ of them run.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import itertools
 import json
+import multiprocessing
 import statistics
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gpu_calls
 import torch
-from calls import PYTORCH, compare_own
+from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, compare_own, shifted
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -32,6 +36,8 @@ attention = ours.scaled_dot_product_attention
 MOTIVATING = (15_360, 5, 16, 64)
 # Items at either end that are compared with double precision.
 CHECKED = 32
+TYPES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 2e-3}
+"""The errors that gradients may have."""
 # Of launches back to back.
 SAMPLE_US = 40_000
 
@@ -42,7 +48,7 @@ figures: dict[str, Any] = {}
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--calls", type=int, default=5000)
-    cli.add_argument("--seconds", type=float, default=240.0, help="the most for random calls")
+    cli.add_argument("--seconds", type=float, default=500.0, help="the most for random calls")
     cli.add_argument("--workers", type=int, default=8)
     cli.add_argument("--native", type=Path)
     cli.add_argument("--results", type=Path)
@@ -54,7 +60,10 @@ def main() -> int:
         timing,
         random_calls,
         own_inputs,
+        misaligned,
+        second_derivatives,
         large_batches,
+        large_training,
         layers,
         graphs,
         compiled,
@@ -85,14 +94,20 @@ def main() -> int:
 
 def random_calls(options: argparse.Namespace) -> None:
     """Every call is counted by how it was compared, also those that end PyTorch's process."""
-    wrong, kinds, taken = gpu_calls.check(options.calls, options.workers, options.seconds)
-    figures["random calls"] = {"kinds": dict(kinds), "wrong": wrong, "paths": dict(taken)}
-    print(f"  {kinds.total()} of {options.calls} calls, {len(wrong)} wrong, {dict(kinds)}, {dict(taken)}")
-    assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
-    assert kinds.total() == options.calls, "time ran out"
-    assert taken["served"] > options.calls // 4, "few calls are served"
-    wanted = {"copied", "strides", "shape", "scale", "length", "dtype", "dropout", "mask"}
-    assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
+    found = gpu_calls.check(options.calls, options.workers, options.seconds)
+    kinds, labels, paths = dict(found.kinds), dict(found.labels), dict(found.paths)
+    figures["random calls"] = {"kinds": kinds, "labels": labels, "wrong": found.wrong, "paths": paths}
+    total = found.kinds.total()
+    print(f"  {total} of {options.calls} calls, {len(found.wrong)} wrong, {kinds}, {labels}, {paths}")
+    assert not found.wrong, f"{len(found.wrong)} calls\n" + "\n".join(found.wrong[:20])
+    assert total == options.calls, "time ran out"
+    assert found.paths["served"] > options.calls // 4, "few calls are served"
+    if options.calls < 1000:
+        return
+    wanted = {"copied", "aligned", "strides", "shape", "scale", "length", "dtype", "dropout", "mask"}
+    assert wanted <= paths.keys(), wanted - paths.keys()
+    assert MODES.keys() | {NOT_ALIGNED} <= labels.keys(), labels
+    assert found.labels[NOT_ALIGNED] > options.calls // 10 and found.kinds[SERVED_DERIVATIVE] > options.calls // 200
 
 
 def own_inputs(options: argparse.Namespace) -> None:
@@ -123,6 +138,88 @@ def large_batches(options: argparse.Namespace) -> None:
         for part in (slice(CHECKED), slice(items - CHECKED, items), slice(65_530, 65_540)):
             close(out[part], PYTORCH(*(t[part].double() for t in (query, key, value))), f"{items} items")
         del query, key, value, out
+
+
+def misaligned(options: argparse.Namespace) -> None:
+    """Tensors at odd elements: by ours, served and not, and by PyTorch alone, in processes that it may end."""
+    for length, dtype, elements, at in itertools.product((16, 160), TYPES, (1, 2, 4, 8), range(4)):
+        tensors = qkv(2, 4, length, 64, dtype=dtype)
+        weights = torch.randn_like(tensors[0])
+        exact = [tensor.double().requires_grad_() for tensor in tensors]
+        expected = PYTORCH(*exact)
+        expected = [expected.detach(), *torch.autograd.grad(expected, exact, weights.double())]
+        if at < 3:
+            tensors[at] = shifted(tensors[at], elements)
+        else:
+            weights = shifted(weights, elements)
+        inputs = [tensor.requires_grad_() for tensor in tensors]
+        out = attention(*inputs)
+        for found, true in zip([out.detach(), *torch.autograd.grad(out, inputs, weights)], expected):
+            close(found, true, f"{length} {dtype} tensor {at} at {elements} elements", TYPES[dtype])
+    alone = figures["PyTorch alone, not aligned"] = {}
+    context = multiprocessing.get_context("spawn")
+    for backend, dtype in itertools.product(("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"), TYPES):
+        for elements in (1, 8):
+            # A process of its own each, which a fault makes useless.
+            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+                try:
+                    found = pool.submit(pytorch_alone, backend, dtype, elements).result()
+                except concurrent.futures.process.BrokenProcessPool:
+                    found = "ends the process"
+            alone[f"{backend} {dtype} {elements}"] = found
+            print(f"  PyTorch alone, {backend}, {dtype}, {elements} elements: {found}", flush=True)
+
+
+def pytorch_alone(backend: str, dtype: torch.dtype, elements: int) -> str:
+    """The largest error of PyTorch where the query begins some elements later, or what it raises."""
+    tensors = qkv(2, 4, 16, 64, dtype=dtype)
+    exact = PYTORCH(*(tensor.double() for tensor in tensors))
+    tensors[0] = shifted(tensors[0], elements)
+    try:
+        with sdpa_kernel(getattr(SDPBackend, backend)), warnings.catch_warnings(action="ignore"):
+            return f"off by {(PYTORCH(*tensors).double() - exact).abs().max().item():.2g}"
+    except RuntimeError as error:
+        return str(error).split("\n")[0]
+
+
+def second_derivatives(options: argparse.Namespace) -> None:
+    """Attention of a tensor to itself, differentiated three times."""
+    x = torch.randn(64, 5, 16, 64, device="cuda") / 4
+
+    def derivatives(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        x = x.detach().requires_grad_()
+        found = [function(x, x.sin(), x * x.cos())]
+        for order in range(3):
+            found += torch.autograd.grad(found[-1].square().sum(), x, create_graph=order < 2)
+        return [one.detach() for one in found]
+
+    before = ours.stats().served
+    found = derivatives(attention, x)
+    assert ours.stats().served == before + 1
+    # In double precision PyTorch has no fused kernels.
+    for order, (one, true) in enumerate(zip(found, derivatives(PYTORCH, x.double()))):
+        close(one, true, f"derivative {order}", 2e-3)
+
+
+def large_training(options: argparse.Namespace) -> None:
+    """Forward and backward of batches that PyTorch's kernels refuse, compiled and not, and of more than four axes."""
+    sizes = [(70_000, 2, 16, 32), (70_000, 2, 130, 32), (70_000, 16, 168), (1, 70_000, 2, 16, 168), (2, 70_000, 140, 8)]
+    for shape, dtype, mode in itertools.product(sizes, (torch.float16, torch.float32), ("eager", "static", "dynamic")):
+        torch.compiler.reset()
+        function = attention if mode == "eager" else torch.compile(attention, dynamic=mode == "dynamic", fullgraph=True)
+        tensors = [tensor.requires_grad_() for tensor in qkv(*shape, dtype=dtype)]
+        out = function(*tensors)
+        weights = torch.randn_like(out)
+        found = [out.detach(), *torch.autograd.grad(out, tensors, weights)]
+        # The axis of the large size, at its ends and where slices may end.
+        axis, size = shape.index(70_000), 70_000
+        for begin in (0, 34_990, 65_530, size - 10):
+            part = [tensor.detach().narrow(axis, begin, 10).double().requires_grad_() for tensor in tensors]
+            true = PYTORCH(*part)
+            true = [true.detach(), *torch.autograd.grad(true, part, weights.narrow(axis, begin, 10).double())]
+            for one, exact in zip(found, true):
+                close(one.narrow(axis, begin, 10), exact, f"{shape} {dtype} {mode} from {begin}", TYPES[dtype])
+        del tensors, out, weights, found
 
 
 def layers(options: argparse.Namespace) -> None:

@@ -7,8 +7,8 @@ write lines of JSON.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
+import dataclasses
 import faulthandler
 import json
 import logging
@@ -16,11 +16,12 @@ import multiprocessing
 import os
 import tempfile
 import time
+from collections import Counter as Counts
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from calls import PYTORCH, compare, outcome, random_call
+from calls import NOT_ALIGNED, Call, compare, random_call, reference
 
 import gridguard.torch as ours
 
@@ -36,61 +37,71 @@ ALONE_PYTORCH = "PyTorch ends the process, also called by ours"
 ALONE_BACKWARD = "PyTorch ends the process in its backward pass"
 
 
+@dataclasses.dataclass
+class Found:
+    """What was found of some calls."""
+
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    kinds: Counts = dataclasses.field(default_factory=Counts)
+    """How many were compared in which way."""
+    labels: Counts = dataclasses.field(default_factory=Counts)
+    """How many of these were of which mode, and not aligned, except those that ended their process."""
+    paths: Counts = dataclasses.field(default_factory=Counts)
+    """How many took which path."""
+
+
 def check(
     calls: int, workers: int, seconds: float, device: str = "cuda", initializer: Callable[[], None] | None = None
-) -> tuple[list[str], collections.Counter, collections.Counter]:
-    """The calls that are wrong, how many were compared in which way, and how many took which path. Each worker begins
-    with `initializer`."""
-    wrong: list[str] = []
-    kinds: collections.Counter[str] = collections.Counter()
-    taken: collections.Counter[str] = collections.Counter()
+) -> Found:
+    """What is found of random calls. Each worker begins with `initializer`."""
+    found = Found()
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, context, initializer) as pool:
         end = time.time() + seconds
         parts = [pool.submit(_in_processes, range(first, calls, workers), end, device) for first in range(workers)]
         for part in concurrent.futures.as_completed(parts):
-            some_wrong, some_kinds, some_taken = part.result()
-            wrong += some_wrong
-            kinds.update(some_kinds)
-            taken.update(some_taken)
-    return wrong, kinds, taken
+            some = part.result()
+            found.wrong += some.wrong
+            found.kinds.update(some.kinds)
+            found.labels.update(some.labels)
+            found.paths.update(some.paths)
+    return found
 
 
-def _in_processes(
-    seeds: range, deadline: float, device: str
-) -> tuple[list[str], collections.Counter, collections.Counter]:
+def _in_processes(seeds: range, deadline: float, device: str) -> Found:
     """As `check`. After a call that ends its process, that call runs alone, and the next process continues."""
-    wrong: list[str] = []
-    kinds: collections.Counter[str] = collections.Counter()
-    taken: collections.Counter[str] = collections.Counter()
+    found = Found()
 
-    def found(seed: int, kind: str, what: str | None, call: str) -> None:
-        kinds[kind] += 1
+    def add(seed: int, kind: str, what: str | None, call: str) -> None:
+        found.kinds[kind] += 1
         if what is not None:
-            wrong.append(f"{seed}: {what}: {call}")
+            found.wrong.append(f"{seed}: {what}: {call}")
             # At once, in case that this check is ended.
-            print(f"  WRONG {wrong[-1]}", flush=True)
+            print(f"  WRONG {found.wrong[-1]}", flush=True)
 
     for _ in range(MOST_ENDED):
         timeout = max(0.0, deadline - time.time()) + ALONE_SECONDS
         code, lines, errors = _child(_seeds, seeds, deadline, device, timeout=timeout)
         for line in lines:
             if "kind" in line:
-                found(line["seed"], line["kind"], line["wrong"], line["call"])
-        taken.update(next((line["paths"] for line in reversed(lines) if "paths" in line), {}))
+                add(line["seed"], line["kind"], line["wrong"], line["call"])
+                found.labels.update(line["labels"])
+        found.paths.update(next((line["paths"] for line in reversed(lines) if "paths" in line), {}))
         if code == 0:
-            return wrong, kinds, taken
+            return found
         last = next((line for line in reversed(lines) if "stage" in line), None)
         if last is None:
-            return [*wrong, f"exit {code} before the first call: {errors[-1500:]}"], kinds, taken
+            found.wrong.append(f"exit {code} before the first call: {errors[-1500:]}")
+            return found
         seed, stage, call = last["seed"], last["stage"], last["call"]
         print(f"  exit {code} at {seed}, stage {stage}: {call}", flush=True)
         if stage == "PyTorch" or last["error"] is not None:
-            found(seed, *_alone(seed, last["error"], device), call)
+            add(seed, *_alone(seed, last["error"], device), call)
         else:
-            found(seed, f"exit {code}", errors[-1500:], call)
+            add(seed, f"exit {code}", errors[-1500:], call)
         seeds = seeds[seeds.index(seed) + 1 :]
-    return [*wrong, f"{MOST_ENDED} processes ended, and {len(seeds)} calls are left"], kinds, taken
+    found.wrong.append(f"{MOST_ENDED} processes ended, and {len(seeds)} calls are left")
+    return found
 
 
 def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
@@ -154,7 +165,7 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         call = random_call(seed, device)
         about = {"seed": seed, "call": str(call)}
         _write(**about, stage="PyTorch", error=None)
-        theirs = outcome(call, PYTORCH)
+        theirs = reference(call)
         # A fault on the device shows here, and in every call after it.
         _synchronize(device)
         error = type(theirs).__name__ if isinstance(theirs, Exception) else None
@@ -162,7 +173,13 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         comparison = compare(call, ours.scaled_dot_product_attention, theirs)
         _synchronize(device)
         stats = ours.stats()
-        _write(**about, kind=comparison.kind, wrong=comparison.wrong, paths={**stats.pytorch, "served": stats.served, "copied": stats.copied})
+        paths = {**stats.pytorch, "served": stats.served, "copied": stats.copied, "aligned": stats.aligned}
+        _write(**about, kind=comparison.kind, wrong=comparison.wrong, labels=labels(call), paths=paths)
+
+
+def labels(call: Call) -> list[str]:
+    """What a call is counted as, besides how it was compared."""
+    return [call.mode, *([] if call.is_aligned() else [NOT_ALIGNED])]
 
 
 def _one_alone(seed: int, device: str) -> None:

@@ -8,7 +8,7 @@ import calls
 import gpu_calls
 import pytest
 import torch
-from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_REFUSED, Call, Comparison, compare
+from calls import BOTH_RAISE, COMPARED, NOT_ALIGNED, NOT_EXACT, PYTORCH, SERVED_DERIVATIVE, SERVED_REFUSED, Call, Comparison, compare, random_call, reference
 from gridguard import _fallback
 
 REFUSALS = ("query is not correctly aligned (strideM)", "cutlassF: no kernel found to launch!")
@@ -61,6 +61,57 @@ def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result
     assert compare(call(dropout_p=2.0), PYTORCH, None) == Comparison(BOTH_RAISE)
 
 
+def test_pytorch_is_given_copies_of_what_its_kernels_cannot_read():
+    one = call("grad")
+    assert one.is_aligned() and all(a is b for a, b in zip(one.aligned().tensors, one.tensors))
+    odd = [calls.shifted(one.tensors[0], 1), one.tensors[1][..., 1:], one.tensors[2]]
+    one.tensors, one.shift = odd, 2
+    assert not one.is_aligned() and one.aligned().is_aligned()
+    assert [a is b for a, b in zip(one.aligned().tensors, odd)] == [False, False, True]
+    assert all(torch.equal(a, b) for a, b in zip(one.aligned().tensors, odd))
+
+
+def test_second_derivatives_are_compared_with_double_precision():
+    one = call("second")
+    refusal = reference(one)
+    assert isinstance(refusal, RuntimeError) and calls.NO_DERIVATIVE in str(refusal)
+    assert compare(one, PYTORCH, refusal) == Comparison(BOTH_RAISE)
+    math = torch._scaled_dot_product_attention_math
+    assert compare(one, lambda *inputs: math(*inputs)[0], refusal) == Comparison(SERVED_DERIVATIVE)
+    # The second derivative alone is wrong.
+    tripled = compare(one, lambda query, *inputs: math(Tripled.apply(query), *inputs)[0], refusal)
+    assert tripled.kind == SERVED_DERIVATIVE and "off by" in tripled.wrong and "result 4" in tripled.wrong
+
+
+class Tripled(torch.autograd.Function):
+    """Its gradient is right, and the gradient of that is three times too large."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + 2 * (grad - grad.detach())
+
+
+def test_random_calls_are_of_every_mode():
+    drawn = [random_call(seed, "cpu") for seed in range(300)]
+    assert {one.mode for one in drawn} == set(calls.MODES)
+    assert 40 < sum(not one.is_aligned() for one in drawn) < 200
+
+
+def test_compiled_calls_are_compiled_unless_pytorch_runs_them():
+    compiling = []
+
+    def function(*arguments):
+        compiling.append(torch.compiler.is_compiling())
+        return PYTORCH(*arguments)
+
+    assert compare(call("compiled grad"), function, reference(call("compiled grad"))).kind == COMPARED
+    assert compiling == [True]
+
+
 def crashing():
     """Makes PyTorch end the process at masks of one column, and when it fails a second time."""
     pytorch, failed = calls.PYTORCH, []
@@ -78,13 +129,15 @@ def crashing():
             failed.append(True)
             raise
 
-    calls.PYTORCH = gpu_calls.PYTORCH = _fallback.pytorch = function
+    calls.PYTORCH = _fallback.pytorch = function
 
 
 def test_every_call_is_counted_also_those_that_end_the_process():
-    wrong, kinds, taken = gpu_calls.check(26, 2, 600.0, "cpu", crashing)
-    assert not wrong, wrong
-    assert kinds.total() == 26, kinds
-    assert kinds.keys() <= {COMPARED, BOTH_RAISE, gpu_calls.ALONE_RIGHT, gpu_calls.ALONE_PYTORCH}
-    assert kinds[gpu_calls.ALONE_RIGHT] and kinds[gpu_calls.ALONE_PYTORCH] and kinds[COMPARED] > 15, kinds
-    assert taken["device"] > 15, taken
+    found = gpu_calls.check(60, 2, 600.0, "cpu", crashing)
+    kinds = found.kinds
+    assert not found.wrong, found.wrong
+    assert kinds.total() == 60, kinds
+    assert kinds.keys() <= {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE, gpu_calls.ALONE_RIGHT, gpu_calls.ALONE_PYTORCH}
+    assert kinds[gpu_calls.ALONE_RIGHT] and kinds[gpu_calls.ALONE_PYTORCH] and kinds[COMPARED] > 30, kinds
+    assert found.paths["device"] > 30, found.paths
+    assert found.labels.keys() >= {"plain", "grad", "autocast", "second", NOT_ALIGNED}, found.labels
