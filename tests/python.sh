@@ -18,7 +18,7 @@ trap 'rm --recursive "$packages"' EXIT
 MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-pip-version-check \
     --target "$packages" './kernels/python[test]'
 export PYTHONPATH=$packages
-tests=(kernels/python/tests/test_documents.py kernels/python/tests/test_launch.py kernels/python/tests/test_tuning.py)
+tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
     tests+=(kernels/python/tests/test_{torch,dispatch,install,gpu_calls,block}.py)
 else

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gridguard import _attention, _counts, _fallback, _launch, _native
+from gridguard import _arguments, _attention, _counts, _fallback, _launch, _native
 
 _DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 _EPSILON = 1e-5
@@ -22,32 +22,34 @@ _IGNORED = {"timestep", "class_labels", "added_cond_kwargs"}
 _ATTENTION = {"residual_connection": False, "rescale_output_factor": 1.0, "scale_qk": True}
 
 
-def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: int | None = None) -> Tensor:
+def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _arguments.Bytes | None = None) -> Tensor:
     """As `block(hidden_states)`, for a `BasicTransformerBlock` of diffusers in temporal position.
 
     `hidden_states` are `[batch * height * width, frames, channels]`. The kernels read the module's weights where
     they are, and copy only those of queries, keys and values, side by side, for each call. What they do not serve
     runs in the module, and `gridguard.torch.stats` says why.
 
-    `memory_budget` is the most bytes of scratch beside the output; without one the batch runs as a whole, and
-    in smaller parts where memory is short.
+    `memory_budget` is the most bytes of scratch beside the output, as a whole number or a text such as "2GiB". Without
+    one the batch runs as a whole, and in smaller parts where memory is short.
 
-    Raises GridguardError if a launch fails, or the smallest part exceeds the budget.
+    Raises GridguardError if a launch fails, or the smallest part exceeds the budget, and TypeError or ValueError for a
+    budget that is no positive number of bytes.
     """
-    return _forward(type(block).forward, block, memory_budget, hidden_states)
+    return _forward(type(block).forward, block, _budget(memory_budget), hidden_states)
 
 
-def replace_motion_modules(model: nn.Module, memory_budget: int | None = None) -> int:
+def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | None = None) -> int:
     """Has the temporal transformer blocks of a model's motion modules run as `temporal_block`, and returns how many.
 
     These are the blocks in diffusers' `AnimateDiffTransformer3D` and `TransformerTemporalModel`, such as those of a
     `UNetMotionModel`. Weights, names and `state_dict` stay as they are. Blocks whose `forward` something else has
     replaced are left alone. A second call sets another budget.
 
-    Raises ImportError without diffusers, TypeError if `model` is not a module, and ValueError for a budget that is
-    not positive.
+    Raises ImportError without diffusers, TypeError if `model` is not a module, and TypeError or ValueError for a
+    budget that is no positive number of bytes.
     """
-    _check(model, memory_budget)
+    _check(model)
+    budget = _budget(memory_budget)
     containers = _containers()
     count = 0
     for container in model.modules():
@@ -55,25 +57,28 @@ def replace_motion_modules(model: nn.Module, memory_budget: int | None = None) -
             continue
         for block in container.transformer_blocks:
             if type(block) is _classes()["block"] and ("forward" not in block.__dict__ or _is_replaced(block)):
-                block.forward = functools.partial(_forward, type(block).forward, block, memory_budget)
+                block.forward = functools.partial(_forward, type(block).forward, block, budget)
                 count += 1
     return count
 
 
 def restore_motion_modules(model: nn.Module) -> int:
     """Has the blocks that `replace_motion_modules` replaced run as before, and returns how many."""
-    _check(model, None)
+    _check(model)
     replaced = [module for module in model.modules() if _is_replaced(module)]
     for module in replaced:
-        del module.forward
+        # Another thread may have restored it meanwhile.
+        module.__dict__.pop("forward", None)
     return len(replaced)
 
 
-def _check(model: nn.Module, memory_budget: int | None) -> None:
+def _check(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a module, such as a pipeline's unet, not {type(model).__name__}")
-    if memory_budget is not None and memory_budget <= 0:
-        raise ValueError(f"a memory budget of {memory_budget} bytes is not positive")
+
+
+def _budget(memory_budget: _arguments.Bytes | None) -> int | None:
+    return None if memory_budget is None else _arguments.size_in_bytes("memory_budget", memory_budget, 1)
 
 
 def _is_replaced(module: nn.Module) -> bool:

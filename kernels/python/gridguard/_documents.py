@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from gridguard import _native
+from gridguard._arguments import Bytes, Number, seconds, size_in_bytes, whole
 
-Size = int | tuple[int] | tuple[int, int] | tuple[int, int, int]
-"""Blocks or threads along x, y and z; those that are not given are 1."""
+Size = Number | Sequence[Number]
+"""Blocks or threads along x, y and z, up to three numbers; those that are not given are 1."""
 
 T = TypeVar("T")
 
@@ -192,13 +194,13 @@ class Report:
         return all(one.level in ("good", "warning") for one in self.findings)
 
 
-def limits(gpu: str | None = None, *, device: int | None = None) -> DeviceLimits:
+def limits(gpu: str | None = None, *, device: Number | None = None) -> DeviceLimits:
     """The limits of a GPU of the catalogue by name or alias (`h200`, `sm_86`; by default `any`), or of a
     device of this machine by ordinal.
 
     Raises ValueError for an unknown name, GridguardError where there is no such device.
     """
-    return _built(DeviceLimits, json.loads(_native.limits(gpu, device)))
+    return _built(DeviceLimits, json.loads(_native.limits(gpu, _ordinal(device))))
 
 
 def gpus() -> list[DeviceLimits]:
@@ -211,13 +213,13 @@ def check(
     block: Size,
     *,
     gpu: str | None = None,
-    device: int | None = None,
+    device: Number | None = None,
     batch: Batch | None = None,
-    dynamic_shared_bytes: int = 0,
+    dynamic_shared_bytes: Bytes = 0,
     cluster: Size | None = None,
     cooperative: bool = False,
     dependent: bool = False,
-    parameter_bytes: int = 0,
+    parameter_bytes: Bytes = 0,
     kernel: dict[str, Any] | None = None,
     opt_in: bool = True,
 ) -> Verdict:
@@ -227,22 +229,29 @@ def check(
     `gridguard check --requests` reads, such as `max_threads_per_block`. `opt_in` says whether the kernel opts
     in to large shared memory where it needs to.
 
-    Raises ValueError for sizes or names that are not a valid request, GridguardError where there is no such device.
+    Sizes are integers, also of NumPy, or floats without a fraction; sizes in bytes may be texts such as "48KiB".
+
+    Raises ValueError or TypeError for sizes or names that are not a valid request, GridguardError where there is no such
+    device.
     """
     request: dict[str, Any] = {
-        "grid": _size(grid),
-        "block": _size(block),
-        "dynamic_shared_bytes": dynamic_shared_bytes,
+        "grid": _size("grid", grid),
+        "block": _size("block", block),
+        "dynamic_shared_bytes": size_in_bytes("dynamic_shared_bytes", dynamic_shared_bytes),
         "cooperative": cooperative,
         "dependent": dependent,
-        "parameter_bytes": parameter_bytes,
-        "kernel": kernel or {},
+        "parameter_bytes": size_in_bytes("parameter_bytes", parameter_bytes),
+        "kernel": {name: _of_kernel(name, value) for name, value in (kernel or {}).items()},
     }
     if cluster is not None:
-        request["cluster"] = _size(cluster)
+        request["cluster"] = _size("cluster", cluster)
     if batch is not None:
-        request["batch"] = vars(batch)
-    verdict = json.loads(_native.check(json.dumps(request), gpu, device, opt_in))
+        request["batch"] = {
+            "axis": batch.axis,
+            "items": whole("batch.items", batch.items),
+            "blocks_per_item": whole("batch.blocks_per_item", batch.blocks_per_item),
+        }
+    verdict = json.loads(_native.check(json.dumps(request), gpu, _ordinal(device), opt_in))
     return Verdict(
         legality=verdict["verdict"],
         opts_in=verdict["opts_in"],
@@ -262,12 +271,12 @@ def plan(grid: Size, block: Size, batch: Batch | None = None, **options: Any) ->
     return verdict.plan
 
 
-def explain(text: str, *, gpu: str | None = None, device: int | None = None) -> Explanation:
+def explain(text: str, *, gpu: str | None = None, device: Number | None = None) -> Explanation:
     """What a CUDA error code, name or message means, or the failures in a whole log.
 
     A launch whose sizes the text states is checked against the GPU, if one is chosen as in `limits`.
     """
-    document, report, assumed = _native.explain(text, gpu, device)
+    document, report, assumed = _native.explain(text, gpu, _ordinal(device))
     explained = json.loads(document)
     return Explanation(
         lines=explained["lines"],
@@ -284,6 +293,7 @@ def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
     Runs the command `gridguard doctor`, which examines the driver in a process of its own; it is installed
     apart from this package. Raises GridguardError where it is missing or does not respond.
     """
+    limit = seconds("timeout", timeout)
     program = shutil.which(command)
     if program is None:
         raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
@@ -292,7 +302,7 @@ def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
             [program, "doctor", "--format", "json"],
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=limit,
             check=False,
         )
         findings = json.loads(ran.stdout)["findings"]
@@ -323,6 +333,26 @@ def _built(kind: type[T], document: dict[str, Any], **items: type) -> T:
     return kind(**values)
 
 
-def _size(size: Size) -> tuple[int, ...]:
-    sizes = (size,) if isinstance(size, int) else tuple(size)
+def _size(name: str, size: Size) -> tuple[int, ...]:
+    try:
+        given = (size,) if isinstance(size, str) else tuple(size)  # type: ignore[arg-type]
+    except TypeError:
+        given = (size,)
+    sizes = tuple(whole(name, one) for one in given)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{name} has {len(sizes)} numbers: pass one to three, along x, y and z")
     return sizes + (1,) * (3 - len(sizes))
+
+
+def _of_kernel(name: str, value: Any) -> Any:
+    """A number of a kernel's description; what is no number is for the native half to check."""
+    if isinstance(value, str) and "bytes" in name:
+        return size_in_bytes(f"kernel[{name!r}]", value)
+    is_number = hasattr(value, "__index__") or hasattr(value, "is_integer")
+    if is_number and not isinstance(value, bool):
+        return whole(f"kernel[{name!r}]", value)
+    return value
+
+
+def _ordinal(device: Number | None) -> int | None:
+    return None if device is None else whole("device", device)

@@ -22,6 +22,9 @@ class GridguardError(RuntimeError):
 class UnavailableError(GridguardError):
     """The kernels cannot run on this machine: nothing was launched."""
 
+def parse_bytes(text: str) -> int:
+    """A number of bytes as the command reads it. Raises ValueError."""
+
 def limits(gpu: str | None, device: int | None) -> str: ...
 def gpus() -> str: ...
 def check(request: str, gpu: str | None, device: int | None, opt_in: bool) -> str: ...

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gridguard import _native
+from gridguard import _arguments, _native
 
 _KERNEL = "temporal_attention"
 
@@ -85,7 +85,9 @@ def tuning() -> Tuning:
     return Tuning(tuple(profiles), tuple(choices), _native.misses())
 
 
-def tune(command: str = "gridguard", *, device: int | None = None, time_limit: float | None = None) -> Tuned:
+def tune(
+    command: str = "gridguard", *, device: _arguments.Number | None = None, time_limit: float | None = None
+) -> Tuned:
     """Measures the fastest launches for the shapes of attention that this program called and the profiles lack, and
     writes them to the user's profile, which its later calls, and those of other programs, use.
 
@@ -94,7 +96,10 @@ def tune(command: str = "gridguard", *, device: int | None = None, time_limit: f
     `time_limit` seconds it begins no more shapes. Launches in CUDA graphs stay as they were captured.
 
     Raises GridguardError where the command is missing or fails; the shapes are then in the file that the error names.
+    Raises TypeError or ValueError for a device that is no ordinal, or a time that is not positive.
     """
+    device = None if device is None else _arguments.whole("device", device)
+    time_limit = None if time_limit is None else _arguments.seconds("time_limit", time_limit)
     if _native.misses() == 0:
         return Tuned((), 0, 0, 0, ())
     program = shutil.which(command)

@@ -58,6 +58,12 @@ pub(crate) fn explain(
     Ok((json(&explained)?, explained.to_string(), assumed.map(|failure| failure.to_string())))
 }
 
+/// A number of bytes such as `100`, `100KiB` or `2Gi`, as the command reads it.
+#[pyfunction]
+pub(crate) fn parse_bytes(text: &str) -> PyResult<u64> {
+    parse_size::parse_size(text).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 fn limits_of(gpu: Option<&str>, device: Option<usize>) -> PyResult<Arc<DeviceLimits>> {
     match (gpu, device) {
         (Some(_), Some(_)) => Err(PyValueError::new_err("give a GPU or a device, not both")),

@@ -26,6 +26,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(documents::limits, module)?)?;
     module.add_function(wrap_pyfunction!(documents::gpus, module)?)?;
+    module.add_function(wrap_pyfunction!(documents::parse_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(documents::check, module)?)?;
     module.add_function(wrap_pyfunction!(documents::explain, module)?)?;
     module.add_class::<attention::Attention>()?;

@@ -357,8 +357,11 @@ def test_compiled_code_runs_the_module(on_host, backend):
 def test_wrong_arguments_are_typed_errors():
     with pytest.raises(TypeError, match="unet"):
         ours.replace_motion_modules(object())
-    with pytest.raises(ValueError, match="not positive"):
-        ours.replace_motion_modules(nn.Linear(2, 2), 0)
+    for budget in (0, -1, 0.5, "many", True, [1]):
+        with pytest.raises((TypeError, ValueError), match='^memory_budget is .*: pass .* a text such as "2GiB"'):
+            ours.replace_motion_modules(nn.Linear(2, 2), budget)
+        with pytest.raises((TypeError, ValueError), match='^memory_budget is .*: pass .* a text such as "2GiB"'):
+            ours.temporal_block(block(), x(), budget)
     assert ours.replace_motion_modules(nn.Linear(2, 2)) == 0
 
 
@@ -472,8 +475,8 @@ def test_a_run_that_fails_is_an_error_and_no_fallback(on_host, monkeypatch):
 def test_a_budget_that_is_too_small_is_an_error(on_host):
     with pytest.raises(GridguardError, match="smallest"):
         ours.temporal_block(block(), x(), memory_budget=100)
-    found = ours.temporal_block(block(), x(), memory_budget=40_000)
-    assert found.shape == (5, FRAMES, CHANNELS)
+    for budget in (40_000, 40_000.0, torch.tensor(40_000), "40000", "40kB", "39.0625 KiB"):
+        assert ours.temporal_block(block(), x(), budget).shape == (5, FRAMES, CHANNELS)
 
 
 def test_the_blocks_of_gpu_checks_are_served_without_diffusers():
