@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from gridguard import _launch
+from gridguard import _launch, _pytorch
 from gridguard._counts import count_aligned
 
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -23,7 +23,7 @@ _READ_BYTES = 16
 
 def aligned(*tensors: Tensor | None) -> list[Tensor | None]:
     """The tensors of a call, with copies in place of those that PyTorch's kernels cannot read."""
-    if torch.compiler.is_compiling():
+    if _pytorch.is_compiling():
         return [None if one is None else torch.ops.gridguard.aligned(one) for one in tensors]
     found = [one if one is None or _is_aligned(one) else _copied(one) for one in tensors]
     if any(one is not other and type(one) in PLAIN for one, other in zip(found, tensors)):

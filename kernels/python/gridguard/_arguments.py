@@ -1,4 +1,4 @@
-"""The numbers that people pass, as the native half takes them; else errors that say what is taken."""
+"""The numbers that people pass, as the native half takes them. Errors name the argument and the accepted values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 2**64 - 1
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """A whole number from `least` on. Raises TypeError for what is no number, and ValueError for other numbers."""
+    """A whole number from `least` on. Raises ValueError for other numbers, and TypeError for other objects."""
     return _whole(name, value, least, "a whole number")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gridguard import _fallback, _launch, _native, _pytorch
+from gridguard._aligned import PLAIN
 from gridguard._counts import count
 from gridguard._operator import attention, compute
 
@@ -54,11 +54,10 @@ def serve(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-    traced: bool = False,
+    types: tuple[type, ...] = PLAIN,
 ) -> Tensor | None:
-    """The output, if the kernels serve the call. `traced`: `torch.compile` traces PyTorch's operator, and not
-    this function."""
-    compiling = traced or torch.compiler.is_compiling()
+    """The output, if the kernels serve the call, whose tensors are of these types."""
+    compiling = _pytorch.is_compiling()
     if not compiling:
         if is_transformed():
             # First, since sizes are not numbers while code is traced.
@@ -69,8 +68,7 @@ def serve(
             served = _launch.kernels.serve(query, key, value, dropout_p, is_causal, scale, enable_gqa)
             if served is not None:
                 return served
-    types = _traced_types() if traced else _fallback.PLAIN
-    reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, types, compiling)
+    reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, types)
     if reason is None:
         query, key, value, mask = _autocast(query, key, value, mask)
         if query.dtype not in _launch.DTYPES or not query.dtype == key.dtype == value.dtype:
@@ -102,7 +100,6 @@ def _refusal(
     scale: float | None,
     enable_gqa: bool,
     types: tuple[type, ...],
-    compiling: bool,
 ) -> str | None:
     """Why the kernels do not serve a call; None if they may. Invalid calls go to PyTorch, too, which raises its
     errors."""
@@ -123,11 +120,9 @@ def _refusal(
     rank = len(size)
     if rank < 2 or len(keys) != rank or value.dim() != rank:
         return "shape"
-    # In compiled code our operator has PyTorch compute them in slices.
-    is_sliced = compiling and rank == 4 and max(size[0], size[1]) > _fallback.MOST_SLICE
-    if max(size[-2], keys[-2]) > _native.MAX_LENGTH and not is_sliced:
+    if max(size[-2], keys[-2]) > _native.MAX_LENGTH:
         return "length"
-    if (size[-1] > _native.MAX_HEAD_DIM and not is_sliced) or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
+    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
         return "shape"
     if mask is not None:
         if is_causal or mask.get_device() != index or mask.requires_grad:
@@ -163,15 +158,6 @@ def _has_function_mode() -> bool:
 
 def _is_profiled() -> bool:
     return torch.autograd.profiler._is_profiler_enabled
-
-
-@functools.cache
-def _traced_types() -> tuple[type, ...]:
-    """What stands for plain tensors while `torch.compile` traces operators."""
-    from torch._subclasses.fake_tensor import FakeTensor
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    return FakeTensor, FunctionalTensor
 
 
 def _autocast(

@@ -29,8 +29,8 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     they are, and copy only those of queries, keys and values, side by side, for each call. What they do not serve
     runs in the module, and `gridguard.torch.stats` says why.
 
-    `memory_budget` is the most bytes of scratch beside the output, as a whole number or a text such as "2GiB". Without
-    one the batch runs as a whole, and in smaller parts where memory is short.
+    `memory_budget` is the most bytes of scratch beside the output, as a whole number or a text such as "2GiB". By
+    default the batch runs as a whole, and in smaller parts if memory is short.
 
     Raises GridguardError if a launch fails, or the smallest part exceeds the budget, and TypeError or ValueError for a
     budget that is no positive number of bytes.

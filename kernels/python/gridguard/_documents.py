@@ -345,7 +345,7 @@ def _size(name: str, size: Size) -> tuple[int, ...]:
 
 
 def _of_kernel(name: str, value: Any) -> Any:
-    """A number of a kernel's description; what is no number is for the native half to check."""
+    """A value of a kernel's description. The native half checks all others than numbers."""
     if isinstance(value, str) and "bytes" in name:
         return size_in_bytes(f"kernel[{name!r}]", value)
     is_number = hasattr(value, "__index__") or hasattr(value, "is_integer")

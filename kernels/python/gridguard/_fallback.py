@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gridguard import _launch, _native
+from gridguard import _launch, _native, _pytorch
 from gridguard._aligned import PLAIN, align_gradient, aligned
 
-pytorch: Callable[..., Tensor] = torch._C._nn.scaled_dot_product_attention
-"""PyTorch's own function, whatever is in its place when this is imported: that might call ours."""
+pytorch: Callable[..., Tensor] = _pytorch.unserved
 
 MOST_SLICE = _native.MAX_GRID_Y
 """PyTorch's kernels have batch and heads on the second and third axis of their grids."""
@@ -29,15 +28,13 @@ def run(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-    traced: bool = False,
 ) -> Tensor:
-    """PyTorch's function, in slices of batch and heads where these would overflow the grids of its kernels. `traced`:
-    `torch.compile` traces PyTorch's operator, and tensors stand for those of a later call."""
+    """PyTorch's function, in slices of batch and heads where these would overflow the grids of its kernels."""
     options: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
     if enable_gqa:
         # PyTorch 2.4 does not know it.
         options["enable_gqa"] = enable_gqa
-    if not may_be_fused(query, key, value, mask, traced):
+    if not _may_be_fused(query, key, value, mask):
         return pytorch(query, key, value, mask, **options)
     if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
         # PyTorch's kernels refuse the layout that it makes of a mask of one column itself.
@@ -75,7 +72,7 @@ def _run_slices(axis: int, tensors: list[Tensor | None], options: dict[str, Any]
         _run_slices(axis + 1, list(part), options) for part in zip(*(slices(tensor, axis, size) for tensor in tensors))
     )
     needs_grad = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-    if needs_grad or torch.compiler.is_compiling():
+    if needs_grad or _pytorch.is_compiling():
         return torch.cat(list(parts), axis)
     return _joined(parts, axis, size)
 
@@ -95,18 +92,19 @@ def _joined(parts: Iterator[Tensor], axis: int, size: int) -> Tensor:
 
 
 def _differentiable(out: Tensor) -> Tensor:
-    if not torch.compiler.is_compiling():
+    if not _pytorch.is_compiling():
         align_gradient(out)
     return out
 
 
-def may_be_fused(query: Any, key: Any, value: Any, mask: Any, traced: bool = False) -> bool:
+def _may_be_fused(query: Any, key: Any, value: Any, mask: Any) -> bool:
     """Whether PyTorch may run fused kernels on a GPU. It runs anything else in kernels without these limits."""
-    compiling = torch.compiler.is_compiling()
+    compiling = _pytorch.is_compiling()
     if not compiling and torch._C._get_tracing_state() is not None:
         return False
+    types = _pytorch.traced_types() if _pytorch.thread.is_traced else PLAIN
     for tensor in (query, key, value) if mask is None else (query, key, value, mask):
-        if not (traced or type(tensor) in PLAIN) or tensor.is_nested or tensor.layout is not torch.strided:
+        if type(tensor) not in types or tensor.is_nested or tensor.layout is not torch.strided:
             return False
         if not getattr(tensor, _launch.SERVED_DEVICE):
             return False
@@ -116,7 +114,7 @@ def may_be_fused(query: Any, key: Any, value: Any, mask: Any, traced: bool = Fal
 def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool) -> bool:
     """Whether a call of valid sizes overflows the grids of PyTorch's kernels: it raises its errors for others."""
     # A comparison would bound the number of items in an exported program.
-    if is_exporting():
+    if _is_exporting():
         return False
     items, heads = query.shape[:2]
     if (items <= MOST_SLICE and heads <= MOST_SLICE) or items == 0 or heads == 0:
@@ -132,6 +130,6 @@ def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, en
     return mask.dim() <= 4 and all(own in (1, full) for own, full in zip(mask.shape[::-1], sizes[::-1]))
 
 
-def is_exporting() -> bool:
+def _is_exporting() -> bool:
     """Whether `torch.export` traces this. Dynamo takes PyTorch's own function for true whenever it compiles."""
     return getattr(torch.compiler, "_is_exporting_flag", False)

@@ -13,7 +13,7 @@ from gridguard import _operator  # noqa: F401 (defines the operators)
 
 
 def _product(query: Sequence[int], key: Sequence[int], width: int) -> int:
-    """Of each query with each key, of rows of `width` elements."""
+    """Operations that multiply each query with each key, in rows of `width` elements."""
     return 2 * math.prod(query[:-1]) * key[-2] * width
 
 

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from gridguard import _attention, _fallback, _launch, _pytorch
-
-# What is left to PyTorch, and PyTorch's gradients, must not come back.
-_fallback.pytorch = _pytorch.unserved
+from gridguard._aligned import PLAIN
 
 _is_installed = False
 _contexts = 0
@@ -132,13 +130,33 @@ def _kernel(
     call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not _is_active or _pytorch.thread.is_unserved:
         return _pytorch.composite(*call)
-    traced = _attention.dispatch_modes() > 0 and _is_compiled()
-    served = _serve_traced(*call) if traced else _attention.serve(*call)
+    if _attention.dispatch_modes() > 0 and _is_compiled():
+        return _traced(*call)
+    return _attend(PLAIN, *call)
+
+
+def _attend(types: tuple[type, ...], *call: Any) -> Tensor:
+    served = _attention.serve(*call, types)
     if served is not None:
         return served
-    if _fallback._overflows(query, key, value):
-        return _fallback.run(*call)
-    return _pytorch.composite(*call)
+    if any(type(tensor) not in types for tensor in call[:4] if tensor is not None):
+        # Whoever made another type has passed the call on, and expects PyTorch's operators.
+        return _pytorch.composite(*call)
+    return _fallback.run(*call)
+
+
+def _traced(*call: Any) -> Tensor:
+    """The operators of a call that `torch.compile` traces."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    _pytorch.thread.is_traced = True
+    try:
+        return _attend(_pytorch.traced_types(), *call)
+    except GuardOnDataDependentSymNode:
+        # Sizes that depend on data are known only when the code runs.
+        return _pytorch.composite(*call)
+    finally:
+        _pytorch.thread.is_traced = False
 
 
 def _is_compiled() -> bool:
@@ -149,16 +167,6 @@ def _is_compiled() -> bool:
         and guards.TracingContext.try_get() is not None
         and not torch.compiler.is_compiling()
     )
-
-
-def _serve_traced(*call: Any) -> Tensor | None:
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    try:
-        return _attention.serve(*call, True)
-    except GuardOnDataDependentSymNode:
-        # Sizes that depend on data are known only when the code runs.
-        return None
 
 
 def _memory_efficient_attention(

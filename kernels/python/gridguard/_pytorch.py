@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -15,9 +16,25 @@ function = torch._C._nn.scaled_dot_product_attention
 class _Thread(threading.local):
     is_unserved = False
     """Whether calls of PyTorch's operator in this thread stay PyTorch's."""
+    is_traced = False
+    """Whether `torch.compile` traces PyTorch's operator in this thread, and not our function."""
 
 
 thread = _Thread()
+
+
+def is_compiling() -> bool:
+    """Whether this call becomes compiled code."""
+    return torch.compiler.is_compiling() or thread.is_traced
+
+
+@functools.cache
+def traced_types() -> tuple[type, ...]:
+    """The types of plain tensors while `torch.compile` traces operators."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return FakeTensor, FunctionalTensor
 
 
 def unserved(*arguments: Any, **options: Any) -> Tensor:

@@ -222,6 +222,36 @@ def test_what_the_kernels_refuse_is_counted_once_and_computed_by_pytorch(install
         F.scaled_dot_product_attention(*tensors, scale="x")
 
 
+def test_what_is_left_to_pytorch_is_aligned_first(installed):
+    memory = torch.randn(3, 2, 5, 140, 64 + 4)
+    tensors = [memory[at, ..., 1:65] for at in range(3)]
+    exact = PYTORCH(*(tensor.double() for tensor in tensors))
+    before = ours.stats().aligned
+    out = F.scaled_dot_product_attention(*tensors)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-4)
+    assert ours.stats().aligned == before + 1
+    views = operators_of(lambda *one: F.scaled_dot_product_attention(*(t[..., 1:61] for t in one), dropout_p=0.1))
+    assert views.count("gridguard.copied.default") == 3
+
+
+def operators_of(function):
+    """The operators of the graph that `torch.compile` makes of a call."""
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    torch.compiler.reset()
+    seen = []
+
+    def keep(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    def backend(graph, inputs):
+        return aot_module_simplified(graph, inputs, fw_compiler=keep)
+
+    torch.compile(function, backend=backend)(*qkv(2, 5, 16, 64))
+    return seen
+
+
 def test_functions_keep_their_names_and_overrides(installed):
     assert torch.overrides.resolve_name(F.scaled_dot_product_attention) == (
         "torch.nn.functional.scaled_dot_product_attention"
@@ -340,19 +370,7 @@ def test_compiled_code_is_served(installed, backend, inference):
 
 def test_code_that_is_compiled_without_us_has_pytorchs_operator_and_another_key(on_cpu):
     def found():
-        torch.compiler.reset()
-        seen = []
-
-        def backend(graph, inputs):
-            from torch._functorch.aot_autograd import aot_module_simplified
-
-            def keep(graph, inputs):
-                seen.extend(str(node.target) for node in graph.graph.nodes)
-                return graph
-
-            return aot_module_simplified(graph, inputs, fw_compiler=keep)
-
-        torch.compile(Calls(), backend=backend)(*qkv(2, 5, 16, 64))
+        seen = operators_of(Calls())
         tag = getattr(getattr(torch.compiler, "config", None), "cache_key_tag", None)
         return "gridguard.attention.default" in seen, tag
 
