@@ -100,6 +100,8 @@ def _register() -> None:
         if key not in _registered:
             library = torch.library.Library("aten", "IMPL")
             library.impl("scaled_dot_product_attention", _kernel, key)
+            # Compilers dispatch in Python, and keep the kernels that they found before.
+            _pytorch.operator._dispatch_cache.clear()
             _registered[key] = library
 
 

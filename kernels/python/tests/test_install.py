@@ -166,3 +166,29 @@ def test_the_programs_of_the_documentation_run():
     program = "\n".join(programs)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == f"Stats(served=0, copied=0, pytorch={{'device': 1}}, aligned=0, reader='{READER}')\n"
+
+
+def test_code_compiled_after_install_is_served_whatever_was_compiled_before():
+    program = """
+import pytest
+import torch
+from stand_in import qkv, serve_on_cpu
+
+import gridguard.torch as ours
+
+counts = serve_on_cpu(pytest.MonkeyPatch())
+tensors = qkv(2, 5, 16, 64)
+
+def run_compiled():
+    torch.compiler.reset()
+    torch.compile(torch.nn.functional.scaled_dot_product_attention, backend="aot_eager")(*tensors)
+
+run_compiled()
+assert counts().served == 0
+ours.install()
+run_compiled()
+print(counts().served)
+"""
+    tests = Path(__file__).parent
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, check=True)
+    assert ran.stdout == "1\n"
