@@ -62,8 +62,9 @@ fn read(path: &Path) -> Result<WatchReport, CommandError> {
         Err(_) => serde_json::from_slice(&text).ok().map(|Format { format }| format),
     };
     if let Some(format) = format.filter(|format| *format > FORMAT) {
-        let newer = format_args!("a report of format {format}; this command reads {FORMAT}");
-        return Err(invalid(&newer));
+        return Err(invalid(&format_args!(
+            "a report of format {format}; this command reads {FORMAT}"
+        )));
     }
     let mut report = parsed.map_err(|error| invalid(&format_args!("no report: {error}")))?;
     report.sort();
