@@ -58,12 +58,15 @@ class Call:
         return all(map(_is_aligned, tensors)) and _is_aligned(shifted(torch.empty(8, dtype=torch.float32), self.shift))
 
     def aligned(self) -> Call:
-        """The same call, of copies in place of what PyTorch's kernels cannot read."""
+        """The same call, with copies where PyTorch's kernels cannot read a tensor."""
 
         def copy(tensor: Tensor) -> Tensor:
             return tensor if _is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
         mask = None if self.mask is None else copy(self.mask)
+        if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
+            # PyTorch refuses the layout that it makes of it itself, or ends the process.
+            mask = mask.expand(*mask.shape[:-1], self.tensors[1].shape[-2]).contiguous()
         return replace(self, tensors=list(map(copy, self.tensors)), mask=mask, shift=0)
 
     def __str__(self) -> str:
@@ -233,6 +236,11 @@ def _joined(tensors: list[Tensor]) -> list[Tensor]:
     return [query, key, value]
 
 
+def _pytorch_compiled(*arguments: Any, **options: Any) -> Tensor:
+    """PyTorch's function, to be compiled: `run` does not compile that itself."""
+    return PYTORCH(*arguments, **options)
+
+
 def _compiled(function: Any, backend: str) -> Any:
     torch.compiler.reset()
     return torch.compile(lambda *arguments, **options: function(*arguments, **options), backend=backend)
@@ -271,6 +279,7 @@ SERVED_REFUSED = "computed where PyTorch refuses the layout"
 REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous", "no kernel found to launch")
 SERVED_DERIVATIVE = "computed where PyTorch has no second derivative"
 NO_DERIVATIVE = "is not implemented"
+COMPILED_RAISES_NOT = "PyTorch's compiled code does not raise either"
 NOT_EXACT = "not compared: PyTorch raises in double precision"
 
 
@@ -282,6 +291,8 @@ def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) 
         # Compilers raise errors of their own.
         if type(ours) is type(theirs) or (isinstance(ours, Exception) and call.mode.startswith("compiled")):
             return Comparison(BOTH_RAISE)
+        if call.mode.startswith("compiled") and not isinstance(outcome(call, _pytorch_compiled), Exception):
+            return Comparison(COMPILED_RAISES_NOT)
         kind = SERVED_REFUSED
         if call.mode == "second" and NO_DERIVATIVE in str(theirs):
             kind = SERVED_DERIVATIVE

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from calls import NOT_ALIGNED, Call, compare, random_call, reference
+from calls import NOT_ALIGNED, REFUSED_LAYOUTS, Call, compare, random_call, reference
 
 import gridguard.torch as ours
 
@@ -115,9 +115,9 @@ def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
         if "left to PyTorch" in errors:
             return ALONE_PYTORCH, None
         return "alone", f"exit {code}: {errors[-1500:]}"
-    if error is not None and done["error"] != error:
-        return ALONE_RIGHT, f"{done['error']} instead of {error}"
-    return ALONE_RIGHT, None if error is not None else done["wrong"]
+    if error is None or (done["error"] is None and (done["compiled"] or any(text in error for text in REFUSED_LAYOUTS))):
+        return ALONE_RIGHT, done["wrong"]
+    return ALONE_RIGHT, None if error.startswith(f"{done['error']}(") else f"{done['error']} instead of {error}"
 
 
 def _child(
@@ -168,7 +168,7 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         theirs = reference(call)
         # A fault on the device shows here, and in every call after it.
         _synchronize(device)
-        error = type(theirs).__name__ if isinstance(theirs, Exception) else None
+        error = repr(theirs) if isinstance(theirs, Exception) else None
         _write(**about, stage="ours", error=error)
         comparison = compare(call, ours.scaled_dot_product_attention, theirs)
         _synchronize(device)
@@ -200,7 +200,8 @@ def _one_alone(seed: int, device: str) -> None:
     logging.basicConfig(level=logging.INFO)
     comparison = compare(call, attention, None)
     _synchronize(device)
-    _write(kind=comparison.kind, wrong=comparison.wrong, error=raised[0] if raised else None)
+    error = raised[0] if raised else None
+    _write(kind=comparison.kind, wrong=comparison.wrong, error=error, compiled=call.mode.startswith("compiled"))
 
 
 def _synchronize(device: str) -> None:

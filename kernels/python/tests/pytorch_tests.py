@@ -181,9 +181,9 @@ def run(options: argparse.Namespace) -> int:
     wanted = [name for name in first.names if re.search(options.match, name)]
     # A seed of its own: the same order at each commit, and a sample of all where the time ends early.
     names = random.Random(0).sample(wanted, len(wanted))[: options.most]
-    half = options.seconds / 2
-    plain = outcomes(options.folder, False, names, options.workers, time.monotonic() + half)
-    installed = outcomes(options.folder, True, list(plain), options.workers, time.monotonic() + half)
+    begun = time.monotonic()
+    plain = outcomes(options.folder, False, names, options.workers, begun + 0.4 * options.seconds)
+    installed = outcomes(options.folder, True, list(plain), options.workers, begun + 0.85 * options.seconds)
     compared = {name: (plain[name], installed[name]) for name in installed}
     new = {
         name: {"plain": before[0], "installed": after[0], "why": after[1][:300]}
@@ -192,8 +192,8 @@ def run(options: argparse.Namespace) -> int:
     }
 
     # Once more, one after another: some of PyTorch's tests depend on free memory.
-    again = outcomes(options.folder, True, list(new), 1, time.monotonic() + half) if new else {}
-    lasting = {name: report for name, report in new.items() if again.get(name, ("hangs", ""))[0] != plain[name][0]}
+    again = outcomes(options.folder, True, list(new), 1, begun + options.seconds) if new else {}
+    lasting = {name: report for name, report in new.items() if again.get(name, installed[name])[0] != plain[name][0]}
     import torch
 
     report = {
@@ -228,7 +228,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="which tests: a regular expression of their names")
     parser.add_argument("--most", type=int, help="how many of them at most, in an order drawn by a fixed seed")
     parser.add_argument("--workers", type=int, default=1, help="how many processes run tests")
-    parser.add_argument("--seconds", type=float, default=3600, help="how long to run them, half each way")
+    parser.add_argument("--seconds", type=float, default=3600, help="how long all may take")
     options = parser.parse_args()
     if options.command == "fetch":
         fetch(options.folder)

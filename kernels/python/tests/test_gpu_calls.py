@@ -113,13 +113,13 @@ def test_compiled_calls_are_compiled_unless_pytorch_runs_them():
 
 
 def crashing():
-    """Makes PyTorch end the process at masks of one column, and when it fails a second time."""
+    """Makes PyTorch end the process at masks of one row, and when it fails a second time."""
     pytorch, failed = calls.PYTORCH, []
 
     def function(query, key, value, mask=None, **options):
         if query.dtype == torch.float64:
             return pytorch(query, key, value, mask, **options)
-        if mask is not None and mask.shape[-1] == 1:
+        if mask is not None and mask.dim() >= 2 and mask.shape[-2] == 1:
             os._exit(3)
         try:
             return pytorch(query, key, value, mask, **options)
