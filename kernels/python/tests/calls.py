@@ -66,7 +66,7 @@ class Call:
         mask = None if self.mask is None else copy(self.mask)
         if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
             # PyTorch refuses the layout that it makes of it itself, or ends the process.
-            mask = mask.expand(*mask.shape[:-1], self.tensors[1].shape[-2]).contiguous()
+            mask = mask.expand(*mask.shape[:-1], self.tensors[1].shape[-2])
         return replace(self, tensors=list(map(copy, self.tensors)), mask=mask, shift=0)
 
     def __str__(self) -> str:
