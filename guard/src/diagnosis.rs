@@ -117,11 +117,11 @@ impl From<ComputeCapability> for Capability {
 mod cuda {
     use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
 
-    use crate::cuda::driver_error::DriverError;
+    use crate::cuda::driver::error::DriverError;
+    use crate::cuda::driver::suspects::{FaultSuspects, NAMED};
     use crate::cuda::error::{
         CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
     };
-    use crate::cuda::suspects::{FaultSuspects, NAMED};
     use crate::launch::violation::Violations;
 
     const STUB_LIBRARY: i32 = 34;

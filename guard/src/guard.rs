@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::{error::CudaError, history::GuardContext};
+use crate::cuda::{driver::history::GuardContext, error::CudaError};
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;

@@ -3,7 +3,7 @@
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
 
-use super::driver_error::DriverError;
+use crate::cuda::driver::error::DriverError;
 use crate::image::ImageError;
 use crate::launch::violation::Violations;
 use crate::limits::ComputeCapability;
@@ -70,7 +70,7 @@ fn hidden(cuda_visible_devices: Option<&str>) -> String {
 }
 
 /// The names, each with the loader's message unless that only says that there is no such file.
-pub(super) fn names(tried: &[(String, String)]) -> String {
+pub(crate) fn names(tried: &[(String, String)]) -> String {
     let one = |(name, message): &(String, String)| match message.contains("No such file") {
         true => name.clone(),
         false => format!("{name}: {message}"),
@@ -79,7 +79,7 @@ pub(super) fn names(tried: &[(String, String)]) -> String {
 }
 
 /// `12.8` for 12080.
-pub(super) fn cuda_version(version: i32) -> String {
+pub(crate) fn cuda_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
@@ -221,14 +221,14 @@ fn known_kernels(known: &[String]) -> String {
 }
 
 /// The number of launches, or why there were not all. Of two words, which returns pass in registers.
-pub(super) type Launches = Result<u64, Failed>;
+pub(crate) type Launches = Result<u64, Failed>;
 
 /// A [`LaunchError`] on its way through the launch path.
 #[derive(Debug)]
-pub(super) struct Failed(pub(super) Box<LaunchError>);
+pub(crate) struct Failed(pub(crate) Box<LaunchError>);
 
 impl Failed {
-    pub(super) fn into_error(self) -> LaunchError {
+    pub(crate) fn into_error(self) -> LaunchError {
         *self.0
     }
 }

@@ -8,22 +8,22 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
-use super::arguments::Args;
-use super::capture::{is_captured, may_capture};
-use super::driver::{CAPTURE_ERRORS, from_cudarc};
-use super::driver_error::DriverError;
-use super::error::{CudaError, Failed, LaunchError, Launches, LoadError, NvrtcError};
-use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
-use super::kernel::Kernel;
-use super::launch::{Submission, prepare};
-use super::module::Module;
-use super::nvrtc::{CompileOptions, Compiler};
-use super::planned::{count, launched_plan};
-use super::query;
-use super::symbols::{Driver, Handle};
+use crate::cuda::arguments::Args;
+use crate::cuda::arguments::uses::check_order;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
+use crate::cuda::driver::library::{CAPTURE_ERRORS, from_cudarc};
+use crate::cuda::driver::nvrtc::{CompileOptions, Compiler};
+use crate::cuda::driver::query;
+use crate::cuda::driver::symbols::{Driver, Handle};
+use crate::cuda::error::{CudaError, Failed, LaunchError, Launches, LoadError, NvrtcError};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::kernel::module::Module;
 #[cfg(feature = "profile")]
-use super::tuning::KernelTuning;
-use super::uses::check_order;
+use crate::cuda::kernel::tuning::KernelTuning;
+use crate::cuda::launch::capture::{is_captured, may_capture};
+use crate::cuda::launch::planned::{count, launched_plan};
+use crate::cuda::launch::{Submission, prepare};
 use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
 use crate::launch::request::LaunchRequest;
@@ -311,7 +311,7 @@ impl Guard {
     }
 
     /// The context that the guard launches in, or why it runs on the host.
-    pub(super) fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
+    pub(crate) fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
         self.context().ok_or_else(|| match self.fallback() {
             Some(FallbackReason::Cuda(reason)) => reason.clone(),
             _ => LoadError::NoDevice.into(),
@@ -321,7 +321,7 @@ impl Guard {
     /// The plan that the profile chooses; `None` where it has no entry for the shape, or its choice is
     /// not legal here, which is counted. Allocates nothing, and takes no lock but the miss log's.
     #[cfg(feature = "profile")]
-    pub(super) fn tuned_plan(
+    pub(crate) fn tuned_plan(
         &self,
         tuning: &KernelTuning<'_>,
         request: &LaunchRequest,
@@ -373,7 +373,7 @@ impl Guard {
     }
 
     #[inline]
-    pub(super) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
+    pub(crate) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
         let checked = matches!(&self.cuda, Some(GuardContext { checked: true, .. }));
         Watch { call_site, checked }
     }
@@ -436,7 +436,7 @@ fn refuse_capture(kernel: &Kernel, args: &Args<'_>) -> LaunchError {
 }
 
 #[cold]
-pub(super) fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
+pub(crate) fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
     let name = kernel.name().to_owned();
     match &kernel.inner().owned {
         Some(_) => LaunchError::OtherContext { what, kernel: name },

@@ -11,79 +11,47 @@
 
 mod arguments;
 mod builder;
-mod builder_launcher;
-mod capture;
-mod chunk_arg;
-mod codes;
-mod cublaslt;
-mod driver;
-pub(crate) mod driver_error;
-mod driver_log;
+pub(crate) mod driver;
 pub(crate) mod error;
-mod functions;
 mod guard;
-pub(crate) mod history;
 mod kernel;
-mod kernel_builder;
 mod launch;
-mod libraries;
-mod memory;
-mod module;
-pub(crate) mod nvrtc;
-mod occupancy;
-mod packed;
 mod pipeline;
-mod pipeline_capture;
-mod pipeline_graph;
-mod pipeline_memory;
-mod pipeline_run;
-mod pipeline_stage;
-mod planned;
 mod product;
-pub(crate) mod query;
-mod raw;
-#[cfg(feature = "ptx")]
-mod rewritten;
-mod send;
-pub(crate) mod suspects;
-mod symbols;
-#[cfg(feature = "profile")]
-mod tuning;
-mod uses;
 
 pub use arguments::Args;
+pub use arguments::memory::{InOrder, Memory, MemoryMut};
+pub use builder::kernel::KernelLaunchArgs;
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
-pub use capture::capture_launches;
-pub use cublaslt::{CublasLt, CublasLtUnavailable};
-pub use driver_error::DriverError;
-pub use driver_log::DriverLog;
+pub use driver::error::DriverError;
+pub use driver::history::LaunchRecord;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub use driver::history::bench;
+pub use driver::log::DriverLog;
+pub use driver::nvrtc::{CompileOptions, Compiled, Compiler};
+pub use driver::query::{
+    ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,
+    free_memory,
+};
+pub use driver::suspects::FaultSuspects;
 pub use error::{
     CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
-pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
-pub use history::LaunchRecord;
-#[cfg(feature = "bench")]
-#[doc(hidden)]
-pub use history::bench;
 pub use kernel::Kernel;
-pub use kernel_builder::KernelLaunchArgs;
-pub use memory::{InOrder, Memory, MemoryMut};
-pub use module::Module;
-pub use nvrtc::{CompileOptions, Compiled, Compiler};
-pub use pipeline_graph::PipelineGraph;
-pub use pipeline_memory::{DeviceMemory, PipelineScratch};
-pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
+pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
+pub use kernel::module::Module;
+pub use launch::capture::capture_launches;
+pub use launch::raw::RawKernel;
+pub use pipeline::graph::PipelineGraph;
+pub use pipeline::memory::{DeviceMemory, PipelineScratch};
+pub use pipeline::stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
 #[cfg(feature = "profile")]
 pub use product::PRODUCT_ALGORITHM;
+pub use product::cublaslt::{CublasLt, CublasLtUnavailable};
 pub use product::{
     Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,
     ProductMemory, ProductNumber, ProductShape,
 };
-pub use query::{
-    ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,
-    free_memory,
-};
-pub use raw::RawKernel;
-pub use suspects::FaultSuspects;
 
 pub use crate::image::{Image, ImageError};

@@ -322,10 +322,11 @@ impl Environment {
     /// [`CudaError`](crate::cuda::CudaError) if there is no driver.
     #[cfg(feature = "cuda")]
     pub fn cuda() -> Result<Self, crate::cuda::error::CudaError> {
-        let driver = crate::cuda::query::driver_version()?;
+        let driver = crate::cuda::driver::query::driver_version()?;
         let driver = format!("{}.{}", driver / 1000, driver % 1000 / 10);
-        let version =
-            crate::cuda::nvrtc::Compiler::find().ok().and_then(|found| found.version().ok());
+        let version = crate::cuda::driver::nvrtc::Compiler::find()
+            .ok()
+            .and_then(|found| found.version().ok());
         let compiler = version.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
         Ok(Self { driver, compiler, ..Self::host() })
     }

@@ -1,8 +1,8 @@
 //! Errors of products.
 
 use super::shape::{ProductElement, ProductShape};
-use crate::cuda::cublaslt::CublasLtUnavailable;
 use crate::cuda::error::CudaError;
+use crate::cuda::product::cublaslt::CublasLtUnavailable;
 
 /// Why a product could not be made or launched.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

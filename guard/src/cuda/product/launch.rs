@@ -9,12 +9,12 @@ use cudarc::driver::CudaStream;
 use super::error::{ALIGNMENT, ProductError};
 use super::library::{LibraryHandle, Object, bind, check, describe};
 use super::shape::{ProductNumber, ProductShape, R_32F};
-use crate::cuda::capture::{is_captured, may_capture};
-use crate::cuda::driver::handle;
+use crate::cuda::arguments::memory::{Memory, MemoryMut, wide};
+use crate::cuda::arguments::uses::{Uses, check_order};
+use crate::cuda::driver::library::handle;
+use crate::cuda::driver::symbols::{HeuristicResult, Status};
 use crate::cuda::error::CudaError;
-use crate::cuda::memory::{Memory, MemoryMut, wide};
-use crate::cuda::symbols::{HeuristicResult, Status};
-use crate::cuda::uses::{Uses, check_order};
+use crate::cuda::launch::capture::{is_captured, may_capture};
 use crate::guard::Guard;
 
 /// One of the library's algorithms for a product.

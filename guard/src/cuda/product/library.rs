@@ -6,10 +6,10 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::error::ProductError;
-use crate::cuda::cublaslt::CublasLt;
-use crate::cuda::driver_error::DriverError;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::symbols::{Driver, Handle, Status};
 use crate::cuda::error::CudaError;
-use crate::cuda::symbols::{Driver, Handle, Status};
+use crate::cuda::product::cublaslt::CublasLt;
 use crate::guard::Guard;
 
 /// The library's state for one context.

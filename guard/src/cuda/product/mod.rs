@@ -1,6 +1,7 @@
 //! Products of matrices by cuBLASLt, row-major as in PyTorch's linear layers.
 
 mod check;
+pub(crate) mod cublaslt;
 mod error;
 mod launch;
 mod library;

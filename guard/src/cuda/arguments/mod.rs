@@ -1,0 +1,231 @@
+//! Kernel arguments from cudarc's slices and views.
+
+pub(crate) mod memory;
+pub(crate) mod packed;
+pub(crate) mod uses;
+
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
+
+use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of, wide};
+use crate::cuda::arguments::uses::Uses;
+use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::slot::Scalar;
+
+/// The arguments of one plan on one stream, in the order of the kernel's parameters.
+///
+/// The launches wait for earlier work on memory that they use, and later work on it waits for them:
+/// through cudarc's events as far as cudarc tracks the memory, and else through its stream, which also
+/// frees it. A launch whose items reach past the end of a slice is rejected.
+///
+/// The uses are recorded when the launch that takes this returns. It stays on its thread, since the
+/// handle of a per-thread stream means another stream on another thread.
+#[derive(Debug)]
+pub struct Args<'a> {
+    stream: &'a CudaStream,
+    values: KernelArgs<'a>,
+    /// The stream again, if the launch allocates its workspace on it.
+    workspace_stream: Option<&'a Arc<CudaStream>>,
+    uses: Uses<'a>,
+    /// Makes this type neither `Send` nor `Sync`.
+    this_thread: PhantomData<*mut ()>,
+}
+
+impl<'a> Args<'a> {
+    /// No arguments yet, for launches on `stream`.
+    #[must_use]
+    #[inline]
+    pub fn new(stream: &'a CudaStream) -> Self {
+        let (values, uses) = (KernelArgs::new(), Uses::new(stream));
+        Self { stream, values, workspace_stream: None, uses, this_thread: PhantomData }
+    }
+
+    /// As [`Self::new`], for a launch that allocates its workspace on `stream`.
+    #[must_use]
+    pub fn with_workspace(stream: &'a Arc<CudaStream>) -> Self {
+        Self { workspace_stream: Some(stream), ..Self::new(stream) }
+    }
+
+    /// Memory that the kernel reads as a whole in every chunk.
+    pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
+        let address = self.uses.read(memory);
+        self.values.address(address);
+        self
+    }
+
+    /// Memory that the kernel writes, or reads and writes, as a whole.
+    pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
+        let address = self.uses.write(memory);
+        self.values.address(address);
+        self
+    }
+
+    /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
+    /// its first item.
+    pub fn read_items<T, S>(&mut self, memory: &'a S, elements: u64) -> &mut Self
+    where
+        S: Memory<T> + ?Sized,
+    {
+        self.read_strided_items(memory, elements, elements)
+    }
+
+    /// As [`Self::read_items`], of items `stride` elements apart that span `span` elements each, more
+    /// or less than the stride.
+    pub fn read_strided_items<T, S>(&mut self, memory: &'a S, stride: u64, span: u64) -> &mut Self
+    where
+        S: Memory<T> + ?Sized,
+    {
+        let reach = wide(memory.num_bytes());
+        let address = self.uses.read(memory);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
+        self
+    }
+
+    /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each
+    /// chunk gets the address of its first item.
+    pub fn write_items<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
+    where
+        S: MemoryMut<T> + ?Sized,
+    {
+        self.write_strided_items(memory, elements, elements)
+    }
+
+    /// As [`Self::write_items`], of items `stride` elements apart that span `span` elements each, more
+    /// or less than the stride.
+    pub fn write_strided_items<T, S>(
+        &mut self,
+        memory: &'a mut S,
+        stride: u64,
+        span: u64,
+    ) -> &mut Self
+    where
+        S: MemoryMut<T> + ?Sized,
+    {
+        let reach = wide(memory.num_bytes());
+        let address = self.uses.write(memory);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
+        self
+    }
+
+    /// A fixed value: an integer or a float. For one that may equal the number of items see
+    /// [`Self::constant`].
+    pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
+        self.values.value(value);
+        self
+    }
+
+    /// As [`KernelArgs::constant`].
+    pub fn constant<T: Scalar>(&mut self, value: T) -> &mut Self {
+        self.values.constant(value);
+        self
+    }
+
+    /// A fixed value of any size, in the kernel's memory layout.
+    pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
+        self.values.bytes(bytes);
+        self
+    }
+
+    /// The chunk's first item as `u64`.
+    pub fn offset(&mut self) -> &mut Self {
+        self.values.offset();
+        self
+    }
+
+    /// The chunk's first item as `u32`.
+    pub fn offset_u32(&mut self) -> &mut Self {
+        self.values.offset_u32();
+        self
+    }
+
+    /// The chunk's first item as `i32`, for kernels with an `int`.
+    pub fn offset_i32(&mut self) -> &mut Self {
+        self.values.offset_i32();
+        self
+    }
+
+    /// The chunk's number of items as `u64`.
+    pub fn length(&mut self) -> &mut Self {
+        self.values.length();
+        self
+    }
+
+    /// The chunk's number of items as `u32`.
+    pub fn length_u32(&mut self) -> &mut Self {
+        self.values.length_u32();
+        self
+    }
+
+    /// The chunk's number of items as `i32`, for kernels with an `int`.
+    pub fn length_i32(&mut self) -> &mut Self {
+        self.values.length_i32();
+        self
+    }
+
+    /// The address of the launch's workspace, for each chunk at least as many bytes as the batch
+    /// declares for its items. Only for
+    /// [`Guard::launch_with_workspace`](crate::Guard::launch_with_workspace).
+    pub fn workspace(&mut self) -> &mut Self {
+        self.values.workspace();
+        self
+    }
+
+    /// Memory at `address`, of which no use is recorded.
+    pub(crate) fn address(&mut self, address: u64) {
+        self.values.address(address);
+    }
+
+    pub(crate) const fn stream(&self) -> &'a CudaStream {
+        self.stream
+    }
+
+    pub(crate) const fn values(&self) -> &KernelArgs<'a> {
+        &self.values
+    }
+
+    /// The stream on which to allocate the workspace that an argument is for.
+    pub(crate) fn workspace_stream(&self) -> Result<&'a Arc<CudaStream>, ArgsError> {
+        let place = self.values.workspace_place().ok_or(ArgsError::WorkspaceUnused)?;
+        self.workspace_stream.ok_or(ArgsError::WorkspaceNotAllocated { index: place })
+    }
+
+    pub(crate) const fn uses(&self) -> &Uses<'a> {
+        &self.uses
+    }
+}
+
+/// Pinned host memory, for copies.
+impl<'a> Args<'a> {
+    pub(crate) fn read_host<T>(&mut self, memory: &'a PinnedHostSlice<T>) {
+        let mut address = 0;
+        if self.uses.is_own(memory.context()) {
+            // SAFETY: only the address is taken, for work on this stream.
+            let (memory, used) = unsafe { memory.stream_synced_slice(self.stream) };
+            address = memory.as_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        self.values.address(wide(address));
+    }
+
+    pub(crate) fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) {
+        let mut address = 0;
+        if self.uses.is_own(memory.context()) {
+            // SAFETY: as above.
+            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.stream) };
+            address = memory.as_mut_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        self.values.address(wide(address));
+    }
+
+    /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before
+    /// it gives or frees the memory.
+    fn hold_host(&mut self, used: SyncOnDrop<'a>) {
+        self.uses.check_wait();
+        self.uses.hold(used, self.stream, true);
+    }
+}

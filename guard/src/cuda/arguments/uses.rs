@@ -1,0 +1,335 @@
+//! The order between launches and other work on the memory that they use.
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, SyncOnDrop, result};
+
+use crate::cuda::arguments::memory::{Memory, MemoryMut};
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::library::{failed_earlier, handle, recorded_failure};
+use crate::cuda::driver::symbols::Driver;
+use crate::cuda::launch::capture::{discard, may_capture};
+use crate::plan::arguments::MAX_ARGS;
+use crate::record::recent::PER_THREAD;
+
+/// The uses of memory by launches on one stream.
+///
+/// cudarc waits for the events of a slice before it uses or frees it, but only while the slice's own
+/// [`CudaContext`](cudarc::driver::CudaContext) has streams: not after the last one was dropped, and not if
+/// the launches' stream is of another object for the same context. Then the stream that owns the
+/// memory orders its uses.
+#[derive(Debug)]
+pub(crate) struct Uses<'a> {
+    launches: &'a CudaStream,
+    /// Whether some memory belongs to another context than the launches' stream.
+    foreign: bool,
+    /// Why the launches might not come after earlier work.
+    failed: Option<cudarc::driver::DriverError>,
+    /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
+    added_in_capture: bool,
+    /// Whether launches were submitted: else there are no uses.
+    submitted: Cell<bool>,
+    /// Whether the caller of an unsafe launch keeps kernel and memory for a graph.
+    promised: Cell<bool>,
+    /// Streams that own memory and wait for the launches, which are on another stream.
+    owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
+    /// Recorded once the launches are submitted.
+    events: ArrayVec<Use<'a>, MAX_ARGS>,
+}
+
+/// One use of memory.
+#[derive(Debug)]
+struct Use<'a> {
+    event: &'a CudaEvent,
+    /// The stream whose work includes the use by then.
+    stream: &'a CudaStream,
+    /// Whether to record it even while cudarc tracks nothing.
+    always: bool,
+}
+
+impl<'a> Uses<'a> {
+    #[inline]
+    pub(crate) fn new(launches: &'a CudaStream) -> Self {
+        let (owners, events) = (ArrayVec::new(), ArrayVec::new());
+        Self {
+            launches,
+            foreign: false,
+            failed: None,
+            added_in_capture: false,
+            submitted: Cell::new(false),
+            promised: Cell::new(false),
+            owners,
+            events,
+        }
+    }
+
+    /// The address of memory that the launches read.
+    #[inline]
+    pub(crate) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
+        let owner = memory.stream();
+        let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
+        let is_elsewhere = self.order_unless(memory.is_in_order(), owner);
+        let (address, used) = memory.device_ptr(self.launches);
+        if waits {
+            self.check_wait();
+        }
+        // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
+        // of other streams from a later writer. The owner's work comes after all of them.
+        let last: &'a CudaStream = if is_elsewhere { owner } else { self.launches };
+        self.hold(used, last, memory.has_one_event());
+        address
+    }
+
+    /// The address of memory that the launches write.
+    #[inline]
+    pub(crate) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
+        let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
+        let waits = has_one_event || owner.context().is_managing_stream_synchronization();
+        self.order_unless(memory.is_in_order(), owner);
+        let (address, used) = memory.device_ptr_mut(self.launches);
+        if waits {
+            self.check_wait();
+        }
+        self.hold(used, self.launches, has_one_event);
+        address
+    }
+
+    /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
+    /// the launches. Returns whether it does the latter.
+    #[inline]
+    pub(crate) fn order(&mut self, owner: &Arc<CudaStream>) -> bool {
+        if !self.is_own(owner.context()) {
+            return false;
+        }
+        let is_same = owner.cu_stream() == self.launches.cu_stream();
+        if is_same && (!is_of_thread(owner) || self.is_tracked(owner)) {
+            return false;
+        }
+        self.add(owner);
+        true
+    }
+
+    /// As [`Self::order`], but only checks the context of memory that is in order.
+    #[inline]
+    pub(crate) fn order_unless(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
+        if is_in_order {
+            self.is_own(owner.context());
+            return false;
+        }
+        self.order(owner)
+    }
+
+    /// Whether memory is of the launches' context.
+    #[inline]
+    pub(crate) fn is_own(&mut self, context: &Arc<CudaContext>) -> bool {
+        let is_own = context == self.launches.context();
+        self.foreign |= !is_own;
+        is_own
+    }
+
+    /// Takes on the failure of a wait for earlier work that cudarc has just recorded. Whoever asks cudarc
+    /// for recorded failures before the launch would clear it.
+    #[inline]
+    pub(crate) fn check_wait(&mut self) {
+        if let Err(error) = self.launches.context().check_err() {
+            self.failed = Some(error);
+        }
+    }
+
+    /// Holds what records a use that is over when `stream` has done its work, `always` or only while
+    /// cudarc tracks memory.
+    #[inline]
+    pub(crate) fn hold(&mut self, mut used: SyncOnDrop<'a>, stream: &'a CudaStream, always: bool) {
+        // Device memory records nothing but events.
+        if let SyncOnDrop::Record(recorded) = &mut used
+            && let Some((event, _)) = recorded.take()
+        {
+            // The launch rejects more than `MAX_ARGS` arguments.
+            let _ = self.events.try_push(Use { event, stream, always });
+        }
+    }
+
+    pub(crate) const fn launches(&self) -> &'a CudaStream {
+        self.launches
+    }
+
+    pub(crate) const fn has_foreign_memory(&self) -> bool {
+        self.foreign
+    }
+
+    /// Why the launches might not come after earlier work, if anything failed.
+    pub(crate) const fn failed(&self) -> Option<cudarc::driver::DriverError> {
+        self.failed
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.owners.is_empty()
+    }
+
+    /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
+    pub(crate) const fn were_added_in_capture(&self) -> bool {
+        self.added_in_capture
+    }
+
+    /// Launches are submitted from now on, on a stream that is not being captured, or within
+    /// [`capture_launches`](crate::cuda::capture_launches).
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.submitted.set(true);
+    }
+
+    /// As [`Self::begin`], for an unsafe launch, whose caller keeps kernel and memory for a graph.
+    pub(crate) fn begin_unsafe(&self) {
+        self.submitted.set(true);
+        self.promised.set(true);
+    }
+
+    /// The launches have run: later work need not wait for them.
+    pub(crate) fn done(&self) {
+        self.submitted.set(false);
+    }
+
+    /// All launches are submitted: orders later work after them. Returns whether another thread had begun to
+    /// capture the stream. That capture is discarded, and may have contained launches.
+    #[inline]
+    pub(crate) fn end(&self) -> bool {
+        self.submitted.replace(false) && !self.is_empty() && self.order_later_work()
+    }
+
+    #[inline(never)]
+    fn order_later_work(&self) -> bool {
+        // The legacy default stream cannot be captured. The query fails while another stream is.
+        let refuses_captures =
+            self.refuses_captures() && self.launches.cu_stream().addr() > LEGACY_STREAM;
+        // An owner that waits for a capturing stream joins its capture.
+        let mut captured = refuses_captures && !self.owners.is_empty() && self.is_capturing();
+        if captured {
+            self.discard_capture();
+        }
+        self.wait();
+        self.record();
+        // Events that were recorded in a capture do not order anything after the launches.
+        if refuses_captures && self.is_capturing() {
+            captured = true;
+            self.discard_capture();
+            self.wait();
+            self.record();
+        }
+        captured
+    }
+
+    #[cold]
+    fn discard_capture(&self) {
+        if let Ok(driver) = Driver::get() {
+            // SAFETY: the stream is alive in `self`, and its context was made current to ask.
+            unsafe { discard(driver, handle(self.launches)) };
+        }
+    }
+
+    #[inline]
+    fn record(&self) {
+        for Use { event, stream, always } in &self.events {
+            // The memory's own object, whose streams wait for the event.
+            let context = event.context();
+            if *always || context.is_managing_stream_synchronization() {
+                // SAFETY: both are alive in `self`, and of the context that is current since the launches.
+                // cudarc's own function would query the current context again for each event.
+                let recorded =
+                    unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+                if recorded.is_err() {
+                    // Nothing else would wait for the use.
+                    context.record_err(stream.synchronize());
+                }
+                context.record_err(recorded);
+            }
+        }
+    }
+
+    /// Whether cudarc's events order launches and the work of `owner`.
+    fn is_tracked(&self, owner: &CudaStream) -> bool {
+        Arc::ptr_eq(owner.context(), self.launches.context())
+            && owner.context().is_managing_stream_synchronization()
+    }
+
+    #[cold]
+    fn add(&mut self, owner: &Arc<CudaStream>) {
+        // Objects for the same context may differ in what cudarc tracks.
+        let is_owner = |other: &Arc<CudaStream>| {
+            other.cu_stream() == owner.cu_stream() && Arc::ptr_eq(other.context(), owner.context())
+        };
+        if self.owners.iter().any(is_owner) {
+            return;
+        }
+        let is_tracked = self.is_tracked(owner);
+        if !is_tracked && self.is_capturing() {
+            // The capture would become invalid.
+            self.added_in_capture = true;
+        } else if !is_tracked {
+            let ordered = if is_of_thread(owner) {
+                // Whichever thread's.
+                owner.context().synchronize()
+            } else {
+                self.launches.join(owner)
+            };
+            self.failed = ordered.err().or(self.failed);
+        }
+        // The launch rejects more than `MAX_ARGS` arguments.
+        let _ = self.owners.try_push(Arc::clone(owner));
+    }
+
+    /// Orders later work of the owners after the launches.
+    fn wait(&self) {
+        if self.owners.is_empty() || !self.refuses_captures() && self.is_capturing() {
+            return;
+        }
+        for owner in &self.owners {
+            // On another thread the handle means another stream, which may free the memory.
+            let by_thread = is_of_thread(owner);
+            let ordered = if by_thread { Ok(()) } else { owner.join(self.launches) };
+            if by_thread || ordered.is_err() {
+                owner.context().record_err(self.launches.synchronize());
+            }
+            owner.context().record_err(ordered);
+        }
+    }
+
+    fn refuses_captures(&self) -> bool {
+        !self.promised.get() && !may_capture()
+    }
+
+    /// Not by cudarc's own query, which would clear a failure that it recorded.
+    fn is_capturing(&self) -> bool {
+        let Ok(driver) = Driver::get() else { return false };
+        let context = self.launches.context().cu_ctx().cast();
+        // SAFETY: the stream is alive in `self`, and its context current.
+        let is_capturing = || unsafe { driver.is_capturing(self.launches.cu_stream().cast()) };
+        matches!(driver.bind(context).and_then(|()| is_capturing()), Ok(true))
+    }
+}
+
+impl Drop for Uses<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The largest handle of the legacy default stream: 0, and `CU_STREAM_LEGACY`.
+const LEGACY_STREAM: usize = 1;
+
+/// Reports what failed when the stream was to wait for others, or earlier in its context.
+#[inline]
+pub(crate) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
+    let context = uses.launches().context();
+    match uses.failed() {
+        Some(error) => Err(failed_earlier(context, error)),
+        None => recorded_failure(context),
+    }
+}
+
+/// Whether the stream is another one on each thread.
+pub(crate) fn is_of_thread(stream: &CudaStream) -> bool {
+    stream.cu_stream().addr() == PER_THREAD
+}

@@ -1,0 +1,158 @@
+//! A driver call that failed, and what is known about it beyond the code.
+
+use core::fmt;
+
+use crate::cuda::driver::log::{self, DriverLog, LogPosition};
+use crate::cuda::driver::suspects::FaultSuspects;
+use crate::cuda::driver::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
+use crate::limits::{LaunchLimits, LocalMemory};
+use crate::observe;
+
+/// A driver call that failed, with the driver's name and description of the error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverError {
+    /// The call, such as `cuLaunchKernel`.
+    pub call: &'static str,
+    /// The `CUresult`.
+    pub code: i32,
+    /// Its name, such as `CUDA_ERROR_INVALID_VALUE`.
+    pub name: String,
+    /// The driver's description.
+    pub description: Box<str>,
+    /// In one box: launches return errors by value, so they are kept small.
+    pub(crate) background: Option<Box<Background>>,
+}
+
+/// What is known beyond the code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Background {
+    driver_log: Option<DriverLog>,
+    suspects: Option<FaultSuspects>,
+    local_memory: Option<LocalMemory>,
+}
+
+impl Background {
+    /// What is known about `call`, which has just returned `status`: driver messages since `start`,
+    /// launches in `context` or else in the current one.
+    pub(crate) fn collect(
+        driver: &Driver,
+        call: &str,
+        status: Status,
+        start: Option<LogPosition>,
+        context: Option<Handle>,
+    ) -> Option<Box<Self>> {
+        let driver_log = log::since(driver, call, start);
+        let suspects = FaultSuspects::collect(driver, status, context);
+        if let Some(suspects) = &suspects {
+            let name = driver.error_name(status).unwrap_or_default();
+            observe::late_error(call, &name, suspects.launches().len());
+        }
+        let known = driver_log.is_some() || suspects.is_some();
+        known.then(|| Box::new(Self { driver_log, suspects, local_memory: None }))
+    }
+}
+
+impl Driver {
+    /// Turns the status that `call` returned into a result.
+    #[inline]
+    pub(crate) fn check(&self, call: &'static str, status: Status) -> Result<(), DriverError> {
+        self.check_since(None, call, status)
+    }
+
+    /// As [`Self::check`], with driver messages from `start` on and none before.
+    #[inline]
+    pub(crate) fn check_since(
+        &self,
+        start: Option<LogPosition>,
+        call: &'static str,
+        status: Status,
+    ) -> Result<(), DriverError> {
+        if status == 0 { Ok(()) } else { Err(self.error(start, call, status)) }
+    }
+
+    /// The error of a `call` that returned `status`.
+    #[cold]
+    pub(crate) fn error(
+        &self,
+        start: Option<LogPosition>,
+        call: &'static str,
+        status: Status,
+    ) -> DriverError {
+        DriverError {
+            call,
+            code: status,
+            name: self.error_name(status).unwrap_or_else(|| "unknown error".into()),
+            description: self.error_description(status).unwrap_or_default().into(),
+            background: Background::collect(self, call, status, start, None),
+        }
+    }
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, code, name, description, background: _ } = self;
+        write!(f, "{call} returned {name} ({code})")?;
+        if !description.is_empty() {
+            write!(f, ": {description}")?;
+        }
+        if let Some(driver_log) = self.driver_log() {
+            write!(f, "; {driver_log}")?;
+        }
+        if let Some(local_memory) = self.local_memory() {
+            write!(f, "; the kernel's local memory takes {local_memory}")?;
+        }
+        self.suspects().map_or(Ok(()), |suspects| write!(f, "; {suspects}"))
+    }
+}
+
+impl core::error::Error for DriverError {}
+
+impl DriverError {
+    /// What the driver logged about the call, if it keeps a log (CUDA 12.9 and later) and logged
+    /// something.
+    #[must_use]
+    pub fn driver_log(&self) -> Option<&DriverLog> {
+        self.background.as_ref()?.driver_log.as_ref()
+    }
+
+    /// The launches that may have caused the error, where the call that returned it did not.
+    #[must_use]
+    pub fn suspects(&self) -> Option<&FaultSuspects> {
+        self.background.as_ref()?.suspects.as_ref()
+    }
+
+    /// The local memory that the driver had to reserve for a launch that ran out of memory. A launch
+    /// allocates nothing else that large.
+    #[must_use]
+    pub fn local_memory(&self) -> Option<LocalMemory> {
+        self.background.as_ref()?.local_memory
+    }
+
+    /// The same error, of a call that launches a kernel with these limits.
+    #[cold]
+    pub(crate) fn of_launch(mut self, limits: &LaunchLimits) -> Self {
+        let local_memory = limits.kernel().local_memory(limits.device());
+        if self.code == OUT_OF_MEMORY && local_memory.is_some() {
+            self.background.get_or_insert_default().local_memory = local_memory;
+        }
+        self
+    }
+
+    /// The same error, of a call that synchronised the newest launch at once.
+    pub(crate) fn after_checked_launch(mut self) -> Self {
+        if let Some(background) = &mut self.background {
+            background.suspects =
+                background.suspects.take().map(FaultSuspects::after_checked_launch);
+        }
+        self
+    }
+
+    /// The same error; its suspects are the launches now on record in `context`.
+    pub(crate) fn with_current_suspects(mut self, driver: &Driver, context: Handle) -> Self {
+        if let Some(background) = &mut self.background {
+            background.suspects = FaultSuspects::collect(driver, self.code, Some(context));
+        }
+        self
+    }
+}

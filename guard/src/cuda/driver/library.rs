@@ -1,0 +1,314 @@
+//! Finds and initialises libcuda once for the process, makes its contexts current, and synchronises
+//! streams.
+
+use core::marker::PhantomData;
+use core::ops::RangeInclusive;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
+use libloading::Library;
+use once_cell::sync::OnceCell;
+
+use crate::cuda::driver::error::{Background, DriverError};
+use crate::cuda::driver::history::History;
+use crate::cuda::driver::log;
+use crate::cuda::driver::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMORY, Status};
+use crate::cuda::error::DriverUnavailable;
+use crate::plan::backoff::AllocationError;
+
+/// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
+/// missing.
+const CUDARC_NEEDS: [&str; 17] = [
+    "cuGetErrorName",
+    "cuCtxSynchronize",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamWaitEvent",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuEventDestroy_v2",
+];
+
+/// As [`CUDARC_NEEDS`], for graphs.
+const GRAPHS_NEED: [&str; 6] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+];
+
+/// Names under which the loader finds the driver.
+const NAMES: &[&str] =
+    if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
+
+/// The name that cudarc tries first, where that is not the first of [`NAMES`].
+const CUDARC_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
+
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+pub(crate) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
+
+/// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
+const OLDEST_DRIVER: i32 = 12_000;
+
+/// A function of `needs` that `library` lacks, if any.
+fn missing(library: &Library, needs: &[&'static str]) -> Option<&'static str> {
+    // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
+    let lacks = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
+    needs.iter().copied().find(|symbol| lacks(symbol))
+}
+
+impl Driver {
+    /// The initialised driver, found once for the process; after a failure the next call tries again.
+    pub(crate) fn get() -> Result<&'static Self, DriverUnavailable> {
+        static DRIVER: OnceCell<Driver> = OnceCell::new();
+        DRIVER.get_or_try_init(Self::load)
+    }
+
+    fn load() -> Result<Self, DriverUnavailable> {
+        let (library, name) =
+            symbols::open(NAMES).map_err(|tried| DriverUnavailable::LibraryMissing { tried })?;
+        let symbol_missing = |symbol: &'static str| DriverUnavailable::SymbolMissing {
+            library: name.clone(),
+            symbol,
+        };
+        let driver = Self::resolve(library).map_err(symbol_missing)?;
+        if let Some(symbol) = missing(&driver.library, &CUDARC_NEEDS) {
+            return Err(symbol_missing(symbol));
+        }
+        driver.check_cudarc_library(&name)?;
+        // SAFETY: cuInit takes no pointer, and zero is its only legal flag.
+        let status = unsafe { (driver.init)(0) };
+        if status == NO_DEVICE {
+            return Err(driver.no_device());
+        }
+        driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
+        log::begin(&driver);
+        let version = driver.version().map_err(DriverUnavailable::InitFailed)?;
+        if version < OLDEST_DRIVER {
+            return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
+        }
+        Ok(driver)
+    }
+
+    /// Checks that cudarc calls the same library, named `ours` here: handles of contexts and streams
+    /// pass from one to the other. cudarc searches by itself, and tries another name first.
+    fn check_cudarc_library(&self, ours: &str) -> Result<(), DriverUnavailable> {
+        if let Ok((library, name)) = symbols::open(CUDARC_NAMES)
+            && let Some(symbol) = missing(&library, &CUDARC_NEEDS)
+        {
+            return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
+        }
+        let (mut ours_at, mut cudarc_at) = (core::ptr::null(), core::ptr::null());
+        // SAFETY: needs no initialisation; the driver writes a pointer to a static string.
+        let status = unsafe { (self.get_error_name)(0, &raw mut ours_at) };
+        let success = sys::CUresult::CUDA_SUCCESS;
+        // SAFETY: as above. The symbol exists: it was found just now in the library that cudarc
+        // loads, or cudarc is linked against it.
+        let cudarc_status = unsafe { sys::cuGetErrorName(success, &raw mut cudarc_at) };
+        // Each library has its own name for success at its own address. Libraries that know no
+        // names cannot be told apart.
+        let same = ours_at == cudarc_at && (status == 0) == (cudarc_status == success);
+        if same { Ok(()) } else { Err(DriverUnavailable::OtherLibrary { ours: ours.to_owned() }) }
+    }
+
+    /// Checks that cudarc can capture graphs.
+    pub(crate) fn check_graphs(&self) -> Result<(), DriverUnavailable> {
+        let Some(symbol) = missing(&self.library, &GRAPHS_NEED) else { return Ok(()) };
+        Err(DriverUnavailable::SymbolMissing { library: "the driver".to_owned(), symbol })
+    }
+
+    /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
+    pub(crate) fn version(&self) -> Result<i32, DriverError> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a live integer.
+        let status = unsafe { (self.driver_get_version)(&raw mut version) };
+        self.check("cuDriverGetVersion", status)?;
+        Ok(version)
+    }
+
+    pub(crate) fn no_device(&self) -> DriverUnavailable {
+        let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
+        DriverUnavailable::NoDevice {
+            cuda_visible_devices: value.map(|value| value.to_string_lossy().into_owned()),
+            driver_version: self.version().ok(),
+        }
+    }
+
+    /// Makes `context` current on this thread, unless it is already.
+    #[inline]
+    pub(crate) fn bind(&self, context: Handle) -> Result<(), DriverError> {
+        if self.checked_current_context()? == context {
+            return Ok(());
+        }
+        // SAFETY: the context is alive: every caller holds it, or something that keeps it alive.
+        let status = unsafe { (self.ctx_set_current)(context) };
+        self.check("cuCtxSetCurrent", status)
+    }
+
+    /// [`Self::bind`], then reports what cudarc recorded of earlier failures in `context`.
+    pub(crate) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
+        self.bind(context.cu_ctx().cast())?;
+        recorded_failure(context)
+    }
+
+    /// Allocates memory on `stream`, not initialised, to be freed there.
+    pub(crate) fn allocate(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<CudaSlice<u8>, AllocationError<DriverError>> {
+        // Report failures that cudarc recorded earlier: the allocation would return them, and they
+        // might look like its own out-of-memory error.
+        let context = stream.context();
+        self.bind_cudarc(context).map_err(AllocationError::Failed)?;
+        // The driver refuses allocations of no bytes.
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: any value is a valid `u8`, and the memory is only passed to kernels, whose contract
+        // covers uninitialised memory, or as an address.
+        let allocated = unsafe { stream.alloc::<u8>(len) };
+        allocated.map_err(|error| {
+            let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
+            match error.code {
+                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+                _ => AllocationError::Failed(error),
+            }
+        })
+    }
+
+    /// Waits for all launches on `stream`, and clears them of suspicion. The stream's context is current.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a live stream of the current context, or null for its default one.
+    pub(crate) unsafe fn synchronize(
+        &self,
+        history: &History,
+        stream: Handle,
+    ) -> Result<(), DriverError> {
+        let mark = history.mark(stream);
+        // SAFETY: the stream is alive, by this function's contract.
+        let status = unsafe { (self.stream_synchronize)(stream) };
+        self.check("cuStreamSynchronize", status)?;
+        mark.into_iter().for_each(|mark| history.prove(mark));
+        Ok(())
+    }
+
+    /// Whether `stream` is being captured, so that launches become nodes of a graph, and synchronising
+    /// would invalidate the capture.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::synchronize`].
+    #[inline]
+    pub(crate) unsafe fn is_capturing(&self, stream: Handle) -> Result<bool, DriverError> {
+        let mut capturing = 0;
+        // SAFETY: the stream is alive, by this function's contract; the pointer is to a live integer.
+        let status = unsafe { (self.stream_is_capturing)(stream, &raw mut capturing) };
+        if CAPTURE_ERRORS.contains(&status) {
+            return Ok(true);
+        }
+        self.check("cuStreamIsCapturing", status)?;
+        Ok(capturing != 0)
+    }
+
+    /// The context that is current on this thread; null if none.
+    #[inline]
+    pub(crate) fn checked_current_context(&self) -> Result<Handle, DriverError> {
+        let mut current = core::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle.
+        let status = unsafe { (self.ctx_get_current)(&raw mut current) };
+        self.check("cuCtxGetCurrent", status)?;
+        Ok(current)
+    }
+}
+
+/// The driver's handle of a stream.
+pub(crate) fn handle(stream: &CudaStream) -> Handle {
+    stream.cu_stream().cast()
+}
+
+/// A failure in `context` that cudarc recorded where it could not return it, such as when memory
+/// was freed.
+pub(crate) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
+    context.check_err().map_err(|error| failed_earlier(context, error))
+}
+
+/// The error of a call that cudarc recorded in `context`, but not which call that was.
+#[cold]
+pub(crate) fn failed_earlier(
+    context: &CudaContext,
+    error: cudarc::driver::DriverError,
+) -> DriverError {
+    from_cudarc(Some(context), "an earlier call", error)
+}
+
+/// The error that cudarc returned from `call`, in `context` where there is one: cudarc returns what
+/// it recorded before it makes the context current.
+pub(crate) fn from_cudarc(
+    context: Option<&CudaContext>,
+    call: &'static str,
+    error: cudarc::driver::DriverError,
+) -> DriverError {
+    let text = |text: Result<&core::ffi::CStr, _>| {
+        text.map(|text| text.to_string_lossy().into_owned()).ok()
+    };
+    let (code, driver) = (code_of(error), Driver::get().ok());
+    let context = context.map(|context| context.cu_ctx().cast());
+    DriverError {
+        call,
+        code,
+        name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
+        description: text(error.error_string()).unwrap_or_default().into(),
+        background: driver
+            .and_then(|driver| Background::collect(driver, call, code, None, context)),
+    }
+}
+
+#[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
+pub(crate) const fn code_of(error: cudarc::driver::DriverError) -> i32 {
+    error.0 as i32
+}
+
+/// Makes a context current on this thread; dropping it restores the one before.
+pub(crate) struct Pushed {
+    driver: &'static Driver,
+    pushed: bool,
+    /// Makes this type neither `Send` nor `Sync`: the stack of contexts is the thread's.
+    this_thread: PhantomData<*mut ()>,
+}
+
+impl Pushed {
+    /// Makes `context` current, unless it is already.
+    pub(crate) fn new(driver: &'static Driver, context: Handle) -> Result<Self, DriverError> {
+        if driver.checked_current_context()? == context {
+            return Ok(Self { driver, pushed: false, this_thread: PhantomData });
+        }
+        // SAFETY: the context is alive: every caller holds it, or is promised that it lives.
+        let status = unsafe { (driver.ctx_push_current)(context) };
+        driver.check("cuCtxPushCurrent", status)?;
+        Ok(Self { driver, pushed: true, this_thread: PhantomData })
+    }
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = core::ptr::null_mut();
+            // SAFETY: the pointer is to a live handle, and this is the thread on which `new` pushed,
+            // since `Pushed` is not `Send`. An error means that other code popped the context
+            // already, which leaves nothing to restore.
+            let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };
+        }
+    }
+}

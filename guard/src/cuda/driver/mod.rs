@@ -1,0 +1,11 @@
+//! What the rest of the module asks the driver: handles, limits and errors leave, calls to libraries enter.
+
+pub(crate) mod error;
+pub(crate) mod history;
+pub(crate) mod libraries;
+pub(crate) mod library;
+pub(crate) mod log;
+pub(crate) mod nvrtc;
+pub(crate) mod query;
+pub(crate) mod suspects;
+pub(crate) mod symbols;

@@ -1,0 +1,297 @@
+//! Compiles CUDA C++ at run time with NVRTC.
+//!
+//! The library is loaded and called without cudarc: a missing library is an error and no panic, any
+//! version works, and no device is needed.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::ffi::CString;
+
+use once_cell::sync::OnceCell;
+
+use crate::cuda::driver::libraries::{self, NotFound, Rejected, is_in_stubs};
+use crate::cuda::driver::symbols::{Handle, Nvrtc, Status};
+use crate::cuda::error::{NvrtcError, NvrtcUnavailable};
+use crate::image::{Image, ImageError};
+use crate::limits::ComputeCapability;
+
+/// The run-time compiler for CUDA C++.
+#[derive(Clone, Copy, Debug)]
+pub struct Compiler {
+    nvrtc: &'static Nvrtc,
+    library: &'static str,
+}
+
+/// How to compile a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// The program's name in messages, such as `attention.cu`.
+    pub name: String,
+    /// The architecture to generate machine code for.
+    pub architecture: ComputeCapability,
+    /// Allows instructions that only this architecture has, such as Hopper's warpgroup matrix
+    /// instructions: compiles for `sm_90a` and the like, whose code runs on no later device.
+    pub architecture_specific: bool,
+    /// Macros and their values.
+    pub defines: Vec<(String, String)>,
+    /// Further options for NVRTC.
+    pub options: Vec<String>,
+}
+
+impl CompileOptions {
+    /// Plain C++17 for `architecture`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, architecture: ComputeCapability) -> Self {
+        Self {
+            name: name.into(),
+            architecture,
+            architecture_specific: false,
+            defines: Vec::new(),
+            options: Vec::new(),
+        }
+    }
+
+    /// The architecture's name, such as `sm_90` or `sm_90a`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let suffix = if self.architecture_specific { "a" } else { "" };
+        self.architecture.sm() + suffix
+    }
+
+    /// Defines the macro `name` as `value`.
+    #[must_use]
+    pub fn define(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.defines.push((name.into(), value.to_string()));
+        self
+    }
+}
+
+/// What a program is compiled to.
+#[derive(Clone, Copy)]
+enum Output {
+    Cubin,
+    Ptx,
+}
+
+/// A compiled program.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Machine code for the requested architecture, or PTX for it and later ones.
+    pub image: Image,
+    /// The compiler's log, mostly empty.
+    pub log: String,
+}
+
+/// Names for the loader, tried before the folders of a toolkit.
+const NAMES: [&str; 5] =
+    ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "nvrtc64_120_0.dll"];
+
+impl Compiler {
+    /// The compiler, found once for the process: on the library path, then in the toolkits at
+    /// `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`. After a failure the next
+    /// call searches again.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcUnavailable`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, NvrtcUnavailable> {
+        static NVRTC: OnceCell<(Nvrtc, String)> = OnceCell::new();
+        let (nvrtc, library) = NVRTC.get_or_try_init(load)?;
+        Ok(Self { nvrtc, library })
+    }
+
+    /// The name under which the loader found the library.
+    #[must_use]
+    pub const fn library(&self) -> &str {
+        self.library
+    }
+
+    /// The version of NVRTC: major and minor.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Call`] if the call fails.
+    pub fn version(&self) -> Result<(u32, u32), NvrtcError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        let status = unsafe { (self.nvrtc.version)(&raw mut major, &raw mut minor) };
+        self.check("nvrtcVersion", status)?;
+        let number = |part| u32::try_from(part).unwrap_or(0);
+        Ok((number(major), number(minor)))
+    }
+
+    /// Compiles `source` to machine code.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Compilation`] with the compiler's log if the source does not compile.
+    pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
+        self.compile_to(Output::Cubin, source, options)
+    }
+
+    /// Compiles `source` to PTX for the virtual architecture of the options' one, such as for
+    /// [`Guard::load_ptx`](crate::Guard) of the feature `ptx`. [`Image::ptx`] is its text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compile`].
+    pub fn compile_to_ptx(
+        &self,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Compiled, NvrtcError> {
+        self.compile_to(Output::Ptx, source, options)
+    }
+
+    fn compile_to(
+        &self,
+        output: Output,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Compiled, NvrtcError> {
+        let source = c_string(source, "the source")?;
+        let name = c_string(&options.name, "the program's name")?;
+        let architecture = match output {
+            Output::Cubin => options.target(),
+            Output::Ptx => options.target().replace("sm_", "compute_"),
+        };
+        let mut flags =
+            vec![format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
+        flags.extend(options.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+        flags.extend(options.options.iter().cloned());
+        let flags: Result<Vec<CString>, _> =
+            flags.iter().map(|flag| c_string(flag, "an option")).collect();
+        let program = OpenProgram::new(*self, &source, &name)?;
+        let status = program.compile(&flags?);
+        let log = program.log()?;
+        if status != 0 {
+            return Err(NvrtcError::Compilation {
+                program: options.name.clone(),
+                architecture,
+                code: status,
+                name: self.name_of(status),
+                log,
+            });
+        }
+        let (call, bytes) = program.output(output)?;
+        let image = Image::new(bytes).map_err(|error: ImageError| NvrtcError::Call {
+            call,
+            code: 0,
+            name: error.to_string(),
+        })?;
+        Ok(Compiled { image, log })
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
+        if status == 0 {
+            return Ok(());
+        }
+        Err(NvrtcError::Call { call, code: status, name: self.name_of(status) })
+    }
+
+    fn name_of(&self, status: Status) -> String {
+        // SAFETY: returns a static string for every number, known or not.
+        let text = unsafe { (self.nvrtc.get_error_string)(status) };
+        if text.is_null() {
+            return "unknown error".into();
+        }
+        // SAFETY: not null, so a static zero-terminated string.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
+    let accept = |library| match Nvrtc::resolve(library) {
+        Err(symbol) => Err(Rejected::Lacks(symbol)),
+        Ok(nvrtc) if is_stub(&nvrtc) => Err(Rejected::Stub),
+        Ok(nvrtc) => Ok(nvrtc),
+    };
+    libraries::find(&NAMES, "libnvrtc.so", accept).map_err(|error| match error {
+        NotFound::Missing { tried } => NvrtcUnavailable::LibraryMissing { tried },
+        NotFound::Lacks { library, symbol } => NvrtcUnavailable::SymbolMissing { library, symbol },
+    })
+}
+
+/// Whether `nvrtc` is a stub that toolkits ship for linking. Its functions print to standard output and
+/// return the number of bytes printed, even where they should return a pointer (CUDA 13.0).
+fn is_stub(nvrtc: &Nvrtc) -> bool {
+    if is_in_stubs(&nvrtc.library, "nvrtcVersion") {
+        return true;
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let status = unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) };
+    status != 0
+}
+
+fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {
+    CString::new(text).map_err(|_| NvrtcError::ZeroByte { what })
+}
+
+/// A program of the compiler, destroyed when dropped.
+struct OpenProgram {
+    compiler: Compiler,
+    program: Handle,
+}
+
+impl OpenProgram {
+    fn new(compiler: Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
+        let mut program = core::ptr::null_mut();
+        let none = core::ptr::null();
+        // SAFETY: both texts are zero-terminated and copied by the call; there are no headers.
+        let status = unsafe {
+            let (source, name) = (source.as_ptr(), name.as_ptr());
+            (compiler.nvrtc.create_program)(&raw mut program, source, name, 0, none, none)
+        };
+        compiler.check("nvrtcCreateProgram", status)?;
+        Ok(Self { compiler, program })
+    }
+
+    fn compile(&self, flags: &[CString]) -> Status {
+        let pointers: Vec<*const c_char> = flags.iter().map(|flag| flag.as_ptr()).collect();
+        let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+        // SAFETY: `self` holds the program open; the `count` options are zero-terminated and outlive
+        // the call.
+        unsafe { (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr()) }
+    }
+
+    fn log(&self) -> Result<String, NvrtcError> {
+        let nvrtc = self.compiler.nvrtc;
+        let bytes = self.text("nvrtcGetProgramLog", nvrtc.get_log_size, nvrtc.get_log)?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.trim_end_matches('\0').trim().to_owned())
+    }
+
+    /// The compiled program, and the call that returned it.
+    fn output(&self, output: Output) -> Result<(&'static str, Vec<u8>), NvrtcError> {
+        let nvrtc = self.compiler.nvrtc;
+        let (call, size, read) = match output {
+            Output::Cubin => ("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin),
+            Output::Ptx => ("nvrtcGetPTX", nvrtc.get_ptx_size, nvrtc.get_ptx),
+        };
+        Ok((call, self.text(call, size, read)?))
+    }
+
+    fn text(
+        &self,
+        call: &'static str,
+        size_of: unsafe extern "C" fn(Handle, *mut usize) -> Status,
+        read: unsafe extern "C" fn(Handle, *mut c_char) -> Status,
+    ) -> Result<Vec<u8>, NvrtcError> {
+        let mut size = 0;
+        // SAFETY: `self` holds the program open; the pointer is to a live integer.
+        let status = unsafe { size_of(self.program, &raw mut size) };
+        self.compiler.check(call, status)?;
+        let mut bytes = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the compiler just returned.
+        let status = unsafe { read(self.program, bytes.as_mut_ptr().cast()) };
+        self.compiler.check(call, status)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for OpenProgram {
+    fn drop(&mut self) {
+        // SAFETY: `new` created it, and nothing else destroys it. An error can only leak the program.
+        let _ = unsafe { (self.compiler.nvrtc.destroy_program)(&raw mut self.program) };
+    }
+}

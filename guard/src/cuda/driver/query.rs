@@ -1,0 +1,372 @@
+//! Queries the driver: devices and their limits, kernels and their parameters.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use parking_lot::RwLock;
+
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::library::Pushed;
+use crate::cuda::driver::log::{self, LogPosition};
+use crate::cuda::driver::symbols::{
+    AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
+    RESOURCE_MULTIPROCESSORS, Status,
+};
+use crate::cuda::error::CudaError;
+use crate::launch::rule::INVALID_VALUE;
+use crate::limits::attributes::device_attribute;
+use crate::limits::{DeviceFacts, DeviceLimits, KernelLimits};
+
+/// The CUDA version that the driver supports: 1000 * major + 10 * minor.
+///
+/// # Errors
+///
+/// [`CudaError::Unavailable`] if there is no usable driver.
+pub fn driver_version() -> Result<i32, CudaError> {
+    Ok(Driver::get()?.version()?)
+}
+
+/// The number of visible devices, at least one.
+///
+/// # Errors
+///
+/// [`CudaError::Unavailable`] if there is no usable driver, or no device.
+pub fn device_count() -> Result<usize, CudaError> {
+    let driver = Driver::get()?;
+    let mut count = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_get_count)(&raw mut count) };
+    driver.check("cuDeviceGetCount", status)?;
+    match usize::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(driver.no_device().into()),
+    }
+}
+
+/// The limits of device `ordinal`, queried once for the process.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no driver, no such device, or a query fails.
+pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
+    let device = device_handle(ordinal)?;
+    Ok(limits_of_device(Driver::get()?, device)?)
+}
+
+/// The context (`CUcontext`) that is current on this thread; `None` if there is none.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no usable driver, or the query fails.
+pub fn current_context() -> Result<Option<NonNull<c_void>>, CudaError> {
+    Ok(NonNull::new(Driver::get()?.checked_current_context()?))
+}
+
+/// Which processes may use a device, as set by `nvidia-smi --compute-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ComputeMode {
+    /// All.
+    Default,
+    /// One process at a time.
+    Exclusive,
+    /// None.
+    Prohibited,
+    /// A mode that is not known here.
+    Other(i32),
+}
+
+impl ComputeMode {
+    const fn from_driver(number: i32) -> Self {
+        match number {
+            0 => Self::Default,
+            // 1 was one thread at a time, which drivers since CUDA 8 treat as one process.
+            1 | 3 => Self::Exclusive,
+            2 => Self::Prohibited,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for ComputeMode {
+    /// `default`, `exclusive`, `prohibited`, or the number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Prohibited => f.write_str("prohibited"),
+            Self::Other(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// The compute mode of device `ordinal`. Creates no context.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no driver, no such device, or the query fails.
+pub fn compute_mode(ordinal: usize) -> Result<ComputeMode, CudaError> {
+    let (driver, device) = (Driver::get()?, device_handle(ordinal)?);
+    Ok(ComputeMode::from_driver(attribute(driver, device, device_attribute::COMPUTE_MODE)?))
+}
+
+/// Free and total memory of device `ordinal` in bytes. Initialises the device's primary context for
+/// the query, unless it is already.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no driver, no such device, or the context cannot be created.
+pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
+    let (driver, device) = (Driver::get()?, device_handle(ordinal)?);
+    let mut context = core::ptr::null_mut();
+    // SAFETY: the driver returned the device; the pointer is to a live handle.
+    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
+    driver.check("cuDevicePrimaryCtxRetain", status)?;
+    let memory = free_memory_in(driver, context);
+    // SAFETY: retained above, once.
+    let status = unsafe { (driver.primary_ctx_release)(device) };
+    let memory = memory?;
+    driver.check("cuDevicePrimaryCtxRelease", status)?;
+    Ok(memory)
+}
+
+/// Free and total memory of the device of `context` in bytes. The caller holds the context.
+pub(crate) fn free_memory_in(
+    driver: &'static Driver,
+    context: Handle,
+) -> Result<(u64, u64), DriverError> {
+    let (mut free, mut total) = (0, 0);
+    // Dropped after the check, which collects suspects in the current context.
+    let _current = Pushed::new(driver, context)?;
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
+    driver.check("cuMemGetInfo", status)?;
+    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok((wide(free), wide(total)))
+}
+
+/// The launch priorities on the device of `context`, from the highest to the lowest; `None` if the
+/// driver has no such query. `context` is current on this thread afterwards.
+pub(crate) fn priorities_of(
+    context: &CudaContext,
+) -> Result<Option<RangeInclusive<i32>>, CudaError> {
+    let driver = Driver::get()?;
+    let Some(look_up) = driver.stream_priority_range else { return Ok(None) };
+    driver.bind_cudarc(context)?;
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let status = unsafe { look_up(&raw mut least, &raw mut greatest) };
+    driver.check("cuCtxGetStreamPriorityRange", status)?;
+    // The highest priority is the lowest number.
+    Ok(Some(greatest..=least))
+}
+
+/// The multiprocessors that a launch in `context`, which is current, can use, of `all` that the device
+/// has: fewer in a green context, and under execution affinity, which MPS sets too.
+pub(crate) fn multiprocessors_of_context(driver: &Driver, context: Handle, all: u64) -> u64 {
+    let mut affinity = ExecAffinity::default();
+    let status = driver.ctx_get_exec_affinity.map(|look_up| {
+        // SAFETY: a context is current; the pointer is to a live structure of this type.
+        unsafe { look_up(&raw mut affinity, AFFINITY_MULTIPROCESSORS) }
+    });
+    let by_affinity = counted(driver, status, affinity.multiprocessors);
+    let mut resource = DeviceResource::NONE;
+    let status = driver.ctx_get_dev_resource.map(|look_up| {
+        // SAFETY: the context is current, so alive; the pointer is to a live structure, at least as
+        // large as the driver's.
+        unsafe { look_up(context, &raw mut resource, RESOURCE_MULTIPROCESSORS) }
+    });
+    let by_resource = counted(driver, status, resource.multiprocessors);
+    by_affinity.into_iter().chain(by_resource).fold(all, u64::min)
+}
+
+/// The multiprocessors that a launch on `stream` can use: those of the stream's green context, or else
+/// those `of_context`.
+///
+/// # Safety
+///
+/// `stream` is a live stream of the current context, or stands for a default one.
+pub(crate) unsafe fn multiprocessors_of_stream(
+    driver: &Driver,
+    stream: Handle,
+    of_context: u64,
+) -> u64 {
+    let mut green = core::ptr::null_mut();
+    if stream.addr() > LAST_DEFAULT_STREAM
+        && let Some(look_up) = driver.stream_get_green_ctx
+    {
+        // SAFETY: the stream is alive, by this function's contract; the pointer is to a live handle.
+        let status = unsafe { look_up(stream, &raw mut green) };
+        if status != 0 {
+            log::discard(driver);
+        }
+    }
+    if green.is_null() {
+        return of_context;
+    }
+    let mut resource = DeviceResource::NONE;
+    let status = driver.green_ctx_get_dev_resource.map(|look_up| {
+        // SAFETY: the driver returned the green context, which lives as long as its stream; the pointer is
+        // to a live structure, at least as large as the driver's.
+        unsafe { look_up(green, &raw mut resource, RESOURCE_MULTIPROCESSORS) }
+    });
+    counted(driver, status, resource.multiprocessors).unwrap_or(of_context)
+}
+
+/// The `count` that a query wrote, if there is such a query and it succeeded.
+fn counted(driver: &Driver, status: Option<Status>, count: u32) -> Option<u64> {
+    if status? != 0 {
+        log::discard(driver);
+        return None;
+    }
+    Some(u64::from(count)).filter(|count| *count > 0)
+}
+
+fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
+    let driver = Driver::get()?;
+    let count = device_count()?;
+    let missing = || CudaError::NoSuchDevice { ordinal, count };
+    if ordinal >= count {
+        return Err(missing());
+    }
+    let number = c_int::try_from(ordinal).map_err(|_| missing())?;
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_get)(&raw mut device, number) };
+    driver.check("cuDeviceGet", status)?;
+    Ok(device)
+}
+
+fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
+    let mut memory_bytes = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_total_mem)(&raw mut memory_bytes, device) };
+    driver.check("cuDeviceTotalMem", status)?;
+    let facts = DeviceFacts {
+        name: device_name(driver, device)?,
+        memory_bytes: u64::try_from(memory_bytes).unwrap_or(u64::MAX),
+        driver_version: driver.version()?,
+    };
+    DeviceLimits::from_attributes(facts, |number| attribute(driver, device, number))
+}
+
+fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a live integer, and the driver returned the device; for an unknown
+    // attribute it returns an error.
+    let status = unsafe { (driver.device_get_attribute)(&raw mut value, number, device) };
+    driver.check("cuDeviceGetAttribute", status)?;
+    Ok(value)
+}
+
+fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
+    let mut name = [0_u8; 256];
+    // SAFETY: the buffer has the 256 bytes that are passed as its size.
+    let status = unsafe { (driver.device_get_name)(name.as_mut_ptr().cast(), 256, device) };
+    driver.check("cuDeviceGetName", status)?;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// The limits of the device of `context`, which is current on this thread afterwards.
+pub(crate) fn limits_of_context(
+    driver: &Driver,
+    context: &CudaContext,
+) -> Result<Arc<DeviceLimits>, DriverError> {
+    driver.bind_cudarc(context)?;
+    limits_of_current_device(driver)
+}
+
+/// The limits of the device of the context that is current on this thread.
+pub(crate) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimits>, DriverError> {
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.ctx_get_device)(&raw mut device) };
+    driver.check("cuCtxGetDevice", status)?;
+    limits_of_device(driver, device)
+}
+
+fn limits_of_device(driver: &Driver, device: c_int) -> Result<Arc<DeviceLimits>, DriverError> {
+    /// By the driver's device handle, which need not be the ordinal.
+    static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
+    let find = |known: &[(c_int, Arc<DeviceLimits>)]| {
+        known.iter().find(|(handle, _)| *handle == device).map(|(_, limits)| Arc::clone(limits))
+    };
+    if let Some(limits) = find(&KNOWN.read()) {
+        return Ok(limits);
+    }
+    let limits = Arc::new(query_device(driver, device)?);
+    let mut known = KNOWN.write();
+    // Another thread may have added it meanwhile.
+    if let Some(limits) = find(&known) {
+        return Ok(limits);
+    }
+    known.push((device, Arc::clone(&limits)));
+    Ok(limits)
+}
+
+/// The limits of a loaded function.
+///
+/// # Safety
+///
+/// `function` is loaded, and a context is current: for a function of another one the driver returns an
+/// error.
+pub(crate) unsafe fn kernel_limits(
+    driver: &Driver,
+    function: Handle,
+    name: String,
+) -> Result<KernelLimits, DriverError> {
+    KernelLimits::from_attributes(name, |attribute| {
+        let mut value = 0;
+        // SAFETY: the function is loaded, by this function's contract; the pointer is to a live
+        // integer; for an unknown attribute the driver returns an error.
+        let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
+        driver.check("cuFuncGetAttribute", status)?;
+        Ok(value)
+    })
+}
+
+/// Sizes of a function's parameters in bytes, if the driver knows them (CUDA 12.4 and later).
+///
+/// # Safety
+///
+/// `function` is loaded, and a context is current: for a function of another one the driver returns an
+/// error.
+pub(crate) unsafe fn parameter_sizes(
+    driver: &Driver,
+    function: Handle,
+) -> Result<Option<Vec<usize>>, DriverError> {
+    /// More than fit the 32,764 bytes of a kernel's parameters.
+    const MAX_PARAMETERS: usize = 1 << 15;
+    let Some(look_up) = driver.func_get_param_info else { return Ok(None) };
+    let mut sizes = Vec::new();
+    while sizes.len() < MAX_PARAMETERS {
+        let (mut offset, mut size) = (0, 0);
+        let start = LogPosition::now(driver);
+        // SAFETY: the function is loaded, by this function's contract; both pointers are to live
+        // integers; past the last parameter the driver returns an error.
+        let status = unsafe { look_up(function, sizes.len(), &raw mut offset, &raw mut size) };
+        if status == INVALID_VALUE {
+            break;
+        }
+        driver.check_since(start, "cuFuncGetParamInfo", status)?;
+        sizes.push(size);
+    }
+    log::discard(driver);
+    Ok(Some(sizes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compute_modes_have_the_driver_s_numbers() {
+        let modes = [0, 1, 2, 3, 7].map(|number| ComputeMode::from_driver(number).to_string());
+        assert_eq!(modes, ["default", "exclusive", "prohibited", "exclusive", "7"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! The functions that launch builders have launched, kept with their limits.
+
+use core::cell::RefCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use cudarc::driver::{CudaFunction, CudaStream};
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+
+use crate::cuda::driver::symbols::{Driver, Handle};
+use crate::cuda::error::CudaError;
+use crate::cuda::kernel::{Inner, Kernel};
+
+/// The most functions that are kept. When one more is launched, all are dropped, and each is queried again
+/// at its next use: a program that loads modules without end does not keep them all loaded.
+pub const MAX_KEPT_FUNCTIONS: usize = 4096;
+
+/// Kernels by handles. Each holds its function and its context, so that neither handle is reused
+/// while it is in the map.
+static KNOWN: LazyLock<RwLock<HashMap<Handles, Kernel>>> = LazyLock::new(RwLock::default);
+
+/// How often functions were removed from [`KNOWN`]; changed under its lock.
+static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// What this thread found in [`KNOWN`], so that threads that launch at once share no lock.
+    ///
+    /// Holds no function: the launching code holds it, and its handle is reused only after it was
+    /// forgotten.
+    static SEEN: RefCell<Seen> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Seen {
+    /// [`FORGOTTEN`] at the time.
+    forgotten: u64,
+    kernels: HashMap<Handles, Arc<Inner>>,
+}
+
+/// A function, and the context that it was launched in, which need not be its own.
+type Handles = (usize, usize);
+
+/// Drops every function that [`GuardedStream::launch_builder_guarded`] has launched, so that their
+/// modules can be unloaded. They are queried again at their next use.
+///
+/// [`GuardedStream::launch_builder_guarded`]: crate::cuda::GuardedStream::launch_builder_guarded
+pub fn forget_functions() {
+    forget_if(|_| true);
+}
+
+/// As [`forget_functions`], of the module of `function` alone. With drivers that cannot name a
+/// function's module, `function` alone is dropped.
+pub fn forget_module_of(function: &CudaFunction) {
+    let function: Handle = function.cu_function().cast();
+    let Ok(driver) = Driver::get() else {
+        return;
+    };
+    // SAFETY: the caller holds `function`, and the map holds the others: all are loaded.
+    let module_of = |function| unsafe { driver.module_of(function) };
+    let module = module_of(function);
+    forget_if(|kernel| {
+        let other = kernel.inner().function;
+        other == function || module.is_some() && module == module_of(other)
+    });
+}
+
+fn forget_if(is_forgotten: impl Fn(&Kernel) -> bool) {
+    let mut known = KNOWN.write();
+    let functions: Vec<_> = known.extract_if(|_, kernel| is_forgotten(kernel)).collect();
+    if functions.is_empty() {
+        return;
+    }
+    // Before any of them is unloaded and its handle reused.
+    FORGOTTEN.fetch_add(1, Ordering::Release);
+    drop(known);
+    drop(functions);
+}
+
+/// Calls `f` with the kernel of `function`, without touching its reference count if this thread has
+/// seen it before.
+#[inline]
+pub(crate) fn with_kernel<R>(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    mut f: impl FnMut(&Inner) -> R,
+) -> Result<R, CudaError> {
+    let handles = handles_of(stream, function);
+    let seen = SEEN.try_with(|seen| {
+        let seen = seen.try_borrow().ok()?;
+        let is_current = seen.forgotten == FORGOTTEN.load(Ordering::Acquire);
+        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| f(kernel))
+    });
+    match seen {
+        Ok(Some(result)) => Ok(result),
+        _ => Ok(f(find_kernel(stream, function)?.inner())),
+    }
+}
+
+fn handles_of(stream: &CudaStream, function: &CudaFunction) -> Handles {
+    (function.cu_function().addr(), stream.context().cu_ctx().addr())
+}
+
+/// The kernel of `function`, which this thread has seen from now on.
+#[cold]
+pub(crate) fn find_kernel(
+    stream: &CudaStream,
+    function: &CudaFunction,
+) -> Result<Kernel, CudaError> {
+    let handles = handles_of(stream, function);
+    let find = |known: &HashMap<Handles, Kernel>| {
+        Some((known.get(&handles)?.clone(), FORGOTTEN.load(Ordering::Relaxed)))
+    };
+    let found = find(&KNOWN.read());
+    let (kernel, forgotten) = match found {
+        Some(found) => found,
+        None => add(handles, query_kernel(stream, function)?),
+    };
+    let inner = Arc::clone(kernel.inner());
+    // A thread that is ending, or in the middle of a launch, looks it up again the next time.
+    let _ = SEEN.try_with(|seen| {
+        let mut seen = seen.try_borrow_mut().ok()?;
+        if seen.forgotten != forgotten {
+            *seen = Seen { forgotten, ..Seen::default() };
+        }
+        seen.kernels.insert(handles, inner)
+    });
+    Ok(kernel)
+}
+
+/// Adds a kernel to [`KNOWN`], and returns the one that is there now.
+fn add(handles: Handles, kernel: Kernel) -> (Kernel, u64) {
+    let mut known = KNOWN.write();
+    let mut forgotten = HashMap::new();
+    if known.len() >= MAX_KEPT_FUNCTIONS && !known.contains_key(&handles) {
+        forgotten = core::mem::take(&mut *known);
+        // As in `forget_if`.
+        FORGOTTEN.fetch_add(1, Ordering::Release);
+    }
+    // Two threads may get here at once; the first one's kernel stays.
+    let kernel = known.entry(handles).or_insert(kernel).clone();
+    let added = (kernel, FORGOTTEN.load(Ordering::Relaxed));
+    drop(known);
+    // Unloads modules, so not under the lock.
+    drop(forgotten);
+    added
+}
+
+fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
+    let (driver, context) = (Driver::get()?, stream.context());
+    driver.bind_cudarc(context)?;
+    let keep = (function.clone(), Arc::clone(context));
+    let (function, context) = (function.cu_function().cast(), context.cu_ctx().cast());
+    // SAFETY: `keep` holds the function, loaded, and the context that it is launched in, which need not
+    // be the module's and is current.
+    let kernel = unsafe {
+        let name = driver.name_of(function);
+        Kernel::from_parts(driver, function, context, name, None, None, keep)?
+    };
+    Ok(kernel)
+}

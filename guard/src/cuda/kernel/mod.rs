@@ -1,0 +1,349 @@
+//! A kernel on a device with its limits and occupancy, ready to be launched.
+
+pub(crate) mod functions;
+pub(crate) mod module;
+pub(crate) mod occupancy;
+#[cfg(feature = "profile")]
+pub(crate) mod tuning;
+
+use core::any::Any;
+use core::fmt;
+#[cfg(feature = "profile")]
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+#[cfg(feature = "ptx")]
+use gridguard_ptx::Refusal;
+
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::history::{ContextHistory, History};
+use crate::cuda::driver::query;
+use crate::cuda::driver::symbols::{Driver, Handle};
+use crate::cuda::error::LaunchError;
+use crate::cuda::kernel::occupancy::Occupancy;
+#[cfg(feature = "profile")]
+use crate::cuda::kernel::tuning::KernelTuning;
+use crate::launch::request::LaunchRequest;
+use crate::launch::valid::ValidLaunch;
+use crate::launch::violation::Violations;
+use crate::limits::attributes::function_attribute;
+use crate::limits::{LaunchLimits, OccupancyLimits};
+use crate::plan::signature::{Parameter, Signature};
+#[cfg(feature = "profile")]
+use crate::profile::model::Key;
+
+/// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(crate) inner: Arc<Inner>,
+    #[allow(dead_code, reason = "keeps the function loaded and the history known")]
+    keep: Arc<dyn Any + Send + Sync>,
+    /// Whether a chunk may begin before the one before it has ended.
+    overlap: bool,
+    /// Whether requests may be dependent.
+    dependent: bool,
+    #[cfg(feature = "ptx")]
+    pub(crate) rewriting: Option<Arc<Rewriting>>,
+    #[cfg(feature = "profile")]
+    tuning: Option<Arc<KernelTuning<'static>>>,
+}
+
+/// What rewriting made of a kernel.
+#[cfg(feature = "ptx")]
+pub(crate) enum Rewriting {
+    /// Its forms, which take one argument more, and on which axes it reads the block index and the grid
+    /// size.
+    Forms {
+        shifted: Kernel,
+        folded: Kernel,
+        reads_block_index: [bool; 3],
+        reads_grid_size: [bool; 3],
+    },
+    /// None, for this reason.
+    Refused(Refusal),
+}
+
+/// All that a launch reads. Holds neither the function of a launch builder nor its context.
+pub(crate) struct Inner {
+    pub(crate) driver: &'static Driver,
+    pub(crate) function: Handle,
+    pub(crate) context: Handle,
+    /// The context of a kernel that the guard loaded.
+    pub(crate) owned: Option<Arc<CudaContext>>,
+    pub(crate) limits: LaunchLimits,
+    pub(crate) signature: Signature,
+    occupancy: Occupancy,
+    /// Whether the driver captures launches that overlap the one before.
+    pub(crate) captures_overlap: bool,
+    /// The launches of the context.
+    pub(crate) history: Arc<History>,
+    /// The kernel's number in `history`.
+    pub(crate) number: u32,
+    #[allow(dead_code, reason = "keeps the number")]
+    recorded_name: Arc<str>,
+}
+
+// SAFETY: the handles are plain numbers to this process; the driver may be called with them from any
+// thread on which the context is current, and every call makes it current first.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the driver locks contexts and functions in concurrent calls.
+unsafe impl Sync for Inner {}
+
+impl Kernel {
+    /// The same kernel, whose chunks overlap where device and driver support it: a chunk of a split
+    /// launch begins as soon as the one before it leaves multiprocessors free, not only when it ends.
+    ///
+    /// On devices before compute capability 9.0, and with drivers before CUDA 12.3, chunks run one
+    /// after another.
+    ///
+    /// # Safety
+    ///
+    /// From `sm_90` on:
+    /// - in every grid some thread executes `griddepcontrol.wait` before it exits. A chunk then ends only
+    ///   after the one before it, so that the end of the last one is the end of all;
+    /// - no chunk writes memory that another one reads or writes, unless both do so by atomic operations
+    ///   alone: any chunks of a launch may run at the same time.
+    ///
+    /// Code without `griddepcontrol.launch_dependents` gains nothing.
+    #[must_use]
+    pub unsafe fn with_overlapping_chunks(mut self) -> Self {
+        self.overlap = self.limits().device().dependent_launch()
+            && self.inner.driver.launch_kernel_ex.is_some()
+            && self.inner.captures_overlap;
+        self
+    }
+
+    /// The same kernel, which accepts requests that are
+    /// [`dependent`](crate::LaunchRequest::dependent) (programmatic dependent launch).
+    ///
+    /// Drivers before CUDA 12.3 cannot capture such launches: during stream capture they are ordinary ones
+    /// there.
+    ///
+    /// # Safety
+    ///
+    /// Every thread of the device code executes `griddepcontrol.wait` before it accesses memory
+    /// that a launch before it may access, and in any case before it ends.
+    #[must_use]
+    pub const unsafe fn with_dependent_launches(mut self) -> Self {
+        self.dependent = true;
+        self
+    }
+
+    /// The same kernel, which [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) plans as the
+    /// guard's profile says.
+    ///
+    /// `key` is what the profile stores the kernel's choices under. The shape that is looked up has
+    /// as its first size, called `items`, the items of the launch's batch, or of a rewritten kernel's
+    /// launch without one, the blocks of its grid; `sizes` are the others, in the order of the profile's
+    /// entries. Launch parameters of an entry are not applied: the kernel
+    /// is compiled already.
+    ///
+    /// ```no_run
+    /// # fn load() -> gridguard::cuda::Kernel { unreachable!() }
+    /// use gridguard::profile::Key;
+    ///
+    /// let key = Key { kernel: "rms_norm".into(), dtypes: "f16".into(), ..Key::default() };
+    /// let kernel = load().with_tuning(key, "rows", &[("columns", 4096)]);
+    /// ```
+    #[cfg(feature = "profile")]
+    #[must_use]
+    pub fn with_tuning(
+        mut self,
+        key: Key,
+        items: &'static str,
+        sizes: &[(&'static str, u64)],
+    ) -> Self {
+        self.tuning = Some(Arc::new(KernelTuning::new(Cow::Owned(key), items, sizes)));
+        self
+    }
+
+    /// Whether the kernel accepts dependent requests.
+    #[must_use]
+    pub const fn takes_dependent_launches(&self) -> bool {
+        self.dependent
+    }
+
+    /// Whether chunks of a split launch overlap.
+    #[must_use]
+    pub const fn overlaps_chunks(&self) -> bool {
+        self.overlap
+    }
+
+    /// What the kernel allows on its device, including the shared memory that needs opt-in: the
+    /// guard opts in at the first launch that needs it.
+    #[must_use]
+    pub fn limits(&self) -> &LaunchLimits {
+        &self.inner.limits
+    }
+
+    /// The kernel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.limits().kernel().name
+    }
+
+    /// How many blocks of `request` can be co-resident on the multiprocessors that the context can use,
+    /// queried from the driver once for each launch configuration. The guard checks cooperative launches
+    /// and those in clusters against it; for other launches, and where the block itself breaks a rule, it
+    /// is unknown.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the query fails.
+    pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
+        self.inner.driver.bind(self.inner.context)?;
+        self.inner.occupancy(request)
+    }
+
+    /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
+    /// function; the rest stays cache. Without this the driver takes what as many blocks need as registers
+    /// and threads allow. It takes the next larger size that the device has, and more where one block
+    /// needs it.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the driver refuses, such as more than 100 percent.
+    pub fn prefer_shared_memory(&self, percent: u8) -> Result<(), DriverError> {
+        let Inner { driver, context, function, .. } = *self.inner;
+        driver.bind(context)?;
+        let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: `self` keeps the function loaded, in the context that is current.
+        let status = unsafe { (driver.func_set_attribute)(function, attribute, percent.into()) };
+        driver.check("cuFuncSetAttribute", status)
+    }
+
+    /// Queries the limits of `function`, and its parameters unless they are `declared`.
+    ///
+    /// # Safety
+    ///
+    /// `function` is loaded, `context` is current, and both live as long as `keep`. If `function` was
+    /// loaded in `context` for launches by a guard, `owned` is the context.
+    pub(crate) unsafe fn from_parts(
+        driver: &'static Driver,
+        function: Handle,
+        context: Handle,
+        name: String,
+        declared: Option<&[Parameter]>,
+        owned: Option<Arc<CudaContext>>,
+        keep: impl Any + Send + Sync,
+    ) -> Result<Self, DriverError> {
+        let device = query::limits_of_current_device(driver)?;
+        let multiprocessors =
+            query::multiprocessors_of_context(driver, context, device.multiprocessors);
+        // SAFETY: loaded, and a context is current, by this function's contract.
+        let limits = unsafe { query::kernel_limits(driver, function, name) }?;
+        let signature = match declared {
+            Some(parameters) => Signature::Declared(parameters.to_vec()),
+            // SAFETY: as above.
+            None => unsafe { query::parameter_sizes(driver, function) }?
+                .map_or(Signature::Unknown, Signature::Sizes),
+        };
+        let limits = LaunchLimits::new(device, limits);
+        // SAFETY: the kernel keeps the function loaded, by this function's contract, or the code that
+        // launches it through a launch builder does; both make its context current before they ask.
+        let occupancy = unsafe {
+            Occupancy::new(driver, function, multiprocessors, limits.max_dynamic_shared_bytes())
+        };
+        // The driver is asked for the occupancy of each launch that needs it.
+        let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
+        let history = ContextHistory::of(context);
+        let (number, recorded_name) = history.number_of(&limits.kernel().name);
+        let inner = Arc::new(Inner {
+            driver,
+            function,
+            context,
+            owned,
+            limits,
+            signature,
+            occupancy,
+            captures_overlap: driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER),
+            history: history.share(),
+            number,
+            recorded_name,
+        });
+        Ok(Self {
+            inner,
+            keep: Arc::new((keep, history)),
+            overlap: false,
+            dependent: false,
+            #[cfg(feature = "ptx")]
+            rewriting: None,
+            #[cfg(feature = "profile")]
+            tuning: None,
+        })
+    }
+
+    /// The error of a launch that breaks these rules, with the reason why the kernel was not rewritten if
+    /// its grid alone is too large.
+    #[cold]
+    pub(crate) fn refusal(&self, violations: Violations) -> LaunchError {
+        #[cfg(feature = "ptx")]
+        if let Some(Rewriting::Refused(refusal)) = self.rewriting.as_deref()
+            && violations.iter().all(|violation| violation.rule.is_grid_dim())
+        {
+            return LaunchError::NotRewritten { violations, refusal: Box::new(refusal.clone()) };
+        }
+        violations.into()
+    }
+
+    /// Why the kernel is not launched on a stream that is being captured.
+    #[cold]
+    pub(crate) fn captured(&self) -> LaunchError {
+        LaunchError::Captured { kernel: self.name().to_owned() }
+    }
+
+    #[cfg(feature = "profile")]
+    pub(crate) fn tuning(&self) -> Option<&KernelTuning<'static>> {
+        self.tuning.as_deref()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl Inner {
+    /// As [`Occupancy::needs_opt_in`].
+    #[inline]
+    pub(crate) fn needs_opt_in(&self, dynamic_shared_bytes: u32) -> bool {
+        self.occupancy.needs_opt_in(dynamic_shared_bytes)
+    }
+
+    /// As [`Occupancy::opt_in`]. The context is current.
+    #[inline]
+    pub(crate) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
+        self.occupancy.opt_in(&self.limits, dynamic_shared_bytes)
+    }
+
+    /// [`Kernel::occupancy`] with the context current.
+    pub(crate) fn occupancy(
+        &self,
+        request: &LaunchRequest,
+    ) -> Result<OccupancyLimits, DriverError> {
+        self.occupancy.of(&self.limits, request)
+    }
+
+    /// Checks that the blocks of a valid launch on `stream` can be co-resident.
+    ///
+    /// # Safety
+    ///
+    /// The context is current, and `stream` a live stream of it or null.
+    pub(crate) unsafe fn check_occupancy(
+        &self,
+        stream: Handle,
+        launch: &ValidLaunch,
+    ) -> Result<(), LaunchError> {
+        // SAFETY: this function's contract.
+        unsafe { self.occupancy.check(&self.limits, stream, launch) }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("limits", self.limits()).finish_non_exhaustive()
+    }
+}
+
+/// CUDA 12.3, the first driver that captures overlapping launches into graphs.
+const OVERLAP_DRIVER: i32 = 12_030;

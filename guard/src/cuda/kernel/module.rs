@@ -1,0 +1,398 @@
+//! Loads kernel images into a context, finds the kernels in them, and takes on those of functions that
+//! other code loaded.
+
+use core::any::Any;
+use core::ffi::c_void;
+use core::mem::ManuallyDrop;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction};
+#[cfg(feature = "ptx")]
+use gridguard_ptx::{Form, Report, Rewritten, rewrite};
+
+use crate::cuda::driver::library::{CAPTURE_ERRORS, Pushed};
+use crate::cuda::driver::log::{self, LogPosition};
+use crate::cuda::driver::query;
+use crate::cuda::driver::symbols::{
+    Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION,
+};
+use crate::cuda::error::{CudaError, LoadError, cuda_version};
+use crate::cuda::kernel::Kernel;
+#[cfg(feature = "ptx")]
+use crate::cuda::kernel::Rewriting;
+use crate::image::Image;
+use crate::limits::attributes::function_attribute;
+use crate::plan::signature::Parameter;
+
+/// An image loaded into a context. Unloaded when its last kernel is dropped, after its launches. It stays
+/// loaded if a stream of its context is then being captured, which the drop makes invalid.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<LoadedModule>);
+
+/// The module that its kernels keep loaded.
+#[derive(Debug)]
+struct LoadedModule {
+    handle: Handle,
+    driver: &'static Driver,
+    context: Arc<CudaContext>,
+    /// The names of its kernels, where the image lists them.
+    kernels: Vec<String>,
+    /// What was made of its PTX, if that was rewritten.
+    #[cfg(feature = "ptx")]
+    report: Option<Report>,
+}
+
+// SAFETY: the handle is a plain number to this process; the driver may be called with it from any
+// thread on which the context is current, and every call here makes it current first.
+unsafe impl Send for LoadedModule {}
+// SAFETY: as above; the driver locks the module in concurrent calls.
+unsafe impl Sync for LoadedModule {}
+
+impl Module {
+    /// Loads `image` into `context`.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] if the image is for another architecture or newer than the driver, or the driver
+    /// rejects it.
+    pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let device = query::limits_of_context(driver, context)?;
+        let wrong_architecture = |image: String| LoadError::WrongArchitecture {
+            image,
+            device: device.name.clone(),
+            capability: device.compute_capability,
+        };
+        if image.ptx_is_foreign_to(device.compute_capability) {
+            return Err(wrong_architecture(image.ptx_target().unwrap_or_default().into()).into());
+        }
+        let mut log = vec![0_u8; LOG_BYTES];
+        let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The driver reads the second value as a number, not as a pointer.
+        let size = core::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        let mut handle = core::ptr::null_mut();
+        let start = LogPosition::now(driver);
+        // SAFETY: `Image` has checked that its bytes are complete, and PTX ends with a zero; both
+        // option arrays have two elements; the log buffer has `LOG_BYTES` bytes. All outlive the call.
+        let status = unsafe {
+            (driver.module_load_data_ex)(
+                &raw mut handle,
+                image.bytes().as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if let Err(error) = driver.check_since(start, "cuModuleLoadDataEx", status) {
+            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
+            return Err(match error.code {
+                NO_BINARY_FOR_GPU => wrong_architecture("another architecture".into()),
+                UNSUPPORTED_PTX_VERSION => LoadError::PtxTooNew {
+                    ptx: image.ptx_version().unwrap_or("of the image").into(),
+                    driver: cuda_version(driver.version()?),
+                },
+                _ => LoadError::Refused { error, log: log.trim().to_owned() },
+            }
+            .into());
+        }
+        let kernels = image.ptx_kernels();
+        let context = Arc::clone(context);
+        Ok(Self(Arc::new(LoadedModule {
+            handle,
+            driver,
+            context,
+            kernels,
+            #[cfg(feature = "ptx")]
+            report: None,
+        })))
+    }
+
+    /// Rewrites `ptx` and loads the result into `context`, as [`Guard::load_ptx`](crate::Guard::load_ptx).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(feature = "ptx")]
+    pub fn load_ptx(context: &Arc<CudaContext>, ptx: &[u8]) -> Result<Self, CudaError> {
+        let image = Image::new(ptx).map_err(LoadError::from)?;
+        let text = image.ptx().unwrap_or_default();
+        let Rewritten { text, report } = rewrite(text.as_bytes()).map_err(LoadError::from)?;
+        let mut module = Self::load(context, &Image::new(text).map_err(LoadError::from)?)?;
+        if let Some(loaded) = Arc::get_mut(&mut module.0) {
+            loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
+            loaded.report = Some(report);
+        }
+        Ok(module)
+    }
+
+    /// What was found in the module's PTX and made of it, if it was rewritten.
+    #[cfg(feature = "ptx")]
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        self.0.report.as_ref()
+    }
+
+    /// The kernel `name`, which takes `parameters`, with its limits.
+    ///
+    /// Launching it is safe from here on, because its contract is vouched for here: arguments are
+    /// checked against `parameters` at every launch. The module is unloaded after its launches.
+    ///
+    /// # Safety
+    ///
+    /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of it:
+    /// - it accesses only memory that its [`Parameter::Memory`] and [`Parameter::AlignedMemory`] arguments
+    ///   reach: whole slices, or from each item of the chunk on as many elements as an item is declared to
+    ///   span; of a workspace, as much as the batch declares for the items of a chunk;
+    /// - it writes only what was passed to be written, and values that are valid for its elements;
+    /// - its threads do not access the same memory at the same time in ways that conflict.
+    ///
+    /// Few kernels can guarantee that by themselves: they receive neither the length of their memory nor
+    /// its type, nor learn what may be written. Then keep the kernel private to code that passes the right
+    /// memory to each launch.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchKernel`] if the module has none of this name, [`LoadError::Parameters`]
+    /// if the driver knows other parameters, [`LoadError::Driver`] if a query fails.
+    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
+        self.find_kernel(name, parameters, false)
+    }
+
+    /// As [`Self::kernel`], for launches in clusters of up to 16 blocks, above the portable 8. How
+    /// many fit a device is in [`Kernel::occupancy`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::kernel`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::kernel`]; [`LoadError::Driver`] also if the driver refuses such clusters.
+    pub unsafe fn kernel_in_wide_clusters(
+        &self,
+        name: &str,
+        parameters: &[Parameter],
+    ) -> Result<Kernel, LoadError> {
+        self.find_kernel(name, parameters, true)
+    }
+
+    /// The kernel `name`, which takes `parameters`, for launches in wide clusters if `wide`.
+    fn find_kernel(
+        &self,
+        name: &str,
+        parameters: &[Parameter],
+        wide: bool,
+    ) -> Result<Kernel, LoadError> {
+        let kernel = self.find_entry(name, name, parameters, wide)?;
+        #[cfg(feature = "ptx")]
+        if let Some(entry) = self.report().and_then(|report| report.entry(name)) {
+            let forms = match &entry.forms {
+                Ok(forms) => forms,
+                Err(refusal) => {
+                    return Ok(kernel.with_rewriting(Rewriting::Refused(refusal.clone())));
+                }
+            };
+            let form = |symbol: &str, form: Form| {
+                let bytes = usize::try_from(form.parameter_bytes()).unwrap_or(usize::MAX);
+                let mut parameters = parameters.to_vec();
+                parameters.push(Parameter::Value { bytes });
+                self.find_entry(symbol, name, &parameters, wide)
+            };
+            return Ok(kernel.with_rewriting(Rewriting::Forms {
+                shifted: form(&forms.shifted, Form::Shifted)?,
+                folded: form(&forms.folded, Form::Folded)?,
+                reads_block_index: entry.reads_block_index,
+                reads_grid_size: entry.reads_grid_size,
+            }));
+        }
+        Ok(kernel)
+    }
+
+    /// The entry `symbol`, which takes `parameters` and is called `name` in messages.
+    fn find_entry(
+        &self,
+        symbol: &str,
+        name: &str,
+        parameters: &[Parameter],
+        wide: bool,
+    ) -> Result<Kernel, LoadError> {
+        let LoadedModule { handle, driver, ref context, ref kernels, .. } = *self.0;
+        let missing = || LoadError::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
+        let symbol = CString::new(symbol).map_err(|_| missing())?;
+        if symbol.is_empty() {
+            // Drivers return another error than for a name that does not exist.
+            return Err(missing());
+        }
+        driver.bind_cudarc(context)?;
+        let mut function = core::ptr::null_mut();
+        // SAFETY: `self` keeps the module loaded; the name is zero-terminated and outlives the call.
+        let status =
+            unsafe { (driver.module_get_function)(&raw mut function, handle, symbol.as_ptr()) };
+        match driver.check("cuModuleGetFunction", status) {
+            Err(error) if error.code == NOT_FOUND => return Err(missing()),
+            found => found?,
+        }
+        if wide {
+            let attribute = function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            // SAFETY: the function is loaded in the context that is current.
+            let status = unsafe { (driver.func_set_attribute)(function, attribute, 1) };
+            driver.check("cuFuncSetAttribute", status)?;
+        }
+        let (name, keep) = (name.to_owned(), Arc::clone(&self.0));
+        // SAFETY: `keep` keeps the function loaded, and its context, which is current.
+        unsafe { declared_kernel(driver, context, function, name, parameters, keep) }
+    }
+
+    /// The context that the module is loaded into.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.0.context
+    }
+}
+
+impl Kernel {
+    /// The kernel of a function that cudarc loaded in `context`, which takes `parameters`: all of
+    /// [`Guard`](crate::Guard) works with it. It keeps the function's module loaded.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use cudarc::driver::{CudaContext, CudaFunction};
+    /// use gridguard::cuda::Kernel;
+    /// use gridguard::{Guard, Parameter};
+    /// # fn run(context: Arc<CudaContext>, scale: &CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = Guard::with_context(Arc::clone(&context))?;
+    /// let parameters = [Parameter::Memory, Parameter::of::<f32>(), Parameter::of::<u32>()];
+    /// // SAFETY: `scale` takes a pointer, a factor and the number of elements that it writes.
+    /// let kernel = unsafe { Kernel::from_cudarc(&context, scale, &parameters)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// As [`Module::kernel`]; and `function` was loaded in `context`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_function`].
+    pub unsafe fn from_cudarc(
+        context: &Arc<CudaContext>,
+        function: &CudaFunction,
+        parameters: &[Parameter],
+    ) -> Result<Self, CudaError> {
+        let handle = function.cu_function().cast();
+        // SAFETY: this function's contract; the clone keeps the function loaded.
+        unsafe { Self::from_function(context, handle, parameters, function.clone()) }
+    }
+
+    /// As [`Self::from_cudarc`], of a `CUfunction` that any code loaded, or a `CUkernel` cast to one.
+    /// `keep` is dropped with the last clone of the kernel.
+    ///
+    /// # Safety
+    ///
+    /// As [`Module::kernel`]; `function` was loaded in `context`, and stays loaded until `keep` is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Load`] with [`LoadError::Parameters`] if the driver knows other parameters;
+    /// another [`CudaError`] if there is no driver or a query fails.
+    pub unsafe fn from_function(
+        context: &Arc<CudaContext>,
+        function: *mut c_void,
+        parameters: &[Parameter],
+        keep: impl Any + Send + Sync,
+    ) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        driver.bind_cudarc(context)?;
+        // SAFETY: this function's contract, and the context is current.
+        let kernel = unsafe {
+            let function = driver.function_of(function);
+            let name = driver.name_of(function);
+            // For one of both kinds of handle, the driver has logged an error.
+            log::discard(driver);
+            let keep = ManuallyDrop::new(keep);
+            let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
+            declared_kernel(driver, context, function, name, parameters, keep)
+        };
+        Ok(kernel?)
+    }
+}
+
+/// The kernel of `function`, if it takes `parameters` as far as the driver knows.
+///
+/// # Safety
+///
+/// `function` was loaded in `context`, which is current, and stays loaded until `keep` is dropped. On
+/// every launch it keeps the contract of [`Module::kernel`].
+unsafe fn declared_kernel(
+    driver: &'static Driver,
+    context: &Arc<CudaContext>,
+    function: Handle,
+    name: String,
+    parameters: &[Parameter],
+    keep: impl Any + Send + Sync,
+) -> Result<Kernel, LoadError> {
+    let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
+    // SAFETY: the function is loaded in the context that is current.
+    if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
+        && known != declared
+    {
+        return Err(LoadError::Parameters { name, known, declared });
+    }
+    let (owned, handle) = (Some(Arc::clone(context)), context.cu_ctx().cast());
+    let declared = Some(parameters);
+    // SAFETY: this function's contract.
+    let kernel =
+        unsafe { Kernel::from_parts(driver, function, handle, name, declared, owned, keep) };
+    Ok(kernel?)
+}
+
+impl Drop for LoadedModule {
+    fn drop(&mut self) {
+        // Not through cudarc's context, which would report recorded failures here and lose them.
+        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast())
+            && launches_ended(self.driver)
+        {
+            // SAFETY: `Module::load` loaded it, and each kernel of it holds this value, so none is
+            // left. An error means that the context was destroyed, and the module with it.
+            let _ = unsafe { (self.driver.module_unload)(self.handle) };
+        }
+    }
+}
+
+/// Drops `keep`, which may unload a function, after the launches of its context.
+struct AfterLaunches<K> {
+    driver: &'static Driver,
+    context: Arc<CudaContext>,
+    keep: ManuallyDrop<K>,
+}
+
+impl<K> Drop for AfterLaunches<K> {
+    fn drop(&mut self) {
+        let current = Pushed::new(self.driver, self.context.cu_ctx().cast());
+        if current.is_err() || launches_ended(self.driver) {
+            // SAFETY: nothing uses it afterwards. The context is dropped after it.
+            unsafe { ManuallyDrop::drop(&mut self.keep) };
+        }
+    }
+}
+
+/// Waits for all launches of the current context: the driver does not document that unloading does.
+/// Returns whether they have ended: not while a stream of the context is being captured.
+fn launches_ended(driver: &Driver) -> bool {
+    // SAFETY: takes no pointer.
+    let status = unsafe { (driver.ctx_synchronize)() };
+    // With any other error nothing runs any more.
+    !CAPTURE_ERRORS.contains(&status)
+}
+
+/// `CU_JIT_ERROR_LOG_BUFFER`.
+const JIT_ERROR_LOG_BUFFER: i32 = 5;
+/// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: i32 = 6;
+/// Bytes for the log of the driver's PTX compiler.
+const LOG_BYTES: usize = 8192;

@@ -1,0 +1,267 @@
+//! Kernels whose PTX was rewritten: launches of their forms, each with the parameter that rewriting added.
+
+use std::sync::Arc;
+
+use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
+
+use crate::cuda::arguments::packed::Packed;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::error::{CudaError, Launches};
+use crate::cuda::kernel::module::Module;
+use crate::cuda::kernel::{Kernel, Rewriting};
+use crate::cuda::launch::{Submission, prepare};
+use crate::guard::Guard;
+use crate::limits::launch::Forms;
+use crate::plan::choice::Strategy;
+use crate::plan::chunks::Chunk;
+use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::rewritten::MOST_FOLDED_BLOCKS;
+use crate::plan::run::{Launcher, run};
+
+impl Guard {
+    /// Rewrites PTX and loads it into the guard's context: a kernel of the module whose grid is too large
+    /// is launched in parts, along any axes, or flat on x, and each block sees the index and the grid size
+    /// that it would have had. That needs no declaration of a batch. A launch that is legal is that of the
+    /// kernel's own entry, as it was written.
+    ///
+    /// A batch that is declared all the same is launched in chunks, as for other kernels, unless the text
+    /// contradicts it: where the kernel reads the grid size along the batch's axis, or never its block
+    /// index, the planner takes parts of the grid instead, in which both are those of the whole.
+    ///
+    /// Of NVRTC the text comes from
+    /// [`Compiler::compile_to_ptx`](crate::cuda::Compiler::compile_to_ptx). The driver compiles three
+    /// entries for each kernel.
+    ///
+    /// ```no_run
+    /// # use gridguard::{Dim3, Guard, LaunchRequest, Parameter};
+    /// # fn run(guard: &Guard, ptx: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// let module = guard.load_ptx(ptx)?;
+    /// // SAFETY: `fill` takes a pointer, and writes an element for each block of its grid.
+    /// let kernel = unsafe { module.kernel("fill", &[Parameter::Memory])? };
+    /// let request = LaunchRequest::new(Dim3::new(1, 76_800, 70_000), Dim3::new(128, 1, 1));
+    /// let plan = guard.plan(&request, None, kernel.limits(), gridguard::Choice::AUTOMATIC)?;
+    /// println!("{}, {} launches", plan.strategy(), plan.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Rewrite`](crate::cuda::LoadError::Rewrite) if the text cannot be read as PTX, and as
+    /// [`Self::load`]. A kernel that cannot have forms is no error: a launch of it whose grid is too large
+    /// is [`LaunchError::NotRewritten`](crate::cuda::LaunchError::NotRewritten), with the reason.
+    pub fn load_ptx(&self, ptx: impl AsRef<[u8]>) -> Result<Module, CudaError> {
+        Module::load_ptx(self.device_context()?, ptx.as_ref())
+    }
+}
+
+impl Kernel {
+    /// The same kernel, which is known nowhere else yet, with what rewriting made of it. Its forms take the
+    /// same arguments.
+    pub(crate) fn with_rewriting(mut self, mut rewriting: Rewriting) -> Self {
+        if let Rewriting::Forms { shifted, folded, reads_block_index, reads_grid_size } =
+            &mut rewriting
+        {
+            let limits = Forms {
+                shifted: shifted.limits().clone(),
+                folded: folded.limits().clone(),
+                reads_block_index: *reads_block_index,
+                reads_grid_size: *reads_grid_size,
+            };
+            for form in [shifted, folded] {
+                if let Some(inner) = Arc::get_mut(&mut form.inner) {
+                    inner.signature = self.inner.signature.clone();
+                }
+            }
+            if let Some(inner) = Arc::get_mut(&mut self.inner) {
+                inner.limits = inner.limits.clone().with_forms(limits);
+            }
+        }
+        self.rewriting = Some(Arc::new(rewriting));
+        self
+    }
+
+    /// The form that `plan` was made for and its words, if it is one of this kernel.
+    #[cold]
+    pub(crate) fn form_of(&self, plan: &Plan) -> Option<(&Self, Words)> {
+        let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
+            return None;
+        };
+        // The kind of the words chooses the form, so that neither gets those of the other.
+        let words = Words::of(plan)?;
+        let form = match words {
+            Words::Shifted(_) => shifted,
+            Words::Folded(_) => folded,
+        };
+        plan.largest_launch().is_for(form.limits()).then_some((form, words))
+    }
+}
+
+impl Submission<'_> {
+    /// Submits every launch of a plan for one of the kernel's forms, as [`Kernel::form_of`] returns it.
+    #[cold]
+    pub(crate) fn submit_form(&self, (form, words): (&Kernel, Words), plan: &Plan) -> Launches {
+        let submission = self.of(form);
+        let (args, launch) = (submission.args, plan.largest_launch());
+        // SAFETY: stream and context by the contract of `Submission::new`, for a kernel of one module.
+        unsafe { prepare(form, submission.to.stream, launch, plan.batch_items(), args) }?;
+        let chunk = Chunk::only(plan.batch_items().unwrap_or(1));
+        let mut launcher = FormLauncher { submission, chunk, words, launches: plan.len() };
+        Ok(run(plan, &mut launcher)?)
+    }
+}
+
+/// Submits part after part of a prepared plan.
+struct FormLauncher<'a> {
+    submission: Submission<'a>,
+    /// What arguments that follow items get: the whole batch, in each part.
+    chunk: Chunk,
+    words: Words,
+    /// Launches of the plan.
+    launches: u64,
+}
+
+impl Launcher for FormLauncher<'_> {
+    type Error = DriverError;
+
+    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
+        let PlannedLaunch { chunk, launch, first_block } = planned;
+        let words = self.words.at(*first_block);
+        let mut packed = Packed::new();
+        let params = packed.fill_with(self.submission.args, &self.chunk, &words);
+        let overlap = launch.is_dependent() && self.submission.to.may_overlap();
+        if *first_block != [0; 3] {
+            // SAFETY: stream and context by the contract of `Submission::new`.
+            unsafe { self.submission.check_capture() }?;
+        }
+        // SAFETY: `submit_form` prepared the plan, which is for this form. The form takes the kernel's
+        // arguments, which `prepare` checked, and the words, of which it reads as many as it has; by the
+        // kernel's contract they are right for all its blocks, of which it runs some. Only what is
+        // dependent overlaps.
+        unsafe { self.submission.to.launch_with(params, chunk, launch, overlap, self.launches) }
+    }
+}
+
+/// What the added parameter of a form says about the whole grid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Words {
+    Shifted([u32; 3]),
+    Folded(Fold),
+}
+
+impl Words {
+    /// Those of a plan for a form.
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let grid = plan.whole?;
+        match plan.strategy() {
+            Strategy::Folded => Fold::new(grid).map(Self::Folded),
+            _ => Some(Self::Shifted(grid)),
+        }
+    }
+
+    /// The words of the part that begins at this block.
+    pub(crate) fn at(&self, first_block: [u32; 3]) -> [u32; FOLDED_WORDS] {
+        match self {
+            Self::Folded(fold) => fold.words(first_block[0]),
+            Self::Shifted(grid) => {
+                let mut words = [0; FOLDED_WORDS];
+                let shifted = shifted_words(*grid, first_block);
+                words.iter_mut().zip(shifted).for_each(|(to, word)| *to = word);
+                words
+            }
+        }
+    }
+}
+
+/// The planner folds no more.
+const _: () = assert!(Fold::MAX_BLOCKS.ilog2() == MOST_FOLDED_BLOCKS.ilog2());
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::{
+        Just, ProptestConfig, prop_assert, prop_assert_eq, prop_oneof, proptest,
+    };
+    use proptest::strategy::Strategy as Generator;
+
+    use super::*;
+    use crate::limits::{DeviceLimits, FormLimits, KernelLimits, LaunchLimits};
+    use crate::plan::choice::Choice;
+    use crate::{Dim3, LaunchRequest};
+
+    /// The block index and the grid size that a block of a launch with these words sees.
+    fn seen(strategy: Strategy, words: &[u32; FOLDED_WORDS], block: [u32; 3]) -> [[u32; 3]; 2] {
+        if strategy == Strategy::Shifted {
+            let [x, y, z] = [0, 1, 2].map(|axis| block[axis] + words[axis]);
+            return [[x, y, z], [words[3], words[4], words[5]]];
+        }
+        // One multiplication and one shift stand for each division.
+        let divide = |number: u32, multiplier: u32, shift: u32| {
+            let product = u64::from(number) * u64::from(multiplier);
+            u32::try_from(product >> shift).expect("32 bits")
+        };
+        let [first, minus_x, x_multiplier, x_shift, y_multiplier, y_shift, minus_y, x, y, z] =
+            *words;
+        assert_eq!([minus_x, minus_y], [x.wrapping_neg(), y.wrapping_neg()]);
+        let flat = first + block[0];
+        let rest = divide(flat, x_multiplier, x_shift);
+        let last = divide(rest, y_multiplier, y_shift);
+        [[flat - rest * x, rest - last * y, last], [x, y, z]]
+    }
+
+    /// All block indices of `grid`.
+    fn indices(grid: [u32; 3]) -> impl Iterator<Item = [u32; 3]> {
+        let [x, y, z] = grid;
+        (0..x * y * z).map(move |at| [at % x, at / x % y, at / x / y])
+    }
+
+    fn limits(max_grid: Dim3) -> LaunchLimits {
+        let device = DeviceLimits { max_grid, ..DeviceLimits::any_device() };
+        let kernel = KernelLimits::unknown("k");
+        let forms = FormLimits {
+            shifted: kernel.clone(),
+            folded: kernel.clone(),
+            reads_block_index: [true; 3],
+            reads_grid_size: [true; 3],
+        };
+        LaunchLimits::rewritten(device, kernel, forms)
+    }
+
+    fn choices() -> impl Generator<Value = Choice> {
+        let strategy =
+            prop_oneof![Just(None), Just(Some(Strategy::Shifted)), Just(Some(Strategy::Folded)),];
+        (strategy, 0_u64..40).prop_map(|(strategy, most)| match strategy {
+            Some(strategy) => Choice::at_most(most).strategy(strategy),
+            None => Choice::at_most(most),
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn launches_see_every_block_of_the_grid_once(
+            grid in [1_u32..13, 1..13, 1..13], most in [1_u64..9, 1..7, 1..5], choice in choices(),
+        ) {
+            let limits = limits(Dim3::new(most[0], most[1], most[2]));
+            let request = LaunchRequest::new(grid.into(), Dim3::new(32, 1, 1));
+            let plan = Plan::new(&request, None, &limits, choice).expect("any grid");
+            let mut all = BTreeSet::new();
+            for planned in plan.launches() {
+                let legal = planned.launch.grid().into_iter().zip(most);
+                prop_assert!(legal.clone().all(|(blocks, most)| u64::from(blocks) <= most));
+                let words = Words::of(&plan).map(|words| words.at(planned.first_block));
+                for block in indices(planned.launch.grid()) {
+                    let [index, size] = match &words {
+                        Some(words) => seen(plan.strategy(), words, block),
+                        None => [block, planned.launch.grid()],
+                    };
+                    prop_assert_eq!(size, grid);
+                    prop_assert!(all.insert(index), "{:?} twice", index);
+                }
+            }
+            prop_assert_eq!(all, indices(grid).collect::<BTreeSet<_>>());
+        }
+    }
+}

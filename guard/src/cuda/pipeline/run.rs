@@ -1,0 +1,488 @@
+//! Chunks of a pipeline on the streams of a device: those in flight take turns on them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
+
+use crate::cuda::arguments::memory::wide;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::history::Watch;
+use crate::cuda::driver::library::{from_cudarc, handle};
+use crate::cuda::driver::symbols::Driver;
+use crate::cuda::error::LaunchError;
+use crate::cuda::launch::capture::may_capture;
+use crate::cuda::launch::{Submission, prepare};
+use crate::cuda::pipeline::memory::PipelineScratch;
+use crate::cuda::pipeline::stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
+use crate::guard::Guard;
+use crate::pipeline::buffer::Extent;
+use crate::pipeline::definition::Definition;
+use crate::pipeline::error::{MemoryError, RunError, StageError};
+use crate::pipeline::plan::PipelinePlan;
+use crate::pipeline::run::{Backend, ChunkFailure};
+use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::backoff::AllocationError;
+use crate::plan::chunks::Chunk;
+use crate::plan::run::panic_message;
+use crate::plan::slot::Slot;
+
+/// A run on the streams of a device.
+pub(super) struct OnStreams<'r, 'a> {
+    guard: &'r Guard,
+    pub(super) driver: &'static Driver,
+    definition: &'r Definition,
+    bodies: &'r mut [CudaStage<'a>],
+    /// The caller's memory of each buffer, on the device or the host.
+    buffers: Vec<Option<DeviceRange>>,
+    pub(super) stream: &'r Arc<CudaStream>,
+    pub(super) more: &'r [Arc<CudaStream>],
+    watch: Watch,
+    /// How many of the further streams have work that the first does not wait for yet.
+    pub(super) forked: usize,
+    /// Of each chunk in flight, freed on the first stream.
+    scratch: Vec<CudaSlice<u8>>,
+    /// Of earlier runs, and who keeps it for later ones.
+    kept: Vec<CudaSlice<u8>>,
+    keeper: Option<&'r mut PipelineScratch>,
+    /// The caller's, by its address.
+    raw: Option<DeviceRange>,
+    lanes: Vec<Lane<'a>>,
+    /// Launches that were submitted.
+    pub(super) launches: u64,
+    pub(super) capture: Capture,
+    /// Whether code of the caller's may have run since the last `resume`.
+    pub(super) is_left: bool,
+    /// Recorded by `leave` on each stream that had work.
+    pub(super) marks: Vec<CudaEvent>,
+    /// Whether a stream is in a capture that cannot be ended; all work is done then.
+    pub(super) is_stuck: bool,
+}
+
+/// Whether the work becomes a graph.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Capture {
+    No,
+    /// From the first chunk on.
+    Wanted,
+    Begun,
+}
+
+/// One of the chunks in flight.
+struct Lane<'a> {
+    /// The address of its scratch.
+    scratch: u64,
+    /// The arguments of each stage that launches a kernel.
+    arguments: Vec<Option<KernelArgs<'a>>>,
+}
+
+impl Backend for OnStreams<'_, '_> {
+    fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
+        self.resume()?;
+        self.join();
+        self.scratch.clear();
+        self.lanes.clear();
+        let bytes = plan.scratch_bytes();
+        let mut kept = core::mem::take(&mut self.kept);
+        kept.retain(|memory| wide(memory.num_bytes()) >= bytes);
+        let raw = self.raw.filter(|raw| raw.bytes >= plan.bytes());
+        for lane in 0..plan.in_flight() {
+            // Within the memory: the factors were found to be.
+            let mut address = raw.map_or(0, |raw| raw.address.saturating_add(lane * bytes));
+            if bytes > 0 && raw.is_none() {
+                let mut memory = match kept.pop() {
+                    Some(memory) => memory,
+                    None => {
+                        self.driver.allocate(self.stream, bytes).map_err(|error| match error {
+                            AllocationError::OutOfMemory(error) => StageError::out_of_memory(error),
+                            AllocationError::Failed(error) => error.into(),
+                        })?
+                    }
+                };
+                // All uses are on streams that the one that frees it waits for.
+                (address, _) = memory.device_ptr_mut(self.stream);
+                self.scratch.push(memory);
+            }
+            self.lanes.push(Lane { scratch: address, arguments: Vec::new() });
+        }
+        if self.capture == Capture::Wanted {
+            // Stages may allocate, which other modes forbid to this thread.
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            let context = self.stream.context();
+            let failed = |error| from_cudarc(Some(context), "cuStreamBeginCapture", error);
+            self.stream.begin_capture(mode).map_err(failed)?;
+            self.capture = Capture::Begun;
+        }
+        // After the work that the first stream waits for, and after the allocations.
+        for stream in self.more.iter().take(self.lanes.len().saturating_sub(1)) {
+            let failed = |error| from_cudarc(Some(stream.context()), "cuStreamWaitEvent", error);
+            stream.join(self.stream).map_err(failed)?;
+            self.forked += 1;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
+        let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
+        for (index, CudaStage(body)) in self.bodies.iter_mut().enumerate() {
+            if let Body::Product(product) = body {
+                let items = [plan.chunk_items(), last];
+                product.prepare(self.guard, items).map_err(|error| (index, error.into()))?;
+            }
+        }
+        for place in 0..self.lanes.len() {
+            for index in 0..self.bodies.len() {
+                let arguments = self.arguments(place, index, plan);
+                let arguments = arguments.map_err(|error| (index, error.into()))?;
+                if let Some(lane) = self.lanes.get_mut(place) {
+                    lane.arguments.push(arguments);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
+        for (position, chunk) in chunks.iter().enumerate() {
+            for stage in 0..self.bodies.len() {
+                let ran = self.run_stage(position, stage, plan, chunk);
+                ran.map_err(|source| self.failure(position, stage, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), StageError> {
+        for place in 0..self.lanes.len() {
+            self.guard.synchronize(self.stream_of(place))?;
+        }
+        self.leave()
+    }
+}
+
+impl<'r, 'a> OnStreams<'r, 'a> {
+    /// A run on a stream and more of them, which allocates nothing yet.
+    pub(super) fn new(
+        guard: &'r Guard,
+        driver: &'static Driver,
+        (definition, bodies): (&'r Definition, &'r mut [CudaStage<'a>]),
+        buffers: Vec<Option<DeviceRange>>,
+        (stream, more): (&'r Arc<CudaStream>, &'r [Arc<CudaStream>]),
+        watch: Watch,
+    ) -> Self {
+        Self {
+            guard,
+            driver,
+            definition,
+            bodies,
+            buffers,
+            stream,
+            more,
+            watch,
+            forked: 0,
+            scratch: Vec::new(),
+            kept: Vec::new(),
+            keeper: None,
+            raw: None,
+            lanes: Vec::new(),
+            launches: 0,
+            capture: Capture::No,
+            is_left: true,
+            marks: Vec::new(),
+            is_stuck: false,
+        }
+    }
+
+    /// The same with scratch that is kept from run to run.
+    pub(super) fn with_scratch(mut self, keeper: &'r mut PipelineScratch) -> Self {
+        self.kept = keeper.take(self.stream);
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// The same with the caller's scratch, where it is large enough.
+    pub(super) const fn with_raw_scratch(mut self, raw: DeviceRange) -> Self {
+        self.raw = Some(raw);
+        self
+    }
+
+    /// The same, captured: on streams that nobody else has.
+    pub(super) fn captured(mut self) -> Self {
+        self.capture = Capture::Wanted;
+        self
+    }
+
+    pub(super) fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
+        let further = lane.checked_sub(1).and_then(|index| self.more.get(index));
+        further.unwrap_or(self.stream)
+    }
+
+    /// The checked arguments of the kernel that the stage at `index` launches, if it does.
+    fn arguments(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+    ) -> Result<Option<KernelArgs<'a>>, LaunchError> {
+        let (Some(CudaStage(Body::Kernel { kernel, arguments, buffers })), Some(launches)) =
+            (self.bodies.get(index), plan.launches_of(index))
+        else {
+            return Ok(None);
+        };
+        let arguments = arguments.replaced(|place, _| {
+            let (_, id, before) = buffers.iter().find(|(other, ..)| *other == place)?;
+            Some(self.slot(lane, id.index, plan)?.after(*before))
+        });
+        let items = self.definition.items;
+        if launches.shares_blocks() {
+            arguments.check_values(items)?;
+        }
+        let stream = handle(self.stream_of(lane));
+        // SAFETY: `self` borrows the stream, of the context that `bind_run` made current.
+        unsafe { prepare(kernel, stream, launches.largest_launch(), Some(items), &arguments) }?;
+        Ok(Some(arguments))
+    }
+
+    /// The argument that is the buffer at `index`.
+    fn slot(&self, lane: usize, index: usize, plan: &PipelinePlan) -> Option<Slot<'a>> {
+        if let Some((offset, _)) = self.definition.scratch_place(index, plan, plan.chunk_items()) {
+            return Some(Slot::Address(self.lanes.get(lane)?.scratch.saturating_add(offset)));
+        }
+        let range = (*self.buffers.get(index)?)?;
+        Some(match self.definition.buffers.get(index)?.extent {
+            Extent::PerItem(bytes) => Slot::Items {
+                base: range.address,
+                stride_bytes: bytes,
+                span_bytes: bytes,
+                reach_bytes: range.bytes,
+            },
+            Extent::Fixed(_) => Slot::Address(range.address),
+        })
+    }
+
+    fn run_stage(
+        &mut self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> Result<(), StageError> {
+        self.resume()?;
+        self.check_capture(lane)?;
+        self.copy(lane, index, plan, chunk, false)?;
+        self.submit_stage(lane, index, plan, chunk)?;
+        self.copy(lane, index, plan, chunk, true)
+    }
+
+    fn submit_stage(
+        &mut self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> Result<(), StageError> {
+        let stream = self.stream_of(lane);
+        let views = self.views(lane, index, plan, chunk);
+        if matches!(self.bodies.get(index), Some(CudaStage(Body::Call { .. }))) {
+            self.leave()?;
+        }
+        let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
+        let kernel = match body {
+            Body::Kernel { kernel, .. } => kernel,
+            Body::Product(product) => {
+                let addresses = product.addresses(|buffer| views.address(buffer))?;
+                // SAFETY: `bind_run` found the stream to be of the product's context. Of the chunk's
+                // memory as below.
+                unsafe { product.submit(stream, chunk.items, &addresses) }?;
+                return Ok(());
+            }
+            Body::Call { call, .. } => {
+                let called = call_stage(call, stream, chunk, &views);
+                let resumed = self.resume();
+                return called.and(resumed);
+            }
+        };
+        let lane = self.lanes.get(lane).and_then(|lane| lane.arguments.get(index)?.as_ref());
+        let (Some(arguments), Some(planned)) = (lane, plan.launch(index, *chunk)) else {
+            return Err(ArgsError::NoBatch { index: 0 }.into());
+        };
+        // SAFETY: `self` borrows the stream, which `bind_run` found to be of the kernel's context. That is
+        // current: `resume` makes it so again. `Module::kernel`'s caller vouches for launches with
+        // arguments of the declared kinds, which `prepare` checked: the caller's memory is borrowed and long
+        // enough for all items, and its `Uses` order later uses after the first stream, which waits for the
+        // others before scratch is freed and before the run returns; scratch has the bytes of the buffer
+        // for the chunk's items, and nothing else uses them meanwhile: stages of a chunk run in order on
+        // one stream, and each stream has scratch of its own. What several chunks may write is per item,
+        // else the plan has one chunk in flight.
+        let submission = unsafe { Submission::new(kernel, handle(stream), arguments, self.watch) };
+        // SAFETY: the plan is of the pipeline, whose stage has this kernel's limits; `prepare` was called
+        // with its largest launch. It overlaps nothing.
+        unsafe { submission.launch(&planned.chunk, &planned.launch, false, plan.len()) }?;
+        self.launches = self.launches.saturating_add(1);
+        Ok(())
+    }
+
+    /// Copies the chunk's items of buffers in host memory to scratch before the stage at `index`, or `back`
+    /// after it.
+    fn copy(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+        back: bool,
+    ) -> Result<(), StageError> {
+        for (buffer, per_item) in self.definition.copies(index, back) {
+            let (Some(Some(memory)), Some(slot)) =
+                (self.buffers.get(buffer), self.slot(lane, buffer, plan))
+            else {
+                continue;
+            };
+            // `check_memory` found the whole batch in it, which has fewer bytes than the address space.
+            let from_start = chunk.start.saturating_mul(per_item);
+            let host = usize::try_from(memory.address.saturating_add(from_start))?;
+            let bytes = usize::try_from(chunk.items.saturating_mul(per_item))?;
+            let (device, stream) = (slot.bits(chunk), self.stream_of(lane));
+            let (call, status) = if back {
+                let to = core::ptr::with_exposed_provenance_mut(host);
+                // SAFETY: scratch has the bytes of the buffer for the chunk's items, the caller's pinned
+                // memory, which `self` borrows, those of all items. Earlier and later uses of scratch are
+                // on this stream, and those of the pinned memory ordered by its event: `Uses` had the
+                // first stream wait for it, and records it there after the run. No other chunk has these
+                // items.
+                let status =
+                    unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream.cu_stream()) };
+                ("cuMemcpyDtoHAsync", status)
+            } else {
+                let from = core::ptr::with_exposed_provenance(host);
+                // SAFETY: as above.
+                let status =
+                    unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, bytes, stream.cu_stream()) };
+                ("cuMemcpyHtoDAsync", status)
+            };
+            let failed = |error| from_cudarc(Some(stream.context()), call, error);
+            status.result().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What a stage that is called sees.
+    fn views(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> DeviceViews<'r> {
+        let stage = self.definition.stages.get(index);
+        let uses = stage.iter().flat_map(|stage| &stage.uses);
+        let view = |&(buffer, access): &(usize, _)| {
+            let extent = self.definition.buffers.get(buffer)?.extent;
+            let bytes = u64::try_from(extent.bytes(chunk.items)).unwrap_or(u64::MAX);
+            let address = self.slot(lane, buffer, plan)?.bits(chunk);
+            Some((buffer, access, DeviceRange { address, bytes }))
+        };
+        let views = uses.filter_map(view).collect();
+        let stage = stage.map_or("", |stage| &stage.name);
+        DeviceViews { definition: self.definition, stage, views }
+    }
+
+    /// The failure of a chunk. In a capture it is not tried again in a smaller one, since work in the
+    /// scratch of this plan is captured already.
+    fn failure(&mut self, position: usize, stage: usize, source: StageError) -> ChunkFailure {
+        // A monitor may be asked next, for memory of smaller chunks.
+        let _ = self.leave();
+        let source = match source {
+            StageError::OutOfMemory(source) if self.capture == Capture::Begun => {
+                StageError::Failed(source)
+            }
+            source => source,
+        };
+        ChunkFailure { position, stage, source }
+    }
+
+    /// Ends the capture, and returns its graph, if there is any work in it.
+    pub(super) fn end_capture(&mut self) -> Result<Option<CudaGraph>, cudarc::driver::DriverError> {
+        self.join();
+        if self.capture != Capture::Begun {
+            return Ok(None);
+        }
+        self.capture = Capture::No;
+        self.stream.end_capture(sys::CUgraphInstantiate_flags(0))
+    }
+
+    /// Leaves the scratch to the caller.
+    pub(super) fn take_scratch(&mut self) -> Vec<CudaSlice<u8>> {
+        core::mem::take(&mut self.scratch)
+    }
+
+    /// Makes the first stream wait for the others.
+    fn join(&mut self) {
+        for stream in self.more.iter().take(self.forked) {
+            if self.capture == Capture::Begun {
+                // A failure invalidates the capture, whose end returns it.
+                let _ = self.stream.join(stream);
+            } else {
+                join(self.stream, stream);
+            }
+        }
+        self.forked = 0;
+    }
+}
+
+impl Drop for OnStreams<'_, '_> {
+    fn drop(&mut self) {
+        // Before scratch is freed on the first stream, or used there by the next run.
+        let _discarded = self.end_capture();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.keep(core::mem::take(&mut self.scratch));
+        }
+    }
+}
+
+/// Makes `stream` wait for the work of `other`; failing that, the caller.
+pub(super) fn join(stream: &CudaStream, other: &CudaStream) {
+    let joined = stream.join(other);
+    let context = stream.context();
+    if joined.is_err() {
+        context.record_err(other.synchronize());
+    }
+    context.record_err(joined);
+}
+
+/// Calls a stage.
+fn call_stage(
+    call: &mut Call<'_>,
+    stream: &Arc<CudaStream>,
+    chunk: &Chunk,
+    views: &DeviceViews<'_>,
+) -> Result<(), StageError> {
+    // The caller discards what a stage that panicked has written, as after any failure.
+    let called = catch_unwind(AssertUnwindSafe(|| call(stream, chunk, views)));
+    called.unwrap_or_else(|panic| {
+        let message = panic_message(panic.as_ref());
+        // Dropping it may panic.
+        core::mem::forget(panic);
+        Err(StageError::Panicked { message })
+    })
+}
+
+/// Makes the context of the streams current, if none of them is being captured, or they may be.
+pub(super) fn bind_streams(
+    driver: &Driver,
+    stream: &Arc<CudaStream>,
+    more: &[Arc<CudaStream>],
+) -> Result<(), RunError> {
+    let refused = |error: DriverError| RunError::Device { source: error.into() };
+    driver.bind(stream.context().cu_ctx().cast()).map_err(refused)?;
+    if may_capture() {
+        return Ok(());
+    }
+    for stream in core::iter::once(stream).chain(more) {
+        // SAFETY: the stream is borrowed, and its context current.
+        if unsafe { driver.is_capturing(handle(stream)) }.map_err(refused)? {
+            return Err(MemoryError::Captured.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Finds libcublasLt.
+//!
+//! The library is loaded and called without cudarc, as NVRTC is: a missing library is an error and no panic,
+//! and any version works.
+
+use core::ffi::CStr;
+
+use once_cell::sync::OnceCell;
+
+use crate::cuda::driver::libraries::{self, NotFound, Rejected, is_in_stubs};
+use crate::cuda::driver::symbols::{CublasLtFunctions, Status};
+use crate::cuda::error::names;
+
+/// NVIDIA's library of matrix products.
+#[derive(Clone, Copy, Debug)]
+pub struct CublasLt {
+    pub(crate) functions: &'static CublasLtFunctions,
+    library: &'static str,
+}
+
+/// Why cuBLASLt cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CublasLtUnavailable {
+    /// The loader finds no libcublasLt.
+    #[error(
+        "no cuBLASLt library found (tried {}): install the CUDA toolkit's libcublasLt, or add its \
+         folder to the library path",
+        names(tried)
+    )]
+    LibraryMissing {
+        /// Each name tried, with the loader's message.
+        tried: Vec<(String, String)>,
+    },
+    /// libcublasLt lacks a function: it is too old, or not cuBLASLt.
+    #[error("{library} has no {symbol}: it is too old, or not cuBLASLt")]
+    SymbolMissing {
+        /// The library.
+        library: String,
+        /// The function.
+        symbol: &'static str,
+    },
+}
+
+/// Names for the loader, tried before the folders of a toolkit.
+const NAMES: [&str; 6] = [
+    "libcublasLt.so",
+    "libcublasLt.so.13",
+    "libcublasLt.so.12",
+    "libcublasLt.so.11",
+    "cublasLt64_13.dll",
+    "cublasLt64_12.dll",
+];
+
+impl CublasLt {
+    /// The library, found once for the process: on the library path, then in the toolkits at
+    /// `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`. After a failure the next
+    /// call searches again. Needs no device.
+    ///
+    /// # Errors
+    ///
+    /// [`CublasLtUnavailable`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, CublasLtUnavailable> {
+        static FOUND: OnceCell<(CublasLtFunctions, String)> = OnceCell::new();
+        let (functions, library) = FOUND.get_or_try_init(|| load(&NAMES))?;
+        Ok(Self { functions, library })
+    }
+
+    /// The name under which the loader found the library.
+    #[must_use]
+    pub const fn library(&self) -> &str {
+        self.library
+    }
+
+    /// The version of the library: major, minor and patch.
+    #[must_use]
+    pub fn version(&self) -> (u32, u32, u32) {
+        // SAFETY: the function takes nothing.
+        let version = unsafe { (self.functions.get_version)() };
+        let part = |number: usize| u32::try_from(number).unwrap_or(0);
+        (part(version / 10_000), part(version / 100 % 100), part(version % 100))
+    }
+
+    /// The name of a status, such as `CUBLAS_STATUS_NOT_SUPPORTED`.
+    pub(crate) fn name_of(&self, status: Status) -> String {
+        // SAFETY: returns a static string for every number, known or not.
+        let text = unsafe { (self.functions.get_status_name)(status) };
+        if text.is_null() {
+            return "unknown error".into();
+        }
+        // SAFETY: not null, so a static zero-terminated string.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), CublasLtUnavailable> {
+    let accept = |library| match CublasLtFunctions::resolve(library) {
+        Err(symbol) => Err(Rejected::Lacks(symbol)),
+        Ok(found) if is_in_stubs(&found.library, "cublasLtGetVersion") => Err(Rejected::Stub),
+        Ok(found) => Ok(found),
+    };
+    libraries::find(names, "libcublasLt.so", accept).map_err(|error| match error {
+        NotFound::Missing { tried } => CublasLtUnavailable::LibraryMissing { tried },
+        NotFound::Lacks { library, symbol } => {
+            CublasLtUnavailable::SymbolMissing { library, symbol }
+        }
+    })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri opens no libraries")]
+    fn a_library_of_another_kind_is_named_with_the_function_that_it_lacks() {
+        let error = load(&["libno-such-library.so", "libc.so.6"]).expect_err("the C library");
+        assert_eq!(
+            error.to_string(),
+            "libc.so.6 has no cublasLtGetVersion: it is too old, or not cuBLASLt"
+        );
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri opens no libraries")]
+    fn a_missing_library_is_an_error_with_every_name_that_was_tried() {
+        // A toolkit may be installed.
+        if let Err(error) = load(&["libno-such-library.so"]) {
+            let CublasLtUnavailable::LibraryMissing { tried } = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(tried.first().map(|(name, _)| &**name), Some("libno-such-library.so"));
+            assert!(error.to_string().contains("/usr/local/cuda/lib64/libcublasLt.so"), "{error}");
+        }
+    }
+}
