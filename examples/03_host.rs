@@ -3,7 +3,7 @@
 //!
 //! Run it with `cargo run --release --example 03_host`.
 
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, KernelLimits, LaunchRequest};
 
 const ROWS: usize = 100_000;
 const COLUMNS: u32 = 64;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let first = u32::try_from(row).unwrap_or(u32::MAX);
         sum.fill((0..COLUMNS).map(|column| f64::from(first) + f64::from(column)).sum());
     };
-    let launches = guard.run(&plan, &mut HostLauncher::new(&mut sums, 1, row_sum))?;
+    let launches = guard.launch_on_host(&plan, &mut sums, 1, row_sum)?;
     println!("{launches} launches, each of at most {} rows", plan.largest_chunk());
     println!("row {}: sum {}", ROWS - 1, sums[ROWS - 1]);
     Ok(())

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
-use gridguard::cuda::{CompileOptions, Compiler, GuardedStream};
-use gridguard::{Axis, BatchAxis};
+use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig};
+use gridguard::cuda::{CompileOptions, Compiler};
+use gridguard::{Axis, BatchAxis, Guard};
 
 const SOURCE: &str = r#"
 // One block a row.
@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = CompileOptions::new("scale.cu", device.compute_capability);
     let compiled = Compiler::find()?.compile(SOURCE, &options)?;
     let context = CudaContext::new(0)?;
+    let guard = Guard::with_context(Arc::clone(&context))?;
     let stream = context.default_stream();
     let function = load(&context, compiled.image.bytes())?;
 
@@ -38,11 +39,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let grid_dim = (1, rows, 1);
         let config = LaunchConfig { grid_dim, block_dim: (COLUMNS, 1, 1), shared_mem_bytes: 0 };
         // Without the guard: stream.launch_builder(&function).
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         if in_chunks {
             // Each chunk gets the address of its first row, and its number of rows.
             launch.batch(BatchAxis::new(Axis::Y, rows.into()));
-            launch.items_mut(&mut x, COLUMNS.into()).arg(&2.0_f32).chunk_length();
+            launch.write_items(&mut x, COLUMNS.into()).arg(&2.0_f32).length();
         } else {
             launch.arg(&mut x).arg(&2.0_f32).arg(&rows);
         }

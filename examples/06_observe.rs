@@ -3,7 +3,7 @@
 //! Run it with `cargo run --release --example 06_observe`. Events go to standard error as lines of JSON,
 //! the numbers to standard output as a Prometheus server would read them.
 
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, KernelLimits, LaunchRequest};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let plan = guard.plan(&request, batch, &limits, Choice::AUTOMATIC)?;
         let mut values = vec![1.0_f64; items];
         let double = |_, item: &mut [f64]| item.iter_mut().for_each(|value| *value *= 2.0);
-        Ok(guard.run(&plan, &mut HostLauncher::new(&mut values, 1, double))?)
+        Ok(guard.launch_on_host(&plan, &mut values, 1, double)?)
     };
     launch(1000, true)?;
     launch(100_000, true)?;

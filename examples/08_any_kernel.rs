@@ -11,7 +11,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError, LaunchConfig};
 use gridguard::cuda::{Args, Kernel};
 use gridguard::files::write_output;
 use gridguard::profile::{Document, Key, Policy, Profile, Provenance};
@@ -193,9 +193,9 @@ impl Rows {
     /// As code that uses cudarc launches a kernel: it does not know how many launches that takes.
     fn launch_once(&mut self) -> Result<u64, Box<dyn Error>> {
         let columns = i32::try_from(COLUMNS)?;
-        let mut launch = self.guard.launch_builder(&self.stream, &self.kernel);
+        let mut launch = self.guard.builder(&self.stream, &self.kernel);
         launch.arg(&self.x).arg(&mut self.out).arg(&columns).arg(&columns);
-        let launches = launch.launch(CONFIG)?;
+        let launches = launch.launch(CONFIG)?.launches;
         if self.is_right()? { Ok(launches) } else { Err("a number is wrong".into()) }
     }
 

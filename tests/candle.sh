@@ -24,12 +24,15 @@ version=0.11.1
 # Gives candle a guard. The replaced text is candle's, the rest is ours.
 guard_candle() {
     printf '[dependencies.gridguard]\npath = "%s/guard"\nfeatures = ["cuda"]\n' "$root" >>Cargo.toml
-    sed -i 's/cudarc::driver::LaunchArgs</gridguard::cuda::GuardedLaunchArgs</' \
+    sed -i "s/cudarc::driver::LaunchArgs<\('[a_]\)>/gridguard::cuda::LaunchBuilder<\1, cudarc::driver::CudaFunction>/" \
         src/cuda_backend/mod.rs src/cuda_backend/device.rs
-    sed -i -e 's/self.stream.launch_builder(&self.func)/self.stream.launch_builder_guarded(\&self.func)/' \
-        -e '1i use gridguard::cuda::GuardedStream;' src/cuda_backend/device.rs
-    sed -i -e 's/stream.launch_builder(&func)/stream.launch_builder_guarded(\&func)/' \
-        -e '1i use gridguard::cuda::GuardedStream;' src/sort.rs
+    # All launches are on the first device that is used.
+    sed -i -e 's/self.stream.launch_builder(&self.func)/guard(\&self.stream).builder(\&self.stream, \&self.func)/' \
+        -e '$a pub(crate) static GUARD: std::sync::OnceLock<gridguard::Guard> = std::sync::OnceLock::new();' \
+        -e '$a pub(crate) fn guard(stream: \&cudarc::driver::CudaStream) -> \&'"'static gridguard::Guard {" \
+        -e '$a GUARD.get_or_init(|| gridguard::Guard::with_context(stream.context().clone()).expect("a guard")) }' \
+        src/cuda_backend/device.rs
+    sed -i 's/stream.launch_builder(&func)/crate::cuda_backend::device::guard(\&stream).builder(\&stream, \&func)/' src/sort.rs
     sed -i 's/^pub enum CudaError {$/&\n#[error(transparent)]\nGuard(#[from] gridguard::cuda::LaunchError),\n/' \
         src/cuda_backend/error.rs
 }

@@ -15,8 +15,8 @@
 //!
 //! use gridguard::profile::{Document, Key, L2, Layers, Match, Policy, Provenance, publish};
 //! use gridguard::{
-//!     Axis, BatchAxis, DeviceLimits, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest,
-//!     Launcher, Plan,
+//!     Axis, BatchAxis, DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Plan,
+//!     launch_chunk_on_host,
 //! };
 //! use gridguard_autotune::{
 //!     Budget, Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Portion,
@@ -69,11 +69,15 @@
 //!             let steps = (0..=row % 64).step_by(step as usize);
 //!             sum[0] = steps.flat_map(|start| start..(row % 64 + 1).min(start + step)).sum();
 //!         };
-//!         let mut launcher = HostLauncher::new(&mut self.sums, 1, kernel);
 //!         let largest = plan.launches().max_by_key(|planned| planned.chunk.items);
 //!         match (portion, largest) {
-//!             (Portion::LargestLaunch, Some(one)) => launcher.launch(&one).map_err(failure),
-//!             _ => self.guard.run(&plan, &mut launcher).map(drop).map_err(failure),
+//!             (Portion::LargestLaunch, Some(one)) => {
+//!                 launch_chunk_on_host(&one.chunk, &mut self.sums, 1, &kernel).map_err(failure)
+//!             }
+//!             _ => {
+//!                 let ran = self.guard.launch_on_host(&plan, &mut self.sums, 1, kernel);
+//!                 ran.map(drop).map_err(failure)
+//!             }
 //!         }
 //!     }
 //!

@@ -45,7 +45,7 @@ std::string serve(unsigned n, cudaStream_t stream) {
 
     const split grid({1, n, 1}, batch(GG_AXIS_Y, n));
     auto scaled = GG_LAUNCH(scale, grid, dim3(WIDTH), 0, stream, items(memory.values, WIDTH), 2.0f,
-                            chunk_items);
+                            length);
     if (!scaled) return reply + scaled.error().message();
 
     float last = 0;

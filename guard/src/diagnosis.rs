@@ -239,9 +239,7 @@ mod cuda {
                 Self::Unknown(error) => error.diagnosis(),
                 Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
-                Self::Backoff(error) => {
-                    error.failure().map(|(_, source)| source.diagnosis(&validated()))
-                }
+                Self::Workspace(error) => Some(error.source.diagnosis(&validated())),
                 Self::Unsupported { .. } => {
                     of_code(CALL_REQUIRES_NEWER_DRIVER, &Evidence::default())
                 }

@@ -13,7 +13,6 @@ use crate::observe;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
-use crate::plan::run::{Launcher, PartialRun, run};
 #[cfg(feature = "profile")]
 use crate::profile::{
     device::{DeviceIdentity, Environment},
@@ -183,27 +182,6 @@ impl Guard {
         plan
     }
 
-    /// Runs a plan with `launcher`, such as a `HostLauncher`, and counts its launches.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`].
-    pub fn run<L>(&self, plan: &Plan, launcher: &mut L) -> Result<u64, PartialRun<L::Error>>
-    where
-        L: Launcher,
-        L::Error: core::error::Error + 'static,
-    {
-        let ran = run(plan, launcher);
-        match &ran {
-            Ok(launches) => {
-                observe::launched(None, plan);
-                self.counters.ran(*launches);
-            }
-            Err(stopped) => self.counters.stopped(stopped.chunk),
-        }
-        ran
-    }
-
     /// What the guard has counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -301,7 +279,6 @@ mod tests {
         {
             shared::<crate::cuda::Kernel>();
             shared::<crate::cuda::Module>();
-            shared::<crate::cuda::RawKernel>();
             shared::<crate::cuda::Compiler>();
         }
     }
@@ -324,7 +301,7 @@ mod tests {
         #[cfg(feature = "cuda")]
         {
             error::<crate::cuda::LaunchError>();
-            error::<crate::BackoffError<crate::cuda::DriverError>>();
+            error::<crate::WorkspaceError<crate::cuda::DriverError>>();
         }
     }
 }

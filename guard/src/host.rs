@@ -4,8 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
-use crate::plan::launches::PlannedLaunch;
-use crate::plan::run::{Launcher, panic_message};
+use crate::guard::Guard;
+use crate::observe;
+use crate::plan::chunks::Chunk;
+use crate::plan::launches::Plan;
+use crate::plan::run::{PartialRun, panic_message, run};
 
 /// Why the host failed to run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,74 +32,86 @@ pub enum HostError {
     },
 }
 
-/// Runs a kernel given as a closure over items, each with its own slice of the output.
-///
-/// ```
-/// use gridguard::{
-///     Axis, BatchAxis, Choice, DeviceLimits, Dim3, HostLauncher, KernelLimits, LaunchLimits,
-///     LaunchRequest, Plan, run,
-/// };
-///
-/// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("squares"));
-/// let request = LaunchRequest::new(Dim3::new(1, 100_000, 1), Dim3::ONE);
-/// let batch = BatchAxis::new(Axis::Y, 100_000);
-/// let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
-///
-/// let mut squares = vec![0; 100_000];
-/// let square = |item: u64, out: &mut [u64]| out[0] = item * item;
-/// assert_eq!(run(&plan, &mut HostLauncher::new(&mut squares, 1, square))?, 2);
-/// assert_eq!(squares[99_999], 99_999 * 99_999);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct HostLauncher<'a, T, K> {
-    output: &'a mut [T],
-    elements_per_item: usize,
-    kernel: K,
-}
-
-impl<'a, T, K> HostLauncher<'a, T, K>
-where
-    T: Send,
-    K: Fn(u64, &mut [T]) + Sync,
-{
-    /// A launcher of `kernel`, which is called with an item and its `elements_per_item` elements of
-    /// `output`. Zero elements count as one.
-    pub fn new(output: &'a mut [T], elements_per_item: usize, kernel: K) -> Self {
-        Self { output, elements_per_item: elements_per_item.max(1), kernel }
-    }
-}
-
-impl<T, K> Launcher for HostLauncher<'_, T, K>
-where
-    T: Send,
-    K: Fn(u64, &mut [T]) + Sync,
-{
-    type Error = HostError;
-
-    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), HostError> {
-        let chunk = planned.chunk;
-        let per_item = self.elements_per_item;
-        let available = self.output.len();
-        let place = |item: u64| usize::try_from(item).ok()?.checked_mul(per_item);
-        let range = match (place(chunk.start), place(chunk.end())) {
-            (Some(start), Some(end)) if end <= available => start..end,
-            (_, end) => {
-                let needed = end.and_then(|end| u64::try_from(end).ok()).unwrap_or(u64::MAX);
-                return Err(HostError::OutputTooShort { end: chunk.end(), needed, available });
+impl Guard {
+    /// Runs every chunk of `plan` on the CPU, and returns the number of launches: `kernel` is called with each item
+    /// and its `elements_per_item` elements of `output`, in parallel. Zero elements count as one.
+    ///
+    /// ```
+    /// use gridguard::{
+    ///     Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest,
+    /// };
+    ///
+    /// let guard = Guard::host(DeviceLimits::any_device());
+    /// let limits = guard.limits_for(KernelLimits::unknown("squares"));
+    /// let request = LaunchRequest::new(Dim3::new(1, 100_000, 1), Dim3::ONE);
+    /// let batch = BatchAxis::new(Axis::Y, 100_000);
+    /// let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
+    ///
+    /// let mut squares = vec![0; 100_000];
+    /// let square = |item: u64, out: &mut [u64]| out[0] = item * item;
+    /// assert_eq!(guard.launch_on_host(&plan, &mut squares, 1, square)?, 2);
+    /// assert_eq!(squares[99_999], 99_999 * 99_999);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`PartialRun`] with the first chunk that failed, and the items done before it.
+    pub fn launch_on_host<T, K>(
+        &self,
+        plan: &Plan,
+        output: &mut [T],
+        elements_per_item: usize,
+        kernel: K,
+    ) -> Result<u64, PartialRun<HostError>>
+    where
+        T: Send,
+        K: Fn(u64, &mut [T]) + Sync,
+    {
+        let ran = run(plan, |planned| {
+            launch_chunk_on_host(&planned.chunk, output, elements_per_item, &kernel)
+        });
+        match &ran {
+            Ok(launches) => {
+                observe::launched(None, plan);
+                self.counters.ran(*launches);
             }
-        };
-        let output = self.output.get_mut(range).unwrap_or_default();
-        let kernel = &self.kernel;
-        // The caller discards the output of a panicked chunk, as after a device fault.
-        catch_unwind(AssertUnwindSafe(|| {
-            output
-                .par_chunks_mut(per_item)
-                .enumerate()
-                .for_each(|(place, out)| kernel(item_at(chunk.start, place), out));
-        }))
-        .map_err(|panic| HostError::KernelPanicked { message: panic_message(panic.as_ref()) })
+            Err(stopped) => self.counters.stopped(stopped.chunk),
+        }
+        ran
     }
+}
+
+/// As [`Guard::launch_on_host`], of one chunk: for programs that time a part of a plan.
+///
+/// # Errors
+///
+/// [`HostError`] if `output` is too short or the kernel panics.
+pub fn launch_chunk_on_host<T: Send>(
+    chunk: &Chunk,
+    output: &mut [T],
+    elements_per_item: usize,
+    kernel: &(impl Fn(u64, &mut [T]) + Sync),
+) -> Result<(), HostError> {
+    let per_item = elements_per_item.max(1);
+    let available = output.len();
+    let place = |item: u64| usize::try_from(item).ok()?.checked_mul(per_item);
+    let range = match (place(chunk.start), place(chunk.end())) {
+        (Some(start), Some(end)) if end <= available => start..end,
+        (_, end) => {
+            let needed = end.and_then(|end| u64::try_from(end).ok()).unwrap_or(u64::MAX);
+            return Err(HostError::OutputTooShort { end: chunk.end(), needed, available });
+        }
+    };
+    let output = output.get_mut(range).unwrap_or_default();
+    // The caller discards the output of a panicked chunk, as after a device fault.
+    catch_unwind(AssertUnwindSafe(|| {
+        output
+            .par_chunks_mut(per_item)
+            .enumerate()
+            .for_each(|(place, out)| kernel(item_at(chunk.start, place), out));
+    }))
+    .map_err(|panic| HostError::KernelPanicked { message: panic_message(panic.as_ref()) })
 }
 
 /// An index within a chunk is below its number of items, so the sum is an item of the batch.
@@ -109,8 +124,11 @@ mod tests {
     use super::*;
     use crate::{
         Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest,
-        Plan, run,
     };
+
+    fn guard() -> Guard {
+        Guard::host(DeviceLimits::any_device())
+    }
 
     fn plan(items: u64) -> Plan {
         let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
@@ -126,14 +144,15 @@ mod tests {
             assert_eq!(out, [u64::MAX; 2], "written before");
             out.fill(item);
         };
-        assert_eq!(run(&plan(65_537), &mut HostLauncher::new(&mut output, 2, kernel)), Ok(2));
+        assert_eq!(guard().launch_on_host(&plan(65_537), &mut output, 2, kernel), Ok(2));
         assert!(output.chunks(2).zip(0..).all(|(pair, item)| pair == [item; 2]));
     }
 
     #[test]
     fn a_short_output_stops_the_plan_with_the_items_done() {
         let mut output = vec![0_u8; 65_536];
-        let stopped = run(&plan(65_537), &mut HostLauncher::new(&mut output, 1, |_, _| {}))
+        let stopped = guard()
+            .launch_on_host(&plan(65_537), &mut output, 1, |_, _| {})
             .expect_err("one element is missing");
         assert_eq!(stopped.items_done, 32_768);
         let missing = HostError::OutputTooShort { end: 65_537, needed: 65_537, available: 65_536 };
@@ -144,7 +163,8 @@ mod tests {
     fn a_panic_in_a_kernel_is_an_error_with_its_message() {
         let mut output = vec![0_u8; 10];
         let kernel = |item: u64, _: &mut [u8]| assert!(item < 7, "item {item} is bad");
-        let stopped = run(&plan(10), &mut HostLauncher::new(&mut output, 1, kernel))
+        let stopped = guard()
+            .launch_on_host(&plan(10), &mut output, 1, kernel)
             .expect_err("the kernel panics");
         assert!(stopped.source.to_string().contains("is bad"));
     }

@@ -102,7 +102,7 @@ pub use gridguard_diagnose::ContextState;
 pub use gridguard_ptx as ptx;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
-pub use host::{HostError, HostLauncher};
+pub use host::{HostError, launch_chunk_on_host};
 pub use launch::request::LaunchRequest;
 pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;
@@ -116,9 +116,9 @@ pub use limits::{
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
-pub use plan::backoff::{
-    AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,
-};
+pub use plan::backoff::WorkspaceError;
+#[doc(hidden)]
+pub use plan::backoff::{AllocationError, fit_workspace};
 pub use plan::batch::BatchAxis;
 #[cfg(feature = "serde")]
 pub use plan::check;
@@ -126,7 +126,7 @@ pub use plan::choice::{Choice, Strategy};
 pub use plan::chunks::{Chunk, Chunks};
 pub use plan::explain::explain;
 pub use plan::launches::{Launches, Plan, PlannedLaunch};
-pub use plan::run::{Launcher, PartialRun, run};
+pub use plan::run::PartialRun;
 pub use plan::signature::Parameter;
 pub use plan::slot::Scalar;
 pub use record::counters::Counts;

@@ -5,7 +5,7 @@ use core::num::NonZeroUsize;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
+use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError, RawLaunch};
 use gridguard::{Choice, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits, LaunchRequest, Plan};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
@@ -339,7 +339,9 @@ impl<O> Prepared<O> {
         args: &KernelArgs<'_>,
     ) -> Result<u64, KernelError> {
         // SAFETY: this function's contract.
-        Ok(unsafe { self.guard.launch_raw(&self.kernel, stream, &self.plan, args) }?)
+        Ok(unsafe {
+            self.guard.launch_raw(&self.kernel, stream, RawLaunch::Plan(&self.plan, args))
+        }?)
     }
 }
 

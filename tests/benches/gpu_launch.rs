@@ -16,9 +16,7 @@ use std::time::Instant;
 use cudarc::driver::sys::{CUevent_flags, CUfunction};
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, result};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{
-    Args, CompileOptions, Compiler, GuardedStream, Kernel, RawKernel, driver_version,
-};
+use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, RawLaunch, driver_version};
 use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Parameter, Plan, Strategy};
 use gridguard_capi::{
     gg_config, gg_dim3, gg_free, gg_guard, gg_guard_create, gg_guard_options, gg_kernel,
@@ -139,7 +137,7 @@ struct Empty<'a> {
     function: CudaFunction,
     kernel: Kernel,
     rewritten: Kernel,
-    raw: RawKernel,
+    raw: Kernel,
     handles: Handles,
 }
 
@@ -161,8 +159,7 @@ impl<'b> Empty<'b> {
         let function = module.load_function("empty")?;
         let handle: CUfunction = function.cu_function();
         // SAFETY: `function` and `context` live as long as the raw kernel, in this struct.
-        let raw =
-            unsafe { RawKernel::from_handles(context.cu_ctx().cast(), handle.cast(), "empty")? };
+        let raw = unsafe { guard.raw_kernel(handle.cast(), Some("empty"))? };
         // SAFETY: the kernel touches no memory.
         let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty", &[])? };
         let ptx = compiler.compile_to_ptx(SOURCE, &options)?;
@@ -264,7 +261,7 @@ impl<'b> Empty<'b> {
 
     fn rewritten_builder(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..BURST {
-            self.guard.launch_builder(&self.stream, &self.rewritten).launch(CONFIG)?;
+            self.guard.builder(&self.stream, &self.rewritten).launch(CONFIG)?;
         }
         Ok(())
     }
@@ -272,7 +269,7 @@ impl<'b> Empty<'b> {
     fn cudarc_guarded(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..BURST {
             // SAFETY: the kernel has no parameters.
-            unsafe { self.stream.launch_builder_guarded(&self.function).launch(CONFIG)? };
+            unsafe { self.guard.builder(&self.stream, &self.function).launch(CONFIG)? };
         }
         Ok(())
     }
@@ -281,7 +278,10 @@ impl<'b> Empty<'b> {
         let stream = self.stream.cu_stream().cast();
         for _ in 0..BURST {
             // SAFETY: the stream is of the kernel's context; there are no parameters.
-            unsafe { self.raw.plan_and_launch(stream, &request(), None, &KernelArgs::new())? };
+            unsafe {
+                let launch = RawLaunch::Request(&request(), None, &KernelArgs::new());
+                self.guard.launch_raw(&self.raw, stream, launch)?
+            };
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ fn a_guard_that_owns_a_context(
 
 #[rustfmt::skip]
 fn cudarc_s_launch_builder(
+    guard: &Guard,
     stream: Arc<CudaStream>,
     function: CudaFunction,
     config: LaunchConfig,
@@ -54,14 +55,12 @@ fn cudarc_s_launch_builder(
     [items, heads, per_item]: [u64; 3],
     scale: f32,
 ) -> Result<u64, Box<dyn Error>> {
-    use cudarc::driver::PushKernelArg;
     use gridguard::{Axis, BatchAxis};
 
-    use gridguard::cuda::GuardedStream;
-
-    let mut launch = stream.launch_builder_guarded(&function); // was: launch_builder(&function)
+    let mut launch = guard.builder(&stream, &function); // was: stream.launch_builder(&function)
     launch.batch(BatchAxis::new(Axis::Y, items).blocks_per_item(heads));
-    launch.items(&q, per_item).items(&k, per_item).items(&v, per_item).items_mut(&mut out, per_item).arg(&scale);
+    launch.read_items(&q, per_item).read_items(&k, per_item).read_items(&v, per_item);
+    launch.write_items(&mut out, per_item).arg(&scale);
     // SAFETY: as for cudarc's own launch.
     let launched = unsafe { launch.launch(config)? }; // launched.launches: 2
     Ok(launched.launches)

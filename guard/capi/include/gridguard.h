@@ -664,7 +664,7 @@ typedef struct gg_guard_options {
 } gg_guard_options;
 
 /**
- * Numbers of all launches through this library in a context, since the oldest of its kernels was made.
+ * Numbers of all launches of the kernels of a guard.
  */
 typedef struct gg_counts {
   /**
@@ -1100,7 +1100,7 @@ gg_status gg_kernel_limits(const struct gg_kernel *kernel,
                            struct gg_error **error);
 
 /**
- * Writes what was counted in the kernel's context to `out`.
+ * Writes what the kernel's guard counted to `out`.
  *
  * Thread-safe.
  */

@@ -8,7 +8,7 @@
 //
 //   using namespace gridguard;
 //   GG_LAUNCH(scale, split({1, n, 1}, batch(GG_AXIS_Y, n)), block, 0, stream,
-//             items(x, 32), 2.0f, chunk_items);
+//             items(x, 32), 2.0f, length);
 #ifndef GRIDGUARD_CUDA_HPP
 #define GRIDGUARD_CUDA_HPP
 
@@ -46,12 +46,12 @@ template <class T> struct items {
 };
 
 /// The argument is the chunk's first item.
-struct chunk_offset_t {};
-inline constexpr chunk_offset_t chunk_offset{};
+struct offset_t {};
+inline constexpr offset_t offset{};
 
 /// The argument is the chunk's number of items.
-struct chunk_items_t {};
-inline constexpr chunk_items_t chunk_items{};
+struct length_t {};
+inline constexpr length_t length{};
 
 namespace detail {
 
@@ -65,10 +65,10 @@ template <class P, class A> P value(A &&argument, gg_following &follows) {
         follows.kind = GG_ITEMS;
         follows.stride_bytes = argument.stride_bytes;
         return argument.first;
-    } else if constexpr (std::is_same_v<given, chunk_offset_t>) {
+    } else if constexpr (std::is_same_v<given, offset_t>) {
         follows.kind = GG_OFFSET;
         return P{};
-    } else if constexpr (std::is_same_v<given, chunk_items_t>) {
+    } else if constexpr (std::is_same_v<given, length_t>) {
         follows.kind = GG_LENGTH;
         return P{};
     } else {

@@ -4,7 +4,8 @@ use core::ffi::{c_char, c_void};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use gridguard::cuda::{RawKernel, current_context, driver_version};
+use gridguard::Guard;
+use gridguard::cuda::{Kernel, current_context};
 
 use crate::error::{entry, gg_error};
 use crate::event::{Listener, gg_event_callback};
@@ -24,7 +25,7 @@ impl Object for gg_guard {
 /// What a guard and its kernels share.
 struct Guarded {
     /// The `CUcontext`.
-    context: usize,
+    guard: Guard,
     listener: Option<Listener>,
 }
 
@@ -49,7 +50,7 @@ unsafe impl Versioned for gg_guard_options {
 
 /// A kernel of the caller's, with its limits. Immutable; free it with `gg_free`.
 pub struct gg_kernel {
-    pub(crate) raw: RawKernel,
+    pub(crate) kernel: Kernel,
     /// The sizes of its parameters in bytes.
     pub(crate) parameters: Vec<usize>,
     pub(crate) name: CString,
@@ -62,12 +63,17 @@ impl Object for gg_kernel {
 
 impl gg_kernel {
     #[inline]
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guarded.guard
+    }
+
+    #[inline]
     pub(crate) fn listener(&self) -> Option<&Listener> {
         self.guarded.listener.as_ref()
     }
 }
 
-/// Numbers of all launches through this library in a context, since the oldest of its kernels was made.
+/// Numbers of all launches of the kernels of a guard.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_counts {
@@ -103,22 +109,21 @@ pub unsafe extern "C" fn gg_guard_create(
     let make = || {
         // SAFETY: the caller's structure, for the time of this call.
         let options = unsafe { memory::read_optional(options, "options") }?;
-        let given = options.map(|options| options.context.addr()).filter(|context| *context != 0);
+        let given = options.map(|options| options.context).filter(|context| !context.is_null());
         let context = match given {
-            Some(context) => {
-                driver_version()?;
-                context
-            }
+            Some(context) => context,
             None => {
                 let none = || Failure::NotFound("no context is current on this thread".into());
-                current_context()?.ok_or_else(none)?.as_ptr().addr()
+                current_context()?.ok_or_else(none)?.as_ptr()
             }
         };
+        // SAFETY: the caller vouches that the context outlives the guard and its kernels.
+        let guard = unsafe { Guard::with_raw_context(context) }?;
         let listener = options.and_then(|options| {
             // SAFETY: the caller vouches that both can be used on any thread.
             options.on_event.map(|callback| unsafe { Listener::new(callback, options.user_data) })
         });
-        Ok(gg_guard(Arc::new(Guarded { context, listener })))
+        Ok(gg_guard(Arc::new(Guarded { guard, listener })))
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { entry(error, || memory::create(out, make)) }
@@ -148,16 +153,10 @@ pub unsafe extern "C" fn gg_kernel_create(
         if function.is_null() {
             return Err(Failure::Null("function"));
         }
-        let context = core::ptr::without_provenance_mut(guarded.context);
-        let raw = if name.is_null() {
-            // SAFETY: the caller vouches that both handles are alive and belong together.
-            unsafe { RawKernel::named_by_driver(context, function) }?
-        } else {
-            // SAFETY: the caller's text, for the time of this call.
-            let name = unsafe { memory::text(name, "name") }?;
-            // SAFETY: as above.
-            unsafe { RawKernel::from_handles(context, function, name) }?
-        };
+        // SAFETY: the caller's text, for the time of this call.
+        let name = if name.is_null() { None } else { Some(unsafe { memory::text(name, "name") }?) };
+        // SAFETY: the caller vouches that the function is alive, and of the guard's context.
+        let kernel = unsafe { guarded.guard.raw_kernel(function, name) }?;
         let declared = if parameter_sizes.is_null() {
             None
         } else {
@@ -167,9 +166,9 @@ pub unsafe extern "C" fn gg_kernel_create(
             }?;
             Some(sizes.to_vec())
         };
-        let parameters = parameters_of(&raw, declared)?;
-        let (name, guarded) = (c_string(raw.name()), Arc::clone(guarded));
-        Ok(gg_kernel { raw, parameters, name, guarded })
+        let parameters = parameters_of(&kernel, declared)?;
+        let (name, guarded) = (c_string(kernel.name()), Arc::clone(guarded));
+        Ok(gg_kernel { kernel, parameters, name, guarded })
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { entry(error, || memory::create(out, make)) }
@@ -188,13 +187,13 @@ pub unsafe extern "C" fn gg_kernel_limits(
     let make = || {
         // SAFETY: the caller does not free the handle meanwhile.
         let kernel = unsafe { handles::get(kernel, "kernel") }?;
-        Ok(gg_limits::new(kernel.raw.limits().clone()))
+        Ok(gg_limits::new(kernel.kernel.limits().clone()))
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// Writes what was counted in the kernel's context to `out`.
+/// Writes what the kernel's guard counted to `out`.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -205,7 +204,7 @@ pub unsafe extern "C" fn gg_kernel_counts(
 ) -> gg_status {
     let body = || {
         // SAFETY: the caller does not free the handle meanwhile.
-        let counts = unsafe { handles::get(kernel, "kernel") }?.raw.counts();
+        let counts = unsafe { handles::get(kernel, "kernel") }?.guard().counts();
         let counts = gg_counts {
             struct_size: 0,
             requests: counts.plans,
@@ -222,13 +221,13 @@ pub unsafe extern "C" fn gg_kernel_counts(
 }
 
 /// The driver's parameter sizes, or else the declared ones.
-fn parameters_of(raw: &RawKernel, declared: Option<Vec<usize>>) -> Result<Vec<usize>, Failure> {
+fn parameters_of(raw: &Kernel, declared: Option<Vec<usize>>) -> Result<Vec<usize>, Failure> {
     let kernel = || raw.name().to_owned();
     match (raw.parameter_sizes(), declared) {
         (Some(known), Some(declared)) if known != declared => {
-            Err(Failure::Parameters { kernel: kernel(), known: known.to_vec(), declared })
+            Err(Failure::Parameters { kernel: kernel(), known, declared })
         }
-        (Some(known), _) => Ok(known.to_vec()),
+        (Some(known), _) => Ok(known),
         (None, Some(declared)) => Ok(declared),
         (None, None) => Err(Failure::UnknownParameters { kernel: kernel() }),
     }

@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 
+use gridguard::cuda::RawLaunch;
 use gridguard::{BatchAxis, KernelArgs, LaunchRequest, Plan};
 
 use crate::config::{
@@ -99,9 +100,10 @@ unsafe fn launch(
     unsafe {
         let config = memory::read(config, "config")?;
         check_values(kernel, params)?;
-        kernel.raw.validate_and_launch(config.stream, &config.request()?, params.cast_mut())?;
+        let request = config.request()?;
+        let launch = RawLaunch::Pointers(&request, params.cast_mut());
+        Ok(kernel.guard().launch_raw(&kernel.kernel, config.stream, launch)?)
     }
-    Ok(1)
 }
 
 /// Launches with a batch; out of line, to keep launches without one short. Notes whether the caller's choice
@@ -129,13 +131,17 @@ unsafe fn launch_batch(
     unsafe { add(&mut args, kernel, params, batch, following) }?;
     let declared = batch.declared()?;
     match chosen_plan(kernel, &request, batch, &declared)? {
-        // SAFETY: this function's contract.
-        Chosen::Plan(plan) => return Ok(unsafe { kernel.raw.launch(stream, &plan, &args) }?),
+        Chosen::Plan(plan) => {
+            let launch = RawLaunch::Plan(&plan, &args);
+            // SAFETY: this function's contract.
+            return Ok(unsafe { kernel.guard().launch_raw(&kernel.kernel, stream, launch) }?);
+        }
         Chosen::Rejected => *choice_was_rejected = true,
         Chosen::Automatic => {}
     }
+    let launch = RawLaunch::Request(&request, Some(&declared), &args);
     // SAFETY: this function's contract.
-    Ok(unsafe { kernel.raw.plan_and_launch(stream, &request, Some(&declared), &args) }?)
+    Ok(unsafe { kernel.guard().launch_raw(&kernel.kernel, stream, launch) }?)
 }
 
 /// What the caller's choice comes to.
@@ -158,7 +164,7 @@ fn chosen_plan(
     if choice == gridguard::Choice::AUTOMATIC {
         return Ok(Chosen::Automatic);
     }
-    match Plan::new(request, Some(declared), kernel.raw.limits(), choice) {
+    match Plan::new(request, Some(declared), kernel.kernel.limits(), choice) {
         Ok(plan) => Ok(Chosen::Plan(plan)),
         Err(_) if batch.is_preference() => Ok(Chosen::Rejected),
         Err(violations) => Err(violations.into()),
@@ -303,7 +309,7 @@ pub unsafe extern "C" fn gg_synchronize(
         // SAFETY: the caller does not free the handle meanwhile.
         let kernel = unsafe { handles::get(kernel, "kernel") }?;
         // SAFETY: the caller vouches for the stream.
-        unsafe { kernel.raw.synchronize(stream) }.map_err(gridguard::cuda::CudaError::from)?;
+        unsafe { kernel.guard().synchronize_raw(stream) }?;
         Ok(())
     };
     // SAFETY: `error` is the caller's.

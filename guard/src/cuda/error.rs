@@ -8,7 +8,7 @@ use crate::image::ImageError;
 use crate::launch::violation::Violations;
 use crate::limits::ComputeCapability;
 use crate::plan::arguments::ArgsError;
-use crate::plan::backoff::BackoffError;
+use crate::plan::backoff::WorkspaceError;
 use crate::plan::run::PartialRun;
 
 /// Why the CUDA driver cannot be used.
@@ -227,12 +227,6 @@ pub(crate) type Launches = Result<u64, Failed>;
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) Box<LaunchError>);
 
-impl Failed {
-    pub(crate) fn into_error(self) -> LaunchError {
-        *self.0
-    }
-}
-
 impl<E> From<E> for Failed
 where
     LaunchError: From<E>,
@@ -276,8 +270,8 @@ pub enum LaunchError {
     },
     /// The kernel was made by a launch builder, so its parameters are not declared; nothing was launched.
     #[error(
-        "kernel {kernel} has no declared signature: launch it through launch_builder_guarded, or \
-         declare it with Kernel::from_cudarc"
+        "kernel {kernel} has no declared parameters: launch it with a builder or launch_raw, or declare \
+         them with Kernel::from_cudarc"
     )]
     Undeclared {
         /// The kernel.
@@ -310,7 +304,7 @@ pub enum LaunchError {
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel could not be queried: {0}")]
     Unknown(Box<CudaError>),
-    /// A driver call failed before the first launch of a plan, or a launch builder's launch failed.
+    /// A driver call failed before the first launch.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The driver lacks a function that the launch needs.
@@ -325,9 +319,9 @@ pub enum LaunchError {
     /// chunks were submitted. The capture may have taken the last of them, which then never runs.
     #[error(transparent)]
     Stopped(#[from] PartialRun<DriverError>),
-    /// A launch that allocates its own workspace stopped before the end of the batch.
+    /// The workspace of a launch could not be allocated; nothing was launched.
     #[error(transparent)]
-    Backoff(#[from] Box<BackoffError<DriverError>>),
+    Workspace(#[from] WorkspaceError<DriverError>),
 }
 
 impl LaunchError {

@@ -1,10 +1,11 @@
 //! Queries, modules and launches through the CUDA driver: the only module that knows cudarc.
 //!
-//! There are three ways to launch:
-//! - a [`Guard`](crate::Guard) with its own context: [`Module`], [`Kernel`], and [`Args`] or, with the calls of
-//!   cudarc's builder, [`Guard::launch_builder`](crate::Guard::launch_builder);
-//! - cudarc's launch builder: [`GuardedStream::launch_builder_guarded`] in place of `launch_builder`;
-//! - another CUDA binding, or C++: [`RawKernel`], from handles.
+//! There are four ways to launch on a device, with one path behind them:
+//! - [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) and [`Guard::launch`](crate::Guard::launch) of an
+//!   existing plan, both with [`Args`];
+//! - [`Guard::builder`](crate::Guard::builder), with the calls of cudarc's launch builder;
+//! - [`Guard::run_pipeline`](crate::Guard::run_pipeline), several kernels chunk by chunk;
+//! - [`Guard::launch_raw`](crate::Guard::launch_raw), for handles of other CUDA bindings and C++.
 //!
 //! Nothing here panics if a library, a symbol or a device is missing: the guard looks for them itself
 //! before cudarc does.
@@ -21,8 +22,7 @@ mod product;
 
 pub use arguments::Args;
 pub use arguments::memory::{InOrder, Memory, MemoryMut};
-pub use builder::kernel::KernelLaunchArgs;
-pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
+pub use builder::{LaunchBuilder, Launched};
 pub use driver::error::DriverError;
 pub use driver::history::LaunchRecord;
 #[cfg(feature = "bench")]
@@ -42,7 +42,7 @@ pub use kernel::Kernel;
 pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
-pub use launch::raw::RawKernel;
+pub use launch::raw::RawLaunch;
 pub use pipeline::graph::PipelineGraph;
 pub use pipeline::memory::{DeviceMemory, PipelineScratch};
 pub use pipeline::stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};

@@ -1,5 +1,7 @@
 //! Kernel arguments that advance from chunk to chunk, in inline storage.
 
+use core::mem::ManuallyDrop;
+
 use arrayvec::ArrayVec;
 
 use crate::plan::slot::{Scalar, Slot, Width};
@@ -22,9 +24,12 @@ pub const MAX_ARGS: usize = 32;
 /// ```
 #[derive(Clone, Debug)]
 pub struct KernelArgs<'a> {
-    slots: ArrayVec<Slot<'a>, MAX_ARGS>,
+    /// None needs to be dropped, so that a launch builder may outlive its arguments.
+    slots: ManuallyDrop<ArrayVec<Slot<'a>, MAX_ARGS>>,
     /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
     surplus: usize,
+    /// Whether one is a workspace.
+    has_workspace: bool,
 }
 
 impl Default for KernelArgs<'_> {
@@ -38,18 +43,18 @@ impl<'a> KernelArgs<'a> {
     #[must_use]
     #[inline]
     pub const fn new() -> Self {
-        Self { slots: ArrayVec::new_const(), surplus: 0 }
+        Self { slots: ManuallyDrop::new(ArrayVec::new_const()), surplus: 0, has_workspace: false }
     }
 
     /// The number of arguments, including those beyond [`MAX_ARGS`].
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.slots.len() + self.surplus
     }
 
     /// Whether there are no arguments.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -144,7 +149,12 @@ impl<'a> KernelArgs<'a> {
 
     /// The workspace that the launch allocates.
     pub(crate) fn workspace(&mut self) -> &mut Self {
+        self.has_workspace = true;
         self.push(Slot::Workspace)
+    }
+
+    pub(crate) const fn has_workspace(&self) -> bool {
+        self.has_workspace
     }
 
     /// The index of the workspace argument, from 0.
@@ -168,7 +178,7 @@ impl<'a> KernelArgs<'a> {
         replaced
     }
 
-    fn push(&mut self, slot: Slot<'a>) -> &mut Self {
+    pub(crate) fn push(&mut self, slot: Slot<'a>) -> &mut Self {
         if self.slots.try_push(slot).is_err() {
             self.surplus += 1;
         }
@@ -246,8 +256,7 @@ pub enum ArgsError {
     /// blocks share items.
     #[error(
         "kernel argument {index} is {items}, the items of the whole batch, but a chunk has fewer and \
-         its last block would run past them: pass the chunk's items with length (chunk_length in a \
-         launch builder), or a value that is not compared with the item's index with constant"
+         its last block would run past them: pass the chunk's items with length, or a value that is not compared with the item's index with constant"
     )]
     TotalInChunks {
         /// The argument, from 0.
@@ -304,15 +313,12 @@ pub enum ArgsError {
     /// An argument is the launch's workspace, but the launch allocates none.
     #[error(
         "kernel argument {index} is the launch's workspace, but this launch allocates none: use \
-         launch_with_workspace and Args::with_workspace"
+         Guard::plan_and_launch with a batch"
     )]
     WorkspaceNotAllocated {
         /// The argument, from 0.
         index: usize,
     },
-    /// The launch allocates a workspace, but no argument receives it.
-    #[error("no kernel argument receives the launch's workspace: add it with Args::workspace")]
-    WorkspaceUnused,
     /// The kernel has another number of parameters.
     #[error("kernel {kernel} has {expected} parameters, but {given} arguments were given")]
     WrongCount {

@@ -1,22 +1,9 @@
-//! Runs a plan through a launcher, chunk by chunk.
+//! Runs the launches of a plan one by one.
 
 use core::any::Any;
 use core::fmt;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
-
-/// Launches one chunk at a time: on a CUDA stream, on the host, or in a test.
-pub trait Launcher {
-    /// Why a launch failed.
-    type Error;
-
-    /// Launches one chunk of a plan.
-    ///
-    /// # Errors
-    ///
-    /// The backend's error.
-    fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Self::Error>;
-}
 
 /// A plan that failed at a chunk: which one, and the items done before it. Its message ends with that
 /// of the `source`.
@@ -46,19 +33,17 @@ impl<E: core::error::Error + 'static> fmt::Display for PartialRun<E> {
 
 impl<E: core::error::Error + 'static> core::error::Error for PartialRun<E> {}
 
-/// Launches every chunk of `plan` in order and returns the number of launches.
-///
-/// # Errors
-///
-/// Stops at the first launch that fails, with its chunk and the items done before it.
+/// Calls `launch` for each launch of `plan` in order, and returns their number. Stops at the first that fails.
 #[inline]
-pub fn run<L>(plan: &Plan, launcher: &mut L) -> Result<u64, PartialRun<L::Error>>
+pub(crate) fn run<E>(
+    plan: &Plan,
+    mut launch: impl FnMut(&PlannedLaunch) -> Result<(), E>,
+) -> Result<u64, PartialRun<E>>
 where
-    L: Launcher,
-    L::Error: core::error::Error + 'static,
+    E: core::error::Error + 'static,
 {
     for planned in plan.launches() {
-        if let Err(source) = launcher.launch(&planned) {
+        if let Err(source) = launch(&planned) {
             return Err(partial_run(plan, &planned, source));
         }
     }
@@ -97,14 +82,8 @@ mod tests {
     #[error("refused")]
     struct Refused;
 
-    struct RefusesAt(u64);
-
-    impl Launcher for RefusesAt {
-        type Error = Refused;
-
-        fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Refused> {
-            if launch.chunk.index == self.0 { Err(Refused) } else { Ok(()) }
-        }
+    fn refuses_at(chunk: u64) -> impl Fn(&PlannedLaunch) -> Result<(), Refused> {
+        move |launch| if launch.chunk.index == chunk { Err(Refused) } else { Ok(()) }
     }
 
     fn plan() -> Plan {
@@ -116,12 +95,12 @@ mod tests {
 
     #[test]
     fn all_launches_are_counted() {
-        assert_eq!(run(&plan(), &mut RefusesAt(9)), Ok(4));
+        assert_eq!(run(&plan(), refuses_at(9)), Ok(4));
     }
 
     #[test]
     fn a_failed_launch_reports_the_items_done() {
-        let stopped = run(&plan(), &mut RefusesAt(2)).expect_err("refused at the third");
+        let stopped = run(&plan(), refuses_at(2)).expect_err("refused at the third");
         assert_eq!((stopped.chunk, stopped.items_done), (2, 98_302));
         assert_eq!(
             stopped.to_string(),

@@ -1,5 +1,8 @@
 //! One kernel argument: a fixed value or address, or one that follows the chunk.
 
+#[cfg(feature = "cuda")]
+use core::marker::PhantomData;
+
 use crate::plan::chunks::Chunk;
 
 /// A value that is passed directly: integers and floats of up to 8 bytes.
@@ -14,6 +17,9 @@ pub(crate) enum Slot<'a> {
     Value { bits: u64, size: usize, may_be_items: bool },
     /// A value of any size, owned by the caller.
     Bytes(&'a [u8]),
+    /// A value of the caller's at an address.
+    #[cfg(feature = "cuda")]
+    ByAddress(ByAddress<'a>),
     /// `base + chunk.start * stride_bytes`, where an item spans `span_bytes`, in a buffer of
     /// `reach_bytes` from `base` on.
     Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
@@ -25,6 +31,23 @@ pub(crate) enum Slot<'a> {
     Parts { per_item: u64 },
     /// The workspace that the launch allocates; its address is not known yet.
     Workspace,
+}
+
+/// The address and size of a value that is borrowed, and may have bytes that are not initialised.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByAddress<'a> {
+    /// Its provenance is exposed.
+    pub(crate) address: usize,
+    size: usize,
+    value: PhantomData<&'a u8>,
+}
+
+#[cfg(feature = "cuda")]
+impl ByAddress<'_> {
+    pub(crate) const fn new(address: usize, size: usize) -> Self {
+        Self { address, size, value: PhantomData }
+    }
 }
 
 /// The type of an offset or a length.
@@ -47,20 +70,6 @@ impl Width {
 impl Slot<'_> {
     pub(crate) const fn is_memory(&self) -> bool {
         matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
-    }
-
-    /// The same, of an offset or a length as narrow as a parameter of `bytes`; where that is unknown,
-    /// of the narrowest kind.
-    pub(crate) const fn narrowed_to(self, bytes: Option<usize>) -> Self {
-        let width = match bytes {
-            Some(8) => Width::U64,
-            _ => Width::I32,
-        };
-        match self {
-            Self::Offset { .. } => Self::Offset { width },
-            Self::Length { .. } => Self::Length { width },
-            other => other,
-        }
     }
 
     /// The same memory without its first bytes, of each item where it follows the chunk.
@@ -87,6 +96,8 @@ impl Slot<'_> {
             Self::Value { size, .. } => *size,
             Self::Offset { width } | Self::Length { width } => width.size(),
             Self::Bytes(bytes) => bytes.len(),
+            #[cfg(feature = "cuda")]
+            Self::ByAddress(value) => value.size,
         }
     }
 
@@ -105,6 +116,8 @@ impl Slot<'_> {
             Self::Parts { per_item } => chunk.items.wrapping_mul(per_item),
             // A workspace has its address before the launch.
             Self::Bytes(_) | Self::Workspace => 0,
+            #[cfg(feature = "cuda")]
+            Self::ByAddress(_) => 0,
         }
     }
 }

@@ -1,14 +1,8 @@
-//! A launch builder borrows its arguments until its one launch.
+//! A launch builder borrows its arguments until its last launch.
 
-use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig};
 use gridguard::Guard;
 use gridguard::cuda::Kernel;
-
-fn launched_twice(guard: &Guard, kernel: &Kernel, stream: &CudaStream, config: LaunchConfig) {
-    let builder = guard.launch_builder(stream, kernel);
-    let _ = builder.launch(config);
-    let _ = builder.launch(config);
-}
 
 fn freed(
     guard: &Guard,
@@ -17,14 +11,14 @@ fn freed(
     config: LaunchConfig,
     memory: CudaSlice<f32>,
 ) {
-    let mut builder = guard.launch_builder(stream, kernel);
+    let mut builder = guard.builder(stream, kernel);
     builder.arg(&memory);
     drop(memory);
     let _ = builder.launch(config);
 }
 
 fn view_dropped(guard: &Guard, kernel: &Kernel, stream: &CudaStream, memory: &CudaSlice<f32>) {
-    let mut builder = guard.launch_builder(stream, kernel);
+    let mut builder = guard.builder(stream, kernel);
     builder.arg(&memory.slice(..8));
     builder.arg(&8_u32);
 }
@@ -35,7 +29,7 @@ fn read_and_written(
     stream: &CudaStream,
     memory: &mut CudaSlice<f32>,
 ) {
-    let mut builder = guard.launch_builder(stream, kernel);
+    let mut builder = guard.builder(stream, kernel);
     builder.arg(&mut *memory).arg(&*memory);
 }
 

@@ -1,10 +1,10 @@
 //! Whoever launches over raw handles promises in an `unsafe` block that they are alive.
 
-use gridguard::cuda::RawKernel;
-use gridguard::{KernelArgs, Plan};
+use gridguard::cuda::{Kernel, RawLaunch};
+use gridguard::{Guard, KernelArgs, Plan};
 
-fn launch(kernel: &RawKernel, plan: &Plan, args: &KernelArgs<'_>) {
-    let _ = kernel.launch(std::ptr::null_mut(), plan, args);
+fn launch(guard: &Guard, kernel: &Kernel, plan: &Plan, args: &KernelArgs<'_>) {
+    let _ = guard.launch_raw(kernel, std::ptr::null_mut(), RawLaunch::Plan(plan, args));
 }
 
 fn main() {

@@ -2,9 +2,7 @@
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, Kernel, LaunchError};
-use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan, WorkspaceUse,
-};
+use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard, kernel, plan_along, poisoned};
@@ -164,10 +162,9 @@ fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
         let batch = BatchAxis::new(Axis::Y, 10).items_per_block(4).workspace(8, 1 << 20);
         let request = LaunchRequest::new(Dim3::new(1, 3, 1), Dim3::ONE);
         let mut out = poisoned(&stream, 10);
-        let mut args = Args::with_workspace(&stream);
+        let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().value(10_u64).workspace();
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-        let refused = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let refused = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
         let wrong = ArgsError::TotalInChunks { index: 2, items: 10 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
     });

@@ -3,7 +3,7 @@
 
 use cudarc::driver::sys::CUstreamCaptureMode;
 use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, WorkspaceUse};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
@@ -140,11 +140,10 @@ fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
         let mut out = poisoned(&stream, 8);
         let (request, batch) = items_along(Axis::Y, 8);
         let (request, batch) = (request.dependent().priority(-1), batch.workspace(8, 32));
-        let mut args = Args::with_workspace(&stream);
+        let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-        let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
-        assert_eq!(settled.map(|settled| settled.launches), Ok(2));
+        let settled = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        assert_eq!(settled, Ok(2));
         let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
         assert_eq!(seen, ["priority=-1"; 2]);
     });
@@ -159,10 +158,9 @@ fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
         let mut out = poisoned(&stream, 8);
         let (request, batch) = items_along(Axis::Y, 8);
         let (request, batch) = (request.dependent(), batch.workspace(8, 32));
-        let mut args = Args::with_workspace(&stream);
+        let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-        let refused = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let refused = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
         let kernel = "fake_spill_y".to_owned();
         assert_eq!(refused, Err(LaunchError::NotDependent { kernel }));
         assert_eq!(launches().len(), 0);

@@ -1,7 +1,7 @@
 //! Plans, kernels, streams and contexts that do not belong together.
 
 use cudarc::driver::CudaContext;
-use gridguard::cuda::{GuardedStream, LaunchError};
+use gridguard::cuda::LaunchError;
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -76,7 +76,7 @@ fn a_kernel_that_cudarc_loaded_has_no_declared_signature() {
         let module = context(&guard).load_module(PTX.into()).expect("PTX");
         let function = module.load_function("fake_iota_y").expect("it is in the PTX");
         let stream = context(&guard).default_stream();
-        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known");
+        let kernel = guard.builder(&stream, &function).kernel().expect("known");
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut out = poisoned(&stream, 8);
         let refused = launch_iota(&guard, &kernel, &plan, &stream, &mut out);

@@ -3,17 +3,15 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{GuardedStream, LaunchError, counts_without_guard, forget_functions};
+use gridguard::cuda::{LaunchError, forget_functions};
 use gridguard::{Counts, Dim3, Guard, Rule};
 use gridguard_test_support::fake_driver::{
     Driver, launches, set_attributes, with_driver, with_fake,
 };
 
-use crate::kernels::{POISON, PTX, iota, poisoned, read};
+use crate::kernels::{POISON, PTX, guard_of, iota, poisoned, read};
 
 /// A function that cudarc loaded.
 pub(crate) fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
@@ -32,8 +30,19 @@ fn launch_iota(
     out: &mut CudaSlice<u64>,
     config: LaunchConfig,
 ) -> Result<(), LaunchError> {
+    launch_by(&guard_of(stream.context()), stream, function, out, config)
+}
+
+/// As [`launch_iota`], counted by `guard`.
+fn launch_by(
+    guard: &Guard,
+    stream: &CudaStream,
+    function: &CudaFunction,
+    out: &mut CudaSlice<u64>,
+    config: LaunchConfig,
+) -> Result<(), LaunchError> {
     let (first, items) = (0_u64, u64::from(config.grid_dim.1));
-    let mut launch = stream.launch_builder_guarded(function);
+    let mut launch = guard.builder(&stream, function);
     launch.arg(out).arg(&first).arg(&items);
     // SAFETY: the function takes these three, and the fake driver checks the memory.
     unsafe { launch.launch(config) }
@@ -77,9 +86,10 @@ fn an_overflow_is_explained_and_nothing_is_launched() {
 fn the_kernel_behind_a_builder_has_its_name_and_its_limits() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "wide");
         let stream = context.default_stream();
-        let launch = stream.launch_builder_guarded(&function);
+        let launch = guard.builder(&stream, &function);
         let kernel = launch.kernel().expect("the limits are known");
         assert_eq!(kernel.name(), "wide");
         assert_eq!(kernel.limits().kernel().registers_per_thread, 210);
@@ -90,9 +100,10 @@ fn the_kernel_behind_a_builder_has_its_name_and_its_limits() {
 fn a_launch_is_validated_although_the_driver_has_no_names() {
     with_driver(Driver::Old, &[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "wide");
         let stream = context.default_stream();
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         assert_eq!(launch.kernel().expect("known").name(), "<unnamed>");
         let wide = LaunchConfig { block_dim: (257, 1, 1), ..config(1) };
         // SAFETY: the function takes nothing.
@@ -119,9 +130,10 @@ fn large_shared_memory_is_opted_in_to_once() {
 fn a_cooperative_launch_is_validated_and_cooperative() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "wide");
         let stream = context.default_stream();
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         // SAFETY: the function takes nothing.
         unsafe { launch.launch_cooperative(config(8)) }.expect("legal");
         // SAFETY: as above.
@@ -141,37 +153,37 @@ fn a_refusal_of_the_driver_is_typed() {
         let stream = context.default_stream();
         let mut out = poisoned(&stream, 8);
         let error = launch_iota(&stream, &function, &mut out, config(8)).expect_err("refused");
-        let LaunchError::Driver(error) = error else {
+        let LaunchError::Stopped(stopped) = error else {
             panic!("another error: {error:?}");
         };
+        let error = stopped.source;
         assert_eq!((error.call, error.code), ("cuLaunchKernel", 719));
         assert_eq!(error.name, "CUDA_ERROR_LAUNCH_FAILED");
     });
 }
 
 #[test]
-fn launches_and_rejections_are_counted_for_each_context() {
-    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2"), ("GRIDGUARD_FAKE_FAIL_LAUNCH", "2")], || {
-        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
-        let guard = Guard::with_context(Arc::clone(&context)).expect("alive");
+fn launches_and_rejections_are_counted_by_the_guard() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "2")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "fake_iota_y");
         let stream = context.default_stream();
         let mut out = poisoned(&stream, 65_536);
-        let mut launch = |config| launch_iota(&stream, &function, &mut out, config);
+        let mut launch = |config| launch_by(&guard, &stream, &function, &mut out, config);
         launch(config(8)).expect("legal");
         launch(config(8)).expect("legal");
         launch(config(65_536)).expect_err("one block too many");
         launch(LaunchConfig { block_dim: (2048, 1, 1), ..config(0) }).expect_err("breaks more");
         launch(config(8)).expect_err("the driver refuses the third");
-        let counts = counts_without_guard(&context);
+        let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches, counts.refused_by_driver), (3, 2, 1));
         let rejections = counts.rejections;
         assert!(rejections.contains(&(Rule::GridDimY, 1)), "{rejections:?}");
         assert!(rejections.contains(&(Rule::GridDimZero, 1)), "{rejections:?}");
         assert!(rejections.contains(&(Rule::ThreadsPerBlock, 1)), "{rejections:?}");
-        // A guard of the context counts its own launches, and so does another context.
-        assert_eq!((guard.counts().plans, guard.counts().rejections), (0, Vec::new()));
-        assert_eq!(counts_without_guard(&other), Counts::default());
+        // Another guard of the context counts its own launches.
+        assert_eq!(guard_of(&context).counts(), Counts::default());
     });
 }
 
@@ -179,11 +191,12 @@ fn launches_and_rejections_are_counted_for_each_context() {
 fn forgotten_functions_are_queried_again() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "fake_iota_y");
         let stream = context.default_stream();
         let mut out = poisoned(&stream, 8);
         let limits = |stream: &CudaStream| {
-            let launch = stream.launch_builder_guarded(&function);
+            let launch = guard.builder(&stream, &function);
             launch.kernel().expect("known").limits().clone()
         };
         let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE);
@@ -203,16 +216,17 @@ fn a_reused_handle_has_the_limits_of_its_new_function_on_every_thread() {
         /// Too many for `wide`, not for `idle`.
         const BLOCK: (u32, u32, u32) = (512, 1, 1);
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let stream = context.default_stream();
         let large = LaunchConfig { block_dim: BLOCK, ..config(8) };
         let launch_idle = |function: &CudaFunction| {
-            let mut launch = stream.launch_builder_guarded(function);
+            let mut launch = guard.builder(&stream, function);
             // SAFETY: the function takes a number.
             unsafe { launch.arg(&0_u64).launch(large) }.map(drop)
         };
         let launch_wide = |function: &CudaFunction| {
             // SAFETY: the function takes nothing.
-            unsafe { stream.launch_builder_guarded(function).launch(large) }.map(drop)
+            unsafe { guard.builder(&stream, function).launch(large) }.map(drop)
         };
         let (functions, given) = std::sync::mpsc::channel::<CudaFunction>();
         let (done, results) = std::sync::mpsc::channel();
@@ -263,7 +277,7 @@ fn a_context_with_a_reused_handle_has_no_recent_launches() {
         let function = function(&context, "wide");
         let stream = context.default_stream();
         // SAFETY: the function takes nothing.
-        unsafe { stream.launch_builder_guarded(&function).launch(config(8)) }.expect("legal");
+        unsafe { guard_of(&context).builder(&stream, &function).launch(config(8)) }.expect("legal");
         let recent = || {
             let guard = Guard::with_context(Arc::clone(&context)).expect("its limits");
             guard.recent_launches().len()
@@ -279,9 +293,10 @@ fn a_context_with_a_reused_handle_has_no_recent_launches() {
 fn a_function_is_held_until_it_is_forgotten() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "wide");
         let stream = context.default_stream();
-        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known").clone();
+        let kernel = guard.builder(&stream, &function).kernel().expect("known").clone();
         let owners = || Arc::strong_count(&context);
         let before = owners();
         drop((function, kernel));
@@ -295,10 +310,11 @@ fn a_function_is_held_until_it_is_forgotten() {
 fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_queried_there() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let function = function(&context, "wide");
         let other = CudaContext::new_non_primary(0, 0).expect("a context beside the primary one");
         let stream = other.default_stream();
-        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known");
+        let kernel = guard.builder(&stream, &function).kernel().expect("known");
         forget_functions();
         let held = Arc::downgrade(&other);
         drop((stream, other));

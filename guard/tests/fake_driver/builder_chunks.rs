@@ -3,19 +3,17 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg, sys,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, sys};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CudaError, GuardedLaunchArgs, GuardedStream, Kernel, LaunchError, Launched, LoadError,
-    MAX_KEPT_FUNCTIONS, RawKernel, counts_without_guard, forget_module_of,
+    Args, CudaError, Kernel, LaunchBuilder, LaunchError, Launched, LoadError, MAX_KEPT_FUNCTIONS,
+    RawLaunch, forget_module_of,
 };
 use gridguard::{ArgsError, Axis, BatchAxis, Guard, KernelArgs, Parameter, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
 use crate::builder::function;
-use crate::kernels::{iota, items_along, parameters, poisoned, read};
+use crate::kernels::{guard_of, iota, items_along, parameters, poisoned, raw, read};
 
 /// One more than the driver takes along y.
 const ITEMS: u64 = 65_536;
@@ -35,9 +33,19 @@ fn launch(
     function: &CudaFunction,
     out: &mut CudaSlice<u64>,
 ) -> Result<Launched, LaunchError> {
+    launch_by(&guard_of(stream.context()), stream, function, out)
+}
+
+/// As [`launch`], counted by `guard`.
+fn launch_by(
+    guard: &Guard,
+    stream: &CudaStream,
+    function: &CudaFunction,
+    out: &mut CudaSlice<u64>,
+) -> Result<Launched, LaunchError> {
     let items = u64::try_from(out.len()).expect("few items");
-    let mut launch = stream.launch_builder_guarded(function);
-    launch.batch(batch(items)).items_mut(out, 1).chunk_offset().chunk_length();
+    let mut launch = guard.builder(stream, function);
+    launch.batch(batch(items)).write_items(out, 1).offset().length();
     // SAFETY: the function takes these three, and the fake driver checks the memory.
     unsafe { launch.launch(config(items)) }
 }
@@ -55,12 +63,14 @@ fn a_launch_that_is_too_large_runs_in_chunks() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let stream = context.new_stream().expect("a stream");
+        let guard = guard_of(&context);
         for function in [function(&context, "fake_iota_y"), narrow(&context)] {
             let mut out = poisoned(&stream, ITEMS);
-            assert_eq!(launch(&stream, &function, &mut out).expect("splits").launches, 2);
+            let launched = launch_by(&guard, &stream, &function, &mut out).expect("splits");
+            assert_eq!(launched.launches, 2);
             assert_eq!(read(&stream, &out), iota(ITEMS));
         }
-        let counts = counts_without_guard(&context);
+        let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches), (2, 4));
     });
 }
@@ -80,13 +90,14 @@ fn chunks_run_with_a_driver_that_does_not_know_the_parameters() {
 fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, 8);
         {
-            let mut launch = stream.launch_builder_guarded(&function);
+            let mut launch = guard.builder(&stream, &function);
             let (first, items) = (0_u64, 8_u64);
             let mut whole = out.slice_mut(..);
-            launch.batch(batch(8)).items_mut(&mut whole, 1).arg(&first).arg(&items);
+            launch.batch(batch(8)).write_items(&mut whole, 1).arg(&first).arg(&items);
             for _ in 0..2 {
                 // SAFETY: the function takes these three.
                 unsafe { launch.launch(config(8)) }.expect("legal");
@@ -98,12 +109,13 @@ fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
 
 /// Launches `idle` with the argument that `fill` adds, over so many items, so many of them a block.
 fn launch_idle<'a>(
+    guard: &'a Guard,
     stream: &'a CudaStream,
     function: &'a CudaFunction,
     (shared, items): (u64, u64),
-    fill: impl FnOnce(&mut GuardedLaunchArgs<'a>),
+    fill: impl FnOnce(&mut LaunchBuilder<'a, CudaFunction>),
 ) -> Result<u64, LaunchError> {
-    let mut launch = stream.launch_builder_guarded(function);
+    let mut launch = guard.builder(stream, function);
     launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(shared));
     fill(&mut launch);
     // SAFETY: the function takes eight bytes and does nothing.
@@ -119,39 +131,40 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
         let total = 4 * ITEMS;
         let (signed, other, float) = (total.cast_signed(), total - 1, f64::from_bits(total));
         let (stream, function) = (&*stream, &function);
+        let guard = guard_of(&context);
         let wrong = Err(LaunchError::Args(ArgsError::TotalInChunks { index: 0, items: total }));
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&total)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&total)),
             wrong
         );
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&signed)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&signed)),
             wrong
         );
         assert_eq!(launches().len(), 0);
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&other)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&other)),
             Ok(2)
         );
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&float)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&float)),
             Ok(2)
         );
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.constant(&total)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.constant(&total)),
             Ok(2)
         );
         assert_eq!(
-            launch_idle(stream, function, (4, total), |launch| _ = launch.chunk_length()),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.length()),
             Ok(2)
         );
         // A block of one item never has fewer, and in one launch it is the number of items.
         assert_eq!(
-            launch_idle(stream, function, (1, ITEMS), |launch| _ = launch.arg(&ITEMS)),
+            launch_idle(&guard, stream, function, (1, ITEMS), |launch| _ = launch.arg(&ITEMS)),
             Ok(2)
         );
         assert_eq!(
-            launch_idle(stream, function, (4, ITEMS), |launch| _ = launch.arg(&ITEMS)),
+            launch_idle(&guard, stream, function, (4, ITEMS), |launch| _ = launch.arg(&ITEMS)),
             Ok(1)
         );
     });
@@ -176,10 +189,11 @@ fn uses_of_items_are_ordered_between_streams() {
 fn events_are_recorded_around_all_chunks() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, ITEMS);
-        let mut launch = stream.launch_builder_guarded(&function);
-        launch.batch(batch(ITEMS)).items_mut(&mut out, 1).chunk_offset().chunk_length();
+        let mut launch = guard.builder(&stream, &function);
+        launch.batch(batch(ITEMS)).write_items(&mut out, 1).offset().length();
         launch.record_kernel_launch(sys::CUevent_flags::CU_EVENT_DEFAULT);
         // SAFETY: the function takes these three.
         let launched = unsafe { launch.launch(config(ITEMS)) }.expect("splits");
@@ -191,11 +205,12 @@ fn events_are_recorded_around_all_chunks() {
 fn arguments_that_do_not_fit_the_batch_are_rejected() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, 8);
         let mut rejected = |declared: Option<BatchAxis>, elements: u64, blocks: u64| {
-            let mut launch = stream.launch_builder_guarded(&function);
-            launch.items_mut(&mut out, elements).chunk_offset().chunk_length();
+            let mut launch = guard.builder(&stream, &function);
+            launch.write_items(&mut out, elements).offset().length();
             if let Some(batch) = declared {
                 launch.batch(batch);
             }
@@ -216,12 +231,13 @@ fn arguments_that_do_not_fit_the_batch_are_rejected() {
 fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), narrow(&context));
         let mut out = poisoned(&stream, 8);
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         let items = 1_u64 << 31;
         launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(1 << 20));
-        launch.arg(&mut out).chunk_offset().chunk_length();
+        launch.arg(&mut out).offset().length();
         // SAFETY: nothing is launched.
         let error = unsafe { launch.launch(config(2048)) }.expect_err("too many items");
         assert_eq!(error, LaunchError::Args(ArgsError::ItemsPastI32 { index: 1, items }));
@@ -234,14 +250,16 @@ fn a_refused_chunk_reports_the_items_done() {
         let context = CudaContext::new(0).expect("a device");
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, ITEMS);
-        let error = launch(&stream, &function, &mut out).expect_err("the second is refused");
+        let guard = guard_of(&context);
+        let error =
+            launch_by(&guard, &stream, &function, &mut out).expect_err("the second is refused");
         let LaunchError::Stopped(stopped) = &error else {
             panic!("another error: {error:?}");
         };
         assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 2, 32_768));
         let code = cudarc::driver::DriverError::from(error).0;
         assert_eq!(code, sys::CUresult::CUDA_ERROR_LAUNCH_FAILED);
-        let counts = counts_without_guard(&context);
+        let counts = guard.counts();
         assert_eq!((counts.launches, counts.refused_by_driver), (1, 1));
     });
 }
@@ -254,19 +272,14 @@ fn a_guard_counts_what_its_builders_launch() {
             .map(|context| Guard::with_context(Arc::clone(context)).expect("its limits"));
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, 8);
-        let mut launch = |guard| {
-            let mut launch = stream.launch_builder_guarded(&function);
-            launch
-                .guard(guard)
-                .batch(batch(8))
-                .items_mut(&mut out, 1)
-                .chunk_offset()
-                .chunk_length();
+        let mut launch = |guard: &Guard| {
+            let mut launch = guard.builder(&stream, &function);
+            launch.batch(batch(8)).write_items(&mut out, 1).offset().length();
             // SAFETY: the function takes these three.
             unsafe { launch.launch(config(8)) }.map(|launched| launched.launches)
         };
         assert_eq!(launch(&guard), Ok(1));
-        assert_eq!((guard.counts().launches, counts_without_guard(&context).launches), (1, 0));
+        assert_eq!(guard.counts().launches, 1);
         let (what, kernel) = ("the guard", "fake_iota_y".into());
         assert_eq!(launch(&stranger), Err(LaunchError::OtherContext { what, kernel }));
         let host = Guard::host(gridguard::DeviceLimits::any_device());
@@ -315,15 +328,14 @@ fn a_guard_counts_what_it_launches_by_handles() {
         let guard = Guard::cuda(0).expect("a device");
         let context = guard.context().expect("on the device");
         let (stream, function) = (context.default_stream(), function(context, "fake_iota_y"));
-        let (handle, of) = (function.cu_function().cast(), context.cu_ctx().cast());
-        // SAFETY: both handles are alive, and the function is of this context.
-        let kernel = unsafe { RawKernel::named_by_driver(of, handle) }.expect("both are alive");
+        let kernel = raw(&guard, &function, None);
         let mut out = poisoned(&stream, ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let launch = |guard: &Guard, args: &KernelArgs<'_>| {
             let stream = stream.cu_stream().cast();
+            let launch = RawLaunch::Request(&request, Some(&batch), args);
             // SAFETY: the stream is of the context, and the arguments are what the function takes.
-            unsafe { kernel.plan_and_launch_with(guard, stream, &request, Some(&batch), args) }
+            unsafe { guard.launch_raw(&kernel, stream, launch) }
         };
         {
             use cudarc::driver::DevicePtrMut;
@@ -334,7 +346,7 @@ fn a_guard_counts_what_it_launches_by_handles() {
             let stranger = Guard::cuda(1).expect("another device");
             assert!(matches!(launch(&stranger, &args), Err(LaunchError::OtherContext { .. })));
         }
-        assert_eq!((guard.counts().launches, kernel.counts().launches), (2, 0));
+        assert_eq!(guard.counts().launches, 2);
         assert_eq!(read(&stream, &out), iota(ITEMS));
     });
 }
@@ -343,6 +355,7 @@ fn a_guard_counts_what_it_launches_by_handles() {
 fn functions_of_one_module_are_forgotten_alone() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let stream = context.default_stream();
         let module = || context.load_module(Ptx::from_src(crate::kernels::PTX)).expect("PTX");
         let functions = |names: [&str; 2]| {
@@ -351,7 +364,7 @@ fn functions_of_one_module_are_forgotten_alone() {
         };
         let (of_one, of_other) = (functions(["wide", "idle"]), functions(["wide", "idle"]));
         for function in of_one.iter().chain(&of_other) {
-            stream.launch_builder_guarded(function).kernel().expect("known");
+            guard.builder(&stream, function).kernel().expect("known");
         }
         let held = || Arc::strong_count(&context);
         forget_module_of(&of_one[0]);
@@ -368,12 +381,13 @@ fn functions_of_one_module_are_forgotten_alone() {
 fn a_program_that_loads_functions_without_end_does_not_keep_them_all() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let stream = context.default_stream();
         let before = Arc::strong_count(&context);
         let mut most = 0;
         for _ in 0..MAX_KEPT_FUNCTIONS + 8 {
             let function = function(&context, "wide");
-            stream.launch_builder_guarded(&function).kernel().expect("known");
+            guard.builder(&stream, &function).kernel().expect("known");
             most = most.max(Arc::strong_count(&context));
         }
         assert!(most <= before + 2 * (MAX_KEPT_FUNCTIONS + 1), "{most}");
@@ -390,9 +404,10 @@ fn code(error: LaunchError) -> sys::CUresult {
 fn errors_become_those_that_the_driver_returns() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, wide) = (context.default_stream(), function(&context, "wide"));
         let refused = |config: LaunchConfig, cooperative: bool| {
-            let mut launch = stream.launch_builder_guarded(&wide);
+            let mut launch = guard.builder(&stream, &wide);
             // SAFETY: nothing is launched.
             let launched = unsafe {
                 if cooperative { launch.launch_cooperative(config) } else { launch.launch(config) }
@@ -410,7 +425,7 @@ fn errors_become_those_that_the_driver_returns() {
         // `?` in a function that returns cudarc's errors.
         let returns = || -> Result<(), cudarc::driver::DriverError> {
             // SAFETY: nothing is launched.
-            unsafe { stream.launch_builder_guarded(&wide).launch(config(0))? };
+            unsafe { guard.builder(&stream, &wide).launch(config(0))? };
             Ok(())
         };
         assert_eq!(returns().expect_err("refused").0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -421,11 +436,12 @@ fn errors_become_those_that_the_driver_returns() {
 fn unified_memory_is_read_and_freed_after_a_builder_s_launches() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         // SAFETY: any value is a valid `u64`.
         let mut out = unsafe { context.alloc_unified::<u64>(8, true) }.expect("memory");
-        let mut launch = stream.launch_builder_guarded(&function);
-        launch.batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_length();
+        let mut launch = guard.builder(&stream, &function);
+        launch.batch(batch(8)).write_items(&mut out, 1).offset().length();
         // SAFETY: the function takes these three.
         unsafe { launch.launch(config(8)) }.expect("legal");
         drop(out);
@@ -464,14 +480,15 @@ fn memory_of_another_device_is_rejected() {
 fn a_builder_that_launches_nothing_records_no_use() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let look = function(&context, "look");
         let [one, two] = [(); 2].map(|()| context.new_stream().expect("a stream"));
         let memory = poisoned(&one, 8);
-        let mut launch = two.launch_builder_guarded(&look);
-        launch.batch(batch(8)).items(&memory, 1);
+        let mut launch = guard.builder(&two, &look);
+        launch.batch(batch(8)).read_items(&memory, 1);
         // SAFETY: the function takes a pointer.
         unsafe { launch.launch(config(8)) }.expect("legal");
-        one.launch_builder_guarded(&look).items(&memory, 1);
+        guard.builder(&one, &look).read_items(&memory, 1);
         drop(memory);
         assert_eq!(races(), Vec::<String>::new());
     });
@@ -481,10 +498,11 @@ fn a_builder_that_launches_nothing_records_no_use() {
 fn more_arguments_than_parameters_are_counted() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, 8);
-        let mut launch = stream.launch_builder_guarded(&function);
-        launch.batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_length().chunk_length();
+        let mut launch = guard.builder(&stream, &function);
+        launch.batch(batch(8)).write_items(&mut out, 1).offset().length().length();
         // SAFETY: nothing is launched.
         let error = unsafe { launch.launch(config(8)) }.expect_err("one too many");
         let (kernel, expected, given) = ("fake_iota_y".into(), 3, 4);

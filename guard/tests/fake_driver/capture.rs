@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
-use gridguard::{Axis, Choice, ChunkedRun, Guard, WorkspaceUse};
+use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
@@ -71,17 +71,15 @@ fn idle() -> (Guard, Arc<CudaStream>, CudaSlice<u64>) {
 fn capture_spill(
     (guard, stream, out): (&Guard, &Arc<CudaStream>, &mut CudaSlice<u64>),
     kernel: &Kernel,
-    usage: WorkspaceUse,
     mode: CUstreamCaptureMode,
-) -> (Result<ChunkedRun, LaunchError>, Option<CudaGraph>) {
+) -> (Result<u64, LaunchError>, Option<CudaGraph>) {
     let (request, batch) = items_along(Axis::Y, ITEMS);
     // In chunks of 32.
     let batch = batch.workspace(1000, 32_000);
     stream.begin_capture(mode).expect("the stream is idle");
-    let mut args = Args::with_workspace(stream);
+    let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length().workspace();
-    let choice = Choice::AUTOMATIC;
-    let capture = || guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
+    let capture = || guard.plan_and_launch(kernel, &request, Some(&batch), args);
     // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
     let run = unsafe { capture_launches(capture) };
     let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is valid");
@@ -93,14 +91,12 @@ fn a_captured_workspace_is_allocated_at_every_replay() {
     with_fake(&[], || {
         let (guard, stream, mut out) = idle();
         let kernel = kernel(&guard, "fake_spill_y");
-        for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-            let (run, graph) = capture_spill((&guard, &stream, &mut out), &kernel, usage, GLOBAL);
-            assert_eq!(run.map(|run| (run.tried, run.launches)), Ok((vec![32], 2)));
-            for _ in 0..2 {
-                stream.memcpy_htod(&[POISON; 64], &mut out).expect("the memory is ours");
-                graph.as_ref().expect("it holds something").launch().expect("there is room");
-                assert_eq!(read(&stream, &out), iota(ITEMS));
-            }
+        let (run, graph) = capture_spill((&guard, &stream, &mut out), &kernel, GLOBAL);
+        assert_eq!(run, Ok(2));
+        for _ in 0..2 {
+            stream.memcpy_htod(&[POISON; 64], &mut out).expect("the memory is ours");
+            graph.as_ref().expect("it holds something").launch().expect("there is room");
+            assert_eq!(read(&stream, &out), iota(ITEMS));
         }
     });
 }
@@ -111,8 +107,8 @@ fn a_captured_workspace_that_does_not_fit_fails_the_launch_of_the_graph() {
         let (guard, stream, mut out) = idle();
         let kernel = kernel(&guard, "fake_spill_y");
         let idle = (&guard, &stream, &mut out);
-        let (run, graph) = capture_spill(idle, &kernel, WorkspaceUse::Shared, GLOBAL);
-        assert_eq!(run.map(|run| run.tried), Ok(vec![32]), "the limit is not known yet");
+        let (run, graph) = capture_spill(idle, &kernel, GLOBAL);
+        assert_eq!(run, Ok(2), "the limit is not known yet");
         let refused = graph.expect("it holds something").launch().expect_err("there is no room");
         assert_eq!(refused.0, cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!(read(&stream, &out), [POISON; 64]);
@@ -126,7 +122,7 @@ fn without_memory_pools_a_workspace_is_rejected_and_the_capture_stays_valid() {
         let kernel = kernel(&guard, "fake_spill_y");
         for mode in [GLOBAL, RELAXED] {
             let idle = (&guard, &stream, &mut out);
-            let (run, graph) = capture_spill(idle, &kernel, WorkspaceUse::Shared, mode);
+            let (run, graph) = capture_spill(idle, &kernel, mode);
             let what = "workspaces during stream capture";
             assert_eq!(run, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
             graph.expect("it is valid").launch().expect("and empty");

@@ -2,14 +2,16 @@
 #![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, LaunchConfig};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{FaultSuspects, GuardedStream, LaunchError, capture_launches};
+use gridguard::cuda::{FaultSuspects, RawLaunch, capture_launches};
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned};
-use crate::late_errors::{FAULT, idle, raw, stopped, suspects};
+use crate::kernels::{
+    PTX, context, guard, guard_of, kernel, launch_iota, plan_along, poisoned, raw,
+};
+use crate::late_errors::{FAULT, idle, stopped, suspects};
 
 #[test]
 fn a_checked_launch_names_the_faulting_chunk_and_launches_nothing_after_it() {
@@ -99,11 +101,14 @@ fn the_environment_turns_checks_on_for_raw_launches() {
         let context = CudaContext::new(0).expect("a device");
         let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
         let function = module.load_function("wide").expect("it is in the PTX");
-        let raw = raw(&context, &function);
+        let guard = guard_of(&context);
+        let raw = raw(&guard, &function, Some("by handle"));
         let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
         // SAFETY: null is the default stream, and the function takes nothing.
-        let launched = unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) };
+        let launched = unsafe {
+            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &KernelArgs::new()))
+        };
         let (_, error) = stopped(launched.expect_err("at fault"));
         assert!(
             matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
@@ -117,18 +122,17 @@ fn the_environment_turns_checks_on_for_raw_launches() {
 fn the_environment_turns_checks_on_for_launch_builders() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
         let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
         let function = module.load_function("idle").expect("it is in the PTX");
         let stream = context.default_stream();
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         launch.arg(&0_u64);
         let config =
             LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the function takes eight bytes.
         let error = unsafe { launch.launch(config) }.expect_err("at fault");
-        let LaunchError::Driver(error) = error else {
-            panic!("another error: {error:?}");
-        };
+        let (_, error) = stopped(error);
         assert!(
             matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
             "{:?}",

@@ -4,7 +4,6 @@
 
 use cudarc::driver::CudaFunction;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::RawKernel;
 use gridguard_test_support::conformance::kernel::{
     KernelUnderTest, MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
 };
@@ -12,7 +11,7 @@ use gridguard_test_support::conformance::raw::RawDriver;
 use gridguard_test_support::conformance::session::{self, Outcome};
 use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{context, guard};
+use crate::kernels::{context, guard, raw};
 
 const LAUNCHES: u64 = 20_000;
 
@@ -55,9 +54,7 @@ fn compare(launches: u64) -> Outcome {
             for (attribute, value) in settings {
                 assert_eq!(driver.set_attribute(handle, *attribute, *value), 0, "{name}");
             }
-            // SAFETY: the context is the guard's, and the functions live through the comparison.
-            let raw = unsafe { RawKernel::from_handles(context.cu_ctx().cast(), handle, name) };
-            let raw = raw.expect("its limits");
+            let raw = raw(&guard, function, Some(name));
             let limits = raw.limits().clone();
             let occupancy = move |request: &_| raw.occupancy(request).map_err(|e| e.to_string());
             KernelUnderTest::new(&driver, name, handle, &limits, 8, occupancy)

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Args, Compiler, GuardedStream, Image, driver_version, forget_functions};
+use gridguard::cuda::{Args, Compiler, Image, driver_version, forget_functions};
 use gridguard::diagnose::LogScanner;
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan, catalog};
 use gridguard_test_support::fake_driver::{
@@ -72,7 +72,7 @@ fn a_function_of_cudarc_that_many_threads_launch_first_is_one_kernel() {
             let function = module.load_function("idle").expect("it is there");
             let kernels = race(|_| {
                 let stream = context.default_stream();
-                let kernel = stream.launch_builder_guarded(&function).kernel();
+                let kernel = guard.builder(&stream, &function).kernel();
                 kernel.expect("its limits").limits().clone()
             });
             assert!(are_one(&kernels));

@@ -1,7 +1,7 @@
 //! The launch builder for kernels of a guard.
 
-use cudarc::driver::{LaunchConfig, PushKernelArg};
-use gridguard::cuda::{KernelLaunchArgs, LaunchError};
+use cudarc::driver::LaunchConfig;
+use gridguard::cuda::{Kernel, LaunchBuilder, LaunchError, Launched};
 use gridguard::{ArgsError, Rule};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
@@ -12,6 +12,11 @@ const fn config(grid_y: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
 }
 
+/// The number of launches.
+fn number(launched: Result<Launched, LaunchError>) -> Result<u64, LaunchError> {
+    launched.map(|launched| launched.launches)
+}
+
 #[test]
 fn slices_views_and_numbers_reach_the_kernel_and_a_legal_launch_allocates_nothing() {
     with_fake(&[], || {
@@ -19,15 +24,15 @@ fn slices_views_and_numbers_reach_the_kernel_and_a_legal_launch_allocates_nothin
         let kernel = kernel(&guard, "fake_iota_y");
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 20);
-        let mut builder = guard.launch_builder(&stream, &kernel);
+        let mut builder = guard.builder(&stream, &kernel);
         builder.arg(&mut out).arg(&3_u64).arg(&8_u64);
-        assert_eq!(builder.launch(config(8)), Ok(1));
+        assert_eq!(number(builder.launch(config(8))), Ok(1));
         assert_eq!(read(&stream, &out)[..8], iota(11)[3..]);
         let (launched, allocations) = allocations_of(|| {
             let (mut half, first) = (out.slice_mut(10..), 0_u64);
-            let mut builder = guard.launch_builder(&stream, &kernel);
+            let mut builder = guard.builder(&stream, &kernel);
             builder.arg(&mut half).arg(&first).arg(&10_u64);
-            builder.launch(config(10))
+            number(builder.launch(config(10)))
         });
         assert_eq!((launched, allocations), (Ok(1), 0));
         assert_eq!(read(&stream, &out)[10..], iota(10));
@@ -42,11 +47,11 @@ fn arguments_of_other_kinds_sizes_and_numbers_are_refused() {
         let kernel = kernel(&guard, "fake_iota_y");
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 8);
-        let refused = |builder: KernelLaunchArgs<'_>| match builder.launch(config(8)) {
+        let refused = |mut builder: LaunchBuilder<'_, Kernel>| match builder.launch(config(8)) {
             Err(LaunchError::Args(error)) => error,
             other => panic!("{other:?}"),
         };
-        let builder = || guard.launch_builder(&stream, &kernel);
+        let builder = || guard.builder(&stream, &kernel);
         let name = || "fake_iota_y".to_owned();
         let none = ArgsError::WrongCount { kernel: name(), expected: 3, given: 0 };
         assert_eq!(refused(builder()), none);
@@ -69,14 +74,14 @@ fn a_kernel_that_was_not_rewritten_is_refused_where_its_grid_is_too_large() {
         let kernel = kernel(&guard, "fake_iota_y");
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 70_000);
-        let mut builder = guard.launch_builder(&stream, &kernel);
+        let mut builder = guard.builder(&stream, &kernel);
         builder.arg(&mut out).arg(&0_u64).arg(&70_000_u64);
         let error = builder.launch(config(70_000)).expect_err("too large");
         let LaunchError::Invalid(violations) = &error else { panic!("{error}") };
         assert!(violations.iter().any(|one| one.rule == Rule::GridDimY), "{error}");
-        let mut builder = guard.launch_builder(&stream, &kernel);
+        let mut builder = guard.builder(&stream, &kernel);
         builder.arg(&mut out).arg(&0_u64).arg(&8_u64);
-        assert_eq!(builder.launch_cooperative(config(8)), Ok(1));
+        assert_eq!(number(builder.launch_cooperative(config(8))), Ok(1));
         assert!(launches()[0].contains("cooperative=1"), "{:?}", launches());
     });
 }
@@ -89,13 +94,13 @@ fn memory_of_another_stream_is_read_and_freed_after_the_launch() {
         let owner = context(&guard).default_stream();
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&owner, 64);
-        let mut builder = guard.launch_builder(&stream, &kernel);
+        let mut builder = guard.builder(&stream, &kernel);
         builder.arg(&mut out).arg(&0_u64).arg(&64_u64);
-        assert_eq!(builder.launch(config(64)), Ok(1));
+        assert_eq!(number(builder.launch(config(64))), Ok(1));
         assert_eq!(read(&owner, &out), iota(64));
-        let mut builder = guard.launch_builder(&stream, &kernel);
+        let mut builder = guard.builder(&stream, &kernel);
         builder.arg(&mut out).arg(&0_u64).arg(&64_u64);
-        assert_eq!(builder.launch(config(64)), Ok(1));
+        assert_eq!(number(builder.launch(config(64))), Ok(1));
         drop(out);
         assert_eq!(races(), Vec::<String>::new());
     });
@@ -121,9 +126,9 @@ mod rewritten {
                 (65_535, Vec::new()),
                 (76_800, Fold::new([1, 76_800, 1]).expect("few blocks").words(0).to_vec()),
             ] {
-                let mut builder = guard.launch_builder(&stream, &kernel);
+                let mut builder = guard.builder(&stream, &kernel);
                 builder.arg(&mut out).arg(&7_u32);
-                assert_eq!(builder.launch(config(blocks)), Ok(1));
+                assert_eq!(number(builder.launch(config(blocks))), Ok(1));
                 let is_folded = !words.is_empty();
                 let entry = if is_folded { "fill__gridguard_folded" } else { "fill" }.to_owned();
                 let grid = if is_folded { [blocks, 1, 1] } else { [1, blocks, 1] };
@@ -142,7 +147,7 @@ mod rewritten {
             let kernel = load(&guard, "waits", &[Parameter::Memory]);
             let stream = context(&guard).default_stream();
             let out = poisoned(&stream, 8);
-            let mut builder = guard.launch_builder(&stream, &kernel);
+            let mut builder = guard.builder(&stream, &kernel);
             builder.arg(&out);
             let error = builder.launch(config(76_800)).expect_err("too large");
             let LaunchError::NotRewritten { refusal, .. } = &error else { panic!("{error}") };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Image, Kernel, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 use gridguard_test_support::fake_driver::launches;
@@ -45,6 +45,17 @@ pub(crate) const POISON: u64 = 0xdead_dead_dead_dead;
 /// The guard of the fake driver's first device.
 pub(crate) fn guard() -> Guard {
     Guard::cuda(0).expect("the fake driver has a device")
+}
+
+/// A guard in `context`.
+pub(crate) fn guard_of(context: &Arc<CudaContext>) -> Guard {
+    Guard::with_context(Arc::clone(context)).expect("its limits")
+}
+
+/// The kernel of `function` by its handle, whose parameters are not declared.
+pub(crate) fn raw(guard: &Guard, function: &CudaFunction, name: Option<&str>) -> Kernel {
+    // SAFETY: the caller's function lives, and is of the guard's context.
+    unsafe { guard.raw_kernel(function.cu_function().cast(), name) }.expect("it is alive")
 }
 
 /// The parameters of the kernel `name` of [`PTX`].

@@ -1,16 +1,16 @@
 //! Errors of a launch that surface at a later call, and their suspects.
 #![allow(unsafe_code, reason = "launches around the guard's own")]
 
-use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CudaError, DriverError, FaultSuspects, GuardedStream, Kernel, LaunchError, RawKernel,
+    Args, CudaError, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
 };
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned};
+use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned, raw};
 
 /// Which launch is at fault: the fake driver accepts it, and every call after it fails.
 pub(crate) const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
@@ -164,18 +164,21 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
         idle(&guard, &kernel, &stream).expect("through the guard");
 
         let function = handles();
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         let config =
             LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
         let built = line!() + 2;
         // SAFETY: the function takes nothing.
         unsafe { launch.launch(config) }.expect("through a builder");
 
-        let raw = raw(context, &function);
+        let raw = raw(&guard, &function, Some("by handle"));
         let request = LaunchRequest::new(Dim3::new(3, 1, 1), Dim3::new(32, 2, 1));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
         // SAFETY: null is the default stream, and the function takes nothing.
-        unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) }.expect("raw");
+        unsafe {
+            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &KernelArgs::new()))
+        }
+        .expect("by handle");
 
         let recent = guard.recent_launches();
         let listed: Vec<_> =
@@ -187,13 +190,6 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
         assert!(recent.iter().all(|one| one.age.as_secs() < 60));
         assert!(Guard::host(guard.limits().clone()).recent_launches().is_empty());
     });
-}
-
-/// The function by its handles.
-pub(crate) fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction) -> RawKernel {
-    let (context, function) = (context.cu_ctx().cast(), function.cu_function().cast());
-    // SAFETY: both handles live in the caller, and the function is of this context.
-    unsafe { RawKernel::from_handles(context, function, "by handle") }.expect("both are alive")
 }
 
 #[test]
@@ -249,18 +245,16 @@ fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_rec
         let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
         let function = module.load_function("fake_iota_y").expect("it is in the PTX");
         let mut launch_again = || {
-            let mut launch = stream.launch_builder_guarded(&function);
+            let mut launch = guard.builder(&stream, &function);
             launch.arg(&mut other).arg(&0_u64).arg(&4_u64);
             let config =
                 LaunchConfig { grid_dim: (1, 4, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
             // SAFETY: the function takes these three, and writes four elements.
-            match unsafe { launch.launch(config) } {
-                Err(LaunchError::Driver(error)) => error,
-                other => panic!("the fault surfaces at once: {other:?}"),
-            }
+            unsafe { launch.launch(config) }
         };
+        launch_again().expect("its events fail, the launch does not");
         for _ in 0..3 {
-            let error = launch_again();
+            let Err(LaunchError::Driver(error)) = launch_again() else { panic!("no fault") };
             let suspects = error.suspects().expect("a sticky error").launches();
             let grids: Vec<_> = suspects.iter().map(|launch| launch.grid).collect();
             assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");

@@ -3,7 +3,7 @@
 
 use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Args, DriverError, GuardedStream, Image, Kernel, LaunchError};
+use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError};
 use gridguard::diagnose::Evidence;
 use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -47,7 +47,7 @@ fn launch_built(guard: &Guard, name: &str) -> Result<(), LaunchError> {
     let stream = context(guard).default_stream();
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the function takes nothing.
-    unsafe { stream.launch_builder_guarded(&function).launch(config) }.map(drop)
+    unsafe { guard.builder(&stream, &function).launch(config) }.map(drop)
 }
 
 fn driver_error(error: LaunchError) -> DriverError {

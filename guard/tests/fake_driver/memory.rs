@@ -6,10 +6,7 @@ use std::thread;
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaError, Image, InOrder, Kernel, LaunchError};
-use gridguard::{
-    ArgsError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, Parameter,
-    WorkspaceUse,
-};
+use gridguard::{ArgsError, Axis, BatchAxis, DeviceLimits, Guard, Parameter, WorkspaceError};
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
 use crate::kernels::{
@@ -21,26 +18,22 @@ const ITEMS: u64 = 64;
 const ROOM_FOR_16: (&str, &str) = ("GRIDGUARD_FAKE_ALLOC_LIMIT", "17000");
 
 /// Launches `fake_spill_y` over 64 items of 1,000 bytes of workspace each.
-fn spill(
-    guard: &Guard,
-    kernel: &Kernel,
-    usage: WorkspaceUse,
-) -> (Result<ChunkedRun, LaunchError>, Vec<u64>) {
+fn spill(guard: &Guard, kernel: &Kernel) -> (Result<u64, LaunchError>, Vec<u64>) {
     let stream = context(guard).default_stream();
     let mut out: CudaSlice<u64> = poisoned(&stream, ITEMS);
     let (request, batch) = items_along(Axis::Y, ITEMS);
     let batch = batch.workspace(1000, u64::MAX);
-    let mut args = Args::with_workspace(&stream);
+    let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length().workspace();
-    let choice = Choice::AUTOMATIC;
-    let run = guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
+    let run = guard.plan_and_launch(kernel, &request, Some(&batch), args);
     let written = read(&stream, &out);
     (run, written)
 }
 
-fn stopped_run(run: Result<ChunkedRun, LaunchError>) -> BackoffError<gridguard::cuda::DriverError> {
+/// The error of a workspace that could not be allocated.
+fn not_allocated(run: Result<u64, LaunchError>) -> WorkspaceError<gridguard::cuda::DriverError> {
     match run {
-        Err(LaunchError::Backoff(error)) => *error,
+        Err(LaunchError::Workspace(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -49,18 +42,11 @@ fn stopped_run(run: Result<ChunkedRun, LaunchError>) -> BackoffError<gridguard::
 fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
     with_fake(&[ROOM_FOR_16], || {
         let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-            let (run, written) = spill(&guard, &kernel, usage);
-            let run = run.expect("16 at a time");
-            assert_eq!(run.tried, [64, 32, 16]);
-            assert_eq!((run.launches, run.items_done), (4, 64));
-            assert_eq!(run.workspace_bytes, 16_000);
-            assert_eq!(written, iota(ITEMS));
-        }
-        assert_eq!(launches().len(), 8);
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
+        assert_eq!((run, written), (Ok(4), iota(ITEMS)));
+        assert_eq!(launches().len(), 4);
         let counts = guard.counts();
-        assert_eq!((counts.plans, counts.launches, counts.split), (2, 8, 2));
+        assert_eq!((counts.plans, counts.launches, counts.split), (1, 4, 1));
     });
 }
 
@@ -68,25 +54,8 @@ fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
 fn a_workspace_that_fits_is_one_launch() {
     with_fake(&[], || {
         let guard = guard();
-        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        assert_eq!(run.map(|run| run.tried), Ok(vec![64]));
-        assert_eq!((launches().len(), written), (1, iota(ITEMS)));
-    });
-}
-
-#[test]
-fn memory_that_others_take_midway_loses_no_launch_and_repeats_none() {
-    // The output is allocation 0; then 64 fail by the limit, 32 pass, and the second 32 fail.
-    let settings = [("GRIDGUARD_FAKE_ALLOC_LIMIT", "33000"), ("GRIDGUARD_FAKE_FAIL_ALLOC", "3")];
-    with_fake(&settings, || {
-        let guard = guard();
-        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::PerChunk);
-        let run = run.expect("16 fit");
-        assert_eq!((run.tried, run.launches), (vec![64, 32, 16], 3));
-        assert_eq!(written, iota(ITEMS));
-        let grids: Vec<bool> =
-            launches().iter().map(|line| line.contains(" grid=1,32,1 ")).collect();
-        assert_eq!(grids, [true, false, false]);
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
+        assert_eq!((run, launches().len(), written), (Ok(1), 1, iota(ITEMS)));
     });
 }
 
@@ -95,11 +64,9 @@ fn an_allocation_that_fails_for_another_reason_ends_the_run() {
     let settings = [("GRIDGUARD_FAKE_FAIL_ALLOC", "1"), ("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", "999")];
     with_fake(&settings, || {
         let guard = guard();
-        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let BackoffError::Allocation { bytes: 64_000, done, source, .. } = stopped_run(run) else {
-            panic!("another end");
-        };
-        assert_eq!((done.items_done, source.code), (0, 999));
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
+        let WorkspaceError { bytes, is_smallest, source, .. } = not_allocated(run);
+        assert_eq!((bytes, is_smallest, source.code), (64_000, false, 999));
         assert_eq!((launches().len(), written), (0, vec![POISON; 64]));
     });
 }
@@ -110,55 +77,50 @@ fn a_launch_that_is_out_of_memory_is_not_repeated() {
         [ROOM_FOR_16, ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
     with_fake(&settings, || {
         let guard = guard();
-        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let BackoffError::Launch { chunk: 16, done, source, .. } = stopped_run(run) else {
-            panic!("another end");
-        };
-        assert_eq!((done.items_done, done.launches, source.code), (16, 1, 2));
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
+        let Err(LaunchError::Stopped(stopped)) = run else { panic!("{run:?}") };
+        assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 4, 16));
+        assert_eq!((stopped.source.code, launches().len()), (2, 1));
         assert_eq!(written[..16], iota(16)[..]);
         assert_eq!(written[16..], [POISON; 48]);
     });
 }
 
 #[test]
-fn if_one_item_does_not_fit_the_error_has_what_was_tried() {
+fn if_one_item_does_not_fit_the_error_says_so() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
         let guard = guard();
-        let (run, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let BackoffError::OutOfWorkspace { chunk: 1, bytes: 1000, done, source, .. } =
-            stopped_run(run)
-        else {
-            panic!("another end");
-        };
-        assert_eq!(done.tried, [64, 32, 16, 8, 4, 2, 1]);
-        assert_eq!((source.code, launches().len()), (2, 0));
+        let (run, _) = spill(&guard, &kernel(&guard, "fake_spill_y"));
+        let error = not_allocated(run);
+        assert_eq!((error.chunk, error.bytes, error.is_smallest), (1, 1000, true));
+        assert_eq!((error.source.code, launches().len()), (2, 0));
         assert_eq!(guard.counts().refused_by_driver, 1);
+        let text = error.to_string();
+        assert!(
+            text.starts_with(
+                "cannot allocate 1000 bytes of workspace for a chunk of 1 of 64 items: \
+                 cuMemAllocAsync returned CUDA_ERROR_OUT_OF_MEMORY (2)"
+            ) && text.ends_with(": free memory, or use less workspace per item"),
+            "{text}"
+        );
     });
 }
 
 #[test]
-fn a_workspace_needs_a_stream_and_a_parameter() {
+fn a_workspace_needs_a_batch_and_a_request() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 8);
-        let (request, batch) = items_along(Axis::Y, 8);
-        let bring = |args: Args<'_>| {
-            let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-            guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args)
-        };
-        let not_brought = LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 });
+        let (request, _) = items_along(Axis::Y, 8);
+        let refused = Err(LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 }));
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        assert_eq!(bring(args), Err(not_brought.clone()));
-        let mut args = Args::with_workspace(&stream);
+        assert_eq!(guard.plan_and_launch(&kernel, &request, None, args), refused);
+        let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let plain = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
-        assert_eq!(plain, Err(not_brought));
-        let mut args = Args::with_workspace(&stream);
-        args.write_items(&mut out, 1).offset().length();
-        assert_eq!(bring(args), Err(LaunchError::Args(ArgsError::WorkspaceUnused)));
+        assert_eq!(guard.launch(&kernel, &plan_along(&kernel, Axis::Y, 8), args), refused);
         assert_eq!(launches().len(), 0);
     });
 }
@@ -174,7 +136,7 @@ fn a_workspace_with_more_alignment_than_cuda_guarantees_is_refused() {
             [Parameter::Memory, number, number, Parameter::AlignedMemory { bytes: 512 }];
         // SAFETY: the kernel writes as many words as it has blocks, and is content with less.
         let kernel = unsafe { module.kernel("fake_spill_y", &parameters) }.expect("a kernel");
-        let (run, _) = spill(&guard, &kernel, WorkspaceUse::Shared);
+        let (run, _) = spill(&guard, &kernel);
         let wider =
             ArgsError::Misaligned { kernel: "fake_spill_y".into(), index: 3, alignment: 512 };
         assert_eq!(run, Err(LaunchError::Args(wider)));

@@ -7,26 +7,28 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{LaunchError, RawKernel};
+use gridguard::cuda::{Kernel, LaunchError, RawLaunch};
 use gridguard::{
     ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan, Rule,
 };
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
-use crate::kernels::{PTX, context, guard, iota, kernel, plan_along, poisoned, read};
+use crate::kernels::{PTX, context, guard, guard_of, iota, kernel, plan_along, poisoned, read};
 
 fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
     let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
     module.load_function(name).expect("it is in the PTX")
 }
 
-fn raw(context: &CudaContext, function: &CudaFunction) -> RawKernel {
-    let (context, function) = (context.cu_ctx().cast(), function.cu_function().cast());
-    // SAFETY: both handles live in the caller, and the function is of this context.
-    unsafe { RawKernel::from_handles(context, function, "fake_iota_y") }.expect("both are alive")
+/// A guard in `context`, given by its handle, and the kernel of `function`.
+fn raw(context: &CudaContext, function: &CudaFunction) -> (Guard, Kernel) {
+    // SAFETY: the context lives in the caller.
+    let guard = unsafe { Guard::with_raw_context(context.cu_ctx().cast()) }.expect("it is alive");
+    let kernel = crate::kernels::raw(&guard, function, Some("fake_iota_y"));
+    (guard, kernel)
 }
 
-fn plan(kernel: &RawKernel, items: u64) -> Plan {
+fn plan(kernel: &Kernel, items: u64) -> Plan {
     let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
     let batch = BatchAxis::new(Axis::Y, items);
     Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC).expect("it splits")
@@ -46,13 +48,14 @@ fn current() -> Option<sys::CUcontext> {
 }
 
 /// Has `launch` launch `fake_iota_y` over 76,800 items on a stream, and looks at what was written.
-fn writes_every_item(launch: impl Fn(&RawKernel, *mut c_void, &KernelArgs<'_>)) {
+fn writes_every_item(launch: impl Fn(&Guard, &Kernel, *mut c_void, &KernelArgs<'_>)) {
     let context = CudaContext::new(0).expect("a device");
     let function = function(&context, "fake_iota_y");
     let stream = context.new_stream().expect("a stream");
     let out = poisoned(&stream, 76_800);
     let args = args(&stream, &out, 76_800);
-    launch(&raw(&context, &function), stream.cu_stream().cast(), &args);
+    let (guard, kernel) = raw(&context, &function);
+    launch(&guard, &kernel, stream.cu_stream().cast(), &args);
     assert_eq!(read(&stream, &out), iota(76_800));
 }
 
@@ -84,7 +87,9 @@ fn a_guards_kernel_launches_by_address_and_stream_handle() {
         let before = current();
         let launch = |guard: &Guard| {
             // SAFETY: the stream is of the kernel's context, and the arguments are what the kernel takes.
-            unsafe { guard.launch_raw(&kernel, stream.cu_stream().cast(), &plan, &args) }
+            unsafe {
+                guard.launch_raw(&kernel, stream.cu_stream().cast(), RawLaunch::Plan(&plan, &args))
+            }
         };
         assert_eq!((launch(&guard), current()), (Ok(2), before));
         assert_eq!(guard.counts().launches, 2);
@@ -98,11 +103,11 @@ fn a_guards_kernel_launches_by_address_and_stream_handle() {
 fn functions_and_kernels_of_libraries_have_the_names_that_the_driver_knows() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "wide");
+        let (guard, function) = (guard_of(&context), function(&context, "wide"));
         for function in [function.cu_function().cast(), library_kernel(c"wide")] {
-            // SAFETY: both handles live, and the function is of this context.
-            let raw = unsafe { RawKernel::named_by_driver(context.cu_ctx().cast(), function) };
-            let limits = raw.expect("both are alive").limits().kernel().clone();
+            // SAFETY: the function lives, and is of the guard's context.
+            let raw = unsafe { guard.raw_kernel(function, None) };
+            let limits = raw.expect("it is alive").limits().kernel().clone();
             assert_eq!((&*limits.name, limits.registers_per_thread), ("wide", 210));
         }
     });
@@ -113,38 +118,43 @@ fn without_names_in_the_driver_a_function_is_unnamed() {
     with_driver(Driver::Old, &[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");
-        let handle = function.cu_function().cast();
-        // SAFETY: both handles live, and the function is of this context.
-        let raw = unsafe { RawKernel::named_by_driver(context.cu_ctx().cast(), handle) };
-        assert_eq!(raw.expect("both are alive").limits().kernel().name, "<unnamed>");
+        let raw = crate::kernels::raw(&guard_of(&context), &function, None);
+        assert_eq!(raw.limits().kernel().name, "<unnamed>");
     });
 }
 
 #[test]
-fn launches_by_handle_are_counted_with_those_of_builders() {
+fn launches_by_handle_are_counted() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");
-        let kernel = raw(&context, &function);
+        let (guard, kernel) = raw(&context, &function);
         let launch = |grid| {
             let request = LaunchRequest::new(grid, Dim3::new(128, 1, 1));
             // SAFETY: null is the default stream, and the function takes nothing.
-            unsafe { kernel.plan_and_launch(ptr::null_mut(), &request, None, &KernelArgs::new()) }
+            unsafe {
+                guard.launch_raw(
+                    &kernel,
+                    ptr::null_mut(),
+                    RawLaunch::Request(&request, None, &KernelArgs::new()),
+                )
+            }
         };
         launch(Dim3::ONE).expect("legal");
         launch(Dim3::new(1, 65_536, 1)).expect_err("too large");
-        let counts = kernel.counts();
+        let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches), (1, 1));
         assert_eq!(counts.rejections, [(Rule::GridDimY, 1)]);
-        assert_eq!(counts, gridguard::cuda::counts_without_guard(&context));
     });
 }
 
 #[test]
 fn a_raw_kernel_splits_and_writes_every_item() {
-    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
+    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &KernelArgs<'_>| {
         // SAFETY: the stream is of the same context, the arguments are the kernel's.
-        let launched = unsafe { kernel.launch(stream, &plan(kernel, 76_800), args) };
+        let launched = unsafe {
+            guard.launch_raw(kernel, stream, RawLaunch::Plan(&plan(kernel, 76_800), args))
+        };
         assert_eq!(launched, Ok(2));
     };
     with_fake(&[], || writes_every_item(launch));
@@ -152,11 +162,11 @@ fn a_raw_kernel_splits_and_writes_every_item() {
 
 #[test]
 fn a_raw_kernel_plans_and_launches_in_one() {
-    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
+    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &KernelArgs<'_>| {
         let launch = |items, batch: Option<&BatchAxis>| {
             let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
             // SAFETY: the stream is of the same context, the arguments are the kernel's.
-            unsafe { kernel.plan_and_launch(stream, &request, batch, args) }
+            unsafe { guard.launch_raw(kernel, stream, RawLaunch::Request(&request, batch, args)) }
         };
         let refused = launch(76_800, None).expect_err("no batch to split");
         assert!(matches!(refused, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
@@ -176,10 +186,12 @@ fn a_null_stream_is_the_default_one() {
         let function = function(&context, "fake_iota_y");
         let stream = context.default_stream();
         let out = poisoned(&stream, 8);
-        let kernel = raw(&context, &function);
+        let (guard, kernel) = raw(&context, &function);
         let args = args(&stream, &out, 8);
         // SAFETY: null is the default stream, the arguments are the kernel's.
-        let launched = unsafe { kernel.launch(ptr::null_mut(), &plan(&kernel, 8), &args) };
+        let launched = unsafe {
+            guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan(&kernel, 8), &args))
+        };
         assert_eq!(launched, Ok(1));
         assert_eq!(read(&stream, &out), iota(8));
     });
@@ -195,10 +207,12 @@ fn the_thread_s_current_context_is_the_same_afterwards() {
         let args = args(&stream, &out, 70_000);
         let other = CudaContext::new(1).expect("a second device");
         let both = || {
-            let kernel = raw(&context, &function);
+            let (guard, kernel) = raw(&context, &function);
             let plan = plan(&kernel, 70_000);
             // SAFETY: null is the default stream, the arguments are the kernel's.
-            let launched = unsafe { kernel.launch(ptr::null_mut(), &plan, &args) };
+            let launched = unsafe {
+                guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan, &args))
+            };
             assert_eq!(launched, Ok(2));
         };
         other.bind_to_thread().expect("alive");
@@ -226,10 +240,12 @@ fn a_refused_launch_leaves_the_current_context_too() {
         let function = function(&context, "fake_iota_y");
         let other = CudaContext::new(1).expect("a second device");
         other.bind_to_thread().expect("alive");
-        let kernel = raw(&context, &function);
+        let (guard, kernel) = raw(&context, &function);
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the arguments are missing.
-        let refused = unsafe { kernel.launch(ptr::null_mut(), &plan(&kernel, 8), &args) };
+        let refused = unsafe {
+            guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan(&kernel, 8), &args))
+        };
         let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 0 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
         assert_eq!(current(), Some(other.cu_ctx()));
@@ -242,10 +258,12 @@ fn a_plan_of_another_raw_kernel_is_refused() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
-        let (ours, theirs) = (raw(&context, &function), raw(&context, &function));
+        let ((guard, ours), (_, theirs)) = (raw(&context, &function), raw(&context, &function));
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the plan is another kernel's.
-        let refused = unsafe { ours.launch(ptr::null_mut(), &plan(&theirs, 8), &args) };
+        let refused = unsafe {
+            guard.launch_raw(&ours, ptr::null_mut(), RawLaunch::Plan(&plan(&theirs, 8), &args))
+        };
         let other = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
         assert_eq!(refused, Err(other));
     });
@@ -253,14 +271,20 @@ fn a_plan_of_another_raw_kernel_is_refused() {
 
 /// Launches `fake_iota_y` over 100 items, with the values of its parameters by address.
 fn by_address(
-    kernel: &RawKernel,
+    (guard, kernel): (&Guard, &Kernel),
     (stream, out): (&CudaStream, u64),
     request: &LaunchRequest,
-) -> Result<(), LaunchError> {
+) -> Result<u64, LaunchError> {
     let mut values = [out, 0, 100];
     let mut params = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
     // SAFETY: the kernel takes three numbers of 8 bytes, and the memory lives until the caller reads it.
-    unsafe { kernel.validate_and_launch(stream.cu_stream().cast(), request, params.as_mut_ptr()) }
+    unsafe {
+        guard.launch_raw(
+            kernel,
+            stream.cu_stream().cast(),
+            RawLaunch::Pointers(request, params.as_mut_ptr()),
+        )
+    }
 }
 
 fn rows(blocks: u64) -> LaunchRequest {
@@ -272,19 +296,19 @@ fn values_by_address_are_launched_or_the_request_is_refused() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
-        let kernel = raw(&context, &function);
+        let (guard, kernel) = raw(&context, &function);
         let stream = context.new_stream().expect("a stream");
         let out = poisoned(&stream, 100);
         let at = (&*stream, out.device_ptr(&stream).0);
         // SAFETY: no context is a valid one to make current.
         unsafe { result::ctx::set_current(ptr::null_mut()) }.expect("none is current");
-        assert_eq!(by_address(&kernel, at, &rows(100)), Ok(()));
-        let error = by_address(&kernel, at, &rows(65_536)).expect_err("too many");
+        assert_eq!(by_address((&guard, &kernel), at, &rows(100)), Ok(1));
+        let error = by_address((&guard, &kernel), at, &rows(65_536)).expect_err("too many");
         assert!(error.violations().expect("rules").contains(Rule::GridDimY), "{error}");
-        let dependent = by_address(&kernel, at, &rows(100).dependent());
-        assert_eq!((dependent, current()), (Ok(()), None));
+        let dependent = by_address((&guard, &kernel), at, &rows(100).dependent());
+        assert_eq!((dependent, current()), (Ok(1), None));
         assert_eq!(read(&stream, &out), iota(100));
-        let counts = kernel.counts();
+        let counts = guard.counts();
         assert_eq!((counts.launches, counts.rejections), (2, vec![(Rule::GridDimY, 1)]));
         assert!(launches()[1].ends_with("overlap=1"), "{:?}", launches());
     });
@@ -295,14 +319,14 @@ fn a_driver_that_cannot_capture_dependent_launches_captures_ordinary_ones_by_add
     with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
-        let kernel = raw(&context, &function);
+        let (guard, kernel) = raw(&context, &function);
         let stream = context.new_stream().expect("a stream");
         let out = poisoned(&stream, 100);
         let at = (&*stream, out.device_ptr(&stream).0);
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
             .expect("idle");
-        assert_eq!(by_address(&kernel, at, &rows(100).dependent()), Ok(()));
+        assert_eq!(by_address((&guard, &kernel), at, &rows(100).dependent()), Ok(1));
         assert!(!launches()[0].contains("overlap"), "{:?}", launches());
     });
 }

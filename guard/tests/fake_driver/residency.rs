@@ -1,13 +1,13 @@
 //! Co-resident blocks: queried once, for launches that need it.
 
-use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
+use gridguard::cuda::{Args, LaunchError, RawLaunch};
 use gridguard::{Choice, Dim3, LaunchRequest, OccupancyLimits, Plan, Rule};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, set_attributes, with_driver, with_fake,
 };
 
-use crate::kernels::{context, guard, kernel};
+use crate::kernels::{context, guard, kernel, raw};
 use crate::optional_features::launch_idle;
 
 /// Blocks of 32 threads that can be co-resident on an H200: 32 on each of 132 multiprocessors.
@@ -189,7 +189,7 @@ fn a_compiled_in_cluster_that_does_not_fit_is_rejected_too() {
             shared_mem_bytes: 0,
         };
         // SAFETY: the function takes nothing.
-        let launched = unsafe { stream.launch_builder_guarded(&function).launch(config) };
+        let launched = unsafe { guard.builder(&stream, &function).launch(config) };
         assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
         assert_eq!(launches(), Vec::<String>::new());
     });
@@ -247,7 +247,7 @@ fn launch_builders_and_raw_handles_are_checked_too() {
         let module = context.load_module(crate::kernels::PTX.into()).expect("loads");
         let function = module.load_function("clustered").expect("a function");
         let stream = context.default_stream();
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(&stream, &function);
         let config = cudarc::driver::LaunchConfig {
             grid_dim: (4226, 1, 1),
             block_dim: (32, 1, 1),
@@ -259,19 +259,14 @@ fn launch_builders_and_raw_handles_are_checked_too() {
         // SAFETY: as above.
         assert!(unsafe { launch.launch(config) }.is_ok(), "without a barrier it runs");
 
-        // SAFETY: context and module live through this test.
-        let raw = unsafe {
-            let function = function.cu_function().cast();
-            RawKernel::from_handles(context.cu_ctx().cast(), function, "clustered")
-        };
-
-        let raw = raw.expect("limits");
+        let raw = raw(&guard, &function, Some("clustered"));
         let request = blocks_of(32, 4226).cooperative();
         assert_eq!(raw.occupancy(&request).expect("the query succeeds").blocks, Some(SMALL_BLOCKS));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
         let args = gridguard::KernelArgs::new();
         // SAFETY: the default stream is of the current context, and the function takes nothing.
-        let error = unsafe { raw.launch(std::ptr::null_mut(), &plan, &args) };
+        let error =
+            unsafe { guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &args)) };
         assert_eq!(rules(error.expect_err("too many")), [Rule::CooperativeResidency]);
     });
 }

@@ -3,7 +3,7 @@
 
 use cudarc::driver::CudaSlice;
 #[cfg(feature = "profile")]
-use cudarc::driver::{LaunchConfig, PushKernelArg};
+use cudarc::driver::LaunchConfig;
 use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, LaunchError, LoadError};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
@@ -442,11 +442,11 @@ mod tuned {
                 };
                 assert_eq!(launch([2, 70_000, 1]), Ok(expected));
                 assert_eq!(launch([2, 60_000, 1]), Ok(1));
-                let mut builder = guard.launch_builder(&stream, &kernel);
+                let mut builder = guard.builder(&stream, &kernel);
                 let grid_dim = (2, 70_000, 1);
                 let config = LaunchConfig { grid_dim, block_dim: (128, 1, 1), shared_mem_bytes: 0 };
                 builder.arg(&out).arg(&7_u32);
-                assert_eq!(builder.launch(config), Ok(expected));
+                assert_eq!(builder.launch(config).map(|launched| launched.launches), Ok(expected));
                 let counts = guard.profile().expect("it has one").counts();
                 assert_eq!((counts.exact, counts.default), (2, 0), "a legal launch has no choice");
             }

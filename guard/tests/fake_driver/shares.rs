@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
-use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
+use cudarc::driver::{CudaStream, LaunchConfig};
+use gridguard::cuda::{Args, LaunchError, RawLaunch};
 use gridguard::{Dim3, KernelArgs, LaunchRequest, Violation};
 use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, with_driver, with_fake,
 };
 
-use crate::kernels::{PTX, context, guard, kernel};
+use crate::kernels::{PTX, context, guard, kernel, raw};
 
 /// Blocks of 32 threads that can be co-resident on 16 multiprocessors.
 const OF_SIXTEEN: u64 = 512;
@@ -38,21 +38,25 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
         let grid = u32::try_from(blocks).expect("few");
         let config =
             LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = stream.launch_builder_guarded(&function);
+        let mut launch = guard.builder(stream, &function);
         launch.arg(&0_u64);
         // SAFETY: the function takes a number and does nothing.
         unsafe { launch.launch_cooperative(config) }.map(drop)
     };
-    let handle = context(&guard).cu_ctx().cast();
-    // SAFETY: context and function live through this test.
-    let raw = unsafe { RawKernel::from_handles(handle, function.cu_function().cast(), "idle") };
-    let raw = raw.expect("its limits");
+    let raw = raw(&guard, &function, Some("idle"));
     let by_handle = |blocks| {
         let mut args = KernelArgs::new();
         args.value(0_u64);
         let request = cooperative(blocks);
         // SAFETY: stream and function live through this test.
-        unsafe { raw.plan_and_launch(stream.cu_stream().cast(), &request, None, &args) }.map(drop)
+        unsafe {
+            guard.launch_raw(
+                &raw,
+                stream.cu_stream().cast(),
+                RawLaunch::Request(&request, None, &args),
+            )
+        }
+        .map(drop)
     };
     let launchers: [&dyn Fn(u64) -> Result<(), LaunchError>; 3] =
         [&by_guard, &by_builder, &by_handle];

@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
-use gridguard::cuda::{Args, CudaPipeline, GuardedStream, Kernel};
+use gridguard::cuda::{Args, CudaPipeline, Kernel};
 use gridguard::profile::{
     Document, Entry, Environment, Key, LookupCounts, MatchKind, MissLog, Objective, Policy,
     Profile, Provenance, StoredChoice, Summary,
@@ -81,10 +81,10 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
             LaunchConfig { grid_dim: (1, 1000, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
         for (columns, launches) in [(64, 4), (128, 1)] {
             let mut out = poisoned(&stream, 1000);
-            let mut launch = stream.launch_builder_guarded(&function);
-            launch.guard(&guard).tuned(&key, "items", &[("columns", columns)]);
+            let mut launch = guard.builder(&stream, &function);
+            launch.tuned(&key, "items", &[("columns", columns)]);
             launch.batch(BatchAxis::new(Axis::Y, 1000));
-            launch.items_mut(&mut out, 1).chunk_offset().chunk_length();
+            launch.write_items(&mut out, 1).offset().length();
             // SAFETY: the function takes these three.
             let launched = unsafe { launch.launch(config) }.expect("legal");
             assert_eq!(launched.launches, launches, "{columns} columns");

@@ -4,9 +4,7 @@
 use gridguard::catalog::{self, CatalogError};
 use gridguard::check::CheckRequest;
 use gridguard::cuda::{CudaError, LaunchError};
-use gridguard::{
-    ArgsError, BackoffError, ChunkedRun, Dim3, HostError, LaunchRequest, PartialRun, validate,
-};
+use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
 
 use crate::{on_h200, read_as};
 
@@ -24,9 +22,8 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
         (
             &ArgsError::TotalInChunks { index: 3, items: 100_000 },
             "kernel argument 3 is 100000, the items of the whole batch, but a chunk has fewer and \
-             its last block would run past them: pass the chunk's items with length (chunk_length \
-             in a launch builder), or a value that is not compared with the item's index with \
-             constant",
+             its last block would run past them: pass the chunk's items with length, or a value that is \
+             not compared with the item's index with constant",
         ),
         (
             &ArgsError::NoBatch { index: 0 },
@@ -54,11 +51,7 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
         (
             &ArgsError::WorkspaceNotAllocated { index: 1 },
             "kernel argument 1 is the launch's workspace, but this launch allocates none: use \
-             launch_with_workspace and Args::with_workspace",
-        ),
-        (
-            &ArgsError::WorkspaceUnused,
-            "no kernel argument receives the launch's workspace: add it with Args::workspace",
+             Guard::plan_and_launch with a batch",
         ),
         (
             &ArgsError::WrongCount { kernel: "attention".into(), expected: 3, given: 2 },
@@ -100,42 +93,6 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
 }
 
 #[test]
-fn a_batch_that_stops_early_says_what_was_done_and_what_helps() {
-    let source = HostError::KernelPanicked { message: "no".into() };
-    let mut done = ChunkedRun::default();
-    (done.tried, done.launches, done.items_done) = (vec![8, 4], 3, 10);
-    let done = || done.clone();
-    let (bytes, items) = (2048, 16);
-    let no_workspace = BackoffError::OutOfWorkspace {
-        chunk: 2,
-        bytes,
-        items,
-        done: done(),
-        source: source.clone(),
-    };
-    let allocation =
-        BackoffError::Allocation { bytes, items, done: done(), source: source.clone() };
-    let launch = BackoffError::Launch { chunk: 2, items, done: done(), source };
-    let text = "launch 3 (2 items) was refused after 10 of 16 items: the host kernel panicked: no";
-    read_as(&[
-        (
-            &no_workspace,
-            "cannot allocate 2048 bytes for the smallest possible chunk of 2 items, after 10 of 16 \
-             items (the host kernel panicked: no): free memory, or use less workspace per item",
-        ),
-        (
-            &allocation,
-            "cannot allocate 2048 bytes of workspace, after 10 of 16 items: the host kernel \
-             panicked: no",
-        ),
-        (&launch, text),
-    ]);
-    let request = LaunchRequest::new(Dim3::new(1, 65_536, 1), Dim3::ONE);
-    let violations = validate(&request, &on_h200(|_| {})).expect_err("y takes 65,535 blocks");
-    read_as(&[(&BackoffError::<HostError>::from(violations.clone()), &violations.to_string())]);
-}
-
-#[test]
 fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
     let request = LaunchRequest::new(Dim3::new(1, 65_536, 1), Dim3::ONE);
     let violations = validate(&request, &on_h200(|_| {})).expect_err("y takes 65,535 blocks");
@@ -158,8 +115,8 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
         ),
         (
             &LaunchError::Undeclared { kernel: kernel() },
-            "kernel attention has no declared signature: launch it through \
-             launch_builder_guarded, or declare it with Kernel::from_cudarc",
+            "kernel attention has no declared parameters: launch it with a builder or launch_raw, or \
+             declare them with Kernel::from_cudarc",
         ),
         (
             &LaunchError::NotDependent { kernel: kernel() },

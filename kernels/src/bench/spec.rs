@@ -60,7 +60,7 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
             }
         };
         let per_item = to_usize(tensors.output_per_item);
-        Ok(guard.run(plan, &mut gridguard::HostLauncher::new(out, per_item, kernel))?)
+        Ok(guard.launch_on_host(plan, out, per_item, kernel)?)
     }
 
     /// Synthetic indices, for a kernel that reads some.

@@ -1,6 +1,6 @@
 //! Attention on the host, in f32 as on the device, for machines without a device.
 
-use gridguard::{Guard, HostLauncher, Plan};
+use gridguard::{Guard, Plan};
 
 use super::operation::TemporalAttention;
 use crate::element::{Element, to_u64, to_usize};
@@ -61,7 +61,7 @@ pub fn run_on_host<T: Element>(
         }
         progress();
     };
-    Ok(guard.run(plan, &mut HostLauncher::new(out, per_item, kernel))?)
+    Ok(guard.launch_on_host(plan, out, per_item, kernel)?)
 }
 
 fn check_length(tensor: &'static str, length: usize, dims: &[u64]) -> Result<(), KernelError> {

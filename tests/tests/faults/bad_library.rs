@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gridguard::cuda::{CompileOptions, Compiler, Image, device_count};
 use gridguard::{Axis, BatchAxis, Choice, ComputeCapability, DeviceLimits, Dim3, Guard};
-use gridguard::{HostLauncher, KernelLimits, LaunchRequest};
+use gridguard::{KernelLimits, LaunchRequest};
 use gridguard_test_support::Random;
 use gridguard_test_support::fake_library::{COMPILER, DRIVER};
 
@@ -354,8 +354,7 @@ fn fall_back(observed: &mut Observed) {
     let batch = BatchAxis::new(Axis::Y, 70_000);
     let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("it splits");
     let mut out = vec![0; 70_000];
-    let mut host = HostLauncher::new(&mut out, 1, |item: u64, out: &mut [u64]| out[0] = item);
-    let ran = guard.run(&plan, &mut host);
+    let ran = guard.launch_on_host(&plan, &mut out, 1, |item, out: &mut [u64]| out[0] = item);
     let right = out.iter().zip(0..).all(|(number, place)| *number == place);
     observed.require(ran == Ok(2) && right, || "the host did not run the plan".into());
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use gridguard::Guard;
 use gridguard::cuda::Kernel;
-use gridguard::{Guard, WorkspaceUse};
 use gridguard_test_support::Random;
 
 use crate::device_setup::{
@@ -154,8 +154,7 @@ impl Destroyed {
             First::Launch | First::MidWork => describe(&scene.launch(self.items)),
             First::Workspace => {
                 let Scene { guard, stream, spiller, out, .. } = scene;
-                let usage = WorkspaceUse::Shared;
-                describe(&spill(guard, spiller, stream, out, self.items, 256, usage))
+                describe(&spill(guard, spiller, stream, out, self.items, 256))
             }
             First::Synchronize => describe(&scene.guard.synchronize(&scene.stream)),
             First::Load => describe(&scene.guard.load(&setup.image("kernels"))),

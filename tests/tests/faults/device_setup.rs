@@ -9,10 +9,7 @@ use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError, Module};
 use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary, publish,
 };
-use gridguard::{
-    Axis, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3, Guard, LaunchRequest, Parameter,
-    WorkspaceUse,
-};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, Guard, LaunchRequest, Parameter};
 
 use crate::environment::RunEnvironment;
 use crate::fault::Fault;
@@ -125,13 +122,12 @@ pub(crate) fn spill(
     out: &mut CudaSlice<u64>,
     items: u64,
     bytes: u64,
-    usage: WorkspaceUse,
-) -> Result<ChunkedRun, LaunchError> {
+) -> Result<u64, LaunchError> {
     let (request, batch) = along_y(items);
     let batch = batch.workspace(bytes, u64::MAX);
-    let mut args = Args::with_workspace(stream);
+    let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length().workspace();
-    guard.launch_with_workspace(kernel, &request, &batch, Choice::AUTOMATIC, usage, args)
+    guard.plan_and_launch(kernel, &request, Some(&batch), args)
 }
 
 /// Whether a launch of `iota_y` in the guard's context works, with correct output.

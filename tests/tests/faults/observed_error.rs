@@ -6,7 +6,7 @@ use gridguard::cuda::{
 };
 use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard::profile::{ProfileError, ProfileNotice};
-use gridguard::{BackoffError, FallbackReason, Guard};
+use gridguard::{FallbackReason, Guard};
 use serde::{Deserialize, Serialize};
 
 /// An error, or the outcome without one.
@@ -207,18 +207,9 @@ impl Describe for LaunchError {
             Self::Stopped(stopped) => {
                 ObservedError::driver("LaunchError::Stopped", &stopped.source)
             }
-            Self::Backoff(error) => {
-                let variant = match &**error {
-                    BackoffError::OutOfWorkspace { .. } => "OutOfWorkspace",
-                    BackoffError::Allocation { .. } => "Allocation",
-                    BackoffError::Launch { .. } => "Launch",
-                    _ => "unknown",
-                };
-                let outcome = format!("LaunchError::Backoff/{variant}");
-                match error.failure() {
-                    Some((_, source)) => ObservedError::driver(&outcome, source),
-                    None => ObservedError::outcome(outcome),
-                }
+            Self::Workspace(error) => {
+                let variant = if error.is_smallest { "OutOfMemory" } else { "Failed" };
+                ObservedError::driver(&format!("LaunchError::Workspace/{variant}"), &error.source)
             }
             Self::Invalid(_) => ObservedError::outcome("LaunchError::Invalid"),
             Self::OtherKernel { .. } => ObservedError::outcome("LaunchError::OtherKernel"),

@@ -4,10 +4,10 @@
 use core::ffi::c_void;
 
 use cudarc::driver::{DevicePtrMut, LaunchConfig, PushKernelArg, result, sys};
-use gridguard::cuda::{GuardedStream, LaunchError, RawKernel, forget_functions};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan, Rule};
+use gridguard::cuda::{LaunchError, RawLaunch, forget_functions};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan, Rule};
 
-use super::support::{context, cudarc_module, is_counting, stream};
+use super::support::{context, cudarc_module, guard, is_counting, stream};
 
 fn grid_y(blocks: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
@@ -19,7 +19,7 @@ fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
     let function = cudarc_module().load_function("count_y").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u64>(70_000).expect("memory");
-    let mut launch = stream.launch_builder_guarded(&function);
+    let mut launch = guard().builder(&stream, &function);
     launch.arg(&mut out).arg(&0_u64).arg(&65_535_u64);
     // SAFETY: the arguments are those of count_y, with room for 70,000 elements.
     unsafe { launch.launch(grid_y(65_535)) }.expect("legal");
@@ -48,7 +48,7 @@ fn cudarc_s_builder_opts_in_to_large_shared_memory() {
     // SAFETY: the arguments are those of large_shared.
     let refused = unsafe { plain.launch(config) }.expect_err("no opt-in");
     assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
-    let mut guarded = stream.launch_builder_guarded(&function);
+    let mut guarded = guard().builder(&stream, &function);
     guarded.arg(&mut out).arg(&25_000_u32);
     // SAFETY: as above.
     unsafe { guarded.launch(config) }.expect("opts in");
@@ -63,11 +63,11 @@ fn raw_handles_are_split_alike_and_the_current_context_stays() {
     let stream = stream();
     let items = 131_071_u64;
     let mut out = stream.clone_htod(&vec![u64::MAX; 131_071]).expect("memory");
-    // SAFETY: cudarc keeps both alive through this test.
-    let kernel = unsafe {
-        RawKernel::from_handles(context.cu_ctx().cast(), function.cu_function().cast(), "count_y")
-    }
-    .expect("limits");
+    // SAFETY: cudarc keeps the context alive through this test.
+    let guard = unsafe { Guard::with_raw_context(context.cu_ctx().cast()) }.expect("a guard");
+    // SAFETY: as above.
+    let kernel = unsafe { guard.raw_kernel(function.cu_function().cast(), Some("count_y")) }
+        .expect("limits");
     let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE);
     let batch = BatchAxis::new(Axis::Y, items);
     let plan =
@@ -80,7 +80,7 @@ fn raw_handles_are_split_alike_and_the_current_context_stays() {
         unsafe { result::ctx::set_current(core::ptr::null_mut()) }.expect("unbinds");
         let raw: *mut c_void = stream.cu_stream().cast();
         // SAFETY: the stream is of the kernel's context, the arguments are those of count_y.
-        assert_eq!(unsafe { kernel.launch(raw, &plan, &args) }, Ok(3));
+        assert_eq!(unsafe { guard.launch_raw(&kernel, raw, RawLaunch::Plan(&plan, &args)) }, Ok(3));
         assert!(result::ctx::get_current().expect("asks").is_none(), "the context leaked");
     }
     assert!(is_counting(&stream.clone_dtoh(&out).expect("copies back")));

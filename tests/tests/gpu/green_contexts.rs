@@ -4,8 +4,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 
-use gridguard::cuda::{LaunchError, RawKernel};
-use gridguard::{Dim3, KernelArgs, LaunchRequest, Rule};
+use gridguard::cuda::{LaunchError, RawLaunch};
+use gridguard::{Dim3, Guard, KernelArgs, LaunchRequest, Rule};
 
 use super::support::{alone, context, guard};
 
@@ -123,7 +123,9 @@ fn cooperative(blocks: u64, threads: u64) -> LaunchRequest {
 /// Asserts that guard and driver take the same largest grid on `stream`.
 fn agree(green: &Green, context: Handle, function: Handle, stream: Handle, what: &str) {
     // SAFETY: the driver returned both handles, which live until the process ends.
-    let kernel = unsafe { RawKernel::from_handles(context, function, "k") }.expect("its limits");
+    let green_guard = unsafe { Guard::with_raw_context(context) }.expect("its limits");
+    // SAFETY: as above.
+    let kernel = unsafe { green_guard.raw_kernel(function, Some("k")) }.expect("its limits");
     let limits = guard().limits();
     for threads in [32, 256, 1024] {
         let each = limits.max_threads_per_multiprocessor / threads;
@@ -134,7 +136,9 @@ fn agree(green: &Green, context: Handle, function: Handle, stream: Handle, what:
         let launch = |blocks| {
             let (request, args) = (cooperative(blocks, threads), KernelArgs::new());
             // SAFETY: the stream is of the context, and the kernel takes nothing.
-            unsafe { kernel.plan_and_launch(stream, &request, None, &args) }
+            unsafe {
+                green_guard.launch_raw(&kernel, stream, RawLaunch::Request(&request, None, &args))
+            }
         };
         assert_eq!(launch(most), Ok(1), "{what}");
         let Err(LaunchError::Invalid(violations)) = launch(most + 1) else {

@@ -7,8 +7,8 @@ use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CompileOptions, Compiler, CudaError, DriverError, FaultSuspects, GuardedStream,
-    LaunchError, LoadError, driver_version,
+    Args, CompileOptions, Compiler, CudaError, DriverError, FaultSuspects, LaunchError, LoadError,
+    driver_version,
 };
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter};
 
@@ -128,7 +128,7 @@ fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
         let config =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 60_000 };
         let launch = || {
-            let mut launch = stream.launch_builder_guarded(&function);
+            let mut launch = guard().builder(&stream, &function);
             // SAFETY: the function takes nothing and does nothing.
             unsafe { launch.launch(config) }.map(drop)
         };
@@ -136,9 +136,10 @@ fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
         // What the guard foresees it does not launch, so the limit is lowered behind its back.
         let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         function.set_attribute(most, 0).expect("lowered");
-        let Err(LaunchError::Driver(error)) = launch() else {
+        let Err(LaunchError::Stopped(stopped)) = launch() else {
             panic!("the driver holds the limit");
         };
+        let error = stopped.source;
         println!("{error}");
         assert_eq!((error.code, error.suspects()), (1, None), "it is the launch's own error");
         let keeps_a_log = driver_version().expect("a driver") >= 12_090;

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError, capture_launches};
-use gridguard::{
-    Axis, BackoffError, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, Parameter,
-    WorkspaceUse,
-};
+use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_test_support::conformance::raw::RawDriver;
 
 use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, stream};
@@ -16,16 +13,15 @@ use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, strea
 const ITEMS: u64 = 64;
 
 /// Counts 64 items through a workspace of `bytes` each, whose last word the kernel uses.
-fn count_through(bytes: u64, usage: WorkspaceUse) -> (Result<ChunkedRun, LaunchError>, Vec<u64>) {
+fn count_through(bytes: u64) -> (Result<u64, LaunchError>, Vec<u64>) {
     let (kernel, stream) = (kernel("count_through"), stream());
     let items = usize::try_from(ITEMS).expect("items");
     let mut out = stream.clone_htod(&vec![u64::MAX; items]).expect("memory");
     let request = LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::ONE);
     let batch = BatchAxis::new(Axis::Y, ITEMS).workspace(bytes, u64::MAX);
-    let mut args = Args::with_workspace(&stream);
+    let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
-    let choice = Choice::AUTOMATIC;
-    let settled = guard().launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let settled = guard().plan_and_launch(&kernel, &request, Some(&batch), args);
     (settled, stream.clone_dtoh(&out).expect("copies back"))
 }
 
@@ -36,33 +32,26 @@ fn a_workspace_larger_than_the_device_settles_and_the_output_is_right() {
     assert!(0 < free && free <= total, "{free} of {total}");
     // 64 items take more than twice the device, 32 more than all of it, 16 about half.
     let bytes = total / 30 / 256 * 256;
-    for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-        let (settled, out) = count_through(bytes, usage);
-        let settled = settled.expect("settles");
-        assert!(settled.tried.starts_with(&[64, 32]), "{settled:?}");
-        assert!(settled.chunk() <= 16, "{settled:?}");
-        assert_eq!(settled.items_done, ITEMS);
-        assert!(is_counting(&out), "{out:?}");
-    }
+    let (settled, out) = count_through(bytes);
+    let settled = settled.expect("settles");
+    assert!((4..=64).contains(&settled), "{settled} launches of at most 16 items");
+    assert!(is_counting(&out), "{out:?}");
     // What was brought went back.
     stream().synchronize().expect("no sticky error");
-    let (settled, out) = count_through(4096, WorkspaceUse::Shared);
-    assert_eq!(settled.expect("fits").tried, [ITEMS]);
+    let (settled, out) = count_through(4096);
+    assert_eq!(settled, Ok(1), "it fits");
     assert!(is_counting(&out));
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn an_item_that_no_device_has_memory_for_is_told_with_all_that_was_tried() {
-    let (settled, out) = count_through(1 << 45, WorkspaceUse::Shared);
-    let Err(LaunchError::Backoff(error)) = settled else {
+fn an_item_that_no_device_has_memory_for_is_an_error() {
+    let (settled, out) = count_through(1 << 45);
+    let Err(LaunchError::Workspace(error)) = settled else {
         panic!("{settled:?}");
     };
-    let BackoffError::OutOfWorkspace { chunk: 1, bytes, done, source, .. } = *error else {
-        panic!("{error:?}");
-    };
-    assert_eq!((bytes, source.code), (1 << 45, 2));
-    assert_eq!(done.tried, [64, 32, 16, 8, 4, 2, 1]);
+    assert_eq!((error.chunk, error.bytes, error.is_smallest), (1, 1 << 45, true));
+    assert_eq!(error.source.code, 2);
     assert!(out.iter().all(|word| *word == u64::MAX), "nothing was launched");
 }
 
@@ -79,7 +68,7 @@ fn chunks_planned_by_free_memory_fit_at_once() {
 /// Captures a count of 64 items through a workspace of `bytes` each, in a context of its own, and
 /// launches it three times.
 #[allow(unsafe_code, reason = "event tracking and capture exclude each other")]
-fn replay_count(bytes: u64, usage: WorkspaceUse) -> (ChunkedRun, Result<(), DriverError>) {
+fn replay_count(bytes: u64) -> (u64, Result<(), DriverError>) {
     let context = CudaContext::new(0).expect("a context");
     // SAFETY: one stream is used, and its memory freed after it was synchronized.
     unsafe { context.disable_event_tracking() };
@@ -96,10 +85,9 @@ fn replay_count(bytes: u64, usage: WorkspaceUse) -> (ChunkedRun, Result<(), Driv
     let batch = BatchAxis::new(Axis::Y, ITEMS).workspace(bytes, 16 * bytes);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     stream.begin_capture(mode).expect("captures");
-    let mut args = Args::with_workspace(&stream);
+    let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
-    let choice = Choice::AUTOMATIC;
-    let capture = || guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let capture = || guard.plan_and_launch(&kernel, &request, Some(&batch), args);
     // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
     let settled = unsafe { capture_launches(capture) };
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
@@ -127,11 +115,8 @@ fn replay(
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn a_captured_workspace_is_there_at_every_replay() {
-    for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-        let (settled, replayed) = replay_count(1 << 20, usage);
-        assert_eq!((settled.tried, settled.launches), (vec![16], 4));
-        assert_eq!(replayed, Ok(()));
-    }
+    let (settled, replayed) = replay_count(1 << 20);
+    assert_eq!((settled, replayed), (4, Ok(())));
 }
 
 #[test]
@@ -143,8 +128,8 @@ fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
     alone(test, || {
         let (_, total) = guard().free_memory().expect("answers");
         let bytes = total / 8 / 256 * 256;
-        let (settled, replayed) = replay_count(bytes, WorkspaceUse::Shared);
-        assert_eq!(settled.tried, [16], "nothing is settled in a capture");
+        let (settled, replayed) = replay_count(bytes);
+        assert_eq!(settled, 4, "an allocation cannot fail in a capture");
         let refused = replayed.expect_err("twice the device");
         assert_eq!(refused.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         stream().synchronize().expect("no sticky error");

@@ -5,14 +5,12 @@ pub(crate) mod packed;
 pub(crate) mod uses;
 
 use core::marker::PhantomData;
-use std::sync::Arc;
-
 use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
 
 use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of, wide};
 use crate::cuda::arguments::uses::Uses;
-use crate::plan::arguments::{ArgsError, KernelArgs};
-use crate::plan::slot::Scalar;
+use crate::plan::arguments::KernelArgs;
+use crate::plan::slot::{Scalar, Slot};
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
@@ -26,8 +24,6 @@ use crate::plan::slot::Scalar;
 pub struct Args<'a> {
     stream: &'a CudaStream,
     values: KernelArgs<'a>,
-    /// The stream again, if the launch allocates its workspace on it.
-    workspace_stream: Option<&'a Arc<CudaStream>>,
     uses: Uses<'a>,
     /// Makes this type neither `Send` nor `Sync`.
     this_thread: PhantomData<*mut ()>,
@@ -39,13 +35,7 @@ impl<'a> Args<'a> {
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
         let (values, uses) = (KernelArgs::new(), Uses::new(stream));
-        Self { stream, values, workspace_stream: None, uses, this_thread: PhantomData }
-    }
-
-    /// As [`Self::new`], for a launch that allocates its workspace on `stream`.
-    #[must_use]
-    pub fn with_workspace(stream: &'a Arc<CudaStream>) -> Self {
-        Self { workspace_stream: Some(stream), ..Self::new(stream) }
+        Self { stream, values, uses, this_thread: PhantomData }
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
@@ -166,9 +156,15 @@ impl<'a> Args<'a> {
         self
     }
 
-    /// The address of the launch's workspace, for each chunk at least as many bytes as the batch
-    /// declares for its items. Only for
-    /// [`Guard::launch_with_workspace`](crate::Guard::launch_with_workspace).
+    /// The address of a workspace, which [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) allocates on
+    /// the stream, not initialised, with the bytes that [`BatchAxis::workspace`](crate::BatchAxis::workspace)
+    /// declares for the items of the largest chunk. All chunks share it, so they never overlap.
+    ///
+    /// If the allocation is out of memory, the chunks are halved, down to the smallest that the batch allows.
+    /// During stream capture, within [`capture_launches`](crate::cuda::capture_launches), the allocation becomes
+    /// a node of the graph: memory is reserved when the graph is instantiated or launched, which then fails if
+    /// there is too little. Cap the workspace by what will be free, as
+    /// [`Guard::workspace`](crate::Guard::workspace) does.
     pub fn workspace(&mut self) -> &mut Self {
         self.values.workspace();
         self
@@ -187,10 +183,8 @@ impl<'a> Args<'a> {
         &self.values
     }
 
-    /// The stream on which to allocate the workspace that an argument is for.
-    pub(crate) fn workspace_stream(&self) -> Result<&'a Arc<CudaStream>, ArgsError> {
-        let place = self.values.workspace_place().ok_or(ArgsError::WorkspaceUnused)?;
-        self.workspace_stream.ok_or(ArgsError::WorkspaceNotAllocated { index: place })
+    pub(crate) fn push(&mut self, slot: Slot<'a>) {
+        self.values.push(slot);
     }
 
     pub(crate) const fn uses(&self) -> &Uses<'a> {

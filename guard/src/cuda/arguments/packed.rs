@@ -21,9 +21,15 @@ impl Packed {
         Self { values: ArrayVec::new_const(), pointers: ArrayVec::new_const() }
     }
 
-    /// The arguments for `chunk`. The pointer is valid until the next call, and until this moves.
+    /// The arguments for `chunk`, and `words` as one more unless there are none. The pointer is valid until the
+    /// next call, until this moves, and while `words` live.
     #[inline]
-    pub(crate) fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
+    pub(crate) fn fill(
+        &mut self,
+        args: &KernelArgs<'_>,
+        chunk: &Chunk,
+        words: &[u32],
+    ) -> *mut *mut c_void {
         self.values.clear();
         self.pointers.clear();
         // Both arrays are large enough: `KernelArgs` has at most `MAX_ARGS` slots.
@@ -32,21 +38,12 @@ impl Packed {
         self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {
             // `cuLaunchKernel` takes mutable pointers, but only reads through them.
             Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
+            Slot::ByAddress(value) => core::ptr::with_exposed_provenance_mut(value.address),
             _ => core::ptr::from_mut(value).cast(),
         }));
-        self.pointers.as_mut_ptr()
-    }
-
-    /// As [`Self::fill`], and `words` as one more argument. They must outlive the pointer.
-    #[cfg(feature = "ptx")]
-    pub(crate) fn fill_with(
-        &mut self,
-        args: &KernelArgs<'_>,
-        chunk: &Chunk,
-        words: &[u32],
-    ) -> *mut *mut c_void {
-        self.fill(args, chunk);
-        self.pointers.push(words.as_ptr().cast_mut().cast());
+        if !words.is_empty() {
+            self.pointers.push(words.as_ptr().cast_mut().cast());
+        }
         self.pointers.as_mut_ptr()
     }
 }
@@ -109,7 +106,7 @@ mod tests {
             &0x5000_u64.to_ne_bytes(),
         ];
         let mut packed = Packed::new();
-        let params = packed.fill(&args, &CHUNK);
+        let params = packed.fill(&args, &CHUNK, &[]);
         assert_eq!(read(params, &sizes(&args)), expected);
     }
 
@@ -120,7 +117,7 @@ mod tests {
         let mut packed = Packed::new();
         for index in 0..3 {
             let chunk = Chunk { index, start: 100 * index, items: 7 + index };
-            let params = packed.fill(&args, &chunk);
+            let params = packed.fill(&args, &chunk, &[]);
             let expected = [9, (1 << 32) + 1600 * index, 100 * index, 7 + index];
             assert_eq!(read(params, &[8; 4]), expected.map(u64::to_ne_bytes));
         }
@@ -133,7 +130,7 @@ mod tests {
             args.value(value.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
         let mut packed = Packed::new();
-        let params = packed.fill(&args, &CHUNK);
+        let params = packed.fill(&args, &CHUNK, &[]);
         for (value, bytes) in (0..).zip(read(params, &[8; MAX_ARGS])) {
             let value: u64 = value;
             assert_eq!(bytes, value.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
@@ -144,7 +141,7 @@ mod tests {
     #[test]
     fn no_arguments_are_no_pointers() {
         let (args, mut packed) = (KernelArgs::new(), Packed::new());
-        let params = packed.fill(&args, &CHUNK);
+        let params = packed.fill(&args, &CHUNK, &[]);
         assert_eq!(read(params, &[]), [[0; 0]; 0]);
     }
 }

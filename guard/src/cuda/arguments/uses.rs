@@ -1,6 +1,7 @@
 //! The order between launches and other work on the memory that they use.
 
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -35,8 +36,9 @@ pub(crate) struct Uses<'a> {
     promised: Cell<bool>,
     /// Streams that own memory and wait for the launches, which are on another stream.
     owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
-    /// Recorded once the launches are submitted.
-    events: ArrayVec<Use<'a>, MAX_ARGS>,
+    /// Recorded once the launches are submitted. None of them needs to be dropped, so that a launch builder may
+    /// outlive its arguments.
+    events: ManuallyDrop<ArrayVec<Use<'a>, MAX_ARGS>>,
 }
 
 /// One use of memory.
@@ -52,7 +54,7 @@ struct Use<'a> {
 impl<'a> Uses<'a> {
     #[inline]
     pub(crate) fn new(launches: &'a CudaStream) -> Self {
-        let (owners, events) = (ArrayVec::new(), ArrayVec::new());
+        let (owners, events) = (ArrayVec::new(), ManuallyDrop::new(ArrayVec::new()));
         Self {
             launches,
             foreign: false,
@@ -164,7 +166,7 @@ impl<'a> Uses<'a> {
         self.failed
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty() && self.owners.is_empty()
     }
 
@@ -175,15 +177,17 @@ impl<'a> Uses<'a> {
 
     /// Launches are submitted from now on, on a stream that is not being captured, or within
     /// [`capture_launches`](crate::cuda::capture_launches).
+    /// [`Self::end`] is called when the returned value is dropped, if not before.
     #[inline]
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self) -> InUse<'_, 'a> {
         self.submitted.set(true);
+        InUse(self)
     }
 
     /// As [`Self::begin`], for an unsafe launch, whose caller keeps kernel and memory for a graph.
-    pub(crate) fn begin_unsafe(&self) {
-        self.submitted.set(true);
+    pub(crate) fn begin_unsafe(&self) -> InUse<'_, 'a> {
         self.promised.set(true);
+        self.begin()
     }
 
     /// The launches have run: later work need not wait for them.
@@ -230,7 +234,7 @@ impl<'a> Uses<'a> {
 
     #[inline]
     fn record(&self) {
-        for Use { event, stream, always } in &self.events {
+        for Use { event, stream, always } in self.events.iter() {
             // The memory's own object, whose streams wait for the event.
             let context = event.context();
             if *always || context.is_managing_stream_synchronization() {
@@ -309,10 +313,14 @@ impl<'a> Uses<'a> {
     }
 }
 
-impl Drop for Uses<'_> {
+/// Memory whose uses have begun.
+#[must_use]
+pub(crate) struct InUse<'u, 'a>(&'u Uses<'a>);
+
+impl Drop for InUse<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        self.end();
+        self.0.end();
     }
 }
 

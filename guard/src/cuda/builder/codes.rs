@@ -7,7 +7,6 @@ use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::code_of;
 use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
 use crate::cuda::error::{CudaError, LaunchError, LoadError};
-use crate::plan::backoff::BackoffError;
 
 impl From<&LaunchError> for CudarcError {
     /// The error with the code that the driver returned, or would have returned: that of a violation is
@@ -20,10 +19,7 @@ impl From<&LaunchError> for CudarcError {
             LaunchError::Unknown(error) => code_of_failure(error),
             LaunchError::Driver(error) => Some(error.code),
             LaunchError::Stopped(stopped) => Some(stopped.source.code),
-            LaunchError::Backoff(error) => match &**error {
-                BackoffError::Invalid(violations) => violations.driver_code(),
-                error => error.failure().map(|(_, source)| source.code),
-            },
+            LaunchError::Workspace(error) => Some(error.source.code),
             LaunchError::OtherContext { .. } => return Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
             LaunchError::Captured { .. } => {
                 return Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

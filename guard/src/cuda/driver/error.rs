@@ -147,12 +147,4 @@ impl DriverError {
         }
         self
     }
-
-    /// The same error; its suspects are the launches now on record in `context`.
-    pub(crate) fn with_current_suspects(mut self, driver: &Driver, context: Handle) -> Self {
-        if let Some(background) = &mut self.background {
-            background.suspects = FaultSuspects::collect(driver, self.code, Some(context));
-        }
-        self
-    }
 }

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::cuda::driver::symbols::Handle;
 use crate::launch::valid::ValidLaunch;
 use crate::plan::chunks::Chunk;
-use crate::record::counters::{Counters, Counts};
+use crate::record::counters::Counts;
 use crate::record::recent::{Entry, Recorder, StreamMark, Unproven};
 
 /// A launch that the driver accepted; or may have accepted, where a launch builder failed in a context
@@ -60,8 +60,6 @@ pub(crate) struct History {
     pub(crate) checked: AtomicU64,
     /// Launches that were to be synchronised, on streams that were being captured.
     pub(crate) unchecked_in_capture: AtomicU64,
-    /// Launches through launch builders and raw handles, which no guard counts.
-    pub(crate) without_guard: Counters,
 }
 
 /// The history of a context, held by its guards and kernels. While one of them lives, the history is
@@ -106,7 +104,6 @@ impl History {
             names: RwLock::default(),
             checked: AtomicU64::new(0),
             unchecked_in_capture: AtomicU64::new(0),
-            without_guard: Counters::new(),
         }
     }
 
@@ -212,11 +209,6 @@ impl History {
         self.recorder.prove(mark);
     }
 
-    /// What was counted of launches that no guard counts.
-    pub(crate) fn counts_without_guard(&self) -> Counts {
-        self.add_context_counts(self.without_guard.snapshot())
-    }
-
     /// `counts` with what is counted for the whole context.
     pub(crate) fn add_context_counts(&self, counts: Counts) -> Counts {
         Counts {
@@ -237,7 +229,10 @@ impl fmt::Debug for History {
 /// The context that a guard launches in.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardContext {
-    pub(crate) context: Arc<CudaContext>,
+    /// The address of its handle.
+    pub(crate) handle: usize,
+    /// cudarc's object for it, unless it is of another binding.
+    pub(crate) context: Option<Arc<CudaContext>>,
     /// The launches of the context.
     pub(crate) history: Arc<ContextHistory>,
     /// Whether each launch is synchronised at once.
@@ -245,9 +240,9 @@ pub(crate) struct GuardContext {
 }
 
 impl GuardContext {
-    pub(crate) fn new(context: Arc<CudaContext>) -> Self {
-        let history = ContextHistory::of(context.cu_ctx().cast());
-        Self { context, history, checked: *CHECKED_BY_ENVIRONMENT }
+    pub(crate) fn new(handle: Handle, context: Option<Arc<CudaContext>>) -> Self {
+        let history = ContextHistory::of(handle);
+        Self { handle: handle.addr(), context, history, checked: *CHECKED_BY_ENVIRONMENT }
     }
 
     /// `counts` with what is counted for the whole context.
@@ -263,21 +258,6 @@ pub(crate) struct Watch {
     pub(crate) call_site: &'static Location<'static>,
     /// Whether to synchronise it at once.
     pub(crate) checked: bool,
-}
-
-impl Watch {
-    /// A launch by the caller, without a guard.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn here() -> Self {
-        Self::at(Location::caller())
-    }
-
-    /// A launch at `call_site`, without a guard.
-    #[inline]
-    pub(crate) fn at(call_site: &'static Location<'static>) -> Self {
-        Self { call_site, checked: *CHECKED_BY_ENVIRONMENT }
-    }
 }
 
 /// Entries with the names of their kernels.

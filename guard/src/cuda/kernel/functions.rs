@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::CudaError;
-use crate::cuda::kernel::{Inner, Kernel};
+use crate::cuda::kernel::Kernel;
 
 /// The most functions that are kept. When one more is launched, all are dropped, and each is queried again
 /// at its next use: a program that loads modules without end does not keep them all loaded.
@@ -35,16 +35,14 @@ thread_local! {
 struct Seen {
     /// [`FORGOTTEN`] at the time.
     forgotten: u64,
-    kernels: HashMap<Handles, Arc<Inner>>,
+    kernels: HashMap<Handles, Kernel>,
 }
 
 /// A function, and the context that it was launched in, which need not be its own.
 type Handles = (usize, usize);
 
-/// Drops every function that [`GuardedStream::launch_builder_guarded`] has launched, so that their
-/// modules can be unloaded. They are queried again at their next use.
-///
-/// [`GuardedStream::launch_builder_guarded`]: crate::cuda::GuardedStream::launch_builder_guarded
+/// Drops every function that a [`LaunchBuilder`](crate::cuda::LaunchBuilder) has launched, so that their modules
+/// can be unloaded. They are queried again at their next use.
 pub fn forget_functions() {
     forget_if(|_| true);
 }
@@ -83,7 +81,7 @@ fn forget_if(is_forgotten: impl Fn(&Kernel) -> bool) {
 pub(crate) fn with_kernel<R>(
     stream: &CudaStream,
     function: &CudaFunction,
-    mut f: impl FnMut(&Inner) -> R,
+    mut f: impl FnMut(&Kernel) -> R,
 ) -> Result<R, CudaError> {
     let handles = handles_of(stream, function);
     let seen = SEEN.try_with(|seen| {
@@ -93,7 +91,7 @@ pub(crate) fn with_kernel<R>(
     });
     match seen {
         Ok(Some(result)) => Ok(result),
-        _ => Ok(f(find_kernel(stream, function)?.inner())),
+        _ => Ok(f(&find_kernel(stream, function)?)),
     }
 }
 
@@ -116,14 +114,14 @@ pub(crate) fn find_kernel(
         Some(found) => found,
         None => add(handles, query_kernel(stream, function)?),
     };
-    let inner = Arc::clone(kernel.inner());
+    let unheld = kernel.unheld();
     // A thread that is ending, or in the middle of a launch, looks it up again the next time.
     let _ = SEEN.try_with(|seen| {
         let mut seen = seen.try_borrow_mut().ok()?;
         if seen.forgotten != forgotten {
             *seen = Seen { forgotten, ..Seen::default() };
         }
-        seen.kernels.insert(handles, inner)
+        seen.kernels.insert(handles, unheld)
     });
     Ok(kernel)
 }

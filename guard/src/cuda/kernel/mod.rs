@@ -18,6 +18,7 @@ use gridguard_ptx::Refusal;
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::{ContextHistory, History};
+use crate::cuda::driver::library::Pushed;
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::LaunchError;
@@ -38,7 +39,7 @@ use crate::profile::model::Key;
 pub struct Kernel {
     pub(crate) inner: Arc<Inner>,
     #[allow(dead_code, reason = "keeps the function loaded and the history known")]
-    keep: Arc<dyn Any + Send + Sync>,
+    keep: Option<Arc<dyn Any + Send + Sync>>,
     /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
     /// Whether requests may be dependent.
@@ -158,6 +159,30 @@ impl Kernel {
         self
     }
 
+    /// The same kernel, whose chunks run one after another.
+    pub(crate) fn without_overlap(mut self) -> Self {
+        self.overlap = false;
+        self
+    }
+
+    /// The same kernel for a thread's own table, which does not keep its function loaded.
+    pub(crate) fn unheld(&self) -> Self {
+        Self { keep: None, ..self.clone() }
+    }
+
+    /// The sizes of the parameters in bytes, as declared or as the driver reports them; `None` if they are not
+    /// known (drivers before CUDA 12.4).
+    #[must_use]
+    pub fn parameter_sizes(&self) -> Option<Vec<usize>> {
+        match &self.inner.signature {
+            Signature::Declared(parameters) => {
+                Some(parameters.iter().map(|one| one.bytes()).collect())
+            }
+            Signature::Sizes(sizes) => Some(sizes.clone()),
+            Signature::Unknown => None,
+        }
+    }
+
     /// Whether the kernel accepts dependent requests.
     #[must_use]
     pub const fn takes_dependent_launches(&self) -> bool {
@@ -192,8 +217,9 @@ impl Kernel {
     ///
     /// [`DriverError`] if the query fails.
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
-        self.inner.driver.bind(self.inner.context)?;
-        self.inner.occupancy(request)
+        let Inner { driver, context, occupancy, limits, .. } = &*self.inner;
+        let _current = Pushed::new(driver, *context)?;
+        occupancy.of(limits, request)
     }
 
     /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
@@ -206,7 +232,7 @@ impl Kernel {
     /// [`DriverError`] if the driver refuses, such as more than 100 percent.
     pub fn prefer_shared_memory(&self, percent: u8) -> Result<(), DriverError> {
         let Inner { driver, context, function, .. } = *self.inner;
-        driver.bind(context)?;
+        let _current = Pushed::new(driver, context)?;
         let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: `self` keeps the function loaded, in the context that is current.
         let status = unsafe { (driver.func_set_attribute)(function, attribute, percent.into()) };
@@ -264,7 +290,7 @@ impl Kernel {
         });
         Ok(Self {
             inner,
-            keep: Arc::new((keep, history)),
+            keep: Some(Arc::new((keep, history))),
             overlap: false,
             dependent: false,
             #[cfg(feature = "ptx")]
@@ -304,24 +330,10 @@ impl Kernel {
 }
 
 impl Inner {
-    /// As [`Occupancy::needs_opt_in`].
-    #[inline]
-    pub(crate) fn needs_opt_in(&self, dynamic_shared_bytes: u32) -> bool {
-        self.occupancy.needs_opt_in(dynamic_shared_bytes)
-    }
-
     /// As [`Occupancy::opt_in`]. The context is current.
     #[inline]
     pub(crate) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
         self.occupancy.opt_in(&self.limits, dynamic_shared_bytes)
-    }
-
-    /// [`Kernel::occupancy`] with the context current.
-    pub(crate) fn occupancy(
-        &self,
-        request: &LaunchRequest,
-    ) -> Result<OccupancyLimits, DriverError> {
-        self.occupancy.of(&self.limits, request)
     }
 
     /// Checks that the blocks of a valid launch on `stream` can be co-resident.

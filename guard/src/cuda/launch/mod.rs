@@ -1,11 +1,17 @@
-//! Submits validated launches to a stream, and records them.
+//! The path of every launch: planned launches and arguments enter, calls to the driver and their records leave.
+//!
+//! [`Guard::plan_and_launch`](crate::Guard::plan_and_launch), [`Guard::launch`](crate::Guard::launch), builders
+//! and [`Guard::launch_raw`](crate::Guard::launch_raw) differ in how arguments arrive. Each makes a
+//! [`Submission`], which prepares, sends and records the launches.
 
 pub(crate) mod capture;
+pub(crate) mod guarded;
 pub(crate) mod planned;
 pub(crate) mod raw;
 #[cfg(feature = "ptx")]
 pub(crate) mod rewritten;
 pub(crate) mod send;
+pub(crate) mod workspace;
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -19,138 +25,58 @@ use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, refuse_rest};
 use crate::cuda::launch::planned::Planned;
 use crate::cuda::launch::send::send;
-use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
-use crate::launch::validate::validate;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
-use crate::plan::run::{Launcher, PartialRun, run};
+use crate::plan::run::{PartialRun, run};
 
-/// A kernel and a stream that it is launched on: what guards and raw kernels share.
+/// The launches of one call: a kernel on a stream, with the same arguments.
 ///
-/// Launching neither synchronizes, unless launches are checked, nor allocates, so that it works while the
+/// Launching neither synchronises, unless launches are checked, nor allocates, so that it works while the
 /// stream is captured.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) kernel: &'a Kernel,
-    pub(crate) stream: Handle,
-    watch: Watch,
-}
-
-/// Launches with the same arguments.
 pub(crate) struct Submission<'a> {
-    pub(crate) to: Target<'a>,
-    pub(crate) args: &'a KernelArgs<'a>,
+    kernel: &'a Kernel,
+    stream: Handle,
+    values: Values<'a>,
+    watch: Watch,
     /// Whether the caller did not promise to keep kernel and memory for a graph.
     refuses_captures: bool,
 }
 
-impl<'a> Target<'a> {
-    /// # Safety
-    ///
-    /// For as long as it is launched through it, `stream` is a live stream of the kernel's context, or null
-    /// for its default one, and that context is current. A kernel with dependent launches or overlapping
-    /// chunks keeps its contract of [`Kernel::with_dependent_launches`] or
-    /// [`Kernel::with_overlapping_chunks`].
-    #[inline]
-    pub(crate) const unsafe fn new(kernel: &'a Kernel, stream: Handle, watch: Watch) -> Self {
-        Self { kernel, stream, watch }
-    }
+/// Where the values of a kernel's parameters are.
+#[derive(Clone, Copy)]
+pub(crate) enum Values<'a> {
+    Args(&'a KernelArgs<'a>),
+    /// The caller's own pointers to them, for a request without a batch.
+    Pointers(*mut *mut c_void),
+}
 
-    /// Launches a request without a batch, with the arguments that `params` points to.
-    ///
-    /// # Safety
-    ///
-    /// `params` points to as many values as the function has parameters, which meet the kernel's contract.
+impl<'a> From<&'a KernelArgs<'a>> for Values<'a> {
     #[inline]
-    pub(crate) unsafe fn validate_and_launch(
-        &self,
-        request: &LaunchRequest,
-        params: *mut *mut c_void,
-    ) -> Launches {
-        // By reference: a copy of what was just written waits for the writes.
-        match &ValidLaunch::plain(request, self.kernel.limits()) {
-            // SAFETY: this function's contract.
-            Some(launch) => unsafe { self.launch_one(launch, params) },
-            None => {
-                let valid = validate(request, self.kernel.limits());
-                let launch = valid.map_err(|violations| self.kernel.refusal(violations))?;
-                // SAFETY: this function's contract.
-                unsafe { self.launch_one(&launch, params) }
-            }
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As [`Self::validate_and_launch`]; the launch was validated for the kernel.
-    #[inline]
-    unsafe fn launch_one(&self, launch: &ValidLaunch, params: *mut *mut c_void) -> Launches {
-        // SAFETY: stream and context by the contract of `new`.
-        unsafe { prepare_launch(self.kernel, self.stream, launch) }?;
-        let chunk = Chunk::only(1);
-        let overlap = launch.is_dependent() && self.may_overlap();
-        // SAFETY: validated, and prepared just now; the rest is this function's contract.
-        match unsafe { self.launch_with(params, &chunk, launch, overlap, 1) } {
-            Ok(()) => Ok(1),
-            Err(source) => Err(stopped_at_once(chunk.items, source).into()),
-        }
-    }
-
-    /// Makes one launch of a plan of `launches` with the arguments that `params` points to, which may
-    /// `overlap` the one before, and records it.
-    ///
-    /// # Safety
-    ///
-    /// The launch was validated against the limits of the kernel, and [`prepare_launch`] called with the
-    /// largest launch of the plan. A launch that is not dependent overlaps only an earlier chunk of its plan,
-    /// and only where the kernel's chunks may and drivers can make such a launch. `params` points to as many
-    /// values as the function has parameters, which meet the kernel's contract.
-    #[inline]
-    pub(crate) unsafe fn launch_with(
-        &self,
-        params: *mut *mut c_void,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        overlap: bool,
-        launches: u64,
-    ) -> Result<(), DriverError> {
-        let (kernel, stream) = (self.kernel.inner(), self.stream);
-        kernel.history.prefetch();
-        // SAFETY: stream and context by the contract of `new`, the rest by this function's.
-        let (call, status) =
-            unsafe { send(kernel.driver, kernel.function, stream, launch, overlap, params) };
-        let sent = kernel.driver.check(call, status);
-        sent.map_err(|error| error.of_launch(&kernel.limits))?;
-        // SAFETY: stream and context by the contract of `new`.
-        unsafe { accepted(kernel, stream, chunk, launch, launches, self.watch) }
-    }
-
-    /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
-    #[inline]
-    pub(crate) fn may_overlap(&self) -> bool {
-        let kernel = self.kernel.inner();
-        // SAFETY: the stream is alive and its context current, by the contract of `new`.
-        let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
-        kernel.captures_overlap || matches!(captured(), Ok(false))
+    fn from(args: &'a KernelArgs<'a>) -> Self {
+        Self::Args(args)
     }
 }
 
 impl<'a> Submission<'a> {
     /// # Safety
     ///
-    /// As [`Target::new`], and the arguments meet the kernel's contract. If the stream is being captured, they
-    /// do so whenever the graph runs.
+    /// - `stream` is a live stream of the kernel's context, or null for its default one, and that context is
+    ///   current, for as long as this is used.
+    /// - The values meet the kernel's contract; if the stream is being captured, whenever the graph runs.
+    ///   Pointers lead to as many values as the function has parameters.
+    /// - A kernel with dependent launches or overlapping chunks keeps its contract of
+    ///   [`Kernel::with_dependent_launches`] or [`Kernel::with_overlapping_chunks`].
     #[inline]
-    pub(crate) const unsafe fn new(
+    pub(crate) unsafe fn new(
         kernel: &'a Kernel,
         stream: Handle,
-        args: &'a KernelArgs<'a>,
+        values: impl Into<Values<'a>>,
         watch: Watch,
     ) -> Self {
-        // SAFETY: this function's contract.
-        Self { to: unsafe { Target::new(kernel, stream, watch) }, args, refuses_captures: false }
+        Self { kernel, stream, values: values.into(), watch, refuses_captures: false }
     }
 
     /// As [`Self::new`], for a stream that is not being captured, or within
@@ -160,7 +86,7 @@ impl<'a> Submission<'a> {
     ///
     /// As [`Self::new`], but for graphs.
     #[inline]
-    pub(crate) const unsafe fn uncaptured(
+    pub(crate) unsafe fn uncaptured(
         kernel: &'a Kernel,
         stream: Handle,
         args: &'a KernelArgs<'a>,
@@ -170,81 +96,92 @@ impl<'a> Submission<'a> {
         Self { refuses_captures: true, ..unsafe { Self::new(kernel, stream, args, watch) } }
     }
 
-    /// The same, of another function that takes the same arguments in the same way.
-    #[cfg(feature = "ptx")]
-    pub(crate) const fn of<'b>(&self, kernel: &'b Kernel) -> Submission<'b>
-    where
-        'a: 'b,
-    {
-        let Self { to, args, refuses_captures } = *self;
-        Submission { to: Target { kernel, ..to }, args, refuses_captures }
-    }
-
+    /// Submits every launch of `planned`.
     #[inline]
-    pub(crate) fn submit_planned(&self, planned: Planned<'_>) -> Launches {
+    pub(crate) fn submit(&self, planned: Planned<'_>) -> Launches {
         match planned {
             Planned::Whole(launch) => self.submit_one(&Chunk::only(1), launch, None),
-            Planned::Plan(plan) => self.submit(plan),
-        }
-    }
-
-    /// Submits every launch of `plan`.
-    #[inline]
-    pub(crate) fn submit(&self, plan: &Plan) -> Launches {
-        if !plan.largest_launch().is_for(self.to.kernel.limits()) {
-            #[cfg(feature = "ptx")]
-            if let Some(form) = self.to.kernel.form_of(plan) {
-                return self.submit_form(form, plan);
+            Planned::Plan(plan) => {
+                let launch = plan.largest_launch();
+                if plan.chunks().launches() == 1 && launch.is_for(self.kernel.limits()) {
+                    return self.submit_one(&Chunk::only(plan.items()), launch, plan.batch_items());
+                }
+                self.submit_plan(plan)
             }
-            return Err(other_kernel(self.to.kernel).into());
         }
-        if plan.chunks().launches() == 1 {
-            let chunk = Chunk::only(plan.items());
-            return self.submit_one(&chunk, plan.largest_launch(), plan.batch_items());
-        }
-        self.submit_chunks(plan)
     }
 
-    /// Submits a plan for this kernel of several launches; out of line, to keep single launches short.
-    #[inline(never)]
-    fn submit_chunks(&self, plan: &Plan) -> Launches {
-        if plan.shares_blocks() {
-            self.args.check_values(plan.items())?;
-        }
-        // SAFETY: stream and context by the contract of `new`.
-        unsafe {
-            prepare(
-                self.to.kernel,
-                self.to.stream,
-                plan.largest_launch(),
-                plan.batch_items(),
-                self.args,
-            )
-        }?;
-        let mut launcher = ChunkLauncher { submission: self, launches: plan.len() };
-        Ok(run(plan, &mut launcher)?)
-    }
-
-    /// Submits the only launch of a plan, validated for this kernel: the common case.
+    /// Submits the only launch of a plan for this kernel: the common case.
     #[inline]
     fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch, items: Option<u64>) -> Launches {
-        // SAFETY: stream and context by the contract of `new`.
-        unsafe { prepare(self.to.kernel, self.to.stream, launch, items, self.args) }?;
-        // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
-        match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
+        self.prepare(launch, items)?;
+        let overlap = launch.is_dependent();
+        // SAFETY: validated against the limits of the kernel, and prepared just now.
+        match unsafe { self.send_and_record(chunk, &[], (chunk, launch), overlap, 1) } {
             Ok(()) => Ok(1),
             Err(source) => Err(stopped_at_once(chunk.items, source).into()),
         }
+    }
+
+    /// Submits a plan of several launches, or for a form of the kernel. Out of line, to keep single launches
+    /// short.
+    #[inline(never)]
+    fn submit_plan(&self, plan: &Plan) -> Launches {
+        let (launch, items) = (plan.largest_launch(), plan.batch_items());
+        if launch.is_for(self.kernel.limits()) {
+            if let Values::Args(args) = self.values
+                && plan.shares_blocks()
+            {
+                args.check_values(plan.items())?;
+            }
+            self.prepare(launch, items)?;
+            return self.submit_launches(plan, |planned| (planned.chunk, []));
+        }
+        #[cfg(feature = "ptx")]
+        if let Some((form, words)) = self.kernel.form_of(plan) {
+            let of_form = Submission { kernel: form, ..*self };
+            of_form.prepare(launch, items)?;
+            // Arguments that follow items get the whole batch in each part.
+            let chunk = Chunk::only(items.unwrap_or(1));
+            return of_form.submit_launches(plan, |planned| (chunk, words.at(planned.first_block)));
+        }
+        Err(LaunchError::OtherKernel { kernel: self.kernel.name().to_owned() }.into())
+    }
+
+    /// Submits the launches of a plan for this kernel, which is prepared. `values_of` returns the chunk that a
+    /// launch's arguments are for, and the words that a form takes as one parameter more.
+    fn submit_launches<const WORDS: usize>(
+        &self,
+        plan: &Plan,
+        values_of: impl Fn(&PlannedLaunch) -> (Chunk, [u32; WORDS]),
+    ) -> Launches {
+        let launches = plan.len();
+        let ran = run(plan, |planned| {
+            let PlannedLaunch { chunk, launch, .. } = planned;
+            let is_later = chunk.index > 0;
+            if is_later {
+                // SAFETY: stream and context by the contract of `Self::new`.
+                unsafe { self.check_capture() }?;
+            }
+            // The first launch waits for earlier work on the stream, unless it is dependent.
+            let overlap = launch.is_dependent() || is_later && self.kernel.overlaps_chunks();
+            let (of_values, words) = values_of(planned);
+            // SAFETY: `submit_plan` prepared the plan, which is for this kernel; only a kernel whose chunks may
+            // overlap has them overlap. A form takes the kernel's arguments and the words, of which it reads
+            // as many as it has; they are right for all its blocks, of which it runs some.
+            unsafe { self.send_and_record(&of_values, &words, (chunk, launch), overlap, launches) }
+        });
+        Ok(ran?)
     }
 
     /// Refuses further launches of a plan if another thread has begun to capture the stream.
     ///
     /// # Safety
     ///
-    /// As [`Target::new`].
+    /// Stream and context as [`Self::new`].
     #[inline]
     pub(crate) unsafe fn check_capture(&self) -> Result<(), DriverError> {
-        let (driver, stream) = (self.to.kernel.inner().driver, self.to.stream);
+        let (driver, stream) = (self.kernel.inner().driver, self.stream);
         // SAFETY: this function's contract.
         if self.refuses_captures && unsafe { is_captured(driver, stream) } {
             // SAFETY: as above.
@@ -268,40 +205,66 @@ impl<'a> Submission<'a> {
         overlap: bool,
         launches: u64,
     ) -> Result<(), DriverError> {
-        let overlap = overlap && self.to.may_overlap();
-        let mut packed = Packed::new();
-        let params = packed.fill(self.args, chunk);
-        // SAFETY: this function's contract; `prepare` checked the arguments against the signature, and
-        // `params` points to as many values.
-        unsafe { self.to.launch_with(params, chunk, launch, overlap, launches) }
+        // SAFETY: this function's contract.
+        unsafe { self.send_and_record(chunk, &[], (chunk, launch), overlap, launches) }
     }
-}
 
-/// Submits chunk after chunk of a prepared plan.
-struct ChunkLauncher<'a> {
-    submission: &'a Submission<'a>,
-    /// Launches of the plan.
-    launches: u64,
-}
+    /// As [`Self::launch`], with the values of the chunk `of_values`, and `words` as one parameter more unless
+    /// there are none.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::launch`]; a form has the parameter of the words.
+    #[inline]
+    unsafe fn send_and_record(
+        &self,
+        of_values: &Chunk,
+        words: &[u32],
+        (chunk, launch): (&Chunk, &ValidLaunch),
+        overlap: bool,
+        launches: u64,
+    ) -> Result<(), DriverError> {
+        let (kernel, stream) = (self.kernel.inner(), self.stream);
+        let overlap = overlap && self.may_overlap();
+        let mut packed = Packed::new();
+        let params = match self.values {
+            Values::Args(args) => packed.fill(args, of_values, words),
+            Values::Pointers(params) => params,
+        };
+        kernel.history.prefetch();
+        // SAFETY: stream and context by the contract of `new`; `prepare` checked the arguments against the
+        // signature, and `params` points to as many values; the rest is this function's contract.
+        let (call, status) =
+            unsafe { send(kernel.driver, kernel.function, stream, launch, overlap, params) };
+        let sent = kernel.driver.check(call, status);
+        sent.map_err(|error| error.of_launch(&kernel.limits))?;
+        let Watch { call_site, checked } = self.watch;
+        kernel.history.record(kernel.number, stream, chunk, launch, launches, call_site);
+        if !checked {
+            return Ok(());
+        }
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe { check_launch(kernel, stream) }
+    }
 
-impl Launcher for ChunkLauncher<'_> {
-    type Error = DriverError;
+    /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
+    #[inline]
+    fn may_overlap(&self) -> bool {
+        let kernel = self.kernel.inner();
+        // SAFETY: the stream is alive and its context current, by the contract of `new`.
+        let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
+        kernel.captures_overlap || matches!(captured(), Ok(false))
+    }
 
     #[inline]
-    fn launch(
-        &mut self,
-        PlannedLaunch { chunk, launch, .. }: &PlannedLaunch,
-    ) -> Result<(), DriverError> {
-        // The first chunk waits for earlier work on the stream, unless it is dependent.
-        let overlaps_chunks = self.submission.to.kernel.overlaps_chunks() && chunk.index > 0;
-        let overlap = launch.is_dependent() || overlaps_chunks;
-        if chunk.index > 0 {
-            // SAFETY: stream and context by the contract of `Submission::new`.
-            unsafe { self.submission.check_capture() }?;
+    fn prepare(&self, launch: &ValidLaunch, items: Option<u64>) -> Result<(), LaunchError> {
+        let Self { kernel, stream, values, .. } = *self;
+        // SAFETY: stream and context by the contract of `new`.
+        match values {
+            Values::Args(args) => unsafe { prepare(kernel, stream, launch, items, args) },
+            // SAFETY: as above.
+            Values::Pointers(_) => unsafe { prepare_launch(kernel, stream, launch) },
         }
-        // SAFETY: `submit_chunks` prepared the plan, which `submit` found to be for this kernel; only a
-        // kernel whose chunks may overlap has them overlap.
-        unsafe { self.submission.launch(chunk, launch, overlap, self.launches) }
     }
 }
 
@@ -377,34 +340,11 @@ unsafe fn prepare_extras(
     unsafe { kernel.inner().check_occupancy(stream, launch) }
 }
 
-/// Records a launch that the driver accepted, one of `launches`, and synchronises it if it is to be
-/// checked.
-///
-/// # Safety
-///
-/// `stream` is a live stream of the kernel's context, or null; the context is current.
-#[inline]
-pub(crate) unsafe fn accepted(
-    kernel: &Inner,
-    stream: Handle,
-    chunk: &Chunk,
-    launch: &ValidLaunch,
-    launches: u64,
-    watch: Watch,
-) -> Result<(), DriverError> {
-    kernel.history.record(kernel.number, stream, chunk, launch, launches, watch.call_site);
-    if !watch.checked {
-        return Ok(());
-    }
-    // SAFETY: this function's contract.
-    unsafe { check_launch(kernel, stream) }
-}
-
 /// Synchronises a launch that was just recorded, unless its stream is being captured.
 ///
 /// # Safety
 ///
-/// As [`accepted`].
+/// `stream` is a live stream of the kernel's context, or null; the context is current.
 #[cold]
 unsafe fn check_launch(kernel: &Inner, stream: Handle) -> Result<(), DriverError> {
     let (driver, history) = (kernel.driver, &kernel.history);
@@ -422,11 +362,6 @@ unsafe fn check_launch(kernel: &Inner, stream: Handle) -> Result<(), DriverError
     synchronized.map_err(DriverError::after_checked_launch)?;
     history.checked.fetch_add(1, Ordering::Relaxed);
     Ok(())
-}
-
-#[cold]
-pub(crate) fn other_kernel(kernel: &Kernel) -> LaunchError {
-    LaunchError::OtherKernel { kernel: kernel.name().to_owned() }
 }
 
 #[cold]

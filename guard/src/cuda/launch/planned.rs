@@ -1,7 +1,10 @@
 //! Plans requests before their launches, and counts and reports them afterwards.
+//!
+//! Observers run before and after the launches: a launch makes its context current and queries captures itself.
 
 use crate::cuda::error::{Failed, LaunchError, Launches};
 use crate::cuda::kernel::Kernel;
+use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
@@ -9,91 +12,117 @@ use crate::observe;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
-use crate::record::counters::Counters;
 
 /// The launches of a request.
+#[derive(Clone, Copy)]
 pub(crate) enum Planned<'p> {
-    /// One launch without a batch, legal as it is.
+    /// One legal launch without a batch.
     Whole(&'p ValidLaunch),
     Plan(&'p Plan),
 }
 
-impl Kernel {
-    /// Plans `request` and calls `submit`. Observers run before and after `submit`, which makes its context
-    /// current and queries captures itself.
+impl Guard {
+    /// Plans `request`, calls `submit`, and counts.
     #[inline]
     pub(crate) fn plan_and_submit(
         &self,
+        kernel: &Kernel,
         request: &LaunchRequest,
         batch: Option<&BatchAxis>,
         submit: impl FnOnce(Planned<'_>) -> Launches,
-    ) -> Launches {
+    ) -> Result<u64, LaunchError> {
         // A single launch needs no plan around it. By reference: a copy of what was just written waits
         // for the writes.
         if batch.is_none()
-            && let Some(launch) = &ValidLaunch::plain(request, self.limits())
+            && let Some(launch) = &ValidLaunch::plain(request, kernel.limits())
         {
-            return submit(Planned::Whole(launch));
+            return self.count(submit(Planned::Whole(launch)));
         }
-        self.plan_other(request, batch, submit)
+        self.plan_other(kernel, request, batch, submit)
+    }
+
+    /// Validates `request`, calls `submit`, and counts.
+    #[inline]
+    pub(crate) fn validate_and_submit(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        submit: impl FnOnce(&ValidLaunch) -> Launches,
+    ) -> Result<u64, LaunchError> {
+        if let Some(launch) = &ValidLaunch::plain(request, kernel.limits()) {
+            return self.count(submit(launch));
+        }
+        match &validate(request, kernel.limits()) {
+            Ok(launch) => self.count(submit(launch)),
+            Err(violations) => Err(self.count_failure(kernel.refusal(violations.clone()))),
+        }
+    }
+
+    /// Submits `plan`, reports and counts it.
+    #[inline]
+    pub(crate) fn submit_plan(
+        &self,
+        kernel: &Kernel,
+        plan: &Plan,
+        submit: impl FnOnce(Planned<'_>) -> Launches,
+    ) -> Result<u64, LaunchError> {
+        let launched = submit(Planned::Plan(plan));
+        if launched.is_ok() {
+            observe::launched(Some(kernel.name()), plan);
+        }
+        self.count(launched)
     }
 
     /// As [`Self::plan_and_submit`], for launches that are not plain. Out of line, to keep plain ones short.
     #[inline(never)]
     fn plan_other(
         &self,
+        kernel: &Kernel,
         request: &LaunchRequest,
         batch: Option<&BatchAxis>,
         submit: impl FnOnce(Planned<'_>) -> Launches,
-    ) -> Launches {
-        let limits = self.limits();
-        if batch.is_none() {
-            match validate(request, limits) {
-                Ok(launch) => return submit(Planned::Whole(&launch)),
-                Err(violations) if limits.forms().is_none() => {
-                    return Err(self.refusal(violations).into());
-                }
-                Err(_) => {}
-            }
+    ) -> Result<u64, LaunchError> {
+        let limits = kernel.limits();
+        #[cfg(feature = "profile")]
+        if let Some(tuning) = kernel.tuning()
+            && let Some(plan) = &self.tuned_plan(tuning, request, batch, limits)
+        {
+            return self.submit_plan(kernel, plan, submit);
+        }
+        if batch.is_none() && (limits.forms().is_none() || validate(request, limits).is_ok()) {
+            return self
+                .validate_and_submit(kernel, request, |launch| submit(Planned::Whole(launch)));
         }
         let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
-        let plan = &plan.map_err(|violations| self.refusal(violations))?;
-        let launched = submit(Planned::Plan(plan));
-        if launched.is_ok() {
-            observe::launched(Some(self.name()), plan);
+        match &plan {
+            Ok(plan) => self.submit_plan(kernel, plan, submit),
+            Err(violations) => Err(self.count_failure(kernel.refusal(violations.clone()))),
         }
-        launched
     }
-}
 
-/// Counts a plan that was launched or not.
-#[inline]
-pub(crate) fn count(counters: &Counters, launched: Launches) -> Launches {
-    match &launched {
-        Ok(launches) => counters.ran(*launches),
-        Err(Failed(error)) => count_failure(counters, error),
+    /// Counts a request that was launched or not.
+    #[inline]
+    pub(crate) fn count(&self, launched: Launches) -> Result<u64, LaunchError> {
+        match launched {
+            Ok(launches) => {
+                self.counters.ran(launches);
+                Ok(launches)
+            }
+            Err(Failed(error)) => Err(self.count_failure(*error)),
+        }
     }
-    launched
-}
 
-/// Reports and counts a plan after its launches and the end of its uses.
-pub(crate) fn launched_plan(
-    kernel: &Kernel,
-    plan: &Plan,
-    counters: &Counters,
-    launched: Launches,
-) -> Result<u64, LaunchError> {
-    if launched.is_ok() {
-        observe::launched(Some(kernel.name()), plan);
-    }
-    count(counters, launched).map_err(Failed::into_error)
-}
-
-#[cold]
-fn count_failure(counters: &Counters, error: &LaunchError) {
-    if let LaunchError::Stopped(stopped) = error {
-        counters.stopped(stopped.chunk);
-    } else if let Some(violations) = error.violations() {
-        counters.rejected(violations);
+    #[cold]
+    fn count_failure(&self, error: LaunchError) -> LaunchError {
+        match &error {
+            LaunchError::Stopped(stopped) => self.counters.stopped(stopped.chunk),
+            LaunchError::Workspace(_) => self.counters.stopped(0),
+            error => {
+                if let Some(violations) = error.violations() {
+                    self.counters.rejected(violations);
+                }
+            }
+        }
+        error
     }
 }

@@ -4,19 +4,14 @@ use std::sync::Arc;
 
 use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
 
-use crate::cuda::arguments::packed::Packed;
-use crate::cuda::driver::error::DriverError;
-use crate::cuda::error::{CudaError, Launches};
+use crate::cuda::error::CudaError;
 use crate::cuda::kernel::module::Module;
 use crate::cuda::kernel::{Kernel, Rewriting};
-use crate::cuda::launch::{Submission, prepare};
 use crate::guard::Guard;
 use crate::limits::launch::Forms;
 use crate::plan::choice::Strategy;
-use crate::plan::chunks::Chunk;
-use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::launches::Plan;
 use crate::plan::rewritten::MOST_FOLDED_BLOCKS;
-use crate::plan::run::{Launcher, run};
 
 impl Guard {
     /// Rewrites PTX and loads it into the guard's context: a kernel of the module whose grid is too large
@@ -94,51 +89,6 @@ impl Kernel {
             Words::Folded(_) => folded,
         };
         plan.largest_launch().is_for(form.limits()).then_some((form, words))
-    }
-}
-
-impl Submission<'_> {
-    /// Submits every launch of a plan for one of the kernel's forms, as [`Kernel::form_of`] returns it.
-    #[cold]
-    pub(crate) fn submit_form(&self, (form, words): (&Kernel, Words), plan: &Plan) -> Launches {
-        let submission = self.of(form);
-        let (args, launch) = (submission.args, plan.largest_launch());
-        // SAFETY: stream and context by the contract of `Submission::new`, for a kernel of one module.
-        unsafe { prepare(form, submission.to.stream, launch, plan.batch_items(), args) }?;
-        let chunk = Chunk::only(plan.batch_items().unwrap_or(1));
-        let mut launcher = FormLauncher { submission, chunk, words, launches: plan.len() };
-        Ok(run(plan, &mut launcher)?)
-    }
-}
-
-/// Submits part after part of a prepared plan.
-struct FormLauncher<'a> {
-    submission: Submission<'a>,
-    /// What arguments that follow items get: the whole batch, in each part.
-    chunk: Chunk,
-    words: Words,
-    /// Launches of the plan.
-    launches: u64,
-}
-
-impl Launcher for FormLauncher<'_> {
-    type Error = DriverError;
-
-    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
-        let PlannedLaunch { chunk, launch, first_block } = planned;
-        let words = self.words.at(*first_block);
-        let mut packed = Packed::new();
-        let params = packed.fill_with(self.submission.args, &self.chunk, &words);
-        let overlap = launch.is_dependent() && self.submission.to.may_overlap();
-        if *first_block != [0; 3] {
-            // SAFETY: stream and context by the contract of `Submission::new`.
-            unsafe { self.submission.check_capture() }?;
-        }
-        // SAFETY: `submit_form` prepared the plan, which is for this form. The form takes the kernel's
-        // arguments, which `prepare` checked, and the words, of which it reads as many as it has; by the
-        // kernel's contract they are right for all its blocks, of which it runs some. Only what is
-        // dependent overlaps.
-        unsafe { self.submission.to.launch_with(params, chunk, launch, overlap, self.launches) }
     }
 }
 

@@ -90,7 +90,7 @@ impl Guard {
             source: from_cudarc(Some(stream.context()), call, error).into(),
         };
         stream.join(order).map_err(|error| failed("cuStreamWaitEvent", error))?;
-        memory.args.uses().begin();
+        let _in_use = memory.args.uses().begin();
         // SAFETY: the graph is alive, and `bind_run` found the stream alive in its context, which is
         // current. What it uses is alive until it has run: the caller's memory is that of the capture,
         // given again, whose `Uses` order its other uses before and after this stream's work; scratch,

@@ -91,7 +91,7 @@ impl Guard {
         let buffers = memory.ranges(definition)?;
         let driver = self.bind_run(bodies, &memory)?;
         let DeviceMemory { args, stream, more, scratch, raw_scratch, .. } = memory;
-        args.uses().begin();
+        let _in_use = args.uses().begin();
         let mut backend =
             OnStreams::new(self, driver, (definition, bodies), buffers, (stream, more), watch);
         if let Some(scratch) = scratch {

@@ -257,7 +257,7 @@ impl Product {
         if captured || refuses && uses.were_added_in_capture() {
             return Err(ProductError::Captured);
         }
-        uses.begin();
+        let _in_use = uses.begin();
         // SAFETY: the memory is of the product's context and sizes, borrowed, and ordered by `uses`.
         unsafe { self.submit(stream, &addresses) }?;
         if uses.end() { Err(ProductError::Captured) } else { Ok(()) }

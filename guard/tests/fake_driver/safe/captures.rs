@@ -3,7 +3,7 @@
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, LaunchError};
-use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, WorkspaceUse};
+use gridguard::{Axis, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use super::{ITEMS, assert_ordered, write};
@@ -100,11 +100,10 @@ fn a_launch_with_a_workspace_is_refused_too() {
         let mut out = poisoned(&stream, ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let batch = batch.workspace(1000, 32_000);
-        let mut args = Args::with_workspace(&stream);
+        let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         stream.begin_capture(MODES[1]).expect("the stream is idle");
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-        let run = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let run = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
         assert_refused(run, "fake_spill_y");
     });
 }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, CudaPipeline, DeviceMemory, LaunchError, PipelineScratch};
 use gridguard::pipeline::{Budget, Buffer, Monitor, Progress, RunError, StageError};
-use gridguard::{Axis, Choice, Chunk, Guard, WorkspaceUse};
+use gridguard::{Axis, Chunk, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use super::{ITEMS, assert_ordered, write};
@@ -132,10 +132,9 @@ fn a_launch_with_a_workspace_stops_too() {
         let mut out = poisoned(&stream(&guard), ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let batch = batch.workspace(1000, 32_000);
-        let mut args = Args::with_workspace(&on);
+        let mut args = Args::new(&on);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
-        let run = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let run = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
         let error = run.expect_err("a capture began").to_string();
         assert!(error.contains("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"), "{error}");
         drop(out);

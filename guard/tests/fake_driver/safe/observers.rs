@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use gridguard::cuda::{Args, CudaPipeline, DeviceMemory, Kernel, LaunchError};
 use gridguard::pipeline::Budget;
 use gridguard::profile::{Key, Profile};
-use gridguard::{Axis, Choice, Guard, WorkspaceUse};
+use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use tracing::span::{Attributes, Id, Record};
@@ -127,13 +127,10 @@ const WAYS: [(&str, Way); 7] = [
         let mut out = poisoned(owner, 64);
         let (request, batch) = items_along(Axis::Y, 64);
         let batch = batch.workspace(1000, 32_000);
-        let mut args = Args::with_workspace(&program.stream);
+        let mut args = Args::new(&program.stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
         let guard = &program.guard;
-        let run =
-            guard.launch_with_workspace(&program.spill, &request, &batch, choice, usage, args);
-        run.map(|run| run.launches)
+        guard.plan_and_launch(&program.spill, &request, Some(&batch), args)
     }),
     ("pipeline", |program, owner| {
         let mut builder = CudaPipeline::builder(64);

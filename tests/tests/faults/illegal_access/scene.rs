@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Args, CudaError, GuardedStream, Kernel, LaunchError, Module, RawKernel};
-use gridguard::{Choice, Guard, KernelArgs, Plan, WorkspaceUse};
+use gridguard::cuda::{Args, CudaError, Kernel, LaunchError, Module, RawLaunch};
+use gridguard::{Choice, Guard, KernelArgs, Plan};
 
 use super::{Access, How, Way};
 use crate::device_setup::{DeviceSetup, address_of, along_y, context, spill};
@@ -20,7 +20,7 @@ pub(super) struct Scene<'a> {
     pub(super) out: &'a mut CudaSlice<u64>,
     pub(super) faulty: Kernel,
     pub(super) function: Option<CudaFunction>,
-    pub(super) raw: Option<RawKernel>,
+    pub(super) raw: Option<Kernel>,
     pub(super) spiller: Kernel,
     pub(super) innocent_out: CudaSlice<u64>,
     pub(super) workspace: CudaSlice<u64>,
@@ -40,8 +40,8 @@ impl Scene<'_> {
 
     /// Launches `spill_y` with memory that the guard allocates.
     pub(super) fn spill_innocent(&mut self) -> Result<(), LaunchError> {
-        let (out, usage) = (&mut self.innocent_out, WorkspaceUse::Shared);
-        spill(self.guard, &self.spiller, self.stream, out, INNOCENT, 256, usage).map(drop)
+        let out = &mut self.innocent_out;
+        spill(self.guard, &self.spiller, self.stream, out, INNOCENT, 256).map(drop)
     }
 }
 
@@ -61,7 +61,7 @@ impl Access {
             }
             Way::Builder => {
                 let function = scene.function.as_ref().expect("loaded");
-                let mut launch = stream.launch_builder_guarded(function);
+                let mut launch = guard.builder(stream, function);
                 let (first, faulty) = (0_u64, self.faulty);
                 launch.arg(&mut **out).arg(&first).arg(&items).arg(&faulty);
                 launch.arg(&self.argument).arg(&self.cycles).arg(&code);
@@ -78,7 +78,9 @@ impl Access {
                 args.items_at(address_of(out, stream), 8).offset().length();
                 args.value(self.faulty).value(self.argument).value(self.cycles).value(code);
                 // SAFETY: as above; the stream is of the same context.
-                unsafe { raw.launch(stream.cu_stream().cast(), &plan, &args) }
+                unsafe {
+                    guard.launch_raw(raw, stream.cu_stream().cast(), RawLaunch::Plan(&plan, &args))
+                }
             }
         }
     }
@@ -88,7 +90,7 @@ impl Access {
         &self,
         setup: &DeviceSetup,
         guard: &Guard,
-    ) -> (Option<CudaFunction>, Option<RawKernel>) {
+    ) -> (Option<CudaFunction>, Option<Kernel>) {
         if !matches!(self.way, Way::Builder | Way::Raw) {
             return (None, None);
         }
@@ -97,9 +99,8 @@ impl Access {
         let (context, name) = (context(guard), self.kernel());
         let module = context.load_module(image).expect("it loads");
         let function = module.load_function(name).expect("it is in the image");
-        let handles = (context.cu_ctx().cast(), function.cu_function().cast());
         // SAFETY: the function lives beside it, and keeps its module and context alive.
-        let raw = unsafe { RawKernel::from_handles(handles.0, handles.1, name) };
+        let raw = unsafe { guard.raw_kernel(function.cu_function().cast(), Some(name)) };
         (Some(function), Some(raw.expect("its limits can be asked")))
     }
 
@@ -124,7 +125,7 @@ impl Access {
             ("synchronize", waited),
             ("launch", describe(&scene.count_innocent())),
             ("launch again", describe(&self.launch(scene))),
-            ("launch_with_workspace", describe(&scene.spill_innocent())),
+            ("launch with a workspace", describe(&scene.spill_innocent())),
             ("load", describe(&guard.load(&image))),
         ];
         for (call, described) in must {

@@ -3,7 +3,7 @@
 
 use cudarc::driver::CudaFunction;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler, RawKernel};
+use gridguard::cuda::{CompileOptions, Compiler};
 use gridguard_test_support::conformance::kernel::{
     KernelUnderTest, MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
 };
@@ -220,9 +220,8 @@ pub(crate) fn under_test(
     parameter_bytes: u64,
 ) -> KernelUnderTest {
     let handle = function.cu_function().cast();
-    // SAFETY: the context is the tests' own, and the caller keeps the function loaded.
-    let raw = unsafe { RawKernel::from_handles(context().cu_ctx().cast(), handle, name) };
-    let raw = raw.expect("its limits");
+    // SAFETY: the function is of the guard's context, and the caller keeps it loaded.
+    let raw = unsafe { guard().raw_kernel(handle, Some(name)) }.expect("its limits");
     let limits = raw.limits().clone();
     let occupancy = move |request: &_| raw.occupancy(request).map_err(|error| error.to_string());
     KernelUnderTest::new(driver, name, handle, &limits, parameter_bytes, occupancy)

@@ -1,7 +1,7 @@
 //! The problems on the host.
 
 use gridguard::profile::Named;
-use gridguard::{Guard, HostLauncher, KernelLimits, LaunchLimits, Launcher, PlannedLaunch};
+use gridguard::{Guard, KernelLimits, LaunchLimits, PlannedLaunch, launch_chunk_on_host};
 use gridguard_autotune::{FailureKind, MeasureFailure};
 
 use super::problem::UntunedProblem::{self, Passes, Transpose};
@@ -30,12 +30,13 @@ impl BackEnd for OnHost {
 
     fn launch(&mut self, planned: &PlannedLaunch, _: &Named) -> Result<(), MeasureFailure> {
         let each = index(self.problem.elements_per_item());
+        let chunk = &planned.chunk;
         let failed = |error| MeasureFailure::new(FailureKind::Launch, format!("{error}"));
         match self.problem {
             Passes { passes, .. } => {
                 let pass = |_, row: &mut [f32]| row.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
-                let mut launcher = HostLauncher::new(&mut self.output, each, pass);
-                (0..passes).try_for_each(|_| launcher.launch(planned)).map_err(failed)
+                let mut launch = || launch_chunk_on_host(chunk, &mut self.output, each, &pass);
+                (0..passes).try_for_each(|_| launch()).map_err(failed)
             }
             Transpose { height, width, .. } => {
                 let input = &self.input;
@@ -47,7 +48,7 @@ impl BackEnd for OnHost {
                         }
                     }
                 };
-                HostLauncher::new(&mut self.output, each, transpose).launch(planned).map_err(failed)
+                launch_chunk_on_host(chunk, &mut self.output, each, &transpose).map_err(failed)
             }
         }
     }

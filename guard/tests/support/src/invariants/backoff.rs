@@ -1,17 +1,16 @@
-//! Launches with a workspace back off to chunks that fit, and every item is processed once.
+//! A workspace is as large as the largest chunk needs, which is halved until it fits.
 
 use core::fmt;
 
 use gridguard::{
-    AllocationError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3,
-    KernelLimits, LaunchLimits, LaunchRequest, PlannedLaunch, WorkspaceLauncher, WorkspaceUse,
-    launch_with_backoff,
+    AllocationError, Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits,
+    LaunchRequest, Plan, WorkspaceError, fit_workspace,
 };
 use proptest::strategy::BoxedStrategy;
 
 use super::bytes::{Bytes, from_bytes};
 
-/// A batch, its memory, and how it is to be run.
+/// A batch, its memory, and the most items of a chunk.
 #[derive(Clone, Debug)]
 pub struct Batch {
     batch: BatchAxis,
@@ -19,12 +18,10 @@ pub struct Batch {
     bytes_per_item: u64,
     free: Vec<u64>,
     fails_at: Option<usize>,
-    refuses_at: Option<usize>,
-    usage: WorkspaceUse,
     most: Option<u64>,
 }
 
-/// Batches whose grid is whole clusters: any other is no case of memory.
+/// Batches whose grid is whole clusters.
 pub fn batches() -> BoxedStrategy<Batch> {
     from_bytes(batch)
 }
@@ -50,56 +47,56 @@ fn batch(from: &mut Bytes<'_>) -> Batch {
         bytes_per_item,
         free: (0..from.within(1..12)).map(|_| free(from)).collect(),
         fails_at: from.maybe(5, |from| from.one_of([1; 20])),
-        refuses_at: from.maybe(5, |from| from.one_of([1; 20])),
-        usage: if from.one_in(2) { WorkspaceUse::PerChunk } else { WorkspaceUse::Shared },
         most: from.maybe(2, |from| from.within(1..300_000)),
     }
 }
 
 /// Makes a batch of `bytes` and runs it.
 pub fn check(bytes: &[u8]) {
-    every_item_is_launched_once(&batch(&mut Bytes::new(bytes)));
+    a_workspace_fits_all_chunks(&batch(&mut Bytes::new(bytes)));
 }
 
-/// Every item is launched once, in order, in legal launches with the workspace that they need;
-/// otherwise the error says how many items were done, and why it stopped.
-pub fn every_item_is_launched_once(case: &Batch) {
-    let Batch { batch, cluster, bytes_per_item, free, fails_at, refuses_at, usage, most } =
-        case.clone();
+/// The chunks that are launched are those of the first plan or smaller, each within the workspace that was
+/// allocated; otherwise the error says which allocation failed, and whether a smaller one was possible.
+pub fn a_workspace_fits_all_chunks(case: &Batch) {
+    let Batch { batch, cluster, bytes_per_item, free, fails_at, most } = case.clone();
     let blocks = batch.blocks(batch.items()).expect("few items");
     let mut request = LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::ONE);
     if cluster > 1 {
         request = request.cluster(Dim3::new(1, cluster, 1));
     }
     let choice = most.map_or(Choice::AUTOMATIC, Choice::at_most);
-    let mut memory =
-        Simulated { free, fails_at, refuses_at, bytes_per_item, ..Simulated::default() };
-    match launch_with_backoff(&request, &batch, &limits(), choice, usage, &mut memory) {
-        Ok(done) => {
-            assert_eq!(done.items_done, batch.items());
-            is_exact(&memory, &done, case);
-        }
-        Err(BackoffError::Invalid(_)) => assert_eq!(memory.allocations, 0),
-        Err(error) => {
-            let (done, _) = error.failure().expect("it began");
-            is_exact(&memory, done, case);
-            assert!(done.items_done < batch.items());
-            match error {
-                BackoffError::OutOfWorkspace { chunk, bytes, .. } => {
-                    let unit = batch.unit().expect("few items") * cluster;
-                    assert!(chunk <= unit, "{chunk} items could be fewer, {unit}");
-                    assert_eq!(bytes, chunk * bytes_per_item);
-                }
-                BackoffError::Allocation { .. } => {
-                    assert_eq!(memory.fails_at.map(|place| place + 1), Some(memory.allocations));
-                }
-                _ => assert_eq!(memory.refuses_at, Some(memory.launched.len())),
+    let mut memory = Simulated { free, fails_at, ..Simulated::default() };
+    let Ok(first) = Plan::new(&request, Some(&batch), &limits(), choice) else { return };
+    if first.is_empty() {
+        return;
+    }
+    let unit = batch.unit().expect("few items") * cluster;
+    match memory.fit(first, &request, &batch, &limits()) {
+        Ok((plan, bytes)) => {
+            assert_eq!(bytes, plan.largest_chunk() * bytes_per_item);
+            assert!(plan.largest_chunk() <= first.largest_chunk());
+            let mut next = 0;
+            for planned in plan.launches() {
+                assert_eq!(planned.chunk.start, next, "a gap or an overlap");
+                let blocks = u64::from(planned.launch.grid()[1]);
+                assert_eq!(Some(blocks), batch.blocks(planned.chunk.items));
+                assert!((1..=65_535).contains(&blocks) && blocks.is_multiple_of(cluster));
+                assert!(planned.chunk.items * bytes_per_item <= bytes);
+                next = planned.chunk.end();
             }
+            assert_eq!(next, batch.items());
+        }
+        Err(WorkspaceError { chunk, bytes, items, is_smallest, .. }) => {
+            assert_eq!((bytes, items), (chunk * bytes_per_item, batch.items()));
+            let failed = memory.fails_at == memory.asked.len().checked_sub(1);
+            assert!(failed || is_smallest && chunk <= unit, "{chunk} could be fewer, {unit}");
         }
     }
+    assert!(memory.asked.is_sorted_by(|before, after| before >= after), "{:?}", memory.asked);
 }
 
-/// What simulated memory answers.
+/// The error of simulated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -111,78 +108,44 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Memory of which so many bytes are free at each allocation in turn, and which may fail.
+/// Memory whose allocations may fail.
 #[derive(Debug, Default)]
 pub struct Simulated {
-    /// Bytes, of the first allocation on, and again from the beginning.
+    /// The bytes that are free at each allocation, and again from the beginning.
     pub free: Vec<u64>,
-    /// The allocation that fails for another reason.
+    /// The allocation that fails for another reason than memory.
     pub fails_at: Option<usize>,
-    /// The launch that is refused.
-    pub refuses_at: Option<usize>,
-    /// What each item takes.
-    pub bytes_per_item: u64,
-    /// Allocations so far.
-    pub allocations: usize,
-    /// Launches so far.
-    pub launched: Vec<PlannedLaunch>,
+    /// The bytes of each allocation so far.
+    pub asked: Vec<u64>,
 }
 
-impl WorkspaceLauncher for Simulated {
-    type Workspace = u64;
-    type Error = Refused;
-
-    fn allocate(&mut self, bytes: u64) -> Result<u64, AllocationError<Refused>> {
-        assert!(self.fails_at.is_none_or(|place| self.allocations <= place), "tried again");
-        let place = self.allocations;
-        self.allocations += 1;
-        if self.fails_at == Some(place) {
-            return Err(AllocationError::Failed(Refused));
-        }
-        let free = self.free[place % self.free.len()];
-        if bytes > free { Err(AllocationError::OutOfMemory(Refused)) } else { Ok(bytes) }
-    }
-
-    fn launch(
+impl Simulated {
+    /// [`fit_workspace`] in this memory.
+    pub fn fit(
         &mut self,
-        planned: &PlannedLaunch,
-        launches: u64,
-        workspace: &mut u64,
-    ) -> Result<(), Refused> {
-        let chunk = planned.chunk;
-        assert!(chunk.index < launches, "{chunk:?} of {launches}");
-        assert!(chunk.items * self.bytes_per_item <= *workspace, "{chunk:?} has {workspace}");
-        if self.refuses_at == Some(self.launched.len()) {
-            return Err(Refused);
-        }
-        self.launched.push(*planned);
-        Ok(())
+        plan: Plan,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        limits: &LaunchLimits,
+    ) -> Result<(Plan, u64), WorkspaceError<Refused>> {
+        fit_workspace(plan, request, batch, limits, |bytes| {
+            let place = self.asked.len();
+            assert!(self.fails_at.is_none_or(|fails| place <= fails), "tried again");
+            self.asked.push(bytes);
+            if self.fails_at == Some(place) {
+                return Err(AllocationError::Failed(Refused));
+            }
+            let free = self.free[place % self.free.len()];
+            if bytes > free { Err(AllocationError::OutOfMemory(Refused)) } else { Ok(bytes) }
+        })
     }
 }
 
-/// Those of any device, with clusters.
+/// The limits of any device, with clusters.
 #[must_use]
 pub fn limits() -> LaunchLimits {
     let mut device = DeviceLimits::any_device();
     device.cluster_launch = true;
     device.max_portable_cluster_blocks = 8;
     LaunchLimits::new(device, KernelLimits::unknown("k"))
-}
-
-/// What was launched is the first items of the batch, each once, in legal launches.
-fn is_exact(memory: &Simulated, done: &ChunkedRun, case: &Batch) {
-    let Batch { batch, cluster, most, .. } = case;
-    let mut next = 0;
-    for (place, planned) in (0..).zip(&memory.launched) {
-        let chunk = planned.chunk;
-        assert_eq!((chunk.index, chunk.start), (place, next), "a gap or an overlap");
-        let blocks = u64::from(planned.launch.grid()[1]);
-        assert_eq!(Some(blocks), batch.blocks(chunk.items));
-        assert!((1..=65_535).contains(&blocks) && blocks.is_multiple_of(*cluster), "{blocks}");
-        assert!(most.is_none_or(|most| chunk.items <= most), "{chunk:?} is more than was wanted");
-        next = chunk.end();
-    }
-    assert_eq!(next, done.items_done);
-    assert_eq!(u64::try_from(memory.launched.len()), Ok(done.launches));
-    assert!(done.tried.is_sorted_by(|before, after| before > after), "{:?}", done.tried);
 }

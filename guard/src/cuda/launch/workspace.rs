@@ -1,0 +1,163 @@
+//! Launches with a workspace: memory that the launch allocates on its stream, in smaller chunks if it is short.
+
+use core::panic::Location;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaStream, result};
+
+use crate::cuda::arguments::Args;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::library::{from_cudarc, recorded_failure};
+use crate::cuda::driver::symbols::OUT_OF_MEMORY;
+use crate::cuda::error::{LaunchError, Launches};
+use crate::cuda::kernel::Kernel;
+use crate::cuda::launch::guarded::{Contract, end};
+use crate::cuda::launch::planned::Planned;
+use crate::cuda::launch::{Submission, prepare, stopped_at_once};
+use crate::guard::Guard;
+use crate::launch::request::LaunchRequest;
+use crate::observe;
+use crate::plan::arguments::ArgsError;
+use crate::plan::backoff::{AllocationError, fit_workspace};
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
+
+impl Guard {
+    /// Plans `request` and launches it with the workspace that `batch` declares.
+    ///
+    /// A dependent request is launched as an ordinary one: the kernel might clear its workspace before it waits,
+    /// while the launch before still uses that memory, which the stream's pool reuses as soon as it is freed.
+    #[cold]
+    pub(crate) fn launch_with_workspace(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: &Args<'_>,
+        contract: Contract,
+        call_site: &'static Location<'static>,
+    ) -> Result<u64, LaunchError> {
+        let Some(batch) = batch else {
+            let index = args.values().workspace_place().unwrap_or(0);
+            return Err(ArgsError::WorkspaceNotAllocated { index }.into());
+        };
+        // Workspace is declared for each item.
+        let limits = &*kernel.limits().without_forms();
+        #[cfg(feature = "profile")]
+        let tuned = kernel
+            .tuning()
+            .and_then(|tuning| self.tuned_plan(tuning, request, Some(batch), limits));
+        #[cfg(not(feature = "profile"))]
+        let tuned = None;
+        let mut plan = match tuned {
+            Some(plan) => plan,
+            None => self.plan(request, Some(batch), limits, Choice::AUTOMATIC)?,
+        };
+        // Chunks share the workspace.
+        let kernel = &kernel.clone().without_overlap();
+        let mut submit = || -> Launches {
+            let (stream, in_use) = self.bind(kernel, args, contract)?;
+            let template = args.values();
+            let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
+            if plan.shares_blocks() {
+                // Even one launch may be split, if its workspace does not fit.
+                template.check_values(plan.items())?;
+            }
+            // SAFETY: `args` hold the stream, whose context `bind` made current.
+            unsafe { prepare(kernel, stream, plan.largest_launch(), plan.batch_items(), &placed) }?;
+            let context = args.stream().context();
+            // SAFETY: as above.
+            let is_capturing = || unsafe { kernel.inner().driver.is_capturing(stream) };
+            if !context.has_async_alloc() && is_capturing()? {
+                let what = "workspaces during stream capture";
+                return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }.into());
+            }
+            // The allocation would return it, and it might look like its own out-of-memory error.
+            recorded_failure(context)?;
+            let mut workspace = None;
+            if !plan.is_empty() {
+                let allocate = |bytes| Workspace::new(args.stream(), bytes);
+                let (fits, memory) = fit_workspace(plan, request, batch, limits, allocate)?;
+                (plan, workspace) = (fits, Some(memory));
+            }
+            plan.launch = plan.launch.independent();
+            let address = workspace.as_ref().map_or(WORKSPACE_ALIGNMENT, |memory| memory.address);
+            let (values, watch) = (template.with_workspace_at(address), self.watch(call_site));
+            // SAFETY: as in `submit`. The workspace has the bytes that the batch declares, and is freed in the
+            // order of the stream.
+            let submission = unsafe {
+                match contract {
+                    Contract::Declared => Submission::uncaptured(kernel, stream, &values, watch),
+                    Contract::Launched => Submission::new(kernel, stream, &values, watch),
+                }
+            };
+            // SAFETY: as above.
+            unsafe { submission.check_capture() }
+                .map_err(|source| stopped_at_once(plan.items(), source))?;
+            let launched = submission.submit(Planned::Plan(&plan));
+            drop(workspace);
+            let launched = end(kernel, launched, args);
+            drop(in_use);
+            launched
+        };
+        let launched = submit();
+        if launched.is_ok() {
+            observe::launched(Some(kernel.name()), &plan);
+        }
+        self.count(launched)
+    }
+}
+
+/// Memory that is freed in the order of its stream.
+struct Workspace<'s> {
+    stream: &'s CudaStream,
+    address: CUdeviceptr,
+}
+
+impl<'s> Workspace<'s> {
+    /// Allocates memory on `stream`, whose context is current.
+    fn new(stream: &'s CudaStream, bytes: u64) -> Result<Self, AllocationError<DriverError>> {
+        // The driver refuses allocations of no bytes.
+        let bytes = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: the stream is alive, and its context current. The memory is only passed to kernels, whose
+        // contract covers uninitialised memory.
+        let allocated = unsafe {
+            match stream.context().has_async_alloc() {
+                true => result::malloc_async(stream.cu_stream(), bytes),
+                false => result::malloc_sync(bytes),
+            }
+        };
+        match allocated {
+            Ok(address) => Ok(Self { stream, address }),
+            Err(error) => {
+                let error = from_cudarc(Some(stream.context()), "cuMemAllocAsync", error);
+                Err(match error.code {
+                    OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+                    _ => AllocationError::Failed(error),
+                })
+            }
+        }
+    }
+}
+
+impl Drop for Workspace<'_> {
+    fn drop(&mut self) {
+        let Self { stream, address } = *self;
+        let context = stream.context();
+        // SAFETY: allocated by `new` in the same way, and used by nothing but earlier work on the stream.
+        let freed = unsafe {
+            match context.has_async_alloc() {
+                true => result::free_async(address, stream.cu_stream()),
+                false => {
+                    context.record_err(stream.synchronize());
+                    result::free_sync(address)
+                }
+            }
+        };
+        context.record_err(freed);
+    }
+}
+
+/// The alignment in bytes that CUDA guarantees for every allocation: a kernel that needs more for its
+/// workspace is rejected.
+const WORKSPACE_ALIGNMENT: u64 = 256;
