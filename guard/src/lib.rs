@@ -27,7 +27,7 @@
 //! # Ok::<(), gridguard::Violations>(())
 //! ```
 //!
-//! A launch goes through these steps: [`LaunchRequest`], [`validate`], [`Plan`], launch, [`Counts`].
+//! The steps of a launch: [`LaunchRequest`], [`validate`], [`Plan`], launch, [`Counts`].
 //! [`Guard`] does all of them for one device; with the feature `cuda` it queries the limits from the
 //! driver and launches. Validating and planning a legal launch neither allocates nor locks.
 //!

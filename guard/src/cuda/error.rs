@@ -220,7 +220,7 @@ fn known_kernels(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!(": it has {}", known.join(", ")) }
 }
 
-/// The number of launches, or why there were not all. Of two words, which returns pass in registers.
+/// The number of launches, or why not all were launched. Two words, so that it is returned in registers.
 pub(crate) type Launches = Result<u64, Failed>;
 
 /// A [`LaunchError`] on its way through the launch path.
@@ -254,7 +254,7 @@ pub enum LaunchError {
         refusal: Box<Refusal>,
     },
     /// The plan was made for the limits of another kernel; nothing was launched.
-    #[error("the plan was made for the limits of another kernel: plan with those of {kernel}")]
+    #[error("the plan was made for the limits of another kernel: plan with the limits of {kernel}")]
     OtherKernel {
         /// The kernel.
         kernel: String,

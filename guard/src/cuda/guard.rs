@@ -166,8 +166,8 @@ impl Guard {
         Ok(query::free_memory_in(Driver::get()?, context)?)
     }
 
-    /// `batch` with `bytes_per_item` bytes of workspace for each item, within nine tenths of what is
-    /// free on the device now: see [`BatchAxis::workspace_within_free`].
+    /// `batch` with `bytes_per_item` bytes of workspace for each item, within nine tenths of the
+    /// free memory of the device: see [`BatchAxis::workspace_within_free`].
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl Guard {
             None => saturated(request.grid.volume()),
         };
         let mut sizes = ArrayVec::<u64, MAX_SIZES>::new();
-        // No entry has more sizes, so a longer shape is looked up as it is and found missing.
+        // No entry has more sizes, so the lookup of a longer shape finds none.
         let sizes = match sizes.try_extend_from_slice(tuning.sizes()) {
             Ok(()) => sizes.as_mut_slice(),
             Err(_) => &mut tuning.sizes().to_vec(),

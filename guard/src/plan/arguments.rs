@@ -97,8 +97,8 @@ impl<'a> KernelArgs<'a> {
         self.strided_items_within(base, stride_bytes, stride_bytes, reach_bytes)
     }
 
-    /// As [`Self::items_within`], where an item spans more or less than `stride_bytes`, such as one
-    /// whose rows are interleaved with those of other items.
+    /// As [`Self::items_within`], for items that span more or less than `stride_bytes`, for example with
+    /// interleaved rows.
     pub fn strided_items_within(
         &mut self,
         base: u64,
@@ -141,8 +141,8 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Length { width: Width::I32 })
     }
 
-    /// The parts of the chunk's items as `u64`, where each item has so many: such as the rows of matrices
-    /// that are the items. A batch with more parts than 64 bits can count is rejected.
+    /// The chunk's number of parts as `u64`: its items times `per_item`, for example the rows of a matrix. A batch
+    /// with more than 2^64 - 1 parts is rejected.
     pub fn parts(&mut self, per_item: u64) -> &mut Self {
         self.push(Slot::Parts { per_item })
     }
@@ -167,7 +167,7 @@ impl<'a> KernelArgs<'a> {
         self.replaced(|_, slot| matches!(slot, Slot::Workspace).then_some(Slot::Address(address)))
     }
 
-    /// The same arguments, those for which `other` returns one replaced.
+    /// The same arguments. `other` may replace each one.
     pub(crate) fn replaced(&self, other: impl Fn(usize, &Slot<'a>) -> Option<Slot<'a>>) -> Self {
         let mut replaced = self.clone();
         for (index, slot) in replaced.slots.iter_mut().enumerate() {
@@ -201,7 +201,7 @@ impl<'a> KernelArgs<'a> {
         slots.try_for_each(|(index, slot)| check_slot(slot, index, items))
     }
 
-    /// How many items a launch without a batch works on is unknown, and so is what they reach.
+    /// Without a batch the number of items is unknown, so no argument may depend on it.
     fn check_without_batch(&self) -> Result<(), ArgsError> {
         for (index, slot) in self.slots().iter().enumerate() {
             match slot {
@@ -218,8 +218,8 @@ impl<'a> KernelArgs<'a> {
         Ok(())
     }
 
-    /// Checks that no value is the number of `items` of a batch that is split and whose blocks share
-    /// items: a kernel that compares with it runs past the end of a chunk.
+    /// Checks that no value equals the `items` of a split batch whose blocks share items. A kernel that compares
+    /// with the total runs past the end of a chunk.
     pub(crate) fn check_values(&self, items: u64) -> Result<(), ArgsError> {
         let is_total = |slot: &Slot<'_>| match *slot {
             Slot::Value { bits, may_be_items, .. } => may_be_items && bits == items,

@@ -18,14 +18,13 @@ use crate::launch::request::LaunchRequest;
 /// # What a kernel sees of a chunk
 ///
 /// Each chunk is a launch of its own, so that along the axis `blockIdx` begins at 0 and `gridDim` is the
-/// chunk's, not the batch's. Of the arguments, pointers to items are those of the chunk's first item,
-/// and `offset` and `length` are its first item and its number of items; every other value is the same
-/// in all chunks. A kernel may be split if it finds its items by these alone:
+/// chunk's, not the batch's. Pointers to items point to the chunk's first item. `offset` is its first item,
+/// and `length` its number of items. Every other value is the same in all chunks. A kernel may be split if it
+/// finds its items by these alone:
 ///
-/// - It takes the number of items from a `length` argument. A total that is passed by value stays the
-///   total: where several items share a block, the last block of a chunk is not stopped by it and
-///   runs past the chunk's end, and a loop with a stride of `gridDim` runs on through the batch. Where
-///   blocks share items, a split launch of [`KernelArgs`](crate::KernelArgs) or `Args` rejects an integer
+/// - It takes the number of items from a `length` argument. A total that is passed by value stays the total.
+///   If several items share a block, the last block of a chunk then runs past the chunk's end. A loop with a
+///   stride of `gridDim` runs on through the batch. If blocks share items, a split launch of [`KernelArgs`](crate::KernelArgs) or `Args` rejects an integer
 ///   that equals their number ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it
 ///   is passed with [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements,
 ///   and those in a struct are not found.
@@ -53,8 +52,8 @@ use crate::launch::request::LaunchRequest;
 pub struct BatchAxis {
     axis: Axis,
     items: u64,
-    /// Every `items_per_block` items need `blocks_per_item` blocks: one of the two is 1 unless items
-    /// are divided into parts, of which several share a block.
+    /// Every `items_per_block` items need `blocks_per_item` blocks: one of the two is 1, unless
+    /// several parts of items share a block.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     blocks_per_item: NonZeroU64,
     #[cfg_attr(feature = "serde", serde(default = "one"))]
@@ -178,8 +177,8 @@ impl BatchAxis {
         self
     }
 
-    /// As [`Self::workspace`], out of the `free_bytes` of a device, of which a tenth is left free: for
-    /// other allocations meanwhile, and for what the driver rounds up.
+    /// As [`Self::workspace`], within nine tenths of the `free_bytes` of a device. The rest is for other
+    /// allocations and the driver's rounding.
     ///
     /// ```
     /// use gridguard::{Axis, BatchAxis};

@@ -1,4 +1,4 @@
-//! Launch checks as data: what `gridguard check` reads and writes, and what the launch corpus holds.
+//! Launch checks as data, for `gridguard check` and the launch corpus.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ use crate::plan::choice::{Choice, Strategy};
 use crate::plan::explain::explain;
 use crate::plan::launches::Plan;
 
-/// A launch to check, with what is known about its kernel and its batch.
+/// A launch to check, with its kernel's limits and its batch.
 ///
 /// Deserializes from the fields of [`LaunchRequest`] beside `name`, `kernel` (see [`KernelLimits`])
 /// and `batch` (see [`BatchAxis`]). All but `grid` and `block` may be omitted; an unknown field is an

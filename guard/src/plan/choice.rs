@@ -15,7 +15,7 @@ pub enum Strategy {
     Chunked,
     /// One launch with the batch axis moved to x; of a rewritten kernel, all blocks flat on x.
     Folded,
-    /// Of a rewritten kernel, launches of parts of the grid, each of which sees the whole grid.
+    /// Launches of a rewritten kernel on parts of the grid. Blocks read the whole grid's size and index.
     Shifted,
 }
 

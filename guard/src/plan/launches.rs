@@ -171,7 +171,7 @@ impl Plan {
 #[cfg(feature = "serde")]
 impl serde::Serialize for Plan {
     /// Serializes as `{"strategy", "launches": [{"start", "items", "grid"}, ...]}`, each launch of a
-    /// rewritten kernel with its `first_block`. Of more than 4,096 launches the rest is only counted, as
+    /// rewritten kernel with its `first_block`. Launches past the first 4,096 are only counted, as
     /// `omitted_launches`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;

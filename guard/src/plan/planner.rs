@@ -26,8 +26,8 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The violations that splitting cannot fix, or those of the unsplit launch together with the
-    /// reason why it cannot be split.
+    /// The violations that splitting cannot fix, or all violations of the unsplit launch with the reason why it
+    /// cannot be split.
     #[inline]
     pub fn new(
         request: &LaunchRequest,

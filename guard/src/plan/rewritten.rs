@@ -16,10 +16,11 @@ use crate::plan::explain::{explain, fold_unavailable};
 use crate::plan::launches::Plan;
 use crate::plan::parts::{GridParts, saturated};
 
-/// The plan of the fewest launches of a form of the kernel, a shifted one among equals. `None` if the
-/// kernel has no forms or is launched in clusters, `choice` is of another strategy, the batch exceeds its
-/// index width or workspace, or another rule is `broken` than the size of a grid of at most 2^32 - 1
-/// blocks along each axis.
+/// The plan with the fewest launches of a form of the kernel; shifted if both have as many.
+///
+/// `None` if the kernel has no forms or is launched in clusters, `choice` has another strategy, or the batch
+/// exceeds its index width or workspace. Also if a rule is `broken` other than the grid's size, or an axis has
+/// more than 2^32 - 1 blocks.
 #[cold]
 pub(crate) fn rewritten(
     request: &LaunchRequest,
@@ -109,7 +110,7 @@ impl Grid<'_> {
         Some(self.plan(Strategy::Folded, parts, limits))
     }
 
-    /// The plan of these parts, of which the largest is validated.
+    /// The plan of these parts. The largest part is validated.
     fn plan(
         &self,
         strategy: Strategy,

@@ -5,8 +5,7 @@ use core::fmt;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
 
-/// A plan that failed at a chunk: which one, and the items done before it. Its message ends with that
-/// of the `source`.
+/// A plan that failed at a chunk: which one, and the items done before it. Its message includes the `source`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartialRun<E: core::error::Error + 'static> {
     /// The index of the failed launch, from 0.

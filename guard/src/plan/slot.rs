@@ -27,7 +27,7 @@ pub(crate) enum Slot<'a> {
     Offset { width: Width },
     /// The chunk's number of items.
     Length { width: Width },
-    /// The parts of the chunk's items as u64, so many each.
+    /// The chunk's items times `per_item`, as u64.
     Parts { per_item: u64 },
     /// The workspace that the launch allocates; its address is not known yet.
     Workspace,
@@ -114,7 +114,7 @@ impl Slot<'_> {
             Self::Length { .. } => chunk.items,
             // As above.
             Self::Parts { per_item } => chunk.items.wrapping_mul(per_item),
-            // A workspace has its address before the launch.
+            // `with_workspace_at` replaces it before the launch.
             Self::Bytes(_) | Self::Workspace => 0,
             #[cfg(feature = "cuda")]
             Self::ByAddress(_) => 0,

@@ -103,7 +103,7 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
         (&gridguard::Error::from(violations), &text),
         (
             &LaunchError::OtherKernel { kernel: kernel() },
-            "the plan was made for the limits of another kernel: plan with those of attention",
+            "the plan was made for the limits of another kernel: plan with the limits of attention",
         ),
         (
             &LaunchError::OtherContext { what: "the stream", kernel: kernel() },

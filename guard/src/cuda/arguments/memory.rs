@@ -63,9 +63,8 @@ impl Sealed<u8> for MappedBuffer {}
 
 /// Device memory whose other work comes before and after the launches anyway.
 ///
-/// A launch on cudarc's per-thread stream waits for the whole context before and for itself after, where its
-/// memory is of that stream too and cudarc tracks nothing: the stream's handle does not say on which thread
-/// the memory was used. Frameworks that submit all work of a thread to this stream, such as candle, need no
+/// On cudarc's per-thread stream, a launch over untracked memory of that stream waits for the whole context first,
+/// and synchronises afterwards: the handle does not tell which thread used the memory. Frameworks that submit all work of a thread to this stream, such as candle, need no
 /// such waits.
 ///
 /// ```no_run
@@ -95,8 +94,8 @@ impl<S> InOrder<S> {
     ///
     /// # Safety
     ///
-    /// Work on the memory that is submitted before a launch with it, and conflicts with it, comes before that
-    /// launch; what is submitted later, freeing the memory included, comes after.
+    /// Conflicting work on the memory that is submitted before a launch runs before it. Work that is submitted
+    /// later, freeing the memory included, runs after it.
     pub const unsafe fn new(memory: S) -> Self {
         Self(memory)
     }

@@ -14,9 +14,9 @@ use crate::plan::slot::{Scalar, Slot};
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
-/// The launches wait for earlier work on memory that they use, and later work on it waits for them:
-/// through cudarc's events as far as cudarc tracks the memory, and else through its stream, which also
-/// frees it. A launch whose items reach past the end of a slice is rejected.
+/// The launches wait for earlier work on their memory, and later work waits for them: through cudarc's events if
+/// cudarc tracks the memory, else through the stream that owns it. A launch whose items reach past the end of a
+/// slice is rejected.
 ///
 /// The uses are recorded when the launch that takes this returns. It stays on its thread, since the
 /// handle of a per-thread stream means another stream on another thread.
@@ -170,7 +170,7 @@ impl<'a> Args<'a> {
         self
     }
 
-    /// Memory at `address`, of which no use is recorded.
+    /// Memory at `address`. No use of it is recorded.
     pub(crate) fn address(&mut self, address: u64) {
         self.values.address(address);
     }

@@ -1,4 +1,4 @@
-//! Arguments in the form in which the driver takes them.
+//! Packs arguments into the array of pointers that `cuLaunchKernel` takes.
 
 use core::ffi::c_void;
 

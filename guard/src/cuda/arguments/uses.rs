@@ -17,10 +17,10 @@ use crate::record::recent::PER_THREAD;
 
 /// The uses of memory by launches on one stream.
 ///
-/// cudarc waits for the events of a slice before it uses or frees it, but only while the slice's own
-/// [`CudaContext`](cudarc::driver::CudaContext) has streams: not after the last one was dropped, and not if
-/// the launches' stream is of another object for the same context. Then the stream that owns the
-/// memory orders its uses.
+/// cudarc waits for the events of a slice before it uses or frees the slice, but only while the slice's own
+/// [`CudaContext`](cudarc::driver::CudaContext) has streams. It does not after the last one was dropped, or if the
+/// launches' stream belongs to another object for the same context. Then the stream that owns the memory
+/// orders its uses.
 #[derive(Debug)]
 pub(crate) struct Uses<'a> {
     launches: &'a CudaStream,
@@ -272,7 +272,7 @@ impl<'a> Uses<'a> {
             self.added_in_capture = true;
         } else if !is_tracked {
             let ordered = if is_of_thread(owner) {
-                // Whichever thread's.
+                // The handle names a per-thread stream, so wait for the whole context.
                 owner.context().synchronize()
             } else {
                 self.launches.join(owner)

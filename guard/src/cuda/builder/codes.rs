@@ -1,4 +1,4 @@
-//! A launch error as one of cudarc's, for code that returns those.
+//! Converts launch errors to cudarc's errors.
 
 use cudarc::driver::DriverError as CudarcError;
 use cudarc::driver::sys::CUresult;
@@ -45,8 +45,8 @@ fn code_of_failure(error: &CudaError) -> Option<Status> {
     }
 }
 
-/// The `CUresult` of `code`. The enumeration of the oldest bindings has no `INVALID_CLUSTER_SIZE`, for
-/// which `INVALID_VALUE` stands; codes that no call around a launch returns become `UNKNOWN`.
+/// The `CUresult` of `code`. The oldest bindings lack `INVALID_CLUSTER_SIZE`, which becomes `INVALID_VALUE`.
+/// Codes that no call around a launch returns become `UNKNOWN`.
 fn result_of(code: Status) -> CUresult {
     if code == INVALID_CLUSTER_SIZE {
         return CUresult::CUDA_ERROR_INVALID_VALUE;

@@ -276,8 +276,8 @@ impl LaunchBuilder<'_, CudaFunction> {
     ///
     /// # Safety
     ///
-    /// As cudarc's `LaunchArgs::launch`. With a [`batch`](Self::batch), the kernel also does for each chunk
-    /// what it does for a batch of the chunk's items, see [`BatchAxis`]. Where the stream is being
+    /// As cudarc's `LaunchArgs::launch`. With a [`batch`](Self::batch), the kernel computes each
+    /// chunk like a batch of the chunk's items, see [`BatchAxis`]. Where the stream is being
     /// captured, function and memory live until the graph can run no more.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A driver call that failed, and what is known about it beyond the code.
+//! A failed driver call: its code, name, log and suspects.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The recent launches of each context, and which of them no synchronisation has proven yet.
+//! The recent launches of each context, and the launches that no synchronisation has confirmed yet.
 
 use core::fmt;
 use core::ops::Deref;

@@ -27,7 +27,7 @@ pub(crate) enum NotFound {
     Lacks { library: String, symbol: &'static str },
 }
 
-/// Opens the first library that `accept` takes, and returns what that made of it with the name: of `names`
+/// Opens the first library that `accept` takes, and returns its result and the library's name. It tries `names`
 /// on the library path, then `file` in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
 /// `/usr/local/cuda`. The search ends at a library that lacks a function.
 pub(crate) fn find<T>(

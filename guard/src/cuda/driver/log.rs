@@ -1,4 +1,4 @@
-//! The driver's log, in which drivers since CUDA 12.9 explain why they refused a call.
+//! The driver's log: drivers since CUDA 12.9 explain there why they refused a call.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ struct Log {
 
 static LOG: Mutex<Log> = Mutex::new(Log { position: LogPosition(0), waiting: VecDeque::new() });
 
-/// Skips what the log holds so far.
+/// Skips the current entries of the log.
 pub(crate) fn begin(driver: &Driver) {
     if let Some(position) = LogPosition::now(driver) {
         LOG.lock().position = position;

@@ -1,4 +1,4 @@
-//! What the rest of the module asks the driver: handles, limits and errors leave, calls to libraries enter.
+//! The CUDA libraries: calls enter, handles, limits and typed errors leave.
 
 pub(crate) mod error;
 pub(crate) mod history;

@@ -13,9 +13,8 @@ use crate::cuda::driver::symbols::{Driver, Handle, Status};
 pub enum FaultSuspects {
     /// This launch: it was synchronised at once, and no other launch of the guard was pending.
     Launch(LaunchRecord),
-    /// One of these, the launches since their streams were last synchronised through a guard, or a
-    /// launch that is not on record: one that bypassed the guard, or whose guard and kernels are
-    /// dropped.
+    /// One of these launches, submitted since their streams were last synchronised through a guard, or a launch
+    /// that is not on record: it bypassed the guard, or its guard and kernels are dropped.
     OneOf {
         /// Those on record, the newest last.
         launches: Vec<LaunchRecord>,

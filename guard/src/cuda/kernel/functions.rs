@@ -126,7 +126,7 @@ pub(crate) fn find_kernel(
     Ok(kernel)
 }
 
-/// Adds a kernel to [`KNOWN`], and returns the one that is there now.
+/// Adds a kernel to [`KNOWN`], unless another thread was first, and returns the one in the table.
 fn add(handles: Handles, kernel: Kernel) -> (Kernel, u64) {
     let mut known = KNOWN.write();
     let mut forgotten = HashMap::new();

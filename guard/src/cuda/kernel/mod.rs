@@ -53,8 +53,7 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(crate) enum Rewriting {
-    /// Its forms, which take one argument more, and on which axes it reads the block index and the grid
-    /// size.
+    /// Its forms take one more argument. `reads_*`: the axes on which the kernel reads it.
     Forms {
         shifted: Kernel,
         folded: Kernel,
@@ -85,15 +84,15 @@ pub(crate) struct Inner {
     recorded_name: Arc<str>,
 }
 
-// SAFETY: the handles are plain numbers to this process; the driver may be called with them from any
-// thread on which the context is current, and every call makes it current first.
+// SAFETY: the handles are plain numbers. The driver accepts them on any thread whose current context is
+// theirs, and every call makes it current first.
 unsafe impl Send for Inner {}
 // SAFETY: as above; the driver locks contexts and functions in concurrent calls.
 unsafe impl Sync for Inner {}
 
 impl Kernel {
-    /// The same kernel, whose chunks overlap where device and driver support it: a chunk of a split
-    /// launch begins as soon as the one before it leaves multiprocessors free, not only when it ends.
+    /// Lets the chunks of a split launch overlap if device and driver support it: a chunk starts as soon as
+    /// the one before it leaves multiprocessors free.
     ///
     /// On devices before compute capability 9.0, and with drivers before CUDA 12.3, chunks run one
     /// after another.
@@ -134,11 +133,10 @@ impl Kernel {
     /// The same kernel, which [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) plans as the
     /// guard's profile says.
     ///
-    /// `key` is what the profile stores the kernel's choices under. The shape that is looked up has
-    /// as its first size, called `items`, the items of the launch's batch, or of a rewritten kernel's
-    /// launch without one, the blocks of its grid; `sizes` are the others, in the order of the profile's
-    /// entries. Launch parameters of an entry are not applied: the kernel
-    /// is compiled already.
+    /// The profile stores the kernel's choices under `key`. The first size of the shape is called `items`: the
+    /// items of the batch, or the blocks of the grid if a rewritten kernel is launched without one. `sizes` are
+    /// the others, in the order of the profile's entries. Launch parameters of an entry are not applied, since
+    /// the kernel is compiled already.
     ///
     /// ```no_run
     /// # fn load() -> gridguard::cuda::Kernel { unreachable!() }
@@ -223,9 +221,9 @@ impl Kernel {
     }
 
     /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
-    /// function; the rest stays cache. Without this the driver takes what as many blocks need as registers
-    /// and threads allow. It takes the next larger size that the device has, and more where one block
-    /// needs it.
+    /// function; the rest stays cache. By default the driver reserves enough shared memory for the
+    /// occupancy that registers and threads allow. It rounds up to a size that the device has, and reserves
+    /// more if one block needs it.
     ///
     /// # Errors
     ///

@@ -1,5 +1,4 @@
-//! Loads kernel images into a context, finds the kernels in them, and takes on those of functions that
-//! other code loaded.
+//! Loads kernel images into a context, and finds their kernels. Wraps functions that other code loaded.
 
 use core::any::Any;
 use core::ffi::c_void;
@@ -43,8 +42,8 @@ struct LoadedModule {
     report: Option<Report>,
 }
 
-// SAFETY: the handle is a plain number to this process; the driver may be called with it from any
-// thread on which the context is current, and every call here makes it current first.
+// SAFETY: the handle is a plain number. The driver accepts it on any thread whose current context is the
+// module's, and every call here makes it current first.
 unsafe impl Send for LoadedModule {}
 // SAFETY: as above; the driver locks the module in concurrent calls.
 unsafe impl Sync for LoadedModule {}
@@ -143,10 +142,10 @@ impl Module {
     /// # Safety
     ///
     /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of it:
-    /// - it accesses only memory that its [`Parameter::Memory`] and [`Parameter::AlignedMemory`] arguments
-    ///   reach: whole slices, or from each item of the chunk on as many elements as an item is declared to
-    ///   span; of a workspace, as much as the batch declares for the items of a chunk;
-    /// - it writes only what was passed to be written, and values that are valid for its elements;
+    /// - it accesses only memory of its [`Parameter::Memory`] and [`Parameter::AlignedMemory`] arguments: whole
+    ///   slices, or the declared span of each item of the chunk; of a workspace, the bytes that the batch declares
+    ///   for the items of a chunk;
+    /// - it writes only to memory that was passed with a `write` call, and only valid values of its elements;
     /// - its threads do not access the same memory at the same time in ways that conflict.
     ///
     /// Few kernels can guarantee that by themselves: they receive neither the length of their memory nor

@@ -29,15 +29,14 @@ pub(crate) struct Occupancy {
     multiprocessors: u64,
     /// Dynamic shared memory that the function may use without opt-in.
     dynamic_shared_bytes: u64,
-    /// Set once the kernel is opted in to all that the device allows.
+    /// Set when the kernel was opted in to the device's limit.
     opt_in: OnceCell<()>,
     /// The occupancy of the last [`KEPT`] configurations that were queried, the newest last.
     known: RwLock<Vec<(Configuration, OccupancyLimits)>>,
 }
 
 impl Occupancy {
-    /// Of `function`, whose launches can use so many multiprocessors, and so much dynamic shared memory
-    /// without opt-in.
+    /// The occupancy of `function` on `multiprocessors`, with `dynamic_shared_bytes` available without opt-in.
     ///
     /// # Safety
     ///
@@ -154,9 +153,8 @@ impl Occupancy {
         let Some(cluster) = configuration.cluster else {
             return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: None });
         };
-        // Blocks of the largest possible cluster. The query gets a cluster only for a kernel with
-        // `.explicitcluster`, for which the driver returns 912 otherwise (H200). If it returns that
-        // even so, only the next query knows.
+        // Blocks of the largest possible cluster. Only a kernel with `.explicitcluster` passes its cluster: the
+        // driver returns 912 without it (H200).
         let kernel = limits.kernel();
         let explicit = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
         let call = ("cuOccupancyMaxPotentialClusterSize", self.driver.max_cluster_size);
@@ -238,7 +236,7 @@ struct Configuration {
 }
 
 impl Configuration {
-    /// Of a cooperative launch or one in clusters that breaks no rule but those of the grid.
+    /// The configuration of a cooperative or clustered launch; `None` if its block breaks a rule.
     fn of(request: &LaunchRequest, limits: &LaunchLimits, multiprocessors: u64) -> Option<Self> {
         let cluster = request.cluster_with(limits.kernel());
         if !request.cooperative && cluster.is_none() {

@@ -10,10 +10,9 @@ use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::CAPTURE_ERRORS;
 use crate::cuda::driver::symbols::{Driver, Handle};
 
-/// Calls `launches`, in which this thread's launches may be captured: elsewhere a
-/// [`Guard`](crate::Guard) refuses a stream that is being captured with
-/// [`LaunchError::Captured`](crate::cuda::LaunchError::Captured), because a graph holds neither kernels nor
-/// memory.
+/// Calls `launches`. Within it, launches of this thread may be captured. Elsewhere a
+/// [`Guard`](crate::Guard) refuses a stream that is being captured, with
+/// [`LaunchError::Captured`](crate::cuda::LaunchError::Captured): a graph keeps neither kernels nor memory alive.
 ///
 /// The guard queries the launch's own stream before the first launch and between the chunks of a split launch.
 /// It queries once more after the last launch if cudarc tracks the memory. Subscribers of `tracing` and
@@ -61,9 +60,8 @@ use crate::cuda::driver::symbols::{Driver, Handle};
 /// of, is launched or still runs:
 /// - the kernel and the memory of the launch's arguments are alive: keep the [`Kernel`](crate::cuda::Kernel), or
 ///   what holds it, and the slices;
-/// - no other work writes memory that the launch uses, or reads memory that it writes, unless it is ordered
-///   before or after the graph: cudarc's events do not include what a graph does, nor does freeing a slice
-///   wait for it.
+/// - other work on the memory is ordered before or after the graph, unless both only read. cudarc's events do
+///   not cover a graph, and freeing a slice does not wait for it.
 pub unsafe fn capture_launches<R>(launches: impl FnOnce() -> R) -> R {
     struct Restored(bool);
 

@@ -34,15 +34,15 @@ impl Guard {
     /// have run.
     ///
     /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory.
-    /// Within [`capture_launches`](crate::cuda::capture_launches), which says when the driver is asked, the
-    /// launches become nodes of the graph, and nothing here synchronises or allocates.
+    /// Within [`capture_launches`](crate::cuda::capture_launches) the launches become nodes of the graph, and
+    /// nothing here synchronises or allocates.
     ///
     /// # Errors
     ///
-    /// Before anything is launched, [`LaunchError`] if plan, arguments, stream and kernel do not
-    /// belong together, a cooperative grid or a cluster does not fit the device, or the stream is being
-    /// captured; [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture
-    /// the stream between two chunks.
+    /// - [`LaunchError`] before anything is launched, if plan, arguments, stream and kernel do not belong
+    ///   together, a cooperative grid or a cluster does not fit the device, or the stream is being captured.
+    /// - [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture the
+    ///   stream between two chunks.
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
         let call_site = Location::caller();
@@ -105,15 +105,16 @@ impl Guard {
     ) -> Launches {
         let (stream, _in_use) = self.bind(kernel, args, contract)?;
         let watch = self.watch(call_site);
-        // SAFETY: `bind` found the stream to be of the kernel's context, which it made current. The caller of the
-        // unsafe launch, or else `Module::kernel`'s caller, vouches for every launch with arguments of the
-        // declared kinds, which are checked before it: memory is cudarc's own types with their own elements,
-        // since `Memory` is sealed, of this context, long enough for the items, and borrowed by `args`. When
-        // these end, `Uses` orders later uses and the deallocation after the launches. It cannot order them
-        // after a graph: `bind` refused captures, unless the caller of `capture_launches` or of an unsafe launch
-        // vouches for them, and no code of the program runs between its query and the launches.
-        // `capture_launches` says what other threads may do. The kernel keeps its module loaded, and unloading
-        // waits for the launches.
+        // SAFETY:
+        // - `bind` found the stream to be of the kernel's context, and made that current.
+        // - The caller of `Module::kernel`, or of the unsafe launch, vouches for every launch with arguments of
+        //   the declared kinds. These are checked before the launch.
+        // - `Memory` is sealed, so memory has cudarc's types and elements. It is of this context, long enough for
+        //   the items, and borrowed by `args`.
+        // - `Uses` orders later uses and the deallocation after the launches. It cannot order them after a graph,
+        //   so `bind` refuses captures, unless the caller of `capture_launches` or of an unsafe launch vouches
+        //   for them. No code of the program runs between its query and the launches.
+        // - The kernel keeps its module loaded, and unloading waits for the launches.
         let submission = unsafe {
             match contract {
                 Contract::Declared => Submission::uncaptured(kernel, stream, args.values(), watch),

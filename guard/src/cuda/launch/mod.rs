@@ -65,7 +65,7 @@ impl<'a> Submission<'a> {
     ///
     /// - `stream` is a live stream of the kernel's context, or null for its default one, and that context is
     ///   current, for as long as this is used.
-    /// - The values meet the kernel's contract; if the stream is being captured, whenever the graph runs.
+    /// - The values keep the kernel's contract, also when a graph runs that captured them.
     ///   Pointers lead to as many values as the function has parameters.
     /// - A kernel with dependent launches or overlapping chunks keeps its contract of
     ///   [`Kernel::with_dependent_launches`] or [`Kernel::with_overlapping_chunks`].
@@ -166,9 +166,9 @@ impl<'a> Submission<'a> {
             // The first launch waits for earlier work on the stream, unless it is dependent.
             let overlap = launch.is_dependent() || is_later && self.kernel.overlaps_chunks();
             let (of_values, words) = values_of(planned);
-            // SAFETY: `submit_plan` prepared the plan, which is for this kernel; only a kernel whose chunks may
-            // overlap has them overlap. A form takes the kernel's arguments and the words, of which it reads
-            // as many as it has; they are right for all its blocks, of which it runs some.
+            // SAFETY: `submit_plan` prepared the plan, which is for this kernel. Chunks overlap only if the kernel
+            // declares it. A form takes the kernel's arguments and a pointer to its words. It runs some of the
+            // blocks of the whole launch, for which the arguments are valid.
             unsafe { self.send_and_record(&of_values, &words, (chunk, launch), overlap, launches) }
         });
         Ok(ran?)

@@ -31,8 +31,7 @@ impl Guard {
         batch: Option<&BatchAxis>,
         submit: impl FnOnce(Planned<'_>) -> Launches,
     ) -> Result<u64, LaunchError> {
-        // A single launch needs no plan around it. By reference: a copy of what was just written waits
-        // for the writes.
+        // By reference: copying a launch that was just written stalls on the stores.
         if batch.is_none()
             && let Some(launch) = &ValidLaunch::plain(request, kernel.limits())
         {

@@ -16,7 +16,7 @@ use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
 
-/// What [`Guard::launch_raw`] launches, and with which values.
+/// A plan or request with its arguments, for [`Guard::launch_raw`].
 #[derive(Clone, Copy, Debug)]
 pub enum RawLaunch<'a> {
     /// Every launch of a plan.
@@ -29,8 +29,8 @@ pub enum RawLaunch<'a> {
 
 impl Guard {
     /// The kernel of `function` (a `CUfunction`, or a `CUkernel` cast to one) in the guard's context, whose
-    /// parameters are not declared: for [`Self::launch_raw`]. Messages call it `name`, or else what the driver
-    /// calls it; drivers before CUDA 12.3 have no names.
+    /// parameters are not declared: for [`Self::launch_raw`]. Messages use `name`, or the driver's name for it.
+    /// Drivers before CUDA 12.3 have no names.
     ///
     /// The calling thread's current context is the same afterwards.
     ///
@@ -48,7 +48,7 @@ impl Guard {
     /// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
     /// let mut args = KernelArgs::new();
     /// args.items_at(0x7f00_0000_0000, 10_240).length();
-    /// // SAFETY: the stream is of the same context, and the arguments are what the kernel takes.
+    /// // SAFETY: the stream is of the same context, and the arguments match the parameters.
     /// unsafe { guard.launch_raw(&kernel, stream, RawLaunch::Request(&request, Some(&batch), &args))? };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -86,11 +86,11 @@ impl Guard {
     /// # Safety
     ///
     /// - `stream` is a live stream of the kernel's context.
-    /// - The values are what the function takes, and the memory behind them lives until the launches have run.
+    /// - The values match the parameters of the function, and the memory behind them lives until the launches have run.
     ///   Pointers lead to as many values as the function has parameters, of their sizes.
     /// - A stream that is being captured is not refused: function and memory live until the graph can run no
     ///   more.
-    /// - A function with dependent launches meets the contract of [`Kernel::with_dependent_launches`].
+    /// - A function with dependent launches keeps the contract of [`Kernel::with_dependent_launches`].
     ///
     /// # Errors
     ///

@@ -14,18 +14,16 @@ use crate::plan::launches::Plan;
 use crate::plan::rewritten::MOST_FOLDED_BLOCKS;
 
 impl Guard {
-    /// Rewrites PTX and loads it into the guard's context: a kernel of the module whose grid is too large
-    /// is launched in parts, along any axes, or flat on x, and each block sees the index and the grid size
-    /// that it would have had. That needs no declaration of a batch. A launch that is legal is that of the
-    /// kernel's own entry, as it was written.
+    /// Rewrites PTX and loads it into the guard's context. A kernel whose grid is too large is launched in
+    /// parts along any axes, or flat on x. Each block reads the block index and grid size of the whole launch,
+    /// so no batch has to be declared. Legal launches run the original kernel, unmodified.
     ///
-    /// A batch that is declared all the same is launched in chunks, as for other kernels, unless the text
-    /// contradicts it: where the kernel reads the grid size along the batch's axis, or never its block
-    /// index, the planner takes parts of the grid instead, in which both are those of the whole.
+    /// A declared batch is launched in chunks, as for other kernels. If the kernel reads the grid size along
+    /// the batch's axis, or never its block index, the planner launches parts of the grid instead.
     ///
-    /// Of NVRTC the text comes from
-    /// [`Compiler::compile_to_ptx`](crate::cuda::Compiler::compile_to_ptx). The driver compiles three
-    /// entries for each kernel.
+    /// With NVRTC, get the PTX from
+    /// [`Compiler::compile_to_ptx`](crate::cuda::Compiler::compile_to_ptx). A rewritten kernel costs three
+    /// compiled entries.
     ///
     /// ```no_run
     /// # use gridguard::{Dim3, Guard, LaunchRequest, Parameter};

@@ -25,8 +25,8 @@ use crate::plan::choice::Choice;
 impl Guard {
     /// Plans `request` and launches it with the workspace that `batch` declares.
     ///
-    /// A dependent request is launched as an ordinary one: the kernel might clear its workspace before it waits,
-    /// while the launch before still uses that memory, which the stream's pool reuses as soon as it is freed.
+    /// A dependent request is launched as an ordinary one. The stream's pool may return memory that the launch
+    /// before still uses, and the kernel might write to it before `griddepcontrol.wait`.
     #[cold]
     pub(crate) fn launch_with_workspace(
         &self,
