@@ -106,11 +106,17 @@ pub use host::{HostError, launch_chunk_on_host};
 pub use launch::request::LaunchRequest;
 pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;
-pub use launch::validate::{validate, validate_co_resident};
+pub use launch::validate::validate;
+// For the packages of this workspace.
+#[doc(hidden)]
+pub use launch::validate::validate_co_resident;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceFacts, DeviceLimits, FormLimits, KernelLimits, LARGE_PARAMETER_BYTES,
-    LOCAL_BYTES_PER_THREAD, LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES,
+    ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, LocalMemory, OccupancyLimits,
+};
+#[doc(hidden)]
+pub use limits::{
+    DeviceFacts, FormLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD, PARAMETER_BYTES,
     SHARED_BYTES_WITHOUT_OPT_IN,
 };
 #[cfg(feature = "metrics")]

@@ -1,4 +1,5 @@
-//! Kernel arguments from cudarc's slices and views.
+//! Arguments: cudarc's slices and values enter, the pointers that `cuLaunchKernel` takes and the order of memory uses
+//! leave.
 
 pub(crate) mod memory;
 pub(crate) mod packed;

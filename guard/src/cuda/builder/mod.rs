@@ -1,4 +1,4 @@
-//! cudarc's launch builder with a guard: `guard.builder(&stream, &function)` in place of `stream.launch_builder`.
+//! cudarc's launch builder with a guard: `guard.builder(&stream, &function)` replaces `stream.launch_builder(&function)`.
 
 mod arg;
 mod codes;

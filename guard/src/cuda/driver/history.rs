@@ -115,7 +115,7 @@ impl History {
         found.filter_map(|(_, history)| Some(history.upgrade()?.share())).collect()
     }
 
-    /// The number under which launches of `kernel` are recorded, for as long as the name is held.
+    /// The number that launches of `kernel` are recorded with, while the name is held.
     pub(crate) fn number_of(&self, kernel: &str) -> (u32, Arc<str>) {
         let mut names = self.names.write();
         let place = names.iter().position(|name| **name == *kernel).unwrap_or_else(|| {
@@ -209,7 +209,7 @@ impl History {
         self.recorder.prove(mark);
     }
 
-    /// `counts` with what is counted for the whole context.
+    /// Adds the counts of the whole context to `counts`.
     pub(crate) fn add_context_counts(&self, counts: Counts) -> Counts {
         Counts {
             checked: self.checked.load(Ordering::Relaxed),
@@ -245,7 +245,7 @@ impl GuardContext {
         Self { handle: handle.addr(), context, history, checked: *CHECKED_BY_ENVIRONMENT }
     }
 
-    /// `counts` with what is counted for the whole context.
+    /// Adds the counts of the whole context to `counts`.
     pub(crate) fn add_context_counts(&self, counts: Counts) -> Counts {
         self.history.add_context_counts(counts)
     }
@@ -293,7 +293,7 @@ static CHECKED_BY_ENVIRONMENT: LazyLock<bool> = LazyLock::new(|| {
 #[inline]
 pub(crate) fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live `timespec`. On failure it stays as it is, at zero.
+    // SAFETY: the pointer is to a live `timespec`. On failure it stays zero.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
     time.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.unsigned_abs())
 }

@@ -48,7 +48,7 @@ const GRAPHS_NEED: [&str; 6] = [
     "cuGraphExecDestroy",
 ];
 
-/// Names under which the loader finds the driver.
+/// File names of the driver.
 const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
@@ -253,8 +253,8 @@ pub(crate) fn failed_earlier(
     from_cudarc(Some(context), "an earlier call", error)
 }
 
-/// The error that cudarc returned from `call`, in `context` where there is one: cudarc returns what
-/// it recorded before it makes the context current.
+/// The error that cudarc returned from `call`. The `context` is given if cudarc may have returned a recorded
+/// error before it made the context current.
 pub(crate) fn from_cudarc(
     context: Option<&CudaContext>,
     call: &'static str,
@@ -305,7 +305,7 @@ impl Drop for Pushed {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = core::ptr::null_mut();
-            // SAFETY: the pointer is to a live handle, and this is the thread on which `new` pushed,
+            // SAFETY: the pointer is to a live handle, and this thread called `new`,
             // since `Pushed` is not `Send`. An error means that other code popped the context
             // already, which leaves nothing to restore.
             let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };

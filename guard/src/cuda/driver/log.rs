@@ -64,7 +64,7 @@ impl LogPosition {
     }
 }
 
-/// Discards what the driver logged on this thread about a call that was expected to fail.
+/// Discards the log entries of this thread about a call that was expected to fail.
 pub(crate) fn discard(driver: &Driver) {
     drop(since(driver, "", None));
 }

@@ -99,7 +99,7 @@ impl Compiler {
         Ok(Self { nvrtc, library })
     }
 
-    /// The name under which the loader found the library.
+    /// The file name of the library.
     #[must_use]
     pub const fn library(&self) -> &str {
         self.library

@@ -256,9 +256,9 @@ pub(crate) const ATTRIBUTE_PRIORITY: c_uint = 8;
 pub(crate) fn open(names: &[&str]) -> Result<(Library, String), Vec<(String, String)>> {
     let mut tried = Vec::new();
     for &name in names {
-        // SAFETY: `Library::new` runs the library's initialisers. All names are those of NVIDIA's
-        // libcuda, libnvrtc and libcublasLt, whose initialisers may run on any thread at any time; that such a
-        // file is NVIDIA's is up to whoever sets the library path and `CUDA_HOME`.
+        // SAFETY: `Library::new` runs the library's initialisers. NVIDIA's libcuda, libnvrtc and libcublasLt may
+        // be initialised on any thread at any time. Whoever sets the library path and `CUDA_HOME` vouches that
+        // the file is NVIDIA's.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok((library, name.to_owned())),
             Err(error) => tried.push((name.to_owned(), loader_message(&error))),
@@ -296,7 +296,7 @@ pub(crate) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `dladdr` accepts any address and writes at most one `Dl_info` through the pointer.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
-    // SAFETY: `Dl_info` holds only pointers, for which all zeros is a valid value.
+    // SAFETY: `Dl_info` holds only pointers, which may be null.
     let path = unsafe { info.assume_init() }.dli_fname;
     if found == 0 || path.is_null() {
         return None;

@@ -87,7 +87,7 @@ pub(crate) fn with_kernel<R>(
     let seen = SEEN.try_with(|seen| {
         let seen = seen.try_borrow().ok()?;
         let is_current = seen.forgotten == FORGOTTEN.load(Ordering::Acquire);
-        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| f(kernel))
+        seen.kernels.get(&handles).filter(|_| is_current).map(&mut f)
     });
     match seen {
         Ok(Some(result)) => Ok(result),

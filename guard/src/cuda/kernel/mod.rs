@@ -1,4 +1,4 @@
-//! A kernel on a device with its limits and occupancy, ready to be launched.
+//! Kernels: images and functions enter, a [`Kernel`] with its limits and occupancy leaves.
 
 pub(crate) mod functions;
 pub(crate) mod module;

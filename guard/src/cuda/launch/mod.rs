@@ -259,8 +259,8 @@ impl<'a> Submission<'a> {
     #[inline]
     fn prepare(&self, launch: &ValidLaunch, items: Option<u64>) -> Result<(), LaunchError> {
         let Self { kernel, stream, values, .. } = *self;
-        // SAFETY: stream and context by the contract of `new`.
         match values {
+            // SAFETY: stream and context by the contract of `new`.
             Values::Args(args) => unsafe { prepare(kernel, stream, launch, items, args) },
             // SAFETY: as above.
             Values::Pointers(_) => unsafe { prepare_launch(kernel, stream, launch) },
