@@ -42,7 +42,7 @@ fn launch_by(
     config: LaunchConfig,
 ) -> Result<(), LaunchError> {
     let (first, items) = (0_u64, u64::from(config.grid_dim.1));
-    let mut launch = guard.builder(&stream, function);
+    let mut launch = guard.builder(stream, function);
     launch.arg(out).arg(&first).arg(&items);
     // SAFETY: the function takes these three, and the fake driver checks the memory.
     unsafe { launch.launch(config) }
@@ -196,7 +196,7 @@ fn forgotten_functions_are_queried_again() {
         let stream = context.default_stream();
         let mut out = poisoned(&stream, 8);
         let limits = |stream: &CudaStream| {
-            let launch = guard.builder(&stream, &function);
+            let launch = guard.builder(stream, &function);
             launch.kernel().expect("known").limits().clone()
         };
         let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE);

@@ -20,13 +20,15 @@ proptest! {
     }
 }
 
+type Fitted = Result<(Plan, u64), WorkspaceError<Refused>>;
+
 /// The plan and its workspace if `free` bytes are free, and the bytes of each allocation.
 fn fit(
     request: &LaunchRequest,
     batch: BatchAxis,
     limits: &LaunchLimits,
     free: u64,
-) -> (Result<(Plan, u64), WorkspaceError<Refused>>, Vec<u64>) {
+) -> (Fitted, Vec<u64>) {
     let plan = Plan::new(request, Some(&batch), limits, Choice::AUTOMATIC).expect("legal");
     let mut memory = Simulated { free: vec![free], ..Simulated::default() };
     (memory.fit(plan, request, &batch, limits), memory.asked)
