@@ -5,7 +5,8 @@
 
 use core::ops::ControlFlow;
 
-use gridguard::pipeline::{Budget, HostMemory, HostPipeline, Progress};
+use gridguard::pipeline::{Budget, HostMemory, Pipeline, Progress};
+use gridguard::{DeviceLimits, Guard};
 use rayon::prelude::*;
 
 const ROWS: usize = 100_000;
@@ -14,7 +15,7 @@ const COLUMNS: u16 = 64;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Each row: centre it, widen it four times, and sum the positive parts.
     let (columns, width) = (u64::from(COLUMNS), usize::from(COLUMNS));
-    let mut builder = HostPipeline::builder(u64::try_from(ROWS)?);
+    let mut builder = Pipeline::builder(u64::try_from(ROWS)?);
     let x = builder.input::<f32>("x", columns);
     let weights = builder.shared_input::<f32>("weights", 4);
     let centred = builder.scratch::<f32>("centred", columns);
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         Ok(())
     });
-    centre.reads(x).writes(centred);
+    centre.read(x).write(centred);
     let widen = builder.stage("widen", move |_, views| {
         let (centred, weights) = (views.read(centred)?, views.read(weights)?);
         views.write(wide)?.par_chunks_mut(4).zip(centred).for_each(|(wide, x)| {
@@ -36,14 +37,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         Ok(())
     });
-    widen.reads(centred).reads(weights).writes(wide);
+    widen.read(centred).read(weights).write(wide);
     let sum = builder.stage("sum", move |_, views| {
         let rows = views.read(wide)?.par_chunks(4 * width);
         let sum = |row: &[f32]| row.iter().map(|x| x.max(0.0)).sum();
         views.write(y)?.par_iter_mut().zip(rows).for_each(|(y, row)| *y = sum(row));
         Ok(())
     });
-    sum.reads(wide).writes(y);
+    sum.read(wide).write(y);
     let mut pipeline = builder.build()?;
 
     // The same pipeline within any budget: the plan says what it takes before anything runs.
@@ -56,13 +57,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let from: Vec<f32> = (0_u16..128).cycle().take(ROWS * width).map(f32::from).collect();
     let mut to = vec![f32::NAN; ROWS];
+    let guard = Guard::host(DeviceLimits::any_device());
     let memory =
         HostMemory::new().read(x, &from).read(weights, &[1.0, -1.0, 0.5, 2.0]).write(y, &mut to);
     let mut report = |progress: &Progress| {
         println!("{} of {} rows, {:?}", progress.items_done, progress.items, progress.elapsed);
         ControlFlow::Continue(())
     };
-    let run = pipeline.run_monitored(&plan, memory, &mut report)?;
+    let run = guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut report))?;
     println!("{} chunks, {} bytes of scratch", run.chunks, run.scratch_bytes);
     println!("row {}: {}", ROWS - 1, to[ROWS - 1]);
     Ok(())

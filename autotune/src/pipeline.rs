@@ -15,7 +15,7 @@ pub trait PipelineProblem {
     /// The [outline](Pipeline::outline) of the pipeline with each set of launch parameters worth
     /// measuring, the default first. No two have the same
     /// [parameters](gridguard::pipeline::PipelineBuilder::parameter).
-    fn pipelines(&self) -> Vec<Pipeline<()>>;
+    fn pipelines(&self) -> Vec<Pipeline<'static>>;
 
     /// Runs all chunks of `plan`, a plan of the pipeline at `index`. On a device it returns before
     /// they have run, on the host afterwards. Everything in here is timed.
@@ -46,9 +46,7 @@ pub trait PipelineProblem {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use gridguard::pipeline::{
-///     Budget, Buffer, HostMemory, HostPipeline, Pipeline, PipelinePlan, PipelineRun, RunError,
-/// };
+/// use gridguard::pipeline::{///, ///     Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
 /// use gridguard::profile::{Document, L2, Match, Objective, Policy, Profile, Provenance};
 /// use gridguard::{DeviceLimits, Guard};
 /// use gridguard_autotune::{
@@ -60,7 +58,8 @@ pub trait PipelineProblem {
 ///
 /// /// y = x + 1, by way of scratch.
 /// struct Increments {
-///     pipeline: HostPipeline<'static>,
+///     guard: Guard,
+///     pipeline: Pipeline<'static>,
 ///     x: Buffer<u32>,
 ///     y: Buffer<u32>,
 ///     from: Vec<u32>,
@@ -68,7 +67,7 @@ pub trait PipelineProblem {
 /// }
 ///
 /// fn increments() -> Increments {
-///     let mut builder = HostPipeline::builder(ITEMS);
+///     let mut builder = Pipeline::builder(ITEMS);
 ///     let (x, t) = (builder.input("x", 1), builder.scratch("t", 1));
 ///     let y = builder.output("y", 1);
 ///     let add = builder.stage("add", move |_, views| {
@@ -76,24 +75,25 @@ pub trait PipelineProblem {
 ///         pairs.for_each(|(t, x): (&mut u32, &u32)| *t = x + 1);
 ///         Ok(())
 ///     });
-///     add.reads(x).writes(t);
+///     add.read(x).write(t);
 ///     let copy = builder.stage("copy", move |_, views| {
 ///         views.write(y)?.copy_from_slice(views.read(t)?);
 ///         Ok(())
 ///     });
-///     copy.reads(t).writes(y);
+///     copy.read(t).write(y);
 ///     let pipeline = builder.build().expect("two stages");
-///     Increments { pipeline, x, y, from: (0..ITEMS as u32).collect(), to: vec![0; ITEMS as usize] }
+///     let (from, to) = ((0..ITEMS as u32).collect(), vec![0; ITEMS as usize]);
+///     Increments { guard: Guard::host(DeviceLimits::any_device()), pipeline, x, y, from, to }
 /// }
 ///
 /// impl PipelineProblem for Increments {
-///     fn pipelines(&self) -> Vec<Pipeline<()>> {
+///     fn pipelines(&self) -> Vec<Pipeline<'static>> {
 ///         vec![self.pipeline.outline()]
 ///     }
 ///
 ///     fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
 ///         let memory = HostMemory::new().read(self.x, &self.from).write(self.y, &mut self.to);
-///         self.pipeline.run(plan, memory)
+///         self.guard.run_pipeline(&mut self.pipeline, plan, memory)
 ///     }
 ///
 ///     fn poison(&mut self) -> Result<(), MeasureFailure> {
@@ -142,7 +142,8 @@ pub trait PipelineProblem {
 /// document.insert(outcome.entry(key.clone(), pipeline.shape(), Provenance::default()))?;
 /// let (profile, _) = Profile::from_document(document, &identity, &environment);
 /// let guard = guard.with_profile(Arc::new(profile));
-/// let tuned = pipeline.tuned(&guard, &key).plan(&pipeline, &Budget::bytes(16 << 10).in_flight(2))?;
+/// let budget = Budget::bytes(16 << 10).in_flight(2);
+/// let tuned = pipeline.plan_tuned(&guard, pipeline.tuned(&guard, &key), &budget)?;
 /// assert_eq!((tuned.matched, tuned.refused), (Match::Exact, None));
 /// assert_eq!(tuned.plan.chunk_items(), outcome.winner.largest_chunk);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -150,7 +151,7 @@ pub trait PipelineProblem {
 #[derive(Debug)]
 pub struct PipelineWorkload<P> {
     problem: P,
-    pipelines: Vec<Pipeline<()>>,
+    pipelines: Vec<Pipeline<'static>>,
     budget: Budget,
     /// The pipeline and the plan of each candidate, and its first chunks in flight.
     prepared: HashMap<Candidate, (usize, PipelinePlan, PipelinePlan)>,
@@ -172,7 +173,7 @@ impl<P: PipelineProblem> PipelineWorkload<P> {
 
     /// The index of the candidate's pipeline, and its plan.
     fn plan(&self, candidate: &Candidate) -> Result<(usize, PipelinePlan), MeasureFailure> {
-        let is_own = |(_, pipeline): &(usize, &Pipeline<()>)| {
+        let is_own = |(_, pipeline): &(usize, &Pipeline<'static>)| {
             candidate.parameters.iter().skip(1).eq(pipeline.parameters())
         };
         let other = || {

@@ -1,11 +1,13 @@
 //! Products of matrices as workloads: which of cuBLASLt's algorithms is the fastest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use gridguard::cuda::{
-    Memory, PRODUCT_ALGORITHM, Product, ProductElement, ProductMemory, ProductNumber, ProductShape,
+    DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductElement, ProductShape,
 };
+use gridguard::pipeline::{Budget, Buffer, Pipeline, PipelinePlan};
 use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
 
@@ -14,13 +16,13 @@ use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
-/// A [product](Guard::product) over memory of its own, whose candidates are the library's algorithms.
+/// A [product](Guard::product) over its own memory, whose candidates are the library's algorithms.
 ///
 /// ```no_run
 /// use std::sync::Arc;
 ///
 /// use gridguard::Guard;
-/// use gridguard::cuda::{ProductElement, ProductShape};
+/// use gridguard::cuda::ProductShape;
 /// use gridguard::profile::{Document, Policy, Provenance, publish};
 /// use gridguard_autotune::{
 ///     Budget, DeviceClock, InProcess, MeasureFailure, ProductWorkload, tune,
@@ -28,7 +30,8 @@ use crate::space::Space;
 ///
 /// let guard = Arc::new(Guard::cuda(0)?);
 /// let stream = guard.context().ok_or("no device")?.new_stream()?;
-/// let shape = ProductShape::new(245_760, 320, 2560, ProductElement::F32)?.with_bias();
+/// let shape =
+///     ProductShape { rows: 245_760, inner: 320, columns: 2560, bias: true, residual: false };
 /// let values: Vec<f32> = (0..10_007_u16).map(|n| f32::from(n).sin()).collect();
 /// let workload = ProductWorkload::new(&guard, Arc::clone(&stream), shape, 4 << 20, &values)?;
 /// let (mut space, key) = (workload.space(), workload.key(Policy::default()));
@@ -45,9 +48,15 @@ use crate::space::Space;
 /// ```
 #[derive(Debug)]
 pub struct ProductWorkload<T> {
+    guard: Arc<Guard>,
     product: Product,
+    workspace_bytes: u64,
     stream: Arc<CudaStream>,
     tensors: Tensors<T>,
+    /// The workspace.
+    scratch: PipelineScratch,
+    /// A pipeline of one product for each algorithm.
+    pipelines: HashMap<u64, OneProduct<T>>,
     /// The compared rows of the default's output.
     expected: Option<Vec<T>>,
 }
@@ -59,10 +68,21 @@ struct Tensors<T> {
     bias: Option<CudaSlice<T>>,
     residual: Option<CudaSlice<T>>,
     out: CudaSlice<T>,
-    workspace: CudaSlice<u8>,
 }
 
-impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkload<T> {
+/// A pipeline of one item with all rows, and its buffers.
+#[derive(Debug)]
+struct OneProduct<T> {
+    pipeline: Pipeline<'static>,
+    plan: PipelinePlan,
+    x: Buffer<T>,
+    weight: Buffer<T>,
+    bias: Option<Buffer<T>>,
+    residual: Option<Buffer<T>>,
+    out: Buffer<T>,
+}
+
+impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkload<T> {
     /// The workload of a product by algorithms that take up to `workspace_bytes`, of matrices that hold
     /// `values` over and over. Random values are representative: over zeros, clocks are higher.
     ///
@@ -71,7 +91,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
     /// [`MeasureFailure`] if the library cannot be used, the matrices do not fit into memory, or `values` is
     /// empty.
     pub fn new(
-        guard: &Guard,
+        guard: &Arc<Guard>,
         stream: Arc<CudaStream>,
         shape: ProductShape,
         workspace_bytes: u64,
@@ -80,8 +100,8 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
         if values.is_empty() {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
-        let product = guard.product(shape, workspace_bytes)?;
-        let (rows, inner, columns) = (shape.rows(), shape.inner(), shape.columns());
+        let product = guard.product::<T>(shape, workspace_bytes)?;
+        let ProductShape { rows, inner, columns, bias, residual } = shape;
         // Each begins at another value, so that no two matrices are the same.
         let filled = |elements: u64, first: usize| {
             let elements = size(elements)?;
@@ -92,32 +112,36 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
         let tensors = Tensors {
             x: filled(rows.saturating_mul(inner), 0)?,
             weight: filled(columns.saturating_mul(inner), 1)?,
-            bias: shape.has_bias().then(|| filled(columns, 2)).transpose()?,
-            residual: shape
-                .has_residual()
-                .then(|| filled(rows.saturating_mul(columns), 3))
-                .transpose()?,
+            bias: bias.then(|| filled(columns, 2)).transpose()?,
+            residual: residual.then(|| filled(rows.saturating_mul(columns), 3)).transpose()?,
             out: stream
                 .alloc_zeros(size(rows.saturating_mul(columns))?)
                 .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
-            workspace: stream
-                .alloc_zeros(size(workspace_bytes.max(1))?)
-                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
         };
-        Ok(Self { product, stream, tensors, expected: None })
+        Ok(Self {
+            guard: Arc::clone(guard),
+            product,
+            workspace_bytes,
+            stream,
+            tensors,
+            scratch: PipelineScratch::new(),
+            pipelines: HashMap::new(),
+            expected: None,
+        })
     }
 
-    /// The space of its candidates: the library's algorithms, the one that it expects to be fastest first.
+    /// The space of its candidates: the library's algorithms, its first choice first.
     #[must_use]
     pub fn space(&self) -> Space {
-        let candidates = (0..).zip(self.product.algorithms()).map(|(index, algorithm)| Candidate {
-            parameters: vec![(PRODUCT_ALGORITHM.to_owned(), index)],
+        let algorithms = (0..).zip(self.product.workspace_bytes());
+        let candidates = algorithms.map(|(index, scratch_bytes)| Candidate {
+            parameters: vec![(Product::ALGORITHM.to_owned(), index)],
             choice: StoredChoice::Whole,
             strategy: Strategy::Whole,
             launches: 1,
-            largest_chunk: self.product.shape().rows(),
+            largest_chunk: self.product.shape().rows,
             block_threads: 0,
-            scratch_bytes: algorithm.workspace_bytes,
+            scratch_bytes,
         });
         Space::listed(candidates.collect())
     }
@@ -135,17 +159,51 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
     }
 
     fn run(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
-        let Tensors { x, weight, bias, residual, out, workspace } = &mut self.tensors;
-        self.product.choose(algorithm)?;
-        let operands = ProductMemory {
+        self.build(algorithm)?;
+        let Self { guard, stream, tensors, scratch, pipelines, .. } = self;
+        let Some(one) = pipelines.get_mut(&algorithm) else { return Ok(()) };
+        let Tensors { x, weight, bias, residual, out } = tensors;
+        let memory = DeviceMemory::new(stream).scratch(scratch);
+        let memory = memory.read(one.x, x).read(one.weight, weight).write(one.out, out);
+        let added = [(one.bias, bias), (one.residual, residual)].into_iter();
+        let added = added.filter_map(|(buffer, tensor)| Some((buffer?, tensor.as_ref()?)));
+        let memory = added.fold(memory, |memory, (buffer, tensor)| memory.read(buffer, tensor));
+        guard.run_pipeline(&mut one.pipeline, &one.plan, memory)?;
+        Ok(())
+    }
+
+    /// Builds the pipeline of this algorithm, unless it was built before.
+    fn build(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+        if self.pipelines.contains_key(&algorithm) {
+            return Ok(());
+        }
+        let shape = *self.product.shape();
+        let ProductShape { rows, inner, columns, bias, residual } = shape;
+        let mut builder = Pipeline::builder(1);
+        let x = builder.input("x", rows.saturating_mul(inner));
+        let weight = builder.shared_input("weight", columns.saturating_mul(inner));
+        let bias = bias.then(|| builder.shared_input("bias", columns));
+        let elements = rows.saturating_mul(columns);
+        let residual = residual.then(|| builder.input("residual", elements));
+        let out = builder.output("out", elements);
+        let workspace = builder.fixed_scratch("workspace", self.workspace_bytes.max(1));
+        let buffers = ProductBuffers {
             x,
             weight,
-            bias: bias.as_ref().map(memory),
-            residual: residual.as_ref().map(memory),
+            bias,
+            residual,
             out,
             workspace,
+            algorithm: Some(algorithm),
         };
-        Ok(self.product.launch(&self.stream, operands)?)
+        builder.product("product", &self.guard, shape, buffers)?;
+        let pipeline = builder
+            .build()
+            .map_err(|error| MeasureFailure::new(FailureKind::Launch, error.to_string()))?;
+        let plan = pipeline.plan(&Budget::UNLIMITED)?;
+        let one = OneProduct { pipeline, plan, x, weight, bias, residual, out };
+        self.pipelines.insert(algorithm, one);
+        Ok(())
     }
 
     /// The first, middle and last rows of the output of this algorithm.
@@ -153,7 +211,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
         let Self { stream, tensors: Tensors { out, .. }, .. } = self;
         stream.memset_zeros(out).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
         self.run(algorithm)?;
-        let (rows, columns) = (self.product.shape().rows(), self.product.shape().columns());
+        let ProductShape { rows, columns, .. } = *self.product.shape();
         let part = size(rows.min(COMPARED_ROWS).saturating_mul(columns))?;
         let all = self.tensors.out.len();
         let mut compared = Vec::new();
@@ -166,15 +224,14 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
     }
 }
 
-impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
+impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
     /// None: the library launches its own kernels.
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(Vec::new())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        self.product.choose(algorithm_of(candidate)?)?;
-        Ok(())
+        self.build(algorithm_of(candidate)?)
     }
 
     fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
@@ -189,7 +246,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for P
         let out = self.output(algorithm_of(candidate)?)?;
         let error = relative_error(&out, &expected);
         self.expected = Some(expected);
-        let tolerance = tolerance(self.product.shape().element());
+        let tolerance = tolerance::<T>();
         if error <= tolerance {
             return Ok(());
         }
@@ -203,7 +260,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for P
 
 fn algorithm_of(candidate: &Candidate) -> Result<u64, MeasureFailure> {
     match candidate.parameters.as_slice() {
-        [(name, algorithm)] if name == PRODUCT_ALGORITHM => Ok(*algorithm),
+        [(name, algorithm)] if name == Product::ALGORITHM => Ok(*algorithm),
         _ => {
             let message = format!("no algorithm of a product: {candidate}");
             Err(MeasureFailure::new(FailureKind::Illegal, message))
@@ -224,18 +281,14 @@ fn relative_error<T: Copy + Into<f64>>(out: &[T], expected: &[T]) -> f64 {
 
 /// Two algorithms add in other orders, in f32, and each rounds the result by half a unit in the last place.
 /// Where a residual is added, some round before, too.
-fn tolerance(element: ProductElement) -> f64 {
-    let unit = match element {
-        ProductElement::F16 => -10,
-        ProductElement::Bf16 => -7,
+fn tolerance<T: ProductElement>() -> f64 {
+    let unit = match T::NAME {
+        "f16" => -10,
+        "bf16" => -7,
         // The sums themselves differ.
-        ProductElement::F32 => -17,
+        _ => -17,
     };
     2.0_f64.powi(unit)
-}
-
-fn memory<T: DeviceRepr>(slice: &CudaSlice<T>) -> &dyn Memory<T> {
-    slice
 }
 
 fn size(elements: u64) -> Result<usize, MeasureFailure> {

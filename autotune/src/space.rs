@@ -59,7 +59,7 @@ impl Space {
     /// [parameters](gridguard::pipeline::PipelineBuilder::parameter), so no two may have the same. See
     /// [`PipelineWorkload`](crate::PipelineWorkload), which measures them.
     #[must_use]
-    pub fn pipelines(pipelines: Vec<Pipeline<()>>, budget: &pipeline::Budget) -> Self {
+    pub fn pipelines(pipelines: Vec<Pipeline<'static>>, budget: &pipeline::Budget) -> Self {
         let variants = Variant::all(pipelines, budget);
         let mut space = Self { variants, ..Self::new(Vec::new()) };
         space.generate();

@@ -1,6 +1,6 @@
 //! The ways to run a pipeline: each a plan, with the scratch that it takes.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use gridguard::Strategy;
 use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan};
@@ -13,21 +13,21 @@ use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked};
 pub(crate) struct Variant {
     /// The chunks in flight, and the pipeline's own.
     pub(crate) parameters: Named,
-    pipeline: Arc<Pipeline<()>>,
+    pipeline: Rc<Pipeline<'static>>,
     budget: Budget,
 }
 
 impl Variant {
     /// Each pipeline with each number of chunks in flight worth measuring, the most first.
-    pub(crate) fn all(pipelines: Vec<Pipeline<()>>, budget: &Budget) -> Vec<Self> {
+    pub(crate) fn all(pipelines: Vec<Pipeline<'static>>, budget: &Budget) -> Vec<Self> {
         let most = budget.max_in_flight();
         let fewer = core::iter::successors(Some(1_u64), |chunks| chunks.checked_mul(2));
         let counts = || [most].into_iter().chain(fewer.clone().take_while(|chunks| *chunks < most));
-        let with = |pipeline: Pipeline<()>| {
-            let pipeline = Arc::new(pipeline);
+        let with = |pipeline: Pipeline<'static>| {
+            let pipeline = Rc::new(pipeline);
             counts().map(move |chunks| Self {
                 parameters: parameters(&pipeline, chunks),
-                pipeline: Arc::clone(&pipeline),
+                pipeline: Rc::clone(&pipeline),
                 budget: budget.in_flight(chunks),
             })
         };
@@ -75,7 +75,7 @@ impl Variant {
 }
 
 /// The candidate that `plan` is.
-pub(crate) fn candidate_of(pipeline: &Pipeline<()>, plan: &PipelinePlan) -> Candidate {
+pub(crate) fn candidate_of(pipeline: &Pipeline<'static>, plan: &PipelinePlan) -> Candidate {
     let largest_chunk = plan.chunk_items();
     let (choice, strategy) = match plan.len() {
         0 | 1 => (StoredChoice::Whole, Strategy::Whole),
@@ -92,7 +92,7 @@ pub(crate) fn candidate_of(pipeline: &Pipeline<()>, plan: &PipelinePlan) -> Cand
     }
 }
 
-fn parameters(pipeline: &Pipeline<()>, in_flight: u64) -> Named {
+fn parameters(pipeline: &Pipeline<'static>, in_flight: u64) -> Named {
     let in_flight = (IN_FLIGHT.to_owned(), in_flight);
     [in_flight].into_iter().chain(pipeline.parameters().iter().cloned()).collect()
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gridguard::pipeline::{
-    Budget, Buffer, EntryRefusal, HostMemory, HostPipeline, IN_FLIGHT, Pipeline, PipelinePlan,
-    PipelineRun, RunError, StageError,
+    Budget, Buffer, EntryRefusal, HostMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun,
+    RunError, StageError,
 };
 use gridguard::profile::{
     Document, Key, L2, Layers, Match, Objective, Policy, Provenance, Submission, publish,
@@ -39,17 +39,13 @@ enum Fault {
 /// y = 3x + 1, by way of 64 bytes of scratch an item.
 struct Affine {
     /// For each block: the pipeline, its input and its output.
-    built: Vec<(HostPipeline<'static>, Buffer<u32>, Buffer<u32>)>,
+    built: Vec<(Pipeline<'static>, Buffer<u32>, Buffer<u32>)>,
     from: Vec<u32>,
     to: Vec<u32>,
 }
 
-fn build(
-    items: u64,
-    block: u64,
-    fault: Fault,
-) -> (HostPipeline<'static>, Buffer<u32>, Buffer<u32>) {
-    let mut builder = HostPipeline::builder(items);
+fn build(items: u64, block: u64, fault: Fault) -> (Pipeline<'static>, Buffer<u32>, Buffer<u32>) {
+    let mut builder = Pipeline::builder(items);
     let (x, t) = (builder.input::<u32>("x", 1), builder.scratch::<u32>("t", 16));
     let y = builder.output::<u32>("y", 1);
     builder.parameter(BLOCK, block);
@@ -65,14 +61,14 @@ fn build(
         });
         Ok(())
     });
-    scale.reads(x).writes(t);
+    scale.read(x).write(t);
     let shift = builder.stage("shift", move |chunk, views| {
         let one = if fault == Fault::Wrong(chunk.items) { 2 } else { 1 };
         let rows = views.read(t)?.chunks(16);
         views.write(y)?.iter_mut().zip(rows).for_each(|(y, t)| *y = t[15] + one);
         Ok(())
     });
-    shift.reads(t).writes(y);
+    shift.read(t).write(y);
     (builder.build().expect("two stages"), x, y)
 }
 
@@ -83,14 +79,14 @@ fn affine(items: u64, fault: Fault) -> Affine {
 }
 
 impl PipelineProblem for Affine {
-    fn pipelines(&self) -> Vec<Pipeline<()>> {
+    fn pipelines(&self) -> Vec<Pipeline<'static>> {
         self.built.iter().map(|(pipeline, ..)| pipeline.outline()).collect()
     }
 
     fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
         let (pipeline, x, y) = &mut self.built[index];
         let memory = HostMemory::new().read(*x, &self.from).write(*y, &mut self.to);
-        pipeline.run(plan, memory)
+        Guard::host(DeviceLimits::any_device()).run_pipeline(pipeline, plan, memory)
     }
 
     fn poison(&mut self) -> Result<(), MeasureFailure> {
@@ -167,17 +163,17 @@ fn a_pipeline_is_tuned_and_the_entry_is_used() {
     let guard = guard(folder.path());
     let (untuned, ..) = build(ITEMS, BLOCKS[0], Fault::Nothing);
     let entry = untuned.tuned(&guard, &key());
-    assert_eq!(entry.choice.matched, Match::Exact);
+    assert_eq!(entry.matched, Match::Exact);
     let block = entry.parameter(BLOCK).expect("it is in the entry");
     let other = BLOCKS.into_iter().find(|other| *other != block).expect("two");
     let (refusing, ..) = build(ITEMS, other, Fault::Nothing);
-    let refused = entry.plan(&refusing, &BUDGET).expect("the default").refused;
+    let refused = refusing.plan_tuned(&guard, entry, &BUDGET).expect("the default").refused;
     let (name, pipeline) = (BLOCK.to_owned(), Some(other));
     assert_eq!(refused, Some(EntryRefusal::Parameter { name, entry: Some(block), pipeline }));
     assert_eq!(guard.profile().expect("one").counts().refused, 1);
 
     let (pipeline, x, y) = build(ITEMS, block, Fault::Nothing);
-    let planned = entry.plan(&pipeline, &BUDGET).expect("legal");
+    let planned = pipeline.plan_tuned(&guard, entry, &BUDGET).expect("legal");
     assert_eq!((planned.matched, planned.refused), (Match::Exact, None));
     let Candidate { largest_chunk, launches, scratch_bytes, .. } = outcome.winner;
     let plan = planned.plan;
@@ -197,9 +193,9 @@ fn the_entry_serves_other_numbers_of_items_and_the_curve_is_drawn() {
     let guard = guard(folder.path());
     let (near, ..) = build(1500, BLOCKS[0], Fault::Nothing);
     let entry = near.tuned(&guard, &key());
-    assert_eq!(entry.choice.matched, Match::Bucket);
+    assert_eq!(entry.matched, Match::Bucket);
     let (near, ..) = build(1500, entry.parameter(BLOCK).expect("there"), Fault::Nothing);
-    let plan = entry.plan(&near, &BUDGET).expect("legal").plan;
+    let plan = near.plan_tuned(&guard, entry, &BUDGET).expect("legal").plan;
     assert!(plan.bytes() <= BYTES && plan.chunk_items() <= tuned().winner.largest_chunk);
 
     let (title, subtitle) = ("affine 2,000 x 16 u32".into(), "host, hot-eager, throughput".into());
@@ -251,7 +247,7 @@ struct Counting {
 }
 
 impl PipelineProblem for Counting {
-    fn pipelines(&self) -> Vec<Pipeline<()>> {
+    fn pipelines(&self) -> Vec<Pipeline<'static>> {
         self.affine.pipelines()
     }
 

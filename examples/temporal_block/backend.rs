@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DeviceRepr};
-use gridguard::Guard;
 use gridguard::cuda::{Compiler, CublasLt, PipelineScratch};
 use gridguard::pipeline::{Budget, HostMemory, PipelinePlan, PipelineRun, Progress, TunedPlan};
 use gridguard::profile::Layers;
+use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock, host_pipeline};
 use gridguard_kernels::{Element, ElementType, Kernels};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -162,9 +162,10 @@ fn on_host<T: Tensor>(job: &Job<'_, T>, out: &mut [T]) -> Result<Done, Box<dyn E
         bar.set_position(progress.items_done);
         ControlFlow::Continue(())
     };
+    let guard = Guard::host(DeviceLimits::any_device());
     let memory = HostMemory::new().read(x, job.x).write(y, out);
     let start = Instant::now();
-    let run = pipeline.run_monitored(&plan, memory, &mut watch)?;
+    let run = guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut watch))?;
     let time = start.elapsed();
     bar.finish_and_clear();
     Ok(Done { plan, run, time, runs: 1, graph: None })
@@ -180,7 +181,7 @@ fn on_device<T: Tensor>(
     let block = TemporalBlock::new(kernels, &stream, job.shape, job.weights)?;
     let (mut pipeline, memory) = block.pipeline()?;
     let tuned = pipeline.tuned(guard, &key(&pipeline, job.budget.max_bytes()));
-    let TunedPlan { plan, matched, refused } = tuned.plan(&pipeline, &job.budget)?;
+    let TunedPlan { plan, matched, refused } = pipeline.plan_tuned(guard, tuned, &job.budget)?;
     if guard.profile().is_some() {
         println!("profile  {matched}");
     }
@@ -199,7 +200,7 @@ fn on_device<T: Tensor>(
         ControlFlow::Continue(())
     };
     let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
-    let run = guard.run_pipeline_monitored(&mut pipeline, &plan, bound, &mut watch)?;
+    let run = guard.run_pipeline(&mut pipeline, &plan, bound.monitor(&mut watch))?;
     bar.finish_and_clear();
     stream.memcpy_dtoh(&y, out)?;
 
@@ -225,10 +226,9 @@ fn on_device<T: Tensor>(
         Ok(())
     })?;
     drop(scratch);
-    let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
-    let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
+    let as_graph = plan.clone().as_graph();
     let graph = median(&mut || {
-        guard.replay_pipeline(&mut graph, memory.bind(&stream, &x, &mut y))?;
+        guard.run_pipeline(&mut pipeline, &as_graph, memory.bind(&stream, &x, &mut y))?;
         Ok(())
     })?;
     if let Some(failure) = kernels.counts().last_failure {

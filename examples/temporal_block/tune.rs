@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::Guard;
-use gridguard::cuda::{CudaPipeline, PipelineScratch};
+use gridguard::cuda::{PipelineScratch, ProductShape};
 use gridguard::files::write_output;
 use gridguard::pipeline::{Pipeline, PipelinePlan, PipelineRun, RunError};
 use gridguard::profile::{Document, Key, Objective, Policy, Profile, Provenance, publish};
@@ -23,7 +23,7 @@ use gridguard_kernels::{Deviation, Kernels};
 use crate::backend::{Job, Tensor};
 
 /// The key of the block's entry in profiles: the fastest within so many bytes of scratch.
-pub(crate) fn key<B>(pipeline: &Pipeline<B>, bytes: u64) -> Key {
+pub(crate) fn key(pipeline: &Pipeline<'_>, bytes: u64) -> Key {
     let objective = Objective::Memory { bytes_per_item: 0, bytes };
     pipeline.key("temporal_block", Policy::default(), objective)
 }
@@ -53,8 +53,8 @@ pub(crate) fn tune_block<T: Tensor>(
     let (pipeline, _) = block.pipeline()?;
     let space = Space::pipelines(vec![pipeline.outline()], &job.budget);
     for rows in rows(space.candidates(), job.shape.items(), job.shape.frames()) {
-        for shape in job.shape.products(T::TYPE)? {
-            let shape = shape.with_rows(rows)?;
+        for shape in job.shape.products() {
+            let shape = ProductShape { rows, ..shape };
             let (bytes, values) = (block.workspace_bytes(), job.x);
             let stream = Arc::clone(&stream);
             let workload = ProductWorkload::new(&guard, Arc::clone(&stream), shape, bytes, values)?;
@@ -64,7 +64,7 @@ pub(crate) fn tune_block<T: Tensor>(
             let mut measurer = InProcess::new(workload, clock);
             let budget = Budget { wall_time: Some(PRODUCT_TIME), ..Budget::default() };
             let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut ())?;
-            let (inner, columns) = (shape.inner(), shape.columns());
+            let ProductShape { inner, columns, .. } = shape;
             let [chosen, first] = [&outcome.chosen, &outcome.baseline]
                 .map(|times| Duration::from_nanos(times.median_ns));
             println!(
@@ -118,7 +118,7 @@ fn rows(candidates: &[Candidate], items: u64, frames: u64) -> BTreeSet<u64> {
 /// The block with its memory, for runs of any plan.
 struct Problem<'b, T> {
     guard: Arc<Guard>,
-    pipeline: CudaPipeline<'b>,
+    pipeline: Pipeline<'b>,
     memory: BlockMemory<'b, T>,
     stream: Arc<CudaStream>,
     more: Vec<Arc<CudaStream>>,
@@ -161,7 +161,7 @@ impl<'b, T: Tensor> Problem<'b, T> {
 }
 
 impl<T: Tensor> PipelineProblem for Problem<'_, T> {
-    fn pipelines(&self) -> Vec<Pipeline<()>> {
+    fn pipelines(&self) -> Vec<Pipeline<'static>> {
         vec![self.pipeline.outline()]
     }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use bytemuck::Pod;
 #[cfg(feature = "cuda")]
-use gridguard::cuda::{ProductElement, ProductNumber};
+use gridguard::cuda::ProductElement;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
@@ -69,21 +69,10 @@ impl fmt::Display for ElementType {
     }
 }
 
-#[cfg(feature = "cuda")]
-impl From<ElementType> for ProductElement {
-    fn from(element: ElementType) -> Self {
-        match element {
-            ElementType::F16 => Self::F16,
-            ElementType::Bf16 => Self::Bf16,
-            ElementType::F32 => Self::F32,
-        }
-    }
-}
-
 /// A Rust type of tensor elements: `f16`, `bf16` or `f32`.
 ///
 /// Sealed: device code relies on each type's size and layout. Every element is bytemuck's `Pod`; with the
-/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`, and gridguard's `ProductNumber`.
+/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`, and gridguard's `ProductElement`.
 #[allow(private_bounds, reason = "sealed")]
 pub trait Element: Plain + Multiplied + Into<f32> {
     /// Which one.
@@ -110,7 +99,7 @@ pub(crate) trait Plain: Pod + Send + Sync {}
 
 /// The elements that products take.
 #[cfg(feature = "cuda")]
-pub(crate) trait Multiplied: ProductNumber {}
+pub(crate) trait Multiplied: ProductElement {}
 /// The elements that products take.
 #[cfg(not(feature = "cuda"))]
 pub(crate) trait Multiplied {}

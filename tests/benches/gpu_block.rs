@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{PipelineScratch, ProductMemory};
+use gridguard::cuda::{DeviceMemory, PipelineScratch, ProductBuffers, ProductShape};
 use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
@@ -23,6 +23,7 @@ use gridguard_kernels::temporal_block::{
 };
 use gridguard_kernels::{Deviation, Element, Extent, Kernels, Operation, Tensor, TensorMut};
 use gridguard_tests::figures::{self, Origin};
+use gridguard_tests::product::OneProduct;
 use half::f16;
 use serde::Serialize;
 
@@ -162,11 +163,10 @@ impl Case {
                 let (chunk, chunks) = (plan.chunk_items(), plan.len());
                 let error = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
                 stream.memcpy_htod(&vec![f16::NAN; self.input.len()], &mut y)?;
-                let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
-                let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
+                let as_graph = plan.clone().as_graph();
                 let graph_ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
-                    guard.replay_pipeline(&mut graph, bound)?;
+                    guard.run_pipeline(&mut pipeline, &as_graph, bound)?;
                     Ok(())
                 })?;
                 let replayed = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
@@ -306,32 +306,33 @@ impl Case {
         })?;
         add("attention".to_owned(), ms, 0);
 
-        let mut workspace = stream.alloc_zeros::<u8>(usize::try_from(WORKSPACE)?)?;
-        for (name, shape) in
-            ["qkv", "out", "up", "down"].into_iter().zip(self.shape.products(f16::TYPE)?)
-        {
-            let shape = shape.with_rows(count)?;
-            let (inner, columns) = (shape.inner(), shape.columns());
-            let mut product = kernels.guard().product(shape, WORKSPACE)?;
+        let (guard, mut scratch) = (kernels.guard(), PipelineScratch::new());
+        for (name, shape) in ["qkv", "out", "up", "down"].into_iter().zip(self.shape.products()) {
+            let shape = ProductShape { rows: count, ..shape };
+            let ProductShape { inner, columns, .. } = shape;
             let matrix = weight(inner * columns)?;
-            let (x, bias_of) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
+            let (x, bias) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
             let (added, mut out) = (memory(columns)?, memory(columns)?);
-            let algorithms: Vec<_> = product.algorithms().collect();
-            for (index, algorithm) in (0..).zip(algorithms) {
-                product.choose(index)?;
+            let product = guard.product::<f16>(shape, WORKSPACE)?;
+            for (index, workspace_bytes) in (0..).zip(product.workspace_bytes()) {
+                let mut one = OneProduct::new(guard, shape, WORKSPACE, Some(index), false)?;
+                let ProductBuffers { x: x_buffer, weight, out: out_buffer, .. } = one.buffers;
                 let ms = median_ms(stream, || {
-                    let memory = ProductMemory {
-                        x: &x,
-                        weight: &matrix,
-                        bias: if shape.has_bias() { Some(&bias_of) } else { None },
-                        residual: if shape.has_residual() { Some(&added) } else { None },
-                        out: &mut out,
-                        workspace: &mut workspace,
+                    let memory = DeviceMemory::new(stream).read(x_buffer, &x);
+                    let memory = memory.read(weight, &matrix).write(out_buffer, &mut out);
+                    let memory = match one.buffers.bias {
+                        Some(buffer) => memory.read(buffer, &bias),
+                        None => memory,
                     };
-                    product.launch(stream, memory)?;
+                    let memory = match one.buffers.residual {
+                        Some(buffer) => memory.read(buffer, &added),
+                        None => memory,
+                    };
+                    let memory = memory.scratch(&mut scratch);
+                    guard.run_pipeline(&mut one.pipeline, &one.plan, memory)?;
                     Ok(())
                 })?;
-                add(format!("product {name}, algorithm {index}"), ms, algorithm.workspace_bytes);
+                add(format!("product {name}, algorithm {index}"), ms, workspace_bytes);
             }
         }
         Ok(())

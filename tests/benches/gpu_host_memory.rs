@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, PinnedHostSlice};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, Kernel, PipelineScratch};
-use gridguard::pipeline::Budget;
+use gridguard::cuda::{DeviceMemory, Kernel, PipelineScratch};
+use gridguard::pipeline::{Budget, Pipeline};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_tests::figures::{self, Origin};
 use rayon::prelude::*;
@@ -165,13 +165,13 @@ fn run(
     let stream = context.new_stream()?;
     let more = (1..budget.max_in_flight()).map(|_| context.new_stream());
     let more = more.collect::<Result<Vec<_>, _>>()?;
-    let mut builder = CudaPipeline::builder(ITEMS);
+    let mut builder = Pipeline::builder(ITEMS);
     let (from, to) = (builder.input::<f32>("x", FLOATS), builder.output::<f32>("y", FLOATS));
     builder.in_host_memory(from);
     builder.in_host_memory(to);
     let request = LaunchRequest::new(Dim3::new(ITEMS, 1, 1), Dim3::new(256, 1, 1));
     let stage = builder.kernel("affine", kernel, request, BatchAxis::new(Axis::X, ITEMS));
-    stage.reads(from).writes(to);
+    stage.read(from).write(to);
     let mut pipeline = builder.build()?;
     let plan = pipeline.plan(budget)?;
     let mut scratch = PipelineScratch::new();

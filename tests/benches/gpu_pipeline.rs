@@ -13,10 +13,8 @@ use cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{
-    CompileOptions, Compiler, CudaPipeline, CudaStage, DeviceMemory, Kernel, PipelineScratch,
-};
-use gridguard::pipeline::{Budget, Buffer, PipelineBuilder};
+use gridguard::cuda::{CompileOptions, Compiler, DeviceMemory, Kernel, PipelineScratch};
+use gridguard::pipeline::{Budget, Buffer, Pipeline, PipelineBuilder};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_examples::uniform;
 use gridguard_tests::figures::{self, Origin};
@@ -128,13 +126,12 @@ impl Case<'_> {
         self.by_hand(chunk, &mut scratch, &mut same)?;
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let graph_by_hand = stream.end_capture(flags)?.ok_or("nothing captured")?;
-        let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-        let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
+        let as_graph = plan.clone().as_graph();
         let [graph_by_hand_ms, graph_ms, graph_ratio] = self.compare(
             || Ok(graph_by_hand.launch()?),
             || {
                 let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-                guard.replay_pipeline(&mut graph, bound)?;
+                guard.run_pipeline(&mut pipeline, &as_graph, bound)?;
                 Ok(())
             },
         )?;
@@ -152,8 +149,8 @@ impl Case<'_> {
     }
 
     /// The stages: each kernel reads what the one before wrote.
-    fn pipeline(&self) -> Outcome<(CudaPipeline<'_>, [Buffer<f32>; 2])> {
-        let mut builder: PipelineBuilder<CudaStage<'_>> = CudaPipeline::builder(ITEMS);
+    fn pipeline(&self) -> Outcome<(Pipeline<'_>, [Buffer<f32>; 2])> {
+        let mut builder: PipelineBuilder<'_> = Pipeline::builder(ITEMS);
         let x = builder.input::<f32>("x", FLOATS);
         let scratch = ["a", "b", "c"].map(|name| builder.scratch::<f32>(name, FLOATS));
         let y = builder.output::<f32>("y", FLOATS);
@@ -164,8 +161,8 @@ impl Case<'_> {
         for (number, (from, to)) in [x].iter().chain(&to).zip(&to).enumerate() {
             builder
                 .kernel(format!("affine {number}"), &self.kernel, request, batch)
-                .reads(*from)
-                .writes(*to);
+                .read(*from)
+                .write(*to);
         }
         Ok((builder.build()?, [x, y]))
     }

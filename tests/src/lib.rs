@@ -3,3 +3,4 @@
 pub mod figures;
 pub mod golden;
 pub mod invariants;
+pub mod product;

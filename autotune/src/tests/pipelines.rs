@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// `width` bytes of scratch an item, and one launch parameter.
-fn pipeline(items: u64, width: u64, align: u64, block: u64) -> Pipeline<()> {
-    let mut builder = Pipeline::<()>::builder(items);
+fn pipeline(items: u64, width: u64, align: u64, block: u64) -> Pipeline<'static> {
+    let mut builder = Pipeline::builder(items);
     let (t, y) = (builder.scratch::<u8>("t", width), builder.output::<u8>("y", 1));
     builder.parameter("sum.block", block);
-    builder.stage("widen").writes(t).align(align);
-    builder.stage("sum").reads(t).writes(y);
+    builder.outline("widen").write(t).align(align);
+    builder.outline("sum").read(t).write(y);
     builder.build().expect("two stages")
 }
 
@@ -229,12 +229,12 @@ fn a_candidate_without_scratch_is_written_and_read_as_before_there_was_any() {
 #[test]
 fn a_kernel_stage_that_is_too_large_whole_is_tuned_in_legal_chunks() {
     let items = 100_000;
-    let mut builder = Pipeline::<()>::builder(items);
+    let mut builder = Pipeline::builder(items);
     let y = builder.output::<u8>("y", 1);
     let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("tall"));
     let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(32, 1, 1));
     let batch = BatchAxis::new(Axis::Y, items);
-    builder.stage("tall").launches(request, batch, &limits).writes(y);
+    builder.outline("tall").launches(request, batch, &limits).write(y);
     let mut space = Space::pipelines(vec![builder.build().expect("one")], &Budget::UNLIMITED);
     let outcome = search(&mut space, &nature(BTreeMap::new()), Objective::Throughput);
     assert_eq!((outcome.winner.largest_chunk, outcome.winner.scratch_bytes), (50_000, 0));

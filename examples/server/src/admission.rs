@@ -263,8 +263,8 @@ pub fn footprint(
 /// # Errors
 ///
 /// [`ServeError::Memory`] if the smallest chunk does not fit.
-pub fn plan<B>(
-    pipeline: &Pipeline<B>,
+pub fn plan(
+    pipeline: &Pipeline<'_>,
     batch: &Batch,
     memory: u64,
     limit: impl FnOnce(Budget) -> Budget,

@@ -159,7 +159,7 @@ impl Host {
         let mut monitor = |_: &_| {
             if wanted() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let ran = pipeline.run_monitored(&plan, memory, &mut monitor);
+        let ran = self.guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut monitor));
         if ran.map_err(|error| stopped(&error))?.cancelled {
             return Err(Failure::Abandoned);
         }

@@ -43,15 +43,10 @@ pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_
 pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
 pub use launch::raw::RawLaunch;
-pub use pipeline::graph::PipelineGraph;
+pub(crate) use pipeline::graph::PipelineGraph;
 pub use pipeline::memory::{DeviceMemory, PipelineScratch};
-pub use pipeline::stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
-#[cfg(feature = "profile")]
-pub use product::PRODUCT_ALGORITHM;
-pub use product::cublaslt::{CublasLt, CublasLtUnavailable};
-pub use product::{
-    Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,
-    ProductMemory, ProductNumber, ProductShape,
-};
+pub(crate) use pipeline::stage::DeviceStage;
+pub use pipeline::stage::{DeviceRange, DeviceViews};
+pub use product::{CublasLt, Product, ProductBuffers, ProductElement, ProductError, ProductShape};
 
 pub use crate::image::{Image, ImageError};

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A buffer of a pipeline, of elements `T`. Only a [`PipelineBuilder`](super::PipelineBuilder) makes it.
+/// A handle of a pipeline's buffer with elements `T`, from a [`PipelineBuilder`](super::PipelineBuilder).
 pub struct Buffer<T> {
     pub(crate) id: BufferId,
     elements: PhantomData<fn() -> T>,
@@ -29,14 +29,14 @@ impl<T> fmt::Debug for Buffer<T> {
     }
 }
 
-/// Which buffer of which pipeline.
+/// Identifies a buffer of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferId {
     pub(crate) pipeline: u64,
     pub(crate) index: usize,
 }
 
-/// What a pipeline declares of a buffer.
+/// The declaration of a buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferSpec {
     pub(crate) name: String,
@@ -45,40 +45,40 @@ pub(crate) struct BufferSpec {
     /// The type of its elements.
     #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "only a profile's key has it"))]
     pub(crate) elements: &'static str,
-    /// Whether the caller's memory is on the host, and a chunk's items are copied to scratch and back.
+    /// Whether the caller's memory is on the host. A chunk's items are then copied to scratch and back.
     pub(crate) on_host: bool,
     /// The first and the last stage that uses it.
     pub(crate) lifetime: (usize, usize),
 }
 
 impl BufferSpec {
-    /// Whether stages find it in scratch.
+    /// Whether stages use it in scratch.
     pub(crate) const fn in_scratch(&self) -> bool {
         self.on_host || matches!(self.role, Role::Scratch)
     }
 }
 
-/// What a buffer is for.
+/// The role of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The caller's, never written.
+    /// The caller's memory, never written.
     Input,
-    /// The caller's, written before it is read.
+    /// The caller's memory, written before it is read.
     Output,
-    /// The caller's, with contents that may be read first.
+    /// The caller's memory, with contents that stages may read first.
     InPlace,
-    /// The caller's, updated by every chunk.
+    /// The caller's memory, updated by every chunk.
     Accumulator,
-    /// The pipeline's, for the time between its first and its last use in a chunk.
+    /// The pipeline's memory, live between its first and its last use in a chunk.
     Scratch,
 }
 
 /// The bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// For each item; a chunk sees those of its items.
+    /// Bytes for each item.
     PerItem(u64),
-    /// For each chunk the same.
+    /// Bytes that are the same for every chunk.
     Fixed(u64),
 }
 
@@ -112,11 +112,9 @@ impl Extent {
 /// How a stage uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads it.
     Read,
-    /// Writes it, whatever it held.
+    /// Writes all of it, without reading it before.
     Write,
-    /// Reads and writes it.
     Update,
 }
 

@@ -1,6 +1,6 @@
 //! Declares the buffers and stages of a pipeline, and checks them.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::marker::PhantomData;
 use std::collections::HashSet;
 
 use bytemuck::Pod;
@@ -8,43 +8,41 @@ use bytemuck::Pod;
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
-use crate::pipeline::definition::{Definition, OTHER_PIPELINE, Pipeline, StageLaunch, StageSpec};
-use crate::pipeline::error::BuildError;
+use crate::pipeline::definition::{
+    Body, Definition, OTHER_PIPELINE, Pipeline, StageLaunch, StageSpec, next_id,
+};
+use crate::pipeline::error::{BufferUse, BuildError};
 use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
 use crate::plan::batch::BatchAxis;
-
-/// The most stages of a pipeline, the most buffers, and the most parameters.
-pub const MAX_PARTS: usize = 1024;
 
 /// The name of the launch parameter that every pipeline has: its chunks in flight.
 pub const IN_FLIGHT: &str = "in_flight";
 
 /// Declares the buffers and stages of a [`Pipeline`].
 ///
-/// Elements of buffers are bytemuck's `Pod`: every bit pattern is a valid value, and there is no padding.
-/// A buffer then holds values of its type, whatever bits a stage left there.
+/// The element types of buffers are bytemuck's `Pod`: every bit pattern is a valid value, whatever a stage
+/// writes. A pipeline has at most 1,024 stages, buffers and parameters each.
 ///
-/// Mistakes are reported by [`Self::build`].
+/// [`Self::build`] reports mistakes.
 #[derive(Debug)]
-pub struct PipelineBuilder<B> {
+pub struct PipelineBuilder<'a> {
     id: u64,
     items: u64,
     buffers: Vec<BufferSpec>,
     stages: Vec<StageSpec>,
-    bodies: Vec<B>,
+    bodies: Vec<Body<'a>>,
     parameters: Vec<(String, u64)>,
     sources: Vec<String>,
     /// The first mistake in a declaration.
     mistake: Option<BuildError>,
 }
 
-impl<B> Pipeline<B> {
-    /// A pipeline of `items` independent items.
+impl<'a> Pipeline<'a> {
+    /// Declares a pipeline of `items` independent items.
     #[must_use]
-    pub fn builder(items: u64) -> PipelineBuilder<B> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+    pub fn builder(items: u64) -> PipelineBuilder<'a> {
         PipelineBuilder {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             items,
             buffers: Vec::new(),
             stages: Vec::new(),
@@ -56,24 +54,23 @@ impl<B> Pipeline<B> {
     }
 }
 
-impl<B> PipelineBuilder<B> {
-    /// The caller's memory of so many elements an item, which stages only read.
+impl<'a> PipelineBuilder<'a> {
+    /// An input with `elements_per_item` elements per item. Stages may only read it.
     pub fn input<T: Pod>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Input, Extent::PerItem, elements_per_item)
     }
 
-    /// The caller's memory of so many elements, which stages only read, in every chunk as a whole: such
-    /// as weights.
+    /// An input that is the same for all chunks, for example weights. Stages may only read it.
     pub fn shared_input<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Input, Extent::Fixed, elements)
     }
 
-    /// The caller's memory of so many elements an item, which a stage writes before any reads it.
+    /// An output with `elements_per_item` elements per item. A stage must write it before any reads it.
     pub fn output<T: Pod>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Output, Extent::PerItem, elements_per_item)
     }
 
-    /// The caller's memory of so many elements an item, with contents that stages read and change.
+    /// The caller's memory with `elements_per_item` elements per item, which stages read and change.
     pub fn in_place<T: Pod>(
         &mut self,
         name: impl Into<String>,
@@ -82,14 +79,14 @@ impl<B> PipelineBuilder<B> {
         self.buffer(name.into(), Role::InPlace, Extent::PerItem, elements_per_item)
     }
 
-    /// The caller's memory of so many elements, which stages update with every chunk: such as a sum over
-    /// all items. Chunks then run one after another.
+    /// The caller's memory that stages update with every chunk, for example a sum over all items. Chunks
+    /// then run one after another.
     pub fn accumulator<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Accumulator, Extent::Fixed, elements)
     }
 
-    /// Memory of the pipeline of so many elements an item, for a chunk, from the first stage that uses it
-    /// to the last. Aligned to 256 bytes.
+    /// Scratch with `elements_per_item` elements per item, live from the first stage that uses it to the
+    /// last. Aligned to 256 bytes.
     pub fn scratch<T: Pod>(
         &mut self,
         name: impl Into<String>,
@@ -98,18 +95,18 @@ impl<B> PipelineBuilder<B> {
         self.buffer(name.into(), Role::Scratch, Extent::PerItem, elements_per_item)
     }
 
-    /// As [`Self::scratch`], of so many elements for a chunk of any size: such as a library's workspace.
+    /// Scratch of the same size for every chunk, for example a library's workspace.
     pub fn fixed_scratch<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Scratch, Extent::Fixed, elements)
     }
 
-    /// The caller's memory of `buffer`, an input, an output or an in-place buffer per item, is in pinned
-    /// host memory: so that a batch can be larger than the device.
+    /// Puts the caller's memory of `buffer` into pinned host memory, so that a batch can be larger than the
+    /// device. `buffer` must be an input, an output or an in-place buffer, per item.
     ///
-    /// A chunk's items are copied to the device before the first stage that uses the buffer, and back
-    /// after the last one. They lie in scratch meanwhile, which the plan counts. The copies of a chunk
-    /// overlap the stages and the copies of the others in flight: with three, the device can compute and
-    /// copy in both directions at the same time. On the host nothing is copied.
+    /// A chunk's items are copied to scratch on the device before the first stage that uses the buffer, and
+    /// back after the last one. The copies of a chunk overlap the stages and copies of the other chunks in
+    /// flight: with three, the device computes and copies in both directions at the same time. A pipeline
+    /// on the host copies nothing.
     pub fn in_host_memory<T>(&mut self, buffer: Buffer<T>) {
         let of_pipeline = buffer.id.pipeline == self.id;
         let spec = self.buffers.get_mut(buffer.id.index).filter(|_| of_pipeline);
@@ -123,29 +120,34 @@ impl<B> PipelineBuilder<B> {
             Some(spec) => spec.name.clone(),
             None => OTHER_PIPELINE.to_owned(),
         };
-        self.mistake.get_or_insert(BuildError::NotOnHost { buffer: refused });
+        self.mistake(BuildError::NotOnHost(refused));
     }
 
-    /// A launch parameter that a stage is built with, such as `attention.block`: a tuner tells pipelines
-    /// apart by theirs, and a tuned plan is only for one that was built with the same. No name appears
-    /// twice, and none is [`IN_FLIGHT`].
+    /// Declares a launch parameter that a stage was built with, for example `attention.block`. A tuned plan
+    /// only applies to a pipeline with the same parameters. No name appears twice, and none is
+    /// [`IN_FLIGHT`].
     pub fn parameter(&mut self, name: impl Into<String>, value: u64) {
         self.parameters.push((name.into(), value));
     }
 
-    /// A hash of the code of stages, or its version: when it changes, profiles no longer apply. The
-    /// source of a kernel `with_tuning` (features `cuda` and `profile`) is declared by its stage.
+    /// Declares a hash of the code of stages, or its version: when it changes, profiles no longer apply.
+    /// A kernel `with_tuning` (features `cuda` and `profile`) declares its own source.
     pub fn source(&mut self, hash: impl Into<String>) {
         self.sources.push(hash.into());
     }
 
-    /// The pipeline.
+    /// Adds a stage after the stages before it that has no work: the pipeline can be planned, but not run.
+    pub fn outline(&mut self, name: impl Into<String>) -> StageBuilder<'_, 'a> {
+        self.add_stage(name.into(), Body::Outline(PhantomData))
+    }
+
+    /// Checks the declarations and returns the pipeline.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if a stage reads what none wrote, writes what another chunk reads, or a declaration
-    /// contradicts another.
-    pub fn build(self) -> Result<Pipeline<B>, BuildError> {
+    /// [`BuildError`] if a stage reads a buffer that no stage wrote, writes one that another chunk reads,
+    /// or a declaration contradicts another.
+    pub fn build(self) -> Result<Pipeline<'a>, BuildError> {
         let Self { id, items, mut buffers, mut stages, bodies, parameters, sources, mistake } =
             self;
         if let Some(mistake) = mistake {
@@ -162,40 +164,34 @@ impl<B> PipelineBuilder<B> {
         for stage in &mut stages {
             stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
         }
-        let lifetimes = check_uses(items, &buffers, &stages)?;
-        for (buffer, lifetime) in buffers.iter_mut().zip(lifetimes) {
-            buffer.lifetime = lifetime;
-        }
+        check_uses(items, &mut buffers, &stages)?;
         let (places, layout) = place(&buffers, &mut stages)?;
         let definition =
             Definition { id, items, buffers, places, layout, stages, parameters, sources };
-        Ok(Pipeline { definition, bodies, poisoned: None })
+        Ok(Pipeline {
+            definition,
+            #[cfg(feature = "cuda")]
+            graph: None,
+            bodies,
+            poisoned: None,
+        })
     }
 
-    /// Adds a stage that does `body`, after those before it.
-    pub(crate) fn add_stage(&mut self, name: String, body: B) -> StageBuilder<'_> {
-        self.add_stage_and_body(name, body).0
-    }
-
-    /// As [`Self::add_stage`]; also returns the body.
-    pub(crate) fn add_stage_and_body(
-        &mut self,
-        name: String,
-        body: B,
-    ) -> (StageBuilder<'_>, Option<&mut B>) {
+    pub(crate) fn add_stage(&mut self, name: String, body: Body<'a>) -> StageBuilder<'_, 'a> {
         let (uses, at_most, live) = (Vec::new(), u64::MAX, (0, 0));
         self.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most, live });
         self.bodies.push(body);
-        let (pipeline, buffers) = (self.id, self.buffers.as_slice());
-        let (stages, mistake) = (&mut self.stages, &mut self.mistake);
-        (StageBuilder { pipeline, buffers, stages, mistake }, self.bodies.last_mut())
+        StageBuilder { builder: self }
     }
 
-    /// The size of a buffer, if it is of this pipeline.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn extent(&self, buffer: BufferId) -> Option<Extent> {
-        let spec = self.buffers.get(buffer.index).filter(|_| buffer.pipeline == self.id);
-        spec.map(|spec| spec.extent)
+    /// The declaration of a buffer, if it is of this pipeline.
+    pub(crate) fn spec(&self, buffer: BufferId) -> Option<&BufferSpec> {
+        self.buffers.get(buffer.index).filter(|_| buffer.pipeline == self.id)
+    }
+
+    /// Keeps the first mistake.
+    fn mistake(&mut self, mistake: BuildError) {
+        self.mistake.get_or_insert(mistake);
     }
 
     fn buffer<T: Pod>(
@@ -205,20 +201,16 @@ impl<B> PipelineBuilder<B> {
         extent: fn(u64) -> Extent,
         elements: u64,
     ) -> Buffer<T> {
-        let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
         let alignment = align_of::<T>();
-        let bytes = elements.checked_mul(size);
-        let buffer = || name.clone();
-        let mistake = if bytes == Some(0) {
-            Some(BuildError::EmptyBuffer { buffer: buffer() })
+        let bytes = elements.checked_mul(size_of_element::<T>());
+        if bytes == Some(0) {
+            self.mistake(BuildError::EmptyBuffer(name.clone()));
         } else if u64::try_from(alignment).is_ok_and(|alignment| alignment > SCRATCH_ALIGNMENT) {
-            Some(BuildError::Overaligned { buffer: buffer(), alignment, limit: SCRATCH_ALIGNMENT })
+            let (buffer, limit) = (name.clone(), SCRATCH_ALIGNMENT);
+            self.mistake(BuildError::Overaligned { buffer, alignment, limit });
         } else if bytes.is_none() {
-            Some(BuildError::TooLarge { buffer: buffer() })
-        } else {
-            None
-        };
-        self.mistake = self.mistake.take().or(mistake);
+            self.mistake(BuildError::TooLarge(name.clone()));
+        }
         let id = BufferId { pipeline: self.id, index: self.buffers.len() };
         let (extent, on_host, lifetime) = (extent(bytes.unwrap_or(0)), false, (0, 0));
         let elements = core::any::type_name::<T>();
@@ -227,66 +219,52 @@ impl<B> PipelineBuilder<B> {
     }
 }
 
-impl PipelineBuilder<()> {
-    /// Adds a stage after those before it, to be planned only.
-    pub fn stage(&mut self, name: impl Into<String>) -> StageBuilder<'_> {
-        self.add_stage(name.into(), ())
-    }
-}
-
-/// Declares what a stage uses, and which chunks are legal for it.
+/// Declares the buffers that a stage uses, and its legal chunks. For a stage that launches a kernel, each
+/// buffer is also the kernel's next argument.
 #[derive(Debug)]
-pub struct StageBuilder<'b> {
-    pipeline: u64,
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "kernels read parts of buffers"))]
-    buffers: &'b [BufferSpec],
-    /// The last one is declared.
-    stages: &'b mut Vec<StageSpec>,
-    mistake: &'b mut Option<BuildError>,
+pub struct StageBuilder<'b, 'a> {
+    /// Whose last stage is declared.
+    builder: &'b mut PipelineBuilder<'a>,
 }
 
-impl StageBuilder<'_> {
+impl<'a> StageBuilder<'_, 'a> {
     /// The stage reads `buffer`.
-    pub fn reads<T>(self, buffer: Buffer<T>) -> Self {
+    pub fn read<T>(self, buffer: Buffer<T>) -> Self {
         self.uses(buffer.id, Access::Read)
     }
 
-    /// The stage reads `buffer` from an element on, of each item if it is per item. It may do so again.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn reads_from<T>(self, buffer: Buffer<T>, first: u64) -> Self {
-        let id = buffer.id;
-        let spec = self.buffers.get(id.index).filter(|_| id.pipeline == self.pipeline);
-        let Some(BufferSpec {
-            name, extent: Extent::PerItem(bytes) | Extent::Fixed(bytes), ..
-        }) = spec
-        else {
-            return self.reads(buffer);
-        };
-        let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
+    /// The stage reads `buffer` from element `first` on; of a buffer per item, from that element of each
+    /// item on. A stage may read several parts of a buffer, for example queries, keys and values that one
+    /// product wrote side by side.
+    pub fn read_from<T>(mut self, buffer: Buffer<T>, first: u64) -> Self {
+        let Some(spec) = self.builder.spec(buffer.id) else { return self.read(buffer) };
+        let (Extent::PerItem(bytes) | Extent::Fixed(bytes)) = spec.extent;
+        let size = size_of_element::<T>();
         let elements = bytes.checked_div(size).unwrap_or(0);
-        let last = self.stages.last();
         if first >= elements {
-            let stage = last.map_or_else(String::new, |stage| stage.name.clone());
-            let past = BuildError::PastTheEnd { stage, buffer: name.clone(), first, elements };
-            self.mistake.get_or_insert(past);
+            let (stage, buffer) = (self.name(), spec.name.clone());
+            self.builder.mistake(BuildError::PastTheEnd { stage, buffer, first, elements });
             return self;
         }
-        let reads = last.is_some_and(|stage| stage.uses.contains(&(id.index, Access::Read)));
-        if reads { self } else { self.reads(buffer) }
+        let read = (buffer.id.index, Access::Read);
+        if !self.builder.stages.last().is_some_and(|stage| stage.uses.contains(&read)) {
+            self = self.declare(|stage| stage.uses.push(read));
+        }
+        self.argument_at(buffer.id, first.saturating_mul(size))
     }
 
-    /// The stage writes all of `buffer` that belongs to the chunk, whatever it held.
-    pub fn writes<T>(self, buffer: Buffer<T>) -> Self {
+    /// The stage writes all elements of `buffer` that belong to the chunk, and does not read them before.
+    pub fn write<T>(self, buffer: Buffer<T>) -> Self {
         self.uses(buffer.id, Access::Write)
     }
 
     /// The stage reads and writes `buffer`.
-    pub fn updates<T>(self, buffer: Buffer<T>) -> Self {
+    pub fn update<T>(self, buffer: Buffer<T>) -> Self {
         self.uses(buffer.id, Access::Update)
     }
 
-    /// The stage launches a kernel, for the whole batch by `request`: chunks are then legal for it, and
-    /// within its index width and its alignment.
+    /// The stage launches a kernel, for the whole batch by `request`. Chunks are then legal launches, and
+    /// keep the batch's index width and alignment.
     pub fn launches(self, request: LaunchRequest, batch: BatchAxis, limits: &LaunchLimits) -> Self {
         let launch = StageLaunch { request, batch, limits: limits.without_forms().into_owned() };
         self.declare(|stage| stage.launch = Some(launch))
@@ -297,26 +275,53 @@ impl StageBuilder<'_> {
         self.declare(|stage| stage.align = items.max(1))
     }
 
-    /// Chunks have at most `items`, such as a library's index width allows. Zero counts as one.
+    /// Chunks have at most `items`, for example because of a library's index width. Zero counts as one.
     pub fn at_most(self, items: u64) -> Self {
         self.declare(|stage| stage.at_most = items.max(1))
     }
 
     fn uses(self, buffer: BufferId, access: Access) -> Self {
-        if buffer.pipeline == self.pipeline {
-            return self.declare(|stage| stage.uses.push((buffer.index, access)));
+        if buffer.pipeline != self.builder.id {
+            let stage = self.name();
+            self.builder.mistake(BuildError::OtherPipeline(stage));
+            return self;
         }
-        let stage = self.stages.last().map_or_else(String::new, |stage| stage.name.clone());
-        self.mistake.get_or_insert(BuildError::OtherPipeline { stage });
+        self.declare(|stage| stage.uses.push((buffer.index, access))).argument_at(buffer, 0)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn argument_at(self, _: BufferId, _: u64) -> Self {
         self
     }
 
+    /// The work of the stage.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn body(&mut self) -> Option<&mut Body<'a>> {
+        self.builder.bodies.last_mut()
+    }
+
+    /// The stage has arguments of a kernel, but launches none.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn refuse_argument(self) -> Self {
+        let stage = self.name();
+        self.builder.mistake(BuildError::NoKernel(stage));
+        self
+    }
+
+    fn name(&self) -> String {
+        self.builder.stages.last().map_or_else(String::new, |stage| stage.name.clone())
+    }
+
     fn declare(self, declare: impl FnOnce(&mut StageSpec)) -> Self {
-        if let Some(stage) = self.stages.last_mut() {
+        if let Some(stage) = self.builder.stages.last_mut() {
             declare(stage);
         }
         self
     }
+}
+
+fn size_of_element<T>() -> u64 {
+    u64::try_from(size_of::<T>()).unwrap_or(u64::MAX)
 }
 
 fn check_names<'n>(
@@ -336,14 +341,13 @@ fn check_names<'n>(
     Ok(())
 }
 
-/// Checks every use, and returns the first and the last stage that uses each buffer.
+/// Checks every use, and sets the lifetimes of the buffers.
 fn check_uses(
     items: u64,
-    buffers: &[BufferSpec],
+    buffers: &mut [BufferSpec],
     stages: &[StageSpec],
-) -> Result<Vec<(usize, usize)>, BuildError> {
-    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; buffers.len()];
-    let mut written = vec![false; buffers.len()];
+) -> Result<(), BuildError> {
+    let (mut used, mut written) = (vec![false; buffers.len()], vec![false; buffers.len()]);
     for (place, spec) in stages.iter().enumerate() {
         if let Some(StageLaunch { batch, .. }) = &spec.launch
             && batch.items() != items
@@ -353,79 +357,62 @@ fn check_uses(
         }
         let mut last = None;
         for &(index, access) in &spec.uses {
-            let (Some(buffer), Some(lifetime), Some(written)) =
-                (buffers.get(index), lifetimes.get_mut(index), written.get_mut(index))
+            let (Some(buffer), Some(used), Some(written)) =
+                (buffers.get_mut(index), used.get_mut(index), written.get_mut(index))
             else {
                 continue;
             };
-            check_use(spec, buffer, access, *written, last == Some(index))?;
+            let refused: Option<fn(BufferUse) -> BuildError> = match buffer.role {
+                _ if last == Some(index) => Some(BuildError::DeclaredTwice),
+                Role::Input if access.writes() => Some(BuildError::WritesInput),
+                Role::Accumulator if access != Access::Update => {
+                    Some(BuildError::AccumulatorNotUpdated)
+                }
+                Role::Output | Role::Scratch if access.reads() && !*written => {
+                    Some(BuildError::ReadBeforeWritten)
+                }
+                _ => None,
+            };
+            if let Some(refused) = refused {
+                return Err(refused(BufferUse::new(&*spec.name, &*buffer.name)));
+            }
             last = Some(index);
             *written |= access.writes();
-            let (first, _) = lifetime.unwrap_or((place, place));
-            *lifetime = Some((first, place));
+            let first = if *used { buffer.lifetime.0 } else { place };
+            (buffer.lifetime, *used) = ((first, place), true);
         }
     }
-    for (buffer, written) in buffers.iter().zip(written) {
-        if buffer.role == Role::Output && !written {
-            return Err(BuildError::NeverWritten { buffer: buffer.name.clone() });
-        }
+    let name = |buffer: Option<&BufferSpec>| buffer.map(|buffer| buffer.name.clone());
+    let mut outputs = buffers.iter().zip(&written);
+    let unwritten = outputs.find(|(buffer, written)| buffer.role == Role::Output && !**written);
+    if let Some(buffer) = name(unwritten.map(|(buffer, _)| buffer)) {
+        return Err(BuildError::NeverWritten(buffer));
     }
-    let never_used = |buffer: &BufferSpec| BuildError::NeverUsed { buffer: buffer.name.clone() };
-    let pairs = lifetimes.into_iter().zip(buffers);
-    pairs.map(|(lifetime, buffer)| lifetime.ok_or_else(|| never_used(buffer))).collect()
-}
-
-fn check_use(
-    stage: &StageSpec,
-    buffer: &BufferSpec,
-    access: Access,
-    written: bool,
-    again: bool,
-) -> Result<(), BuildError> {
-    let names = || (stage.name.clone(), buffer.name.clone());
-    if again {
-        let (stage, buffer) = names();
-        return Err(BuildError::DeclaredTwice { stage, buffer });
-    }
-    match buffer.role {
-        Role::Input if access.writes() => {
-            let (stage, buffer) = names();
-            Err(BuildError::WritesInput { stage, buffer })
-        }
-        Role::Accumulator if access != Access::Update => {
-            let (stage, buffer) = names();
-            Err(BuildError::AccumulatorNotUpdated { stage, buffer })
-        }
-        Role::Output | Role::Scratch if access.reads() && !written => {
-            let (stage, buffer) = names();
-            Err(BuildError::ReadBeforeWritten { stage, buffer })
-        }
-        _ => Ok(()),
+    let unused = used.iter().position(|used| !used);
+    match name(unused.and_then(|index| buffers.get(index))) {
+        Some(buffer) => Err(BuildError::NeverUsed(buffer)),
+        None => Ok(()),
     }
 }
 
-/// Lays out scratch, and sums up for each stage what lives at it.
+/// Lays out scratch, and sums up the scratch that is live at each stage.
 fn place(
     buffers: &[BufferSpec],
     stages: &mut [StageSpec],
 ) -> Result<(Vec<Option<usize>>, Layout), BuildError> {
     let (mut fixed, mut per_item) = (Vec::new(), Vec::new());
-    let mut places = Vec::new();
-    for buffer in buffers {
+    let mut place = |buffer: &BufferSpec| {
         let (first, last) = buffer.lifetime;
         let (list, bytes) = match buffer.extent {
-            _ if !buffer.in_scratch() => {
-                places.push(None);
-                continue;
-            }
             Extent::PerItem(bytes) => (&mut per_item, bytes),
             Extent::Fixed(bytes) => (&mut fixed, bytes),
         };
-        places.push(Some(list.len()));
         list.push(Lifetime { first, last, bytes });
-    }
+        list.len() - 1
+    };
+    let places = buffers.iter().map(|buffer| buffer.in_scratch().then(|| place(buffer))).collect();
     let layout = Layout::new(&fixed, &per_item).ok_or(BuildError::ScratchTooLarge)?;
-    // The layout found that the sum of all sizes fits.
+    // `Layout::new` checked that the sum of all sizes fits.
     let live = |list: &[Lifetime], stage: usize| -> u64 {
         let alive = list.iter().filter(|buffer| (buffer.first..=buffer.last).contains(&stage));
         alive.map(|buffer| buffer.bytes).sum()
@@ -435,3 +422,6 @@ fn place(
     }
     Ok((places, layout))
 }
+
+/// The most stages, buffers and parameters of a pipeline.
+const MAX_PARTS: usize = 1024;

@@ -1,4 +1,4 @@
-//! Why a pipeline cannot be built, planned or run to its end.
+//! Errors of building, planning and running a pipeline.
 
 use core::error::Error;
 use core::fmt;
@@ -8,21 +8,36 @@ use crate::launch::violation::Violations;
 use crate::pipeline::progress::PipelineRun;
 use crate::plan::chunks::Chunk;
 
-/// Why buffers and stages are no pipeline.
+/// A stage, and a buffer that it uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferUse {
+    /// The name of the stage.
+    pub stage: String,
+    /// The name of the buffer.
+    pub buffer: String,
+}
+
+impl BufferUse {
+    pub(crate) fn new(stage: impl Into<String>, buffer: impl Into<String>) -> Self {
+        Self { stage: stage.into(), buffer: buffer.into() }
+    }
+}
+
+/// Why declared buffers and stages do not form a pipeline. A lone string is the name of the buffer or stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Nothing to run.
+    /// There is nothing to run.
     #[error("the pipeline has no stages")]
     NoStages,
-    /// More stages, buffers or parameters than a pipeline can have.
+    /// The pipeline has too many stages, buffers or parameters.
     #[error("the pipeline has {given} {parts}, the limit is {most}")]
     TooMany {
         /// `stages`, `buffers` or `parameters`.
         parts: &'static str,
-        /// How many there are.
+        /// The declared number.
         given: usize,
-        /// How many there may be.
+        /// The limit.
         most: usize,
     },
     /// Two stages, two buffers or two parameters have the same name.
@@ -30,60 +45,47 @@ pub enum BuildError {
     SameName {
         /// `stages`, `buffers` or `parameters`.
         parts: &'static str,
-        /// Their name.
+        /// The name.
         name: String,
     },
-    /// A buffer without bytes.
-    #[error("buffer {buffer} has elements of no bytes, or none")]
-    EmptyBuffer {
-        /// The buffer.
-        buffer: String,
-    },
+    /// A buffer has no bytes.
+    #[error("buffer {0} is empty: zero elements, or a zero-sized type")]
+    EmptyBuffer(String),
     /// The size of a buffer exceeds 64 bits.
-    #[error("buffer {buffer} has more than 2^64 - 1 bytes an item")]
-    TooLarge {
-        /// The buffer.
-        buffer: String,
-    },
-    /// The sum of all scratch exceeds 64 bits.
+    #[error("buffer {0} has more than 2^64 - 1 bytes an item")]
+    TooLarge(String),
+    /// The size of all scratch buffers exceeds 64 bits.
     #[error("the scratch buffers have more than 2^64 - 1 bytes an item")]
     ScratchTooLarge,
-    /// Elements need a larger alignment than scratch has.
+    /// The element type needs a larger alignment than scratch has.
     #[error("elements of buffer {buffer} are aligned to {alignment} bytes, the limit is {limit}")]
     Overaligned {
         /// The buffer.
         buffer: String,
-        /// The alignment of its elements.
+        /// The alignment of the element type.
         alignment: usize,
         /// The alignment of scratch.
         limit: u64,
     },
-    /// A buffer whose items are not copied chunk by chunk was declared to be in host memory.
+    /// The buffer cannot be copied chunk by chunk.
     #[error(
-        "{buffer} cannot be in host memory: only an input, an output or an in-place buffer of the \
-         pipeline can, each per item"
+        "{0} cannot be in host memory: only an input, an output or an in-place buffer of the pipeline \
+         can, each per item"
     )]
-    NotOnHost {
-        /// The buffer.
-        buffer: String,
-    },
-    /// A stage uses a handle that another pipeline returned.
-    #[error("stage {stage} uses a buffer of another pipeline")]
-    OtherPipeline {
-        /// The stage.
-        stage: String,
-    },
+    NotOnHost(String),
+    /// A stage uses a buffer of another pipeline.
+    #[error("stage {0} uses a buffer of another pipeline")]
+    OtherPipeline(String),
+    /// A stage that launches no kernel has kernel arguments.
+    #[error("stage {0} launches no kernel: remove its arguments, or declare it with kernel")]
+    NoKernel(String),
     /// A stage declares two uses of a buffer.
     #[error(
-        "stage {stage} declares buffer {buffer} twice: declare one that is read and written with updates"
+        "stage {} declares buffer {} twice: declare one that is read and written with update",
+        .0.stage, .0.buffer
     )]
-    DeclaredTwice {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-    /// A stage reads a buffer from an element on that it does not have.
+    DeclaredTwice(BufferUse),
+    /// A stage reads from an element that the buffer does not have.
     #[error("stage {stage} reads {buffer} from element {first} on, it has {elements}")]
     PastTheEnd {
         /// The stage.
@@ -92,55 +94,37 @@ pub enum BuildError {
         buffer: String,
         /// The element, counted from 0.
         first: u64,
-        /// Elements of the buffer, of one item if it is per item.
+        /// Elements of the buffer, or of one of its items.
         elements: u64,
     },
-    /// A stage writes what this or another chunk reads as input.
+    /// A stage writes an input.
     #[error(
-        "stage {stage} writes input {buffer}, which other stages and chunks read: declare the buffer \
-         with in_place, or with accumulator if all chunks update it"
+        "stage {} writes input {}, which other stages and chunks read: declare the buffer with \
+         in_place, or with accumulator if all chunks update it",
+        .0.stage, .0.buffer
     )]
-    WritesInput {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-    /// A stage reads what no stage wrote.
+    WritesInput(BufferUse),
+    /// A stage reads a buffer before any stage writes it.
     #[error(
-        "stage {stage} reads {buffer}, which no stage before it writes: declare the stage that does, \
-         or the buffer as input or in_place if the caller fills it"
+        "stage {} reads {}, which no stage before it writes: declare the stage that does, or the \
+         buffer as input or in_place if the caller fills it",
+        .0.stage, .0.buffer
     )]
-    ReadBeforeWritten {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-    /// A stage reads or overwrites what other chunks wrote.
+    ReadBeforeWritten(BufferUse),
+    /// A stage reads or overwrites an accumulator instead of updating it.
     #[error(
-        "stage {stage} does not update accumulator {buffer} but reads or overwrites what other chunks \
-         left there: declare the use with updates, or the buffer per item"
+        "stage {} does not update accumulator {} but reads or overwrites what other chunks left \
+         there: declare the use with update, or the buffer per item",
+        .0.stage, .0.buffer
     )]
-    AccumulatorNotUpdated {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
+    AccumulatorNotUpdated(BufferUse),
     /// No stage writes an output.
-    #[error("no stage writes output {buffer}")]
-    NeverWritten {
-        /// The buffer.
-        buffer: String,
-    },
+    #[error("no stage writes output {0}")]
+    NeverWritten(String),
     /// No stage uses a buffer.
-    #[error("no stage uses buffer {buffer}")]
-    NeverUsed {
-        /// The buffer.
-        buffer: String,
-    },
-    /// A stage's launch is for another batch.
+    #[error("no stage uses buffer {0}")]
+    NeverUsed(String),
+    /// A stage's launch is for another number of items.
     #[error("the launch of stage {stage} has a batch of {batch} items, the pipeline has {items}")]
     OtherBatch {
         /// The stage.
@@ -156,15 +140,15 @@ pub enum BuildError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A stage's launch breaks rules, whole and in chunks.
+    /// A stage's launch is illegal, whole and in chunks.
     #[error("stage {stage}: {violations}")]
     Stage {
         /// The stage.
         stage: String,
-        /// The rules.
+        /// The broken rules.
         violations: Violations,
     },
-    /// The smallest chunk that suits all stages is too large for one of them, or for the caller.
+    /// The smallest chunk that keeps every alignment is larger than a stage or the budget allows.
     #[error(
         "{limited_by} allows chunks of at most {largest} items, the smallest that keeps the alignment of \
          every stage has {unit}: raise the limit, or lower an alignment"
@@ -172,7 +156,7 @@ pub enum PlanError {
     NoCommonChunk {
         /// `stage NAME`, or `the budget`.
         limited_by: String,
-        /// Items that it allows.
+        /// The most items that it allows.
         largest: u64,
         /// Items of the smallest chunk.
         unit: u64,
@@ -192,50 +176,41 @@ pub enum PlanError {
     },
 }
 
-/// Why the caller's memory does not fit the pipeline; nothing ran.
+/// Why the caller's memory does not fit the pipeline. A lone string is the name of the buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// A buffer has no memory.
-    #[error("buffer {buffer} has no memory")]
-    Missing {
-        /// The buffer.
-        buffer: String,
-    },
+    #[error("buffer {0} has no memory")]
+    Missing(String),
     /// A buffer got memory twice.
-    #[error("buffer {buffer} has memory twice")]
-    Twice {
-        /// The buffer.
-        buffer: String,
-    },
-    /// A handle that another pipeline returned.
+    #[error("buffer {0} has memory twice")]
+    Twice(String),
+    /// Memory was given for a buffer of another pipeline.
     #[error("memory was given for a buffer of another pipeline")]
     OtherPipeline,
-    /// Memory to read for a buffer that is written, or the other way round, or any for scratch.
+    /// Memory to read was given for a buffer that is written, or the other way round, or any for scratch.
     #[error("buffer {buffer} takes {expected}, not {given}")]
     WrongKind {
         /// The buffer.
         buffer: String,
-        /// What it takes.
+        /// The kind of memory that it takes.
         expected: &'static str,
-        /// What it got.
+        /// The kind of the memory given.
         given: &'static str,
     },
-    /// More memory than the arguments of a launch can be.
+    /// More buffers have memory than a launch can have arguments.
     #[error("the pipeline has {given} buffers of the caller, the limit is {most}")]
     TooMany {
-        /// How many got memory.
+        /// The number of buffers with memory.
         given: usize,
-        /// How many can.
+        /// The limit.
         most: usize,
     },
-    /// A stream or memory of another device or context.
-    #[error("{what} belongs to another CUDA context than the guard")]
-    OtherContext {
-        /// Which of them.
-        what: &'static str,
-    },
-    /// A stream for each chunk in flight is missing.
+    /// A stream, memory or a product belongs to another device or context.
+    #[error("{0} belongs to another CUDA context than the guard")]
+    OtherContext(&'static str),
+    /// There are fewer streams than chunks in flight.
     #[error("the plan has {in_flight} chunks in flight, but there are only {streams} streams")]
     TooFewStreams {
         /// Chunks in flight.
@@ -243,51 +218,26 @@ pub enum MemoryError {
         /// Streams.
         streams: usize,
     },
-    /// A stream that is being captured into a graph.
+    /// A stream is being captured into a graph.
     #[error(
         "a stream is being captured, and a graph keeps no memory of a pipeline: run it after the capture"
     )]
     Captured,
-    /// Memory at another place than the pipeline was captured with.
+    /// A graph was captured with other memory.
     #[error(
-        "buffer {buffer} is other memory than the graph was captured with: give the same, or capture \
-         again"
+        "buffer {0} is other memory than the graph was captured with: give the same, or run a new \
+         plan.as_graph()"
     )]
-    OtherMemory {
-        /// The buffer.
-        buffer: String,
-    },
-    /// Memory of another length.
+    OtherMemory(String),
+    /// Memory has another length.
     #[error("buffer {buffer} has {given} bytes, the items of the pipeline need {needed}")]
     WrongLength {
         /// The buffer.
         buffer: String,
         /// Bytes that all items need.
         needed: u128,
-        /// Bytes that it got.
+        /// Bytes of the memory given.
         given: u64,
-    },
-}
-
-/// Why a stage has no such view.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ViewError {
-    /// The stage did not declare that it reads the buffer, and no more than that.
-    #[error("stage {stage} did not declare that it reads {buffer}")]
-    NotRead {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-    /// The stage did not declare that it writes or updates the buffer, or has this view already.
-    #[error("stage {stage} did not declare that it writes {buffer}, or has taken its view already")]
-    NotWritten {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
     },
 }
 
@@ -297,13 +247,14 @@ pub enum ViewError {
 pub enum StageError {
     /// Out of memory: a smaller chunk is tried, where the stages can run again.
     OutOfMemory(Arc<dyn Error + Send + Sync>),
-    /// Another reason: nothing more is tried.
+    /// Another reason: the run ends.
     Failed(Arc<dyn Error + Send + Sync>),
-    /// It panicked: the pipeline is poisoned.
-    Panicked {
-        /// The panic's message.
-        message: String,
-    },
+    /// The stage panicked, with this message: the pipeline does not run again.
+    Panicked(String),
+    /// The stage did not declare that it reads the buffer, or declared that it also writes it.
+    NotRead(Box<BufferUse>),
+    /// The stage did not declare that it writes the buffer, or has taken its view already.
+    NotWritten(Box<BufferUse>),
 }
 
 impl StageError {
@@ -323,7 +274,15 @@ impl fmt::Display for StageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory(source) | Self::Failed(source) => source.fmt(f),
-            Self::Panicked { message } => write!(f, "it panicked: {message}"),
+            Self::Panicked(message) => write!(f, "it panicked: {message}"),
+            Self::NotRead(at) => {
+                write!(f, "stage {} did not declare that it reads {}", at.stage, at.buffer)
+            }
+            Self::NotWritten(at) => write!(
+                f,
+                "stage {} did not declare that it writes {}, or has taken its view already",
+                at.stage, at.buffer
+            ),
         }
     }
 }
@@ -336,30 +295,53 @@ impl PartialEq for StageError {
     }
 }
 
-/// Why a pipeline did not run to its end. The message includes that of the `source`.
-#[derive(Clone, Debug, PartialEq)]
+/// Why a run failed. Only the variants with `done` began to run; a lone string is the name of the stage.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The plan is another pipeline's; nothing ran.
+    /// The plan is for another pipeline.
+    #[error("the plan was made for another pipeline")]
     OtherPlan,
-    /// The caller's memory does not fit; nothing ran.
-    Memory(MemoryError),
-    /// The device, or a kernel of another one; nothing ran.
-    Device {
-        /// Why it cannot run.
-        source: StageError,
-    },
-    /// A stage panicked in an earlier run; nothing ran.
-    Poisoned {
-        /// That stage.
-        stage: String,
-    },
-    /// A stage is a call, whose work a graph may not repeat; nothing ran.
-    NotCapturable {
+    /// The caller's memory does not fit.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The device cannot be used, or a kernel belongs to another one.
+    #[error("{0}")]
+    Device(StageError),
+    /// A stage panicked in an earlier run.
+    #[error("stage {0} panicked in an earlier run: build the pipeline again to run it")]
+    Poisoned(String),
+    /// The pipeline is an [outline](super::Pipeline::outline), or a stage was declared without work.
+    #[error("stage {0} has no work: an outline can be planned, but not run")]
+    Outline(String),
+    /// The stage runs on the host and the memory is on a device, or the other way round.
+    #[error("stage {stage} runs on {runs_on}, the memory given is on {memory_on}")]
+    OtherBackend {
         /// The stage.
         stage: String,
+        /// `the host` or `a device`.
+        runs_on: &'static str,
+        /// `the host` or `a device`.
+        memory_on: &'static str,
     },
-    /// There is no scratch for the chunks, nor for smaller ones if it was out of memory.
+    /// The stage is a call, which a graph would not repeat.
+    #[error(
+        "stage {0} is a call, whose work a graph may not repeat: declare it with call_in_graphs, or run \
+         the pipeline without a graph"
+    )]
+    NotCapturable(String),
+    /// A graph cannot be monitored, because all of its chunks are submitted at once.
+    #[error(
+        "a graph submits all chunks at once and cannot be monitored: remove the monitor, or run the plan \
+         without as_graph"
+    )]
+    MonitoredGraph,
+    /// The scratch of a chunk cannot be allocated, nor that of smaller chunks if memory ran out.
+    #[error(
+        "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {} of {items} \
+         items: {error}",
+        .done.items_done
+    )]
     Scratch {
         /// Items of a chunk.
         chunk: u64,
@@ -367,22 +349,26 @@ pub enum RunError {
         bytes: u64,
         /// Items of the pipeline.
         items: u64,
-        /// What was done before.
+        /// The work done before.
         done: Box<PipelineRun>,
         /// Why the allocation failed.
-        source: StageError,
+        error: StageError,
     },
-    /// The device reported a failure of chunks that were submitted before, while a monitored run waited
-    /// for them.
+    /// The device reported a failure of earlier chunks while a monitored run waited for them.
+    #[error("the device failed after {} of {items} items: {error}", .done.items_done)]
     Late {
         /// Items of the pipeline.
         items: u64,
-        /// What was done before.
+        /// The work done before.
         done: Box<PipelineRun>,
-        /// What it reported.
-        source: StageError,
+        /// The reported failure.
+        error: StageError,
     },
     /// A stage failed.
+    #[error(
+        "stage {stage} failed at chunk {} (items {}..{}), after {} of {items} items: {error}",
+        .chunk.index, .chunk.start, .chunk.end(), .done.items_done
+    )]
     Stage {
         /// The stage.
         stage: String,
@@ -390,15 +376,20 @@ pub enum RunError {
         chunk: Chunk,
         /// Items of the pipeline.
         items: u64,
-        /// What was done before.
+        /// The work done before.
         done: Box<PipelineRun>,
         /// Why it failed.
-        source: StageError,
+        error: StageError,
     },
 }
 
 impl RunError {
-    /// What was done before the failure; `None` if nothing was begun.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(error: impl Into<StageError>) -> Self {
+        Self::Device(error.into())
+    }
+
+    /// The work done before the failure; `None` if the run did not begin.
     #[must_use]
     pub fn done(&self) -> Option<&PipelineRun> {
         match self {
@@ -407,52 +398,5 @@ impl RunError {
             }
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OtherPlan => f.write_str("the plan was made for another pipeline"),
-            Self::Memory(error) => error.fmt(f),
-            Self::Device { source } => source.fmt(f),
-            Self::Poisoned { stage } => write!(
-                f,
-                "stage {stage} panicked in an earlier run: build the pipeline again to run it"
-            ),
-            Self::NotCapturable { stage } => write!(
-                f,
-                "stage {stage} is a call, whose work a graph may not repeat: declare it with \
-                 call_in_graphs, or run the pipeline without a graph"
-            ),
-            Self::Scratch { chunk, bytes, items, done, source } => write!(
-                f,
-                "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {done} of \
-                 {items} items: {source}",
-                done = done.items_done
-            ),
-            Self::Late { items, done, source } => write!(
-                f,
-                "the device failed after {done} of {items} items: {source}",
-                done = done.items_done
-            ),
-            Self::Stage { stage, chunk, items, done, source } => write!(
-                f,
-                "stage {stage} failed at chunk {index} (items {start}..{end}), after {done} of {items} \
-                 items: {source}",
-                index = chunk.index,
-                start = chunk.start,
-                end = chunk.end(),
-                done = done.items_done
-            ),
-        }
-    }
-}
-
-impl Error for RunError {}
-
-impl From<MemoryError> for RunError {
-    fn from(error: MemoryError) -> Self {
-        Self::Memory(error)
     }
 }

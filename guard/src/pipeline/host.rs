@@ -1,111 +1,70 @@
-//! Pipelines on the host: stages are closures, chunks in flight run in parallel.
+//! Runs pipelines on the host: stages are closures, and chunks in flight run in parallel.
 
-use core::fmt;
 use core::mem::take;
+use core::panic::Location;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
+use crate::guard::Guard;
 use crate::pipeline::buffer::Role;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
-use crate::pipeline::definition::{Definition, Pipeline};
+use crate::pipeline::definition::{Body, Definition, Pipeline};
 use crate::pipeline::error::{RunError, StageError};
 use crate::pipeline::host_memory::{Bytes, HostMemory, Views};
 use crate::pipeline::layout::SCRATCH_ALIGNMENT;
 use crate::pipeline::plan::PipelinePlan;
-use crate::pipeline::progress::{Monitor, PipelineRun};
-use crate::pipeline::run::{Backend, ChunkFailure, run};
+use crate::pipeline::progress::PipelineRun;
+use crate::pipeline::run::{Backend, ChunkFailure, Run, run};
 use crate::plan::chunks::Chunk;
 use crate::plan::run::panic_message;
 
-/// A pipeline on the host.
-///
-/// Stages that [launch](StageBuilder::launches) are planned under the limits of a GPU, so that the same
-/// chunks run as on that GPU.
-pub type HostPipeline<'a> = Pipeline<HostStage<'a>>;
+/// The work of a stage on the host.
+pub(crate) type HostCall<'a> =
+    dyn Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a;
 
-/// What a stage does on the host.
-pub struct HostStage<'a>(Box<Body<'a>>);
-
-type Body<'a> = dyn Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a;
-
-impl fmt::Debug for HostStage<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostStage").finish_non_exhaustive()
-    }
-}
-
-impl<'a> PipelineBuilder<HostStage<'a>> {
-    /// Adds a stage after those before it: `body` is called for each chunk with views of the buffers that
-    /// the stage declares. Chunks in flight call it at the same time.
-    pub fn stage<F>(&mut self, name: impl Into<String>, body: F) -> StageBuilder<'_>
+impl<'a> PipelineBuilder<'a> {
+    /// Adds a stage on the host after the stages before it. `call` gets the chunk and views of the buffers
+    /// that the stage declares. Chunks in flight call it at the same time.
+    ///
+    /// A stage that also [launches](StageBuilder::launches) is planned under the limits of a GPU, so that
+    /// the host runs the same chunks as that GPU.
+    pub fn stage<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_, 'a>
     where
         F: Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a,
     {
-        self.add_stage(name.into(), HostStage(Box::new(body)))
+        self.add_stage(name.into(), Body::Host(Box::new(call)))
     }
 }
 
-impl HostPipeline<'_> {
-    /// Runs all chunks of `plan`, as many at the same time as it has in flight.
-    ///
-    /// Scratch is allocated once, filled with bytes of all ones, which are NaN as floats, and freed at the
-    /// end. Where that allocation or a stage runs out of memory, the items that are left run in chunks of
-    /// half the size; after a stage only if no buffer is changed in place or accumulated, since the chunk
-    /// runs again.
-    ///
-    /// # Errors
-    ///
-    /// [`RunError`] with what was done before it. Of the chunk that failed, and of chunks that were in
-    /// flight with it, outputs and in-place buffers are unspecified. After a panic in a stage the
-    /// pipeline does not run again.
-    pub fn run(
-        &mut self,
+impl Run for HostMemory<'_> {
+    fn run(
+        self,
+        _: &Guard,
+        pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
-        memory: HostMemory<'_>,
+        _: &'static Location<'static>,
     ) -> Result<PipelineRun, RunError> {
-        self.run_with(plan, memory, None)
-    }
-
-    /// As [`Self::run`], watched by `monitor`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::run`].
-    pub fn run_monitored(
-        &mut self,
-        plan: &PipelinePlan,
-        memory: HostMemory<'_>,
-        monitor: &mut dyn Monitor,
-    ) -> Result<PipelineRun, RunError> {
-        self.run_with(plan, memory, Some(monitor))
-    }
-
-    fn run_with(
-        &mut self,
-        plan: &PipelinePlan,
-        memory: HostMemory<'_>,
-        monitor: Option<&mut dyn Monitor>,
-    ) -> Result<PipelineRun, RunError> {
-        self.check_plan(plan)?;
-        let Self { definition, bodies, poisoned } = self;
-        let memory = memory.check(definition)?;
-        let mut backend = Host { definition, bodies, memory, scratch: Vec::new() };
-        let ran = run(definition, plan, &mut backend, monitor);
-        if let Err(RunError::Stage { stage, source: StageError::Panicked { .. }, .. }) = &ran {
-            *poisoned = Some(stage.clone());
-        }
-        ran
+        pipeline.check_run(plan, true)?;
+        let definition = &pipeline.definition;
+        let calls = pipeline.bodies.iter().filter_map(|body| match body {
+            Body::Host(call) => Some(&**call),
+            _ => None,
+        });
+        let (memory, monitor) = self.check(definition)?;
+        let mut backend = Host { definition, calls: calls.collect(), memory, scratch: Vec::new() };
+        run(definition, plan, &mut backend, monitor.0)
     }
 }
 
 /// A run on the host.
 struct Host<'r, 'a, 'm> {
     definition: &'r Definition,
-    bodies: &'r [HostStage<'a>],
-    /// The caller's, by buffer.
+    /// By stage.
+    calls: Vec<&'r HostCall<'a>>,
+    /// The caller's memory, by buffer.
     memory: Vec<Option<Bytes<'m>>>,
-    /// For each chunk in flight.
+    /// By chunk in flight.
     scratch: Vec<Scratch>,
 }
 
@@ -119,7 +78,7 @@ impl Backend for Host<'_, '_, '_> {
     }
 
     fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
-        let Self { definition, bodies, memory, scratch } = self;
+        let Self { definition, calls, memory, scratch } = self;
         let mut lanes: Vec<_> = chunks
             .iter()
             .zip(scratch)
@@ -133,13 +92,13 @@ impl Backend for Host<'_, '_, '_> {
             let parts = parts.into_iter().chain(core::iter::repeat_with(|| None));
             lanes.iter_mut().zip(parts).for_each(|(lane, part)| lane.callers.push(part));
         }
-        let run = |lane: &mut Lane<'_>| lane.run(definition, bodies, plan);
+        let run = |lane: &mut Lane<'_>| lane.run(definition, calls, plan);
         let ran: Vec<_> = match lanes.as_mut_slice() {
             [only] => vec![run(only)],
             lanes => lanes.par_iter_mut().map(run).collect(),
         };
         let failed = |(position, ran): (usize, Result<(), (usize, StageError)>)| {
-            ran.err().map(|(stage, source)| ChunkFailure { position, stage, source })
+            ran.err().map(|(stage, error)| ChunkFailure { position, stage, error })
         };
         ran.into_iter().enumerate().find_map(failed).map_or(Ok(()), Err)
     }
@@ -148,7 +107,7 @@ impl Backend for Host<'_, '_, '_> {
 /// One chunk in flight.
 struct Lane<'l> {
     chunk: &'l Chunk,
-    /// What it sees of the caller's memory, by buffer.
+    /// The chunk's part of the caller's memory, by buffer.
     callers: Vec<Option<Bytes<'l>>>,
     scratch: &'l mut [u8],
 }
@@ -158,19 +117,18 @@ impl Lane<'_> {
     fn run(
         &mut self,
         definition: &Definition,
-        bodies: &[HostStage<'_>],
+        calls: &[&HostCall<'_>],
         plan: &PipelinePlan,
     ) -> Result<(), (usize, StageError)> {
-        for (index, HostStage(body)) in bodies.iter().enumerate() {
-            // A panic leaves views half written, which the caller discards as after any failure.
+        for (index, call) in calls.iter().enumerate() {
+            // A panic leaves outputs half written, like any other failure.
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 let scratch = scratch_views(definition, index, plan, self.chunk, self.scratch);
                 let mut views = Views::new(definition, index, &mut self.callers, scratch);
-                body(self.chunk, &mut views)
+                call(self.chunk, &mut views)
             }));
-            let ran = ran.unwrap_or_else(|panic| {
-                Err(StageError::Panicked { message: panic_message(panic.as_ref()) })
-            });
+            let ran = ran
+                .unwrap_or_else(|panic| Err(StageError::Panicked(panic_message(panic.as_ref()))));
             ran.map_err(|error| (index, error))?;
         }
         Ok(())
@@ -187,7 +145,7 @@ fn scratch_views<'s>(
 ) -> Vec<(usize, &'s mut [u8])> {
     let uses = definition.stages.get(index).into_iter().flat_map(|stage| &stage.uses);
     let place = |(buffer, _): &(usize, _)| {
-        // The caller's memory is used where it is.
+        // The host never copies the caller's memory to scratch.
         definition.buffers.get(*buffer).filter(|spec| spec.role == Role::Scratch)?;
         let (offset, bytes) = definition.scratch_place(*buffer, plan, chunk.items)?;
         Some((usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?, *buffer))
@@ -197,7 +155,7 @@ fn scratch_views<'s>(
     let (mut rest, mut before) = (scratch, 0);
     let mut views = Vec::with_capacity(places.len());
     for (offset, bytes, buffer) in places {
-        // Scratch has the bytes of the plan's layout, in which buffers that live at once are disjoint.
+        // The plan's layout is within scratch, and buffers that are live together are disjoint.
         let (_, from) = take(&mut rest).split_at_mut(offset - before);
         let (view, after) = from.split_at_mut(bytes);
         (rest, before) = (after, offset + bytes);
@@ -206,7 +164,7 @@ fn scratch_views<'s>(
     views
 }
 
-/// Memory that is aligned as scratch is on a device.
+/// Memory with the alignment of scratch on a device.
 struct Scratch {
     memory: Vec<u8>,
     start: usize,
@@ -232,6 +190,5 @@ impl Scratch {
     }
 }
 
-/// What scratch is filled with: NaN as floats, so that an element that was read before it was written
-/// shows.
+/// The initial bytes of scratch. As floats they are NaN, so that reading an unwritten element shows.
 const UNWRITTEN: u8 = 0xff;

@@ -1,4 +1,4 @@
-//! The caller's memory of a pipeline on the host, and what of it a stage sees.
+//! The caller's memory of a pipeline on the host, and the views of a stage.
 
 use core::mem::take;
 
@@ -6,21 +6,28 @@ use bytemuck::{AnyBitPattern, NoUninit, try_cast_slice, try_cast_slice_mut};
 
 use crate::pipeline::buffer::{Access, Buffer, BufferId, Extent};
 use crate::pipeline::definition::Definition;
-use crate::pipeline::error::{MemoryError, ViewError};
+use crate::pipeline::error::{BufferUse, MemoryError, StageError};
 use crate::pipeline::memory::Given;
+use crate::pipeline::progress::{Monitor, MonitorSlot};
 use crate::plan::chunks::Chunk;
 
-/// The memory of a pipeline's inputs, outputs, in-place buffers and accumulators, for one run.
+/// The memory of one run of a pipeline on the host: for `Guard::run_pipeline`.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct HostMemory<'m> {
     given: Vec<(BufferId, Bytes<'m>)>,
+    monitor: MonitorSlot<'m>,
 }
 
 impl<'m> HostMemory<'m> {
     /// No memory yet.
     pub const fn new() -> Self {
-        Self { given: Vec::new() }
+        Self { given: Vec::new(), monitor: MonitorSlot(None) }
+    }
+
+    /// Lets `monitor` watch the run.
+    pub fn monitor(self, monitor: &'m mut dyn Monitor) -> Self {
+        Self { monitor: MonitorSlot(Some(monitor)), ..self }
     }
 
     /// The memory of an input.
@@ -38,25 +45,28 @@ impl<'m> HostMemory<'m> {
         self
     }
 
-    /// The memory of each buffer by index, `None` for scratch, if every other one has what it needs.
+    /// Checks that every buffer except scratch has the memory that it needs. Returns the memory by buffer,
+    /// `None` for scratch, and the monitor.
+    #[allow(clippy::type_complexity, reason = "used once")]
     pub(crate) fn check(
         self,
         definition: &Definition,
-    ) -> Result<Vec<Option<Bytes<'m>>>, MemoryError> {
+    ) -> Result<(Vec<Option<Bytes<'m>>>, MonitorSlot<'m>), MemoryError> {
         let given = |(id, bytes): &(BufferId, Bytes<'_>)| Given {
             id: *id,
             bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
             writable: matches!(bytes, Bytes::Write(_)),
-            // All memory is.
+            // On the host, every buffer is in host memory.
             on_host: definition.buffers.get(id.index).is_some_and(|spec| spec.on_host),
         };
         let places = definition.check_memory(&self.given.iter().map(given).collect::<Vec<_>>())?;
         let mut given: Vec<_> = self.given.into_iter().map(|(_, bytes)| Some(bytes)).collect();
-        Ok(places.into_iter().map(|place| given.get_mut(place?)?.take()).collect())
+        let by_buffer = places.into_iter().map(|place| given.get_mut(place?)?.take());
+        Ok((by_buffer.collect(), self.monitor))
     }
 }
 
-/// Memory that is read, or written.
+/// Memory to read or to write.
 #[derive(Debug)]
 pub(crate) enum Bytes<'m> {
     Read(&'m [u8]),
@@ -71,8 +81,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// The parts of this buffer that each of consecutive chunks sees; writable memory that they share only
-    /// the first of them.
+    /// The part of this buffer for each of consecutive chunks. Of writable memory that all chunks share,
+    /// the first chunk gets everything and the others nothing.
     pub(crate) fn split(&mut self, extent: Extent, chunks: &[Chunk]) -> Vec<Option<Bytes<'_>>> {
         let place = |items: u64| usize::try_from(extent.bytes(items)).unwrap_or(usize::MAX);
         let first = chunks.first().map_or(0, |chunk| chunk.start);
@@ -101,7 +111,7 @@ impl Bytes<'_> {
     }
 }
 
-/// What a stage sees of the buffers that it declared: per item those of its chunk's items, else all.
+/// The buffers that a stage on the host declared: of a buffer per item, the elements of the chunk's items.
 #[derive(Debug)]
 pub struct Views<'v> {
     definition: &'v Definition,
@@ -110,7 +120,7 @@ pub struct Views<'v> {
 }
 
 impl<'v> Views<'v> {
-    /// The views of the stage at `index`, out of the caller's memory and scratch.
+    /// The views of the stage at `index`, of the caller's memory and scratch.
     pub(crate) fn new(
         definition: &'v Definition,
         index: usize,
@@ -124,7 +134,7 @@ impl<'v> Views<'v> {
             .collect();
         let stage = definition.stages.get(index);
         for &(buffer, access) in stage.iter().flat_map(|stage| &stage.uses) {
-            // In the order of the buffers, so that what is left begins after the one before.
+            // Uses are sorted by buffer, so `callers` begins after the buffer before.
             let rest = take(&mut callers).split_at_mut_checked(buffer - before + 1);
             let Some((passed, rest)) = rest else { break };
             (callers, before) = (rest, buffer + 1);
@@ -133,7 +143,7 @@ impl<'v> Views<'v> {
                 Some(Some(Bytes::Write(bytes))) => views.push((buffer, Some(Bytes::Write(bytes)))),
                 _ => {}
             }
-            // Who only reads gets a view that can be read more than once.
+            // A stage that only reads may take its view more than once.
             if access == Access::Read
                 && let Some((_, view)) = views.iter_mut().find(|(other, _)| *other == buffer)
                 && let Some(Bytes::Write(bytes)) =
@@ -150,27 +160,23 @@ impl<'v> Views<'v> {
     ///
     /// # Errors
     ///
-    /// [`ViewError`] if it declared something else.
-    pub fn read<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<&'v [T], ViewError> {
+    /// [`StageError::NotRead`] if it declared something else.
+    pub fn read<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<&'v [T], StageError> {
         let view = self.views.iter().find(|(index, _)| self.is(buffer, *index));
         match view {
             Some((_, Some(Bytes::Read(bytes)))) => try_cast_slice(bytes).ok(),
             _ => None,
         }
-        .ok_or_else(|| ViewError::NotRead {
-            stage: self.stage.into(),
-            buffer: self.definition.buffer_name(buffer.id),
-        })
+        .ok_or_else(|| StageError::NotRead(self.use_of(buffer).into()))
     }
 
-    /// A buffer that the stage writes or updates; each only once.
-    ///
-    /// Of a buffer that the stage writes the contents are unspecified.
+    /// A buffer that the stage writes or updates. Its view can be taken once. If the stage writes the
+    /// buffer, the contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`ViewError`] if it declared something else, or has the view already.
-    pub fn write<T>(&mut self, buffer: Buffer<T>) -> Result<&'v mut [T], ViewError>
+    /// [`StageError::NotWritten`] if it declared something else, or has taken the view already.
+    pub fn write<T>(&mut self, buffer: Buffer<T>) -> Result<&'v mut [T], StageError>
     where
         T: NoUninit + AnyBitPattern,
     {
@@ -181,13 +187,14 @@ impl<'v> Views<'v> {
             Some(Bytes::Write(bytes)) => try_cast_slice_mut(bytes).ok(),
             _ => None,
         }
-        .ok_or_else(|| ViewError::NotWritten {
-            stage: self.stage.into(),
-            buffer: self.definition.buffer_name(buffer.id),
-        })
+        .ok_or_else(|| StageError::NotWritten(self.use_of(buffer).into()))
     }
 
     fn is<T>(&self, buffer: Buffer<T>, index: usize) -> bool {
         buffer.id == BufferId { pipeline: self.definition.id, index }
+    }
+
+    fn use_of<T>(&self, buffer: Buffer<T>) -> BufferUse {
+        BufferUse::new(self.stage, self.definition.buffer_name(buffer.id))
     }
 }

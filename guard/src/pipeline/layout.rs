@@ -1,4 +1,4 @@
-//! Places of scratch buffers: those whose lifetimes do not overlap share memory, and one layout serves
+//! The layout of scratch buffers: buffers whose lifetimes do not overlap share memory, and one layout serves
 //! every chunk size.
 
 use core::cmp::Reverse;
@@ -14,15 +14,15 @@ pub(crate) struct Lifetime {
     pub(crate) bytes: u64,
 }
 
-/// Where scratch buffers lie in the scratch of one chunk.
+/// The offsets of scratch buffers in the scratch of one chunk.
 ///
-/// Buffers of a fixed size come first, at fixed offsets. After them come the buffers per item, at offsets
-/// that grow with the chunk: bytes an item times the chunk's items, rounded down to the alignment, plus
-/// one alignment for each lower place, which makes up for the rounding. The whole is therefore linear in
-/// the chunk, and the largest chunk within a budget needs no search.
+/// Buffers of a fixed size come first, at fixed offsets. The buffers per item follow, at offsets that grow
+/// with the chunk: bytes an item times the chunk's items, rounded down to the alignment, plus one alignment
+/// for each lower place, which makes up for the rounding. The total is linear in the chunk, so the largest
+/// chunk within a budget needs no search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
-    /// By the order in which the lifetimes were given.
+    /// In the order of the lifetimes given.
     fixed: Vec<u64>,
     per_item: Vec<Place>,
     /// Bytes of all buffers of a fixed size.
@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// Offsets at which no two buffers that live at the same time overlap.
+/// Offsets at which no two buffers that are live at the same time overlap.
 struct Packing {
     offsets: Vec<u64>,
     /// The end of the highest buffer.
@@ -105,15 +105,15 @@ struct Packing {
     compared: usize,
 }
 
-/// Places the largest buffer first, each in the smallest gap between those that live at the same time, or
-/// above them: "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
-/// Inference, 2020. A buffer is compared only with those that it overlaps in time. `None` past u64.
+/// Places the largest buffers first, each in the smallest gap between buffers that are live at the same time,
+/// or above them: "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
+/// Inference, 2020. A buffer is compared only with buffers that overlap it in time. `None` past u64.
 fn pack(buffers: &[Lifetime]) -> Option<Packing> {
     buffers.iter().try_fold(0_u64, |sum, buffer| sum.checked_add(buffer.bytes))?;
     let stages = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
     let mut order: Vec<(usize, &Lifetime)> = buffers.iter().enumerate().collect();
     order.sort_by_key(|(_, buffer)| (Reverse(buffer.bytes), buffer.first));
-    // Of each stage, the buffers that live at it, and those whose lifetime begins with it.
+    // For each stage, the buffers that are live at it, and the buffers whose lifetime begins with it.
     let (mut living, mut beginning) = (vec![Vec::new(); stages], vec![Vec::new(); stages]);
     let mut packing = Packing {
         offsets: vec![0; buffers.len()],
@@ -164,7 +164,7 @@ mod tests {
         Lifetime { first, last, bytes }
     }
 
-    /// As many numbers below the bounds as asked for, from a seed.
+    /// A generator of numbers below a bound.
     fn random(seed: u64) -> impl FnMut(u64) -> u64 {
         let mut state = seed;
         move |below| {

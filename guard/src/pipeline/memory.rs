@@ -1,4 +1,4 @@
-//! Whether the caller's memory is what a pipeline's buffers need.
+//! Checks the caller's memory against the buffers of a pipeline.
 
 use crate::pipeline::buffer::{BufferId, Role};
 use crate::pipeline::definition::{Definition, OTHER_PIPELINE};
@@ -11,13 +11,13 @@ pub(crate) struct Given {
     pub(crate) bytes: u64,
     /// Whether stages may write it.
     pub(crate) writable: bool,
-    /// Whether it is pinned host memory, beside a pipeline's own device.
+    /// Whether it is pinned host memory.
     pub(crate) on_host: bool,
 }
 
 impl Definition {
-    /// The place in `given` of each buffer's memory, `None` for scratch, if every other buffer has what
-    /// it needs.
+    /// Checks that every buffer except scratch has the memory that it needs. Returns the index in `given`
+    /// of each buffer's memory, `None` for scratch.
     pub(crate) fn check_memory(&self, given: &[Given]) -> Result<Vec<Option<usize>>, MemoryError> {
         let mut places = vec![None; self.buffers.len()];
         for (index, memory) in given.iter().enumerate() {
@@ -27,12 +27,12 @@ impl Definition {
             };
             self.check_given(memory)?;
             if place.replace(index).is_some() {
-                return Err(MemoryError::Twice { buffer: self.buffer_name(memory.id) });
+                return Err(MemoryError::Twice(self.buffer_name(memory.id)));
             }
         }
         for (spec, place) in self.buffers.iter().zip(&places) {
             if place.is_none() && spec.role != Role::Scratch {
-                return Err(MemoryError::Missing { buffer: spec.name.clone() });
+                return Err(MemoryError::Missing(spec.name.clone()));
             }
         }
         Ok(places)

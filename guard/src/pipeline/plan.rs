@@ -5,14 +5,14 @@ use core::iter::FusedIterator;
 
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::buffer::Extent;
-use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec};
-use crate::pipeline::error::{PlanError, RunError};
+use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec, next_id};
+use crate::pipeline::error::PlanError;
 use crate::plan::batch::{BatchAxis, least_common_multiple};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::{Chunk, Chunks};
 use crate::plan::launches::{Plan, PlannedLaunch};
 
-/// What a run of a pipeline may use.
+/// The limits of a run of a pipeline.
 ///
 /// ```
 /// use gridguard::pipeline::Budget;
@@ -32,18 +32,18 @@ impl Budget {
     /// Any memory, one chunk at a time.
     pub const UNLIMITED: Self = Self::bytes(u64::MAX);
 
-    /// At most so many bytes of scratch, one chunk at a time.
+    /// At most `bytes` of scratch, one chunk at a time.
     pub const fn bytes(bytes: u64) -> Self {
         Self { bytes, in_flight: 1, max_items: u64::MAX }
     }
 
-    /// So many percent of `free_bytes`, at most all of them.
+    /// At most `percent` percent of `free_bytes`.
     pub fn share_of(free_bytes: u64, percent: u64) -> Self {
         let bytes = u128::from(free_bytes) * u128::from(percent.min(100)) / 100;
-        Self::bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+        Self::bytes(saturated(bytes))
     }
 
-    /// Up to so many chunks at the same time, each with scratch of its own. Zero counts as one.
+    /// At most `chunks` at the same time, each with its own scratch. Zero counts as one.
     pub const fn in_flight(self, chunks: u64) -> Self {
         let in_flight = if chunks == 0 { 1 } else { chunks };
         Self { in_flight, ..self }
@@ -74,81 +74,44 @@ impl Budget {
     }
 }
 
-/// The chunks of a pipeline, and the scratch that they need: also for chunks of buffers that are
-/// [in host memory](super::PipelineBuilder::in_host_memory).
+/// The chunks of a pipeline, and their scratch.
 ///
-/// All chunks have the same number of items but the last, which may have fewer.
+/// All chunks have the same number of items, except that the last one may have fewer.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PipelinePlan {
     pipeline: u64,
-    /// Those that are left, as [`Chunks`] of their own.
+    /// Identifies the graph that the plan runs as, if any.
+    graph: Option<u64>,
+    /// The chunks, counted from the first item that is left.
     chunks: Chunks,
-    /// Items before them.
+    /// Items before the first chunk.
     done: u64,
     budget: Budget,
     /// Items of the smallest possible chunk.
     unit: u64,
     in_flight: u64,
-    /// Whether chunks that follow were left out.
+    /// Whether later chunks were left out.
     partial: bool,
     /// Bytes of scratch of a chunk.
     scratch_bytes: u64,
-    stages: Vec<StageMemory>,
-    /// The launches of the stages that launch.
+    /// For each stage, its name and the bytes of live scratch.
+    stages: Vec<(String, u64)>,
+    /// The launches of each stage that launches a kernel.
     launches: Vec<Option<Plan>>,
 }
 
-/// The scratch that a stage works in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StageMemory {
-    /// The stage.
-    pub name: String,
-    /// Bytes of all scratch buffers that hold something during the stage, for one chunk.
-    pub bytes: u64,
-}
-
-impl<B> Pipeline<B> {
-    /// Plans the largest chunk that is legal for every stage and whose scratch fits the budget, for as
-    /// many chunks in flight as fit with the smallest one. Chunks are then made no larger than their
-    /// number needs, so that the last one is not much smaller.
+impl Pipeline<'_> {
+    /// Plans the largest chunk that is legal for every stage and within the budget. As many chunks are in
+    /// flight as fit with the smallest chunk. The chunks are then balanced, so that the last one is not
+    /// much smaller than the others.
     ///
     /// # Errors
     ///
     /// [`PlanError`] if a stage's launch is illegal in any chunk, no chunk suits all stages, or the
-    /// budget is too small for the smallest.
+    /// budget is too small for the smallest chunk.
     pub fn plan(&self, budget: &Budget) -> Result<PipelinePlan, PlanError> {
         self.definition.plan(budget, 0)
-    }
-
-    /// The number of items.
-    #[must_use]
-    pub const fn items(&self) -> u64 {
-        self.definition.items
-    }
-
-    /// The launch parameters that the stages were built with.
-    #[must_use]
-    pub fn parameters(&self) -> &[(String, u64)] {
-        &self.definition.parameters
-    }
-
-    /// The same pipeline without what its stages do: a plan of either is a plan of both.
-    #[must_use]
-    pub fn outline(&self) -> Pipeline<()> {
-        let Self { definition, bodies, poisoned } = self;
-        let (definition, poisoned) = (definition.clone(), poisoned.clone());
-        Pipeline { definition, bodies: vec![(); bodies.len()], poisoned }
-    }
-
-    /// Checks that the pipeline can run, and that `plan` is for it.
-    pub(crate) fn check_plan(&self, plan: &PipelinePlan) -> Result<(), RunError> {
-        match &self.poisoned {
-            Some(stage) => Err(RunError::Poisoned { stage: stage.clone() }),
-            None if plan.pipeline != self.definition.id => Err(RunError::OtherPlan),
-            None => Ok(()),
-        }
     }
 }
 
@@ -177,7 +140,7 @@ impl PipelinePlan {
         self.chunks.largest()
     }
 
-    /// Items of the last chunk, where it has fewer than the others.
+    /// Items of the last chunk, if it has fewer than the others.
     #[must_use]
     pub fn remainder(&self) -> Option<u64> {
         let last = self.chunks.at(self.len().checked_sub(1)?)?;
@@ -190,32 +153,42 @@ impl PipelinePlan {
         self.in_flight
     }
 
-    /// Items of the smallest possible chunk, which keeps the alignment of every stage.
+    /// Items of the smallest chunk that keeps the alignment of every stage.
     #[must_use]
     pub const fn smallest_chunk(&self) -> u64 {
         self.unit
     }
 
-    /// The first chunks that are in flight together, and no others: to see when the first results are
-    /// there. Where memory runs out, such a run ends instead of going on with smaller chunks.
+    /// The plan as one CUDA graph of all chunks. Its first run captures the graph and launches it; later
+    /// runs over the same memory launch it again, each with one call to the driver.
+    ///
+    /// Chunks in flight are parallel branches of the graph, whatever streams the run has. The pipeline owns
+    /// the graph and its scratch, until another graph plan runs or the pipeline is dropped. To capture
+    /// again, for example for other memory, call this again. On the host the chunks run as usual.
+    pub fn as_graph(self) -> Self {
+        Self { graph: Some(next_id()), ..self }
+    }
+
+    /// The first chunks that are in flight together, to measure or to see first results. If memory runs
+    /// out, such a run fails instead of continuing with smaller chunks.
     pub fn first_in_flight(&self) -> Self {
         let chunk = self.chunk_items();
         let items = chunk.saturating_mul(self.in_flight).min(self.items());
         let (chunks, partial) = (Chunks::balanced(items, chunk, chunk), items < self.items());
-        Self { chunks, partial: self.partial || partial, ..self.clone() }
+        let graph = self.graph.map(|_| next_id());
+        Self { chunks, graph, partial: self.partial || partial, ..self.clone() }
     }
 
-    /// Bytes of scratch that a run allocates: the most that it uses at any time.
+    /// Bytes of scratch that a run allocates.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
-        // Both factors were found to fit the budget.
+        // The product is within the budget.
         self.scratch_bytes.saturating_mul(self.in_flight)
     }
 
-    /// The scratch of each stage, in order.
-    #[must_use]
-    pub fn stages(&self) -> &[StageMemory] {
-        &self.stages
+    /// The name of each stage, and the bytes of scratch of one chunk that are live at it.
+    pub fn stages(&self) -> impl ExactSizeIterator<Item = (&str, u64)> {
+        self.stages.iter().map(|(name, bytes)| (&**name, *bytes))
     }
 
     /// The chunks, in order.
@@ -224,13 +197,8 @@ impl PipelinePlan {
         self.chunks.map(move |chunk| Chunk { start: chunk.start.saturating_add(done), ..chunk })
     }
 
-    /// Bytes of scratch of one chunk.
-    pub(crate) const fn scratch_bytes(&self) -> u64 {
-        self.scratch_bytes
-    }
-
     /// The launch of the stage at `index` for one of the plan's chunks; `None` if the stage launches
-    /// nothing, or the chunk has the size of none.
+    /// nothing, or no chunk of the plan has this size.
     #[must_use]
     pub fn launch(&self, index: usize, chunk: Chunk) -> Option<PlannedLaunch> {
         let of_plan = chunk.items == self.chunk_items() || Some(chunk.items) == self.remainder();
@@ -241,6 +209,21 @@ impl PipelinePlan {
     /// All launches of the stage at `index`.
     pub(crate) fn launches_of(&self, index: usize) -> Option<&Plan> {
         self.launches.get(index)?.as_ref()
+    }
+
+    /// Bytes of scratch of one chunk.
+    pub(crate) const fn scratch_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+
+    pub(crate) const fn pipeline(&self) -> u64 {
+        self.pipeline
+    }
+
+    /// Identifies the graph that the plan runs as, if any.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn graph(&self) -> Option<u64> {
+        self.graph
     }
 }
 
@@ -253,7 +236,7 @@ impl fmt::Display for PipelinePlan {
             write!(f, ", the last of {last}")?;
         }
         write!(f, ", {} in flight, {} bytes of scratch", self.in_flight, self.bytes())?;
-        for StageMemory { name, bytes } in &self.stages {
+        for (name, bytes) in &self.stages {
             write!(f, "\n  {name}: {bytes} bytes a chunk")?;
         }
         Ok(())
@@ -289,9 +272,10 @@ impl Definition {
         let chunks = Chunks::balanced(items, chunk, chunk);
         let launches =
             self.stages.iter().map(|stage| stage.plan(done, chunk)).collect::<Result<_, _>>()?;
-        let stages = self.stages.iter().map(|stage| stage.memory(chunk)).collect();
+        let stages = self.stages.iter().map(|stage| (stage.name.clone(), stage.live_bytes(chunk)));
         Ok(PipelinePlan {
             pipeline: self.id,
+            graph: None,
             chunks,
             done,
             budget: *budget,
@@ -299,13 +283,13 @@ impl Definition {
             in_flight: in_flight.min(chunks.launches()).max(1),
             partial: false,
             scratch_bytes: if items == 0 { 0 } else { saturated(self.layout.bytes(chunk)) },
-            stages,
+            stages: stages.collect(),
             launches,
         })
     }
 
-    /// A plan for the items after the first `done`, in chunks of half the size of those of `plan`, or with
-    /// fewer of them in flight; `None` if those are the smallest.
+    /// A plan for the items after the first `done`, in chunks of half the size, or else with half as many
+    /// in flight; `None` if `plan` has one chunk of the smallest size in flight.
     pub(crate) fn plan_smaller(&self, plan: &PipelinePlan, done: u64) -> Option<PipelinePlan> {
         let chunk = plan.chunk_items();
         let budget = if plan.partial {
@@ -334,7 +318,7 @@ impl Definition {
         Ok(unit)
     }
 
-    /// The largest chunk within the budget, and how many in flight, if the `smallest` fits.
+    /// The largest chunk within the budget, and the number of chunks in flight.
     fn within(&self, budget: &Budget, smallest: u64) -> Result<(u64, u64), PlanError> {
         let wanted = if self.is_sequential() { 1 } else { budget.in_flight };
         let least = self.layout.bytes(smallest);
@@ -383,8 +367,8 @@ impl StageSpec {
         let StageLaunch { request, batch, .. } = self.launch.as_ref()?;
         let rest = batch.after(done);
         let blocks = rest.blocks(rest.items()).unwrap_or(u64::MAX);
-        // Those of the caller are checked as they are. A kernel that may begin before the launch before
-        // it ends would overlap another stage, so chunks are ordinary launches.
+        // The caller's grid is checked unchanged. A dependent launch would overlap the stage before it, so
+        // chunks are ordinary launches.
         let grid = match done {
             0 => request.grid,
             _ => request.grid.with(batch.axis(), blocks),
@@ -392,8 +376,7 @@ impl StageSpec {
         Some((LaunchRequest { grid, dependent: false, ..*request }, rest))
     }
 
-    /// Checks that the launch is legal whole or in chunks, and returns the smallest chunk that it can be
-    /// split into, in items.
+    /// Checks that the launch is legal whole or in chunks, and returns the items of its smallest chunk.
     fn check(&self, request: &LaunchRequest, batch: &BatchAxis) -> Result<Option<u64>, PlanError> {
         let Some(StageLaunch { limits, .. }) = &self.launch else { return Ok(Some(1)) };
         let plan = Plan::new(request, Some(batch), limits, Choice::AUTOMATIC);
@@ -409,17 +392,16 @@ impl StageSpec {
         else {
             return Ok(None);
         };
-        // Aligned to its multiples, the planner's chunks are the pipeline's.
+        // The alignment makes the planner choose the pipeline's chunks.
         let batch = if chunk < batch.items() { batch.align(chunk) } else { batch };
         let choice = Choice::at_most(chunk).strategy(Strategy::Chunked);
         let plan = Plan::new(&request, Some(&batch), limits, choice);
         plan.map(Some).map_err(|violations| self.illegal(violations))
     }
 
-    fn memory(&self, chunk: u64) -> StageMemory {
+    fn live_bytes(&self, chunk: u64) -> u64 {
         let (per_item, fixed) = self.live;
-        let bytes = u128::from(per_item) * u128::from(chunk) + u128::from(fixed);
-        StageMemory { name: self.name.clone(), bytes: saturated(bytes) }
+        saturated(u128::from(per_item) * u128::from(chunk) + u128::from(fixed))
     }
 
     fn illegal(&self, violations: crate::launch::violation::Violations) -> PlanError {

@@ -1,9 +1,10 @@
-//! How far a run is, who watches it, and what it did.
+//! The progress of a run, its monitor and its result.
 
+use core::fmt;
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-/// How far a run is, between two chunks.
+/// The progress of a run, between two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -11,14 +12,14 @@ pub struct Progress {
     pub items_done: u64,
     /// Items of the pipeline.
     pub items: u64,
-    /// Bytes of the caller's buffers per item, for the items done; saturated.
+    /// Bytes that the items done have in the caller's buffers per item; saturated.
     pub bytes_done: u64,
     /// The time since the run began.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// The time for the items that are left, if they take as long as those done; `None` before the first.
+    /// The time for the remaining items, at the rate so far; `None` before the first item is done.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let left = u128::from(self.items.saturating_sub(self.items_done));
@@ -28,13 +29,13 @@ impl Progress {
     }
 }
 
-/// Watches a run, and may end it. Implemented by closures that take the [`Progress`].
+/// Watches a run, and may cancel it. Implemented by closures that take the [`Progress`].
 pub trait Monitor {
-    /// Called between chunks. [`ControlFlow::Break`] cancels what is left, without an error.
+    /// Called between chunks. [`ControlFlow::Break`] cancels the remaining chunks, without an error.
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()>;
 
-    /// Whether the run may allocate so many bytes of scratch. If not, it goes on as if memory had run out:
-    /// with smaller chunks.
+    /// Whether the run may allocate `bytes` of scratch. If not, it continues with smaller chunks, as if
+    /// memory had run out.
     fn may_allocate(&mut self, bytes: u64) -> bool {
         let _ = bytes;
         true
@@ -47,20 +48,30 @@ impl<F: FnMut(&Progress) -> ControlFlow<()>> Monitor for F {
     }
 }
 
-/// What a run did, to its end or before a failure.
+/// A monitor of a run, if there is one.
+#[derive(Default)]
+pub(crate) struct MonitorSlot<'m>(pub(crate) Option<&'m mut dyn Monitor>);
+
+impl fmt::Debug for MonitorSlot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MonitorSlot").field(&self.0.is_some()).finish()
+    }
+}
+
+/// The work that a run did, to its end or before a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PipelineRun {
-    /// Items of a chunk of each plan that was tried, in order: the caller's first, the one that fitted
-    /// last. Empty for a pipeline of zero items.
+    /// The chunk sizes that were tried, in order: the plan's first, the one that fitted last. Empty for a
+    /// pipeline of zero items.
     pub tried: Vec<u64>,
     /// The number of chunks done.
     pub chunks: u64,
-    /// Items of these chunks, the first ones of the pipeline.
+    /// Items of these chunks: the first items of the pipeline.
     pub items_done: u64,
     /// The most bytes of scratch at once.
     pub scratch_bytes: u64,
-    /// Whether the monitor cancelled it.
+    /// Whether the monitor cancelled the run.
     pub cancelled: bool,
 }
 

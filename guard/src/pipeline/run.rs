@@ -1,24 +1,78 @@
-//! Runs a plan's chunks on a back end, in smaller chunks where memory runs out.
+//! Runs the chunks of a plan on a back end. If memory runs out, the rest runs in smaller chunks.
 
+use core::panic::Location;
 use std::borrow::Cow;
 use std::time::Instant;
 
-use crate::pipeline::definition::Definition;
+use crate::guard::Guard;
+use crate::pipeline::definition::{Definition, Pipeline};
 use crate::pipeline::error::{RunError, StageError};
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::{Monitor, PipelineRun, Progress};
 use crate::plan::chunks::Chunk;
 
+/// The memory of one run of a pipeline: `HostMemory`, or `cuda::DeviceMemory`. Sealed.
+#[allow(private_bounds, reason = "sealed")]
+pub trait PipelineMemory: Run {}
+
+impl<M: Run> PipelineMemory for M {}
+
+/// Runs a pipeline on the memory's back end.
+pub(crate) trait Run {
+    fn run(
+        self,
+        guard: &Guard,
+        pipeline: &mut Pipeline<'_>,
+        plan: &PipelinePlan,
+        caller: &'static Location<'static>,
+    ) -> Result<PipelineRun, RunError>;
+}
+
+impl Guard {
+    /// Runs all chunks of `plan`, a plan of `pipeline`, on the host or on the guard's device, depending on
+    /// `memory`.
+    ///
+    /// A run on a device submits its work to the streams of `memory`, and returns before the work is done.
+    /// A run on the host returns after the last chunk. Scratch is allocated once for each chunk in flight,
+    /// and freed after the last chunk. On the host it is filled with NaN, on a device it is not
+    /// initialised.
+    ///
+    /// If that allocation or a stage runs out of memory, the remaining items run in chunks of half the size.
+    /// After a stage this requires that no buffer is changed in place or accumulated, because the failed
+    /// chunk runs again.
+    ///
+    /// A stream that is being captured is refused, except within `cuda::capture_launches` with memory that
+    /// the graph may use.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`] with the work done before. Outputs and in-place buffers of the failed chunk, and of
+    /// chunks in flight with it, are unspecified. After a panic in a stage the pipeline does not run again.
+    #[track_caller]
+    pub fn run_pipeline(
+        &self,
+        pipeline: &mut Pipeline<'_>,
+        plan: &PipelinePlan,
+        memory: impl PipelineMemory,
+    ) -> Result<PipelineRun, RunError> {
+        let ran = memory.run(self, pipeline, plan, Location::caller());
+        if let Err(RunError::Stage { stage, error: StageError::Panicked(_), .. }) = &ran {
+            pipeline.poisoned = Some(stage.clone());
+        }
+        ran
+    }
+}
+
 /// Where stages run.
 pub(crate) trait Backend {
-    /// Frees the scratch that it has, and allocates that of `plan`.
+    /// Frees the scratch of the plan before, and allocates the scratch of `plan`.
     ///
     /// # Errors
     ///
     /// [`StageError::OutOfMemory`] if a smaller allocation may succeed.
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError>;
 
-    /// Checks each stage before the first chunk of `plan` runs in the scratch that was allocated for it.
+    /// Checks each stage before the first chunk of `plan` runs, after [`Self::allocate`].
     ///
     /// # Errors
     ///
@@ -28,7 +82,7 @@ pub(crate) trait Backend {
         Ok(())
     }
 
-    /// Runs consecutive chunks of `plan`, as many as are in flight.
+    /// Runs consecutive chunks of `plan` that are in flight together.
     ///
     /// # Errors
     ///
@@ -39,7 +93,7 @@ pub(crate) trait Backend {
     ///
     /// # Errors
     ///
-    /// Why any of them failed.
+    /// Why one of them failed.
     fn wait(&mut self) -> Result<(), StageError> {
         Ok(())
     }
@@ -48,14 +102,14 @@ pub(crate) trait Backend {
 /// A chunk that failed.
 #[derive(Debug)]
 pub(crate) struct ChunkFailure {
-    /// Which of the chunks that were to run.
+    /// The position among the chunks in flight.
     pub(crate) position: usize,
     /// The index of the stage that failed.
     pub(crate) stage: usize,
-    pub(crate) source: StageError,
+    pub(crate) error: StageError,
 }
 
-/// Runs all chunks of `plan`, which is one of the pipeline's.
+/// Runs all chunks of `plan`.
 pub(crate) fn run(
     definition: &Definition,
     plan: &PipelinePlan,
@@ -77,12 +131,12 @@ pub(crate) fn run(
         }
         let done = Box::new(done);
         return Err(match failure {
-            Failure::Scratch(source) => RunError::Scratch { chunk, bytes, items, done, source },
-            Failure::Late(source) => RunError::Late { items, done, source },
-            Failure::Stage { stage, chunk, source } => {
+            Failure::Scratch(error) => RunError::Scratch { chunk, bytes, items, done, error },
+            Failure::Late(error) => RunError::Late { items, done, error },
+            Failure::Stage { stage, chunk, error } => {
                 let name = definition.stages.get(stage).map(|stage| stage.name.clone());
                 let stage = name.unwrap_or_default();
-                RunError::Stage { stage, chunk, items, done, source }
+                RunError::Stage { stage, chunk, items, done, error }
             }
         });
     }
@@ -93,23 +147,23 @@ pub(crate) fn run(
 enum Failure {
     Scratch(StageError),
     Late(StageError),
-    Stage { stage: usize, chunk: Chunk, source: StageError },
+    Stage { stage: usize, chunk: Chunk, error: StageError },
 }
 
 impl Failure {
-    /// Whether smaller chunks may help, and the failed one can run again.
+    /// Whether smaller chunks may help, and the failed chunk can run again.
     fn is_out_of_memory(&self, definition: &Definition) -> bool {
         match self {
-            Self::Scratch(source) => matches!(source, StageError::OutOfMemory(_)),
+            Self::Scratch(error) => matches!(error, StageError::OutOfMemory(_)),
             Self::Late(_) => false,
-            Self::Stage { source, .. } => {
-                matches!(source, StageError::OutOfMemory(_)) && definition.can_run_again()
+            Self::Stage { error, .. } => {
+                matches!(error, StageError::OutOfMemory(_)) && definition.can_run_again()
             }
         }
     }
 }
 
-/// Runs `plan`, which is for the items that are not `done`, to its end or until it is cancelled.
+/// Runs `plan`, which is for the remaining items, to its end or until it is cancelled.
 fn run_plan(
     definition: &Definition,
     plan: &PipelinePlan,
@@ -126,7 +180,7 @@ fn run_plan(
     done.scratch_bytes = done.scratch_bytes.max(bytes);
     if let Some(first) = plan.chunks().next() {
         let chunk = Chunk { index: done.chunks, ..first };
-        let failed = |(stage, source)| Failure::Stage { stage, chunk, source };
+        let failed = |(stage, error)| Failure::Stage { stage, chunk, error };
         backend.prepare(plan).map_err(failed)?;
     }
     let in_flight = usize::try_from(plan.in_flight()).unwrap_or(usize::MAX);
@@ -150,21 +204,19 @@ fn run_plan(
             done.chunks = done.chunks.saturating_add(1);
             done.items_done = chunk.end();
         }
-        if let Err(ChunkFailure { position, stage, source }) = ran
+        if let Err(ChunkFailure { position, stage, error }) = ran
             && let Some(chunk) = together.get(position)
         {
-            return Err(Failure::Stage { stage, chunk: *chunk, source });
+            return Err(Failure::Stage { stage, chunk: *chunk, error });
         }
+        let Some(monitor) = monitor else { continue };
         let progress = Progress {
             items_done: done.items_done,
             items: definition.items,
             bytes_done: definition.callers_bytes_per_item().saturating_mul(done.items_done),
             elapsed: begun.elapsed(),
         };
-        if let Some(monitor) = monitor
-            && monitor.progress(&progress).is_break()
-            && done.items_done < definition.items
-        {
+        if monitor.progress(&progress).is_break() && done.items_done < definition.items {
             done.cancelled = true;
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Plans that are tuned: the key of a pipeline in profiles, and plans as an entry says.
+//! Tuned plans: the key of a pipeline in profiles, and plans from an entry of a profile.
 
 use core::fmt::Write;
 
@@ -8,24 +8,15 @@ use crate::pipeline::builder::IN_FLIGHT;
 use crate::pipeline::definition::{Definition, Pipeline, StageSpec};
 use crate::pipeline::error::PlanError;
 use crate::pipeline::plan::{Budget, PipelinePlan};
-use crate::profile::lookup::{Profile, TunedChoice};
+use crate::profile::lookup::TunedChoice;
 use crate::profile::matching::Match;
 use crate::profile::model::{Entry, Key, Named, Objective, Policy, StoredChoice, value_of};
 
-/// What a profile says about a pipeline: [`Pipeline::tuned`].
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct TunedPipeline<'g> {
-    /// The entry, and how it matches, or why none does.
-    pub choice: TunedChoice<'g>,
-    profile: Option<&'g Profile>,
-}
-
-/// A plan, and whether it is as an entry says.
+/// A plan, and the entry of a profile that it follows: [`Pipeline::plan_tuned`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TunedPlan {
-    /// The plan: as [`Pipeline::plan`] makes it where no entry matches or the entry is refused.
+    /// The plan of the entry. If no entry matches or the entry is refused, the plan of [`Pipeline::plan`].
     pub plan: PipelinePlan,
     /// How the entry matches, or why none does.
     pub matched: Match,
@@ -33,17 +24,17 @@ pub struct TunedPlan {
     pub refused: Option<EntryRefusal>,
 }
 
-/// Why a pipeline is not planned as an entry says.
+/// Why a plan does not follow an entry of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryRefusal {
-    /// It is for a kernel, or for a single chunk where the pipeline needs several.
+    /// The entry is for a kernel, or for a single chunk where the pipeline needs several.
     #[error("the pipeline cannot run as the entry says: {choice}")]
     Choice {
         /// The entry's choice.
         choice: StoredChoice,
     },
-    /// It does not say how many chunks are in flight.
+    /// The number of chunks in flight is missing.
     #[error("parameter {IN_FLIGHT} of the entry is missing or 0: re-tune")]
     InFlight,
     /// The pipeline was built with other launch parameters.
@@ -60,29 +51,29 @@ pub enum EntryRefusal {
         /// Its value in the pipeline, if it is there.
         pipeline: Option<u64>,
     },
-    /// It takes more than the caller allows.
+    /// The plan of the entry exceeds the budget.
     #[error("the entry takes {needed} {what}, the budget allows {allowed}")]
     OverBudget {
         /// `bytes of scratch`, `chunks in flight` or `items of a chunk`.
         what: &'static str,
-        /// What the entry takes.
+        /// The entry's value.
         needed: u64,
-        /// What the budget allows.
+        /// The budget's value.
         allowed: u64,
     },
-    /// No such chunk is legal for every stage.
+    /// No chunk of this size is legal for every stage.
     #[error(transparent)]
     NotPlanned(PlanError),
 }
 
-impl<B> Pipeline<B> {
+impl Pipeline<'_> {
     /// The key of the pipeline's entries in profiles, under a `name` that the caller chooses.
     ///
-    /// [`Key::variant`] is a hash of what stages and buffers declare: names, order and uses, and of each
-    /// buffer the type of its elements, and how many there are or an item has. [`Key::source`] is a hash
-    /// of the declared [sources](super::PipelineBuilder::source), and [`Key::dtypes`] has each type of
-    /// elements once. Items, launches and their parameters are not part of the key: build the pipeline
-    /// with its default parameters to get it.
+    /// [`Key::variant`] is a hash of the declarations of stages and buffers: names, order, uses, element
+    /// types and numbers of elements. [`Key::source`] is a hash of the declared
+    /// [sources](super::PipelineBuilder::source), and [`Key::dtypes`] lists each element type once. Items,
+    /// launches and their parameters are not part of the key: build the pipeline with its default parameters
+    /// to get it.
     pub fn key(&self, name: impl Into<String>, policy: Policy, objective: Objective) -> Key {
         let Definition { buffers, stages, sources, .. } = &self.definition;
         let mut types: Vec<&str> = Vec::new();
@@ -110,22 +101,24 @@ impl<B> Pipeline<B> {
     }
 
     /// Looks up the entry of `key` for the number of items in the guard's profile, as [`Guard::tuned`].
+    /// Build the pipeline again with the entry's [parameters](TunedChoice::parameter), and plan it with
+    /// [`Self::plan_tuned`].
     ///
     /// ```
     /// # #[cfg(feature = "host")] {
-    /// use gridguard::pipeline::{Budget, BuildError, HostPipeline};
+    /// use gridguard::pipeline::{Budget, BuildError, Pipeline};
     /// use gridguard::profile::{Objective, Policy};
     /// use gridguard::{DeviceLimits, Guard};
     ///
-    /// fn build(block: u64) -> Result<HostPipeline<'static>, BuildError> {
-    ///     let mut builder = HostPipeline::builder(100_000);
+    /// fn build(block: u64) -> Result<Pipeline<'static>, BuildError> {
+    ///     let mut builder = Pipeline::builder(100_000);
     ///     builder.parameter("fill.block", block);
     ///     let y = builder.output::<f32>("y", 4);
     ///     let fill = builder.stage("fill", move |_, views| {
     ///         views.write(y)?.chunks_mut(block as usize).for_each(|block| block.fill(1.0));
     ///         Ok(())
     ///     });
-    ///     fill.writes(y);
+    ///     fill.write(y);
     ///     builder.build()
     /// }
     ///
@@ -134,53 +127,47 @@ impl<B> Pipeline<B> {
     /// let key = pipeline.key("fill", Policy::default(), Objective::Throughput);
     /// let tuned = pipeline.tuned(&guard, &key);
     /// let pipeline = build(tuned.parameter("fill.block").unwrap_or(64).max(1))?;
-    /// let planned = tuned.plan(&pipeline, &Budget::bytes(1 << 20).in_flight(4))?;
+    /// let planned = pipeline.plan_tuned(&guard, tuned, &Budget::bytes(1 << 20).in_flight(4))?;
     /// assert_eq!(planned.matched.to_string(), "default, no profile is loaded: load one");
     /// # }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn tuned<'g>(&self, guard: &'g Guard, key: &Key) -> TunedPipeline<'g> {
-        let choice = guard.tuned(key, &[SIZE], &[self.items()]);
-        TunedPipeline { choice, profile: guard.profile().map(|profile| &**profile) }
-    }
-}
-
-impl TunedPipeline<'_> {
-    /// A launch parameter of the entry, to build the pipeline with. It may come from another number of
-    /// items, and from a file that anyone wrote: check it as any input.
-    #[must_use]
-    pub fn parameter(&self, name: &str) -> Option<u64> {
-        value_of(self.choice.parameters(), name)
+    pub fn tuned<'g>(&self, guard: &'g Guard, key: &Key) -> TunedChoice<'g> {
+        guard.tuned(key, &[SIZE], &[self.items()])
     }
 
-    /// Plans `pipeline` as the entry says: its chunk, or a smaller one that divides the items more
-    /// evenly, and its chunks in flight.
+    /// Plans the chunk and the chunks in flight of the entry that [`Self::tuned`] found. A smaller chunk is
+    /// planned if it divides the items more evenly.
     ///
-    /// An entry that takes more than `budget` allows is refused, as is one for other launch parameters
-    /// than the pipeline's. That is counted in [`Profile::counts`], and the plan is then the one of
-    /// [`Pipeline::plan`], as without an entry.
+    /// An entry that exceeds `budget`, or has other launch parameters than the pipeline, is refused: the
+    /// plan is then the one of [`Self::plan`]. The guard's profile counts refusals.
     ///
     /// # Errors
     ///
-    /// As [`Pipeline::plan`].
-    pub fn plan<B>(&self, pipeline: &Pipeline<B>, budget: &Budget) -> Result<TunedPlan, PlanError> {
-        let matched = self.choice.matched;
-        let refused = match self.choice.entry.map(|entry| plan_as(entry, pipeline, budget)) {
+    /// As [`Self::plan`].
+    pub fn plan_tuned(
+        &self,
+        guard: &Guard,
+        tuned: TunedChoice<'_>,
+        budget: &Budget,
+    ) -> Result<TunedPlan, PlanError> {
+        let matched = tuned.matched;
+        let refused = match tuned.entry.map(|entry| plan_as(entry, self, budget)) {
             Some(Ok(plan)) => return Ok(TunedPlan { plan, matched, refused: None }),
             Some(Err(refused)) => Some(refused),
             None => None,
         };
-        if let (Some(_), Some(profile)) = (&refused, self.profile) {
+        if let (Some(_), Some(profile)) = (&refused, guard.profile()) {
             profile.refused();
         }
-        Ok(TunedPlan { plan: pipeline.plan(budget)?, matched, refused })
+        Ok(TunedPlan { plan: self.plan(budget)?, matched, refused })
     }
 }
 
-/// The plan that `entry` says, if it is within the budget.
-fn plan_as<B>(
+/// The plan of `entry`, if it is within the budget.
+fn plan_as(
     entry: &Entry,
-    pipeline: &Pipeline<B>,
+    pipeline: &Pipeline<'_>,
     budget: &Budget,
 ) -> Result<PipelinePlan, EntryRefusal> {
     check_parameters(&entry.parameters, pipeline.parameters())?;
@@ -189,7 +176,7 @@ fn plan_as<B>(
     within("chunks in flight", in_flight, budget.max_in_flight())?;
     let choice = entry.choice;
     let at_most = match choice {
-        // As many items as fit, so that nothing exceeds the budget.
+        // The largest chunk within the budget.
         StoredChoice::Automatic => {
             return pipeline.plan(&budget.in_flight(in_flight)).map_err(EntryRefusal::NotPlanned);
         }
@@ -206,7 +193,7 @@ fn plan_as<B>(
     }
     within("items of a chunk", wanted.chunk_items(), budget.max_items())?;
     within("bytes of scratch", wanted.bytes(), budget.max_bytes())?;
-    // The same again, with what a run may use that has to go on with smaller chunks.
+    // Plan again with the caller's budget, which limits smaller chunks after an out of memory.
     let budget = budget.in_flight(wanted.in_flight()).at_most(wanted.chunk_items());
     pipeline.plan(&budget).map_err(EntryRefusal::NotPlanned)
 }
@@ -236,14 +223,14 @@ fn value(value: Option<u64>) -> String {
     value.map_or_else(|| "missing".to_owned(), |value| value.to_string())
 }
 
-/// `f16` of `half::binary16::f16`: the path may change with the library's version.
+/// `f16` of `half::binary16::f16`, because the path may change with the library's version.
 fn short_name(name: &'static str) -> &'static str {
     let head = name.split('<').next().unwrap_or(name);
     name.get(head.rfind("::").map_or(0, |at| at + 2)..).unwrap_or(name)
 }
 
-/// The 16 hexadecimal digits of the FNV-1a hash of `text`, which is the same on every machine and in
-/// every version, unlike those of the standard library.
+/// The 16 hexadecimal digits of the FNV-1a hash of `text`. Unlike the standard library's hashes, it is the
+/// same on every machine and in every version.
 fn hash(text: &str) -> String {
     let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
     format!("{:016x}", text.bytes().fold(FNV_OFFSET, add))

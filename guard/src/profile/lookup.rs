@@ -8,7 +8,7 @@ use super::device::{DeviceIdentity, Environment};
 use super::document::Document;
 use super::index::{Indexed, ShapeIndex};
 use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
-use super::model::{Entry, Key, Named};
+use super::model::{Entry, Key, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
 use crate::observe;
 use crate::plan::choice::Choice;
@@ -218,6 +218,13 @@ impl<'a> TunedChoice<'a> {
     #[must_use]
     pub fn parameters(&self) -> &'a [(String, u64)] {
         self.entry.map_or(&[], |entry| &entry.parameters)
+    }
+
+    /// The launch parameter `name` of the entry. It may be for another shape, and from an untrusted file:
+    /// check it as any input.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<u64> {
+        value_of(self.parameters(), name)
     }
 }
 

@@ -15,7 +15,7 @@ enum Sign {
 struct Padded(u32, u8);
 
 fn main() {
-    let mut builder = Pipeline::<()>::builder(10);
+    let mut builder = Pipeline::builder(10);
     builder.input::<&'static u32>("references", 1);
     builder.shared_input::<Padded>("padded", 1);
     builder.output::<bool>("flags", 1);

@@ -4,18 +4,18 @@ use std::sync::Mutex;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::DeviceMemory;
-use gridguard::pipeline::{Buffer, HostMemory, HostPipeline};
+use gridguard::pipeline::{Buffer, HostMemory, Pipeline};
 
 fn keep() {
     let kept: Mutex<Vec<&mut [u32]>> = Mutex::new(Vec::new());
-    let mut builder = HostPipeline::builder(10);
+    let mut builder = Pipeline::builder(10);
     let y = builder.output::<u32>("y", 1);
     builder
         .stage("keep", |_, views| {
             kept.lock().unwrap().push(views.write(y)?);
             Ok(())
         })
-        .writes(y);
+        .write(y);
 }
 
 fn bind_twice<'m>(x: Buffer<u32>, y: Buffer<u32>, memory: &'m mut [u32]) -> HostMemory<'m> {

@@ -1,8 +1,8 @@
 //! Kernels of a pipeline that read several parts of a buffer, and count the parts of their items.
 
 use gridguard::Axis;
-use gridguard::cuda::{CudaPipeline, DeviceMemory};
-use gridguard::pipeline::{Budget, BuildError, RunError, StageError};
+use gridguard::cuda::DeviceMemory;
+use gridguard::pipeline::{Budget, BufferUse, BuildError, Pipeline, RunError, StageError};
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::kernels::{context, guard, items_along, kernel, launched_arguments, poisoned};
@@ -16,7 +16,7 @@ fn parts_of_a_buffer_follow_the_chunk_with_their_offsets() {
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let x = builder.input::<u64>("x", WIDTH);
         let t = builder.scratch::<u64>("t", WIDTH);
         let w = builder.shared_input::<u64>("w", 4);
@@ -24,12 +24,12 @@ fn parts_of_a_buffer_follow_the_chunk_with_their_offsets() {
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let kernel = kernel(&guard, "parts");
         let stage = builder.kernel("spread", &kernel, request, batch);
-        stage.reads_from(x, 0).reads_from(x, 2).writes(t).parts(3);
+        stage.read_from(x, 0).read_from(x, 2).write(t).parts(3);
         let stage = builder.kernel("gather", &kernel, request, batch);
         // In any order with an ordinary use.
-        stage.reads(t).reads_from(t, 5).writes(y).parts(3);
+        stage.read(t).read_from(t, 5).write(y).parts(3);
         let stage = builder.kernel("shared", &kernel, request, batch);
-        stage.reads_from(w, 1).reads_from(w, 3).updates(y).parts(1);
+        stage.read_from(w, 1).read_from(w, 3).update(y).parts(1);
         let mut pipeline = builder.build().expect("three stages");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(4)).expect("it fits");
         let [from, weights, mut to] =
@@ -55,13 +55,13 @@ fn parts_past_the_end_and_of_written_buffers_are_refused_when_the_pipeline_is_bu
         let guard = guard();
         let kernel = kernel(&guard, "parts");
         let refused = |first: u64, also_written: bool| {
-            let mut builder = CudaPipeline::builder(ITEMS);
+            let mut builder = Pipeline::builder(ITEMS);
             let t = builder.in_place::<u32>("t", WIDTH);
             let (request, batch) = items_along(Axis::Y, ITEMS);
             let stage = builder.kernel("spread", &kernel, request, batch);
-            let stage = stage.reads_from(t, first);
+            let stage = stage.read_from(t, first);
             if also_written {
-                stage.writes(t);
+                stage.write(t);
             }
             builder.build().map(|_| ())
         };
@@ -72,14 +72,14 @@ fn parts_past_the_end_and_of_written_buffers_are_refused_when_the_pipeline_is_bu
             let past = BuildError::PastTheEnd { stage, buffer, first, elements: WIDTH };
             assert_eq!(refused(first, false), Err(past));
         }
-        assert_eq!(refused(1, true), Err(BuildError::DeclaredTwice { stage, buffer }));
-        let mut others = CudaPipeline::builder(ITEMS);
+        assert_eq!(refused(1, true), Err(BuildError::DeclaredTwice(BufferUse { stage, buffer })));
+        let mut others = Pipeline::builder(ITEMS);
         let foreign = others.input::<u64>("x", 1);
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        builder.kernel("spread", &kernel, request, batch).reads_from(foreign, 0);
+        builder.kernel("spread", &kernel, request, batch).read_from(foreign, 0);
         let error = builder.build().map(|_| ()).expect_err("another pipeline's");
-        assert_eq!(error, BuildError::OtherPipeline { stage: "spread".to_owned() });
+        assert_eq!(error, BuildError::OtherPipeline("spread".to_owned()));
     });
 }
 
@@ -88,20 +88,20 @@ fn a_part_that_is_not_aligned_as_its_kernel_requires_fails_before_anything_runs(
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         // 256 bytes an item.
         let x = builder.input::<u64>("x", 32);
         let y = builder.output::<u64>("y", 1);
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let kernel = kernel(&guard, "fake_spill_y");
         let stage = builder.kernel("spill", &kernel, request, batch);
-        stage.writes(y).offset().length().reads_from(x, 1);
+        stage.write(y).offset().length().read_from(x, 1);
         let mut pipeline = builder.build().expect("one stage");
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let (from, mut to) = (poisoned(&stream, 32 * ITEMS), poisoned(&stream, ITEMS));
         let memory = DeviceMemory::new(&stream).read(x, &from).write(y, &mut to);
         let error = guard.run_pipeline(&mut pipeline, &plan, memory).expect_err("misaligned");
-        let RunError::Stage { source: StageError::Failed(source), done, .. } = error else {
+        let RunError::Stage { error: StageError::Failed(source), done, .. } = error else {
             panic!("{error:?}");
         };
         assert!(source.to_string().contains("must be aligned to 256 bytes"), "{source}");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, capture_launches};
-use gridguard::pipeline::{Budget, Buffer, MemoryError, RunError};
+use gridguard::cuda::{DeviceMemory, capture_launches};
+use gridguard::pipeline::{Budget, Buffer, MemoryError, Pipeline, RunError};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, races, with_fake, work};
 
@@ -18,12 +18,12 @@ const BYTES: u64 = 8 * ITEMS;
 const LOGGED: &[(&str, &str)] = &[("GRIDGUARD_FAKE_LOG_WORK", "1")];
 
 /// Writes the number of each item to scratch, and to the output.
-fn numbering(guard: &Guard) -> (CudaPipeline<'static>, Buffer<u64>) {
-    let mut builder = CudaPipeline::builder(ITEMS);
+fn numbering(guard: &Guard) -> (Pipeline<'static>, Buffer<u64>) {
+    let mut builder = Pipeline::builder(ITEMS);
     let (t, y) = (builder.scratch::<u64>("t", 1), builder.output::<u64>("y", 1));
     let (request, batch) = items_along(Axis::Y, ITEMS);
     let spill = kernel(guard, "fake_spill_y");
-    builder.kernel("spill", &spill, request, batch).writes(y).offset().length().writes(t);
+    builder.kernel("spill", &spill, request, batch).write(y).offset().length().write(t);
     (builder.build().expect("one stage"), y)
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, Kernel};
+use gridguard::cuda::{DeviceMemory, DeviceViews, Kernel};
 use gridguard::pipeline::{
-    Budget, Buffer, MemoryError, PipelineRun, Progress, RunError, StageError, ViewError,
+    Budget, Buffer, BufferUse, BuildError, HostMemory, MemoryError, Pipeline, PipelineRun,
+    Progress, RunError, StageError,
 };
 use gridguard::{Axis, BatchAxis, Chunk, DeviceLimits, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
@@ -24,25 +25,25 @@ const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_
 
 /// Writes the number of each item to two scratch buffers, and copies one of them to the output.
 struct Spilling<'a> {
-    pipeline: CudaPipeline<'a>,
+    pipeline: Pipeline<'a>,
     out: Buffer<u64>,
 }
 
 fn spilling<'a>(
     kernel: &Kernel,
-    before: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + 'a,
+    before: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + Send + 'a,
 ) -> Spilling<'a> {
-    let mut builder = CudaPipeline::builder(ITEMS);
+    let mut builder = Pipeline::builder(ITEMS);
     let (one, two) = (builder.scratch::<u64>("one", 1), builder.scratch::<u64>("two", 1));
     let out = builder.output::<u64>("out", 1);
     let (request, batch) = items_along(Axis::Y, ITEMS);
-    builder.kernel("spill", kernel, request, batch).writes(one).offset().length().writes(two);
+    builder.kernel("spill", kernel, request, batch).write(one).offset().length().write(two);
     let mut before = before;
     let copy = move |stream: &Arc<CudaStream>, chunk: &Chunk, views: &DeviceViews<'_>| {
         before(stream, chunk)?;
         copy(stream, chunk, views, two, out)
     };
-    builder.call("copy", copy).reads(two).writes(out);
+    builder.call("copy", copy).read(two).write(out);
     Spilling { pipeline: builder.build().expect("two stages"), out }
 }
 
@@ -117,10 +118,10 @@ fn a_kernel_gets_the_chunk_of_the_callers_memory_and_scratch_of_its_own() {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(10);
+        let mut builder = Pipeline::builder(10);
         let (out, t) = (builder.output::<u64>("out", 1), builder.scratch::<u64>("t", 1));
         let (request, batch) = items_along(Axis::Y, 10);
-        builder.kernel("spill", &kernel, request, batch).writes(out).offset().length().writes(t);
+        builder.kernel("spill", &kernel, request, batch).write(out).offset().length().write(t);
         let mut pipeline = builder.build().expect("built");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(4).in_flight(2)).expect("it fits");
         let mut memory = poisoned(&stream, 10);
@@ -145,11 +146,11 @@ fn chunks_in_flight_are_ordered_after_earlier_work_and_before_later_work() {
         let kernel = kernel(&guard, "look");
         let stream = context(&guard).new_stream().expect("a stream");
         let more = streams(&guard, 2);
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let (x, t) = (builder.in_place::<u64>("x", 1), builder.scratch::<u64>("t", 1));
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        builder.kernel("look at x", &kernel, request, batch).updates(x);
-        builder.kernel("look at t", &kernel, request, batch).writes(t);
+        builder.kernel("look at x", &kernel, request, batch).update(x);
+        builder.kernel("look at t", &kernel, request, batch).write(t);
         let mut pipeline = builder.build().expect("built");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(10).in_flight(3)).expect("it fits");
         assert_eq!(plan.in_flight(), 3);
@@ -210,7 +211,7 @@ fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
         let budget = Budget::UNLIMITED.at_most(10);
         let (run, written) = spilling(&kernel, |_, _| Ok(())).run(&guard, budget, &[]);
         let error = run.expect_err("the fourth launch");
-        let RunError::Stage { stage, chunk, items: ITEMS, done, source } = &error else {
+        let RunError::Stage { stage, chunk, items: ITEMS, done, error: source } = &error else {
             panic!("{error:?}");
         };
         assert_eq!((stage.as_str(), chunk.index, chunk.start), ("spill", 3, 30));
@@ -242,7 +243,7 @@ fn a_call_that_panics_poisons_the_pipeline() {
         assert_eq!(error.to_string(), text);
         assert_eq!(written[..20], iota(20)[..]);
         let (run, _) = spilling.run(&guard, budget, &more);
-        assert_eq!(run, Err(RunError::Poisoned { stage: "copy".to_owned() }));
+        assert_eq!(run, Err(RunError::Poisoned("copy".to_owned())));
     });
 }
 
@@ -252,11 +253,11 @@ fn arguments_that_do_not_fit_are_refused_with_their_stage_before_any_launch() {
         let guard = guard();
         let (iota, idle) = (kernel(&guard, "fake_iota_y"), kernel(&guard, "idle"));
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let y = builder.output::<u64>("y", 1);
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        builder.kernel("first", &iota, request, batch).writes(y).offset().length();
-        builder.kernel("second", &idle, request, batch).updates(y);
+        builder.kernel("first", &iota, request, batch).write(y).offset().length();
+        builder.kernel("second", &idle, request, batch).update(y);
         let mut pipeline = builder.build().expect("built");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(10)).expect("it fits");
         let mut memory = poisoned(&stream, ITEMS);
@@ -277,7 +278,7 @@ fn a_total_by_value_is_refused_where_blocks_share_items() {
         let guard = guard();
         let idle = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let request = LaunchRequest::new(Dim3::new(1, 25, 1), Dim3::new(32, 1, 1));
         let batch = BatchAxis::new(Axis::Y, ITEMS).items_per_block(4);
         builder.kernel("total", &idle, request, batch).value(ITEMS);
@@ -301,14 +302,14 @@ fn what_belongs_to_another_context_is_refused() {
         let out = spilling.out;
         let (mut here, mut there) = (poisoned(&own, ITEMS), poisoned(&foreign, ITEMS));
 
-        let a_stream = RunError::Memory(MemoryError::OtherContext { what: "a stream" });
+        let a_stream = RunError::Memory(MemoryError::OtherContext("a stream"));
         let memory = DeviceMemory::new(&foreign).write(out, &mut there);
         assert_eq!(guard.run_pipeline(pipeline, &plan, memory), Err(a_stream.clone()));
         let more = [Arc::clone(&foreign)];
         let memory = DeviceMemory::new(&own).on_streams(&more).write(out, &mut here);
         assert_eq!(guard.run_pipeline(pipeline, &plan, memory), Err(a_stream));
         let memory = DeviceMemory::new(&own).write(out, &mut there);
-        let a_memory = RunError::Memory(MemoryError::OtherContext { what: "memory" });
+        let a_memory = RunError::Memory(MemoryError::OtherContext("memory"));
         assert_eq!(guard.run_pipeline(pipeline, &plan, memory), Err(a_memory));
         let memory = DeviceMemory::new(&foreign).write(out, &mut there);
         let error = other.run_pipeline(pipeline, &plan, memory).expect_err("the kernel's");
@@ -333,7 +334,7 @@ fn too_few_streams_or_wrong_memory_are_refused() {
         let (run, _) = spilling.run(&guard, budget, &streams(&guard, 1));
         assert_eq!(run, Err(RunError::Memory(few)));
         let plan = spilling.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
-        let missing = MemoryError::Missing { buffer: "out".to_owned() };
+        let missing = MemoryError::Missing("out".to_owned());
         let run = guard.run_pipeline(&mut spilling.pipeline, &plan, DeviceMemory::new(&stream));
         assert_eq!(run, Err(RunError::Memory(missing)));
         let mut short = poisoned(&stream, ITEMS - 1);
@@ -350,17 +351,20 @@ fn a_view_is_had_only_as_declared() {
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(1);
+        let mut builder = Pipeline::builder(1);
         let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
         let look = move |_: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
             let (stage, buffer) = ("look".to_owned(), "x".to_owned());
-            assert_eq!(views.write(x), Err(ViewError::NotWritten { stage, buffer }));
+            assert_eq!(
+                views.write(x),
+                Err(StageError::NotWritten(BufferUse { stage, buffer }.into()))
+            );
             let (stage, buffer) = ("look".to_owned(), "y".to_owned());
-            assert_eq!(views.read(y), Err(ViewError::NotRead { stage, buffer }));
+            assert_eq!(views.read(y), Err(StageError::NotRead(BufferUse { stage, buffer }.into())));
             assert_eq!((views.read(x)?.bytes, views.write(y)?.bytes), (8, 8));
             Ok(())
         };
-        builder.call("look", look).reads(x).writes(y);
+        builder.call("look", look).read(x).write(y);
         let mut pipeline = builder.build().expect("built");
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let (from, mut to) = (poisoned(&stream, 1), poisoned(&stream, 1));
@@ -428,8 +432,7 @@ fn a_monitored_run_reports_what_has_run_and_can_be_cancelled() {
         };
         let bound = DeviceMemory::new(&stream).on_streams(&more).write(spilling.out, &mut memory);
         let pipeline = &mut spilling.pipeline;
-        let run =
-            guard.run_pipeline_monitored(pipeline, &plan, bound, &mut watch).expect("it runs");
+        let run = guard.run_pipeline(pipeline, &plan, bound.monitor(&mut watch)).expect("it runs");
         assert_eq!((run.items_done, run.cancelled), (60, true));
         assert_eq!(seen, [(20, 160), (40, 320), (60, 480)]);
         let written = read(&stream, &memory);
@@ -444,16 +447,16 @@ fn a_fault_that_surfaces_while_a_monitored_run_waits_is_reported() {
         let guard = guard();
         let stream = context(&guard).default_stream();
         let look = kernel(&guard, "look");
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let x = builder.in_place::<u64>("x", 1);
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        builder.kernel("look", &look, request, batch).updates(x);
+        builder.kernel("look", &look, request, batch).update(x);
         let mut pipeline = builder.build().expect("built");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(10)).expect("it fits");
         let mut memory = poisoned(&stream, ITEMS);
         let bound = DeviceMemory::new(&stream).write(x, &mut memory);
         let mut watch = |_: &Progress| ControlFlow::Continue(());
-        let error = guard.run_pipeline_monitored(&mut pipeline, &plan, bound, &mut watch);
+        let error = guard.run_pipeline(&mut pipeline, &plan, bound.monitor(&mut watch));
         let error = error.expect_err("the second launch faults");
         let RunError::Late { done, .. } = &error else { panic!("{error:?}") };
         assert_eq!(done.items_done, 10);
@@ -469,4 +472,37 @@ fn a_budget_is_a_share_of_what_is_free() {
         assert_eq!(guard.pipeline_budget(40), Ok(Budget::bytes(40_000)));
         assert!(Guard::host(DeviceLimits::any_device()).pipeline_budget(40).is_err());
     });
+}
+
+#[test]
+fn stages_and_memory_are_in_the_same_place() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = context(&guard).default_stream();
+        let mut on_device = spilling(&kernel(&guard, "fake_spill_y"), |_, _| Ok(()));
+        let plan = on_device.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
+        let mut memory = vec![0; 100];
+        let bound = HostMemory::new().write(on_device.out, &mut memory);
+        let refused = guard.run_pipeline(&mut on_device.pipeline, &plan, bound);
+        let (runs_on, memory_on) = ("a device", "the host");
+        let stage = "spill".to_owned();
+        assert_eq!(refused, Err(RunError::OtherBackend { stage, runs_on, memory_on }));
+        let mut builder = Pipeline::builder(ITEMS);
+        builder.stage("host", |_, _| panic!("it is not called"));
+        let mut on_host = builder.build().expect("built");
+        let plan = on_host.plan(&Budget::UNLIMITED).expect("it fits");
+        let refused = guard.run_pipeline(&mut on_host, &plan, DeviceMemory::new(&stream));
+        let (runs_on, memory_on) = ("the host", "a device");
+        let stage = "host".to_owned();
+        assert_eq!(refused, Err(RunError::OtherBackend { stage, runs_on, memory_on }));
+    });
+}
+
+#[test]
+fn arguments_of_a_stage_without_a_kernel_are_refused_when_the_pipeline_is_built() {
+    let mut builder = Pipeline::builder(ITEMS);
+    let x = builder.in_place::<u64>("x", 1);
+    builder.call("copy", |_, _, _| Ok(())).update(x).length();
+    let error = builder.build().map(|_| ()).expect_err("no kernel");
+    assert_eq!(error, BuildError::NoKernel("copy".to_owned()));
 }

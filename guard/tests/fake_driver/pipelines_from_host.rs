@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, PinnedHostSlice};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, PipelineScratch};
-use gridguard::pipeline::{Budget, Buffer, MemoryError, PipelineRun, RunError, StageError};
+use gridguard::cuda::{DeviceMemory, DeviceViews, PipelineScratch};
+use gridguard::pipeline::{
+    Budget, Buffer, MemoryError, Pipeline, PipelineRun, RunError, StageError,
+};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_test_support::fake_driver::{races, with_fake, work};
 
@@ -16,7 +18,7 @@ const ITEMS: u64 = 100;
 
 /// Writes the number of each item to `number`, and copies `x` to `copied`.
 struct Copying<'a> {
-    pipeline: CudaPipeline<'a>,
+    pipeline: Pipeline<'a>,
     x: Buffer<u64>,
     number: Buffer<u64>,
     copied: Buffer<u64>,
@@ -25,7 +27,7 @@ struct Copying<'a> {
 /// All buffers of the caller are in host memory. `x` is used by the second stage only, `number` by the
 /// first.
 fn copying<'a>(guard: &Guard) -> Copying<'a> {
-    let mut builder = CudaPipeline::builder(ITEMS);
+    let mut builder = Pipeline::builder(ITEMS);
     let (x, t) = (builder.input::<u64>("x", 1), builder.scratch::<u64>("t", 1));
     let (number, copied) = (builder.output::<u64>("number", 1), builder.output("copied", 1));
     builder.in_host_memory(x);
@@ -33,11 +35,11 @@ fn copying<'a>(guard: &Guard) -> Copying<'a> {
     builder.in_host_memory(copied);
     let (request, batch) = items_along(Axis::Y, ITEMS);
     let spill = kernel(guard, "fake_spill_y");
-    builder.kernel("spill", &spill, request, batch).writes(number).offset().length().writes(t);
+    builder.kernel("spill", &spill, request, batch).write(number).offset().length().write(t);
     let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
         copy(stream, views, x, copied)
     };
-    builder.call("copy", call).reads(x).writes(copied);
+    builder.call("copy", call).read(x).write(copied);
     Copying { pipeline: builder.build().expect("two stages"), x, number, copied }
 }
 
@@ -127,7 +129,7 @@ fn the_plan_counts_the_memory_for_copies() {
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(64).in_flight(2)).expect("it fits");
         // Chunks of 50 items, of which two buffers of 8 bytes an item live at a time.
         assert_eq!((plan.chunk_items(), plan.in_flight()), (50, 2));
-        assert_eq!(plan.stages().iter().map(|stage| stage.bytes).collect::<Vec<_>>(), [800, 800]);
+        assert_eq!(plan.stages().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [800, 800]);
         assert_eq!(plan.bytes(), 2 * (1024 + 256));
         let smallest = pipeline.plan(&Budget::bytes(1)).expect_err("too small").to_string();
         assert!(smallest.contains("needs 512 bytes of scratch"), "{smallest}");
@@ -190,15 +192,15 @@ fn each_stream_copies_in_computes_and_copies_out_in_order() {
 fn memory_that_is_changed_in_place_is_copied_both_ways_around_all_its_uses() {
     with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
         let guard = guard();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let x = builder.in_place::<u64>("x", 1);
         builder.in_host_memory(x);
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let (idle, look, iota_y) = ("idle", "look", "fake_iota_y");
         let kernel = |name| kernel(&guard, name);
         builder.kernel("before", &kernel(idle), request, batch).value(0_u64);
-        builder.kernel("look", &kernel(look), request, batch).reads(x);
-        builder.kernel("write", &kernel(iota_y), request, batch).updates(x).offset().length();
+        builder.kernel("look", &kernel(look), request, batch).read(x);
+        builder.kernel("write", &kernel(iota_y), request, batch).update(x).offset().length();
         builder.kernel("after", &kernel(idle), request, batch).value(0_u64);
         let mut pipeline = builder.build().expect("four stages");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(60)).expect("it fits");
@@ -251,10 +253,10 @@ fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
         let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
         let stream = context(&guard).default_stream();
-        let mut builder = CudaPipeline::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
         builder.in_host_memory(y);
-        builder.call("copy", move |stream, _, views| copy(stream, views, x, y)).reads(x).writes(y);
+        builder.call("copy", move |stream, _, views| copy(stream, views, x, y)).read(x).write(y);
         let mut pipeline = builder.build().expect("one stage");
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let mut refused = |memory: DeviceMemory<'_>| {
@@ -279,7 +281,7 @@ fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
         let mut foreign = pinned(&other, &iota(ITEMS));
         let error =
             refused(DeviceMemory::new(&stream).read(x, &on_device).write_host(y, &mut foreign));
-        assert_eq!(error, RunError::Memory(MemoryError::OtherContext { what: "memory" }));
+        assert_eq!(error, RunError::Memory(MemoryError::OtherContext("memory")));
     });
 }
 

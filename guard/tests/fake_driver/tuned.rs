@@ -5,7 +5,8 @@ use core::num::NonZeroU64;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
-use gridguard::cuda::{Args, CudaPipeline, Kernel};
+use gridguard::cuda::{Args, Kernel};
+use gridguard::pipeline::Pipeline;
 use gridguard::profile::{
     Document, Entry, Environment, Key, LookupCounts, MatchKind, MissLog, Objective, Policy,
     Profile, Provenance, StoredChoice, Summary,
@@ -163,10 +164,10 @@ fn the_key_of_a_pipeline_has_the_sources_of_its_tuned_kernels() {
     with_fake(&[], || {
         let guard = guard_with([]);
         let of = |kernel: &Kernel| {
-            let mut builder = CudaPipeline::builder(1000);
+            let mut builder = Pipeline::builder(1000);
             let out = builder.output::<u64>("out", 1);
             let (request, batch) = items_along(Axis::Y, 1000);
-            builder.kernel("iota", kernel, request, batch).writes(out).offset().length();
+            builder.kernel("iota", kernel, request, batch).write(out).offset().length();
             let pipeline = builder.build().expect("one stage");
             pipeline.key("counting", Policy::default(), Objective::default())
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::Chunk;
 use gridguard::pipeline::{
-    Budget, HostMemory, HostPipeline, Monitor, PipelineRun, Progress, RunError, StageError, Views,
+    Budget, HostMemory, Monitor, Pipeline, PipelineRun, Progress, RunError, StageError, Views,
 };
 
 /// Refuses allocations of more bytes.
@@ -26,7 +26,7 @@ impl Monitor for AtMost {
 fn tripled<'a>(
     before: impl Fn(&Chunk) -> Result<(), StageError> + Send + Sync + 'a,
 ) -> impl FnMut(Budget, &mut dyn Monitor, &mut [u64]) -> Result<PipelineRun, RunError> {
-    let mut builder = HostPipeline::builder(100);
+    let mut builder = Pipeline::builder(100);
     let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
     let t = builder.scratch::<u64>("t", 128);
     let spread = move |_: &Chunk, views: &mut Views<'_>| {
@@ -34,19 +34,20 @@ fn tripled<'a>(
         rows.zip(views.read(x)?).for_each(|(row, x)| row.fill(*x));
         Ok(())
     };
-    builder.stage("spread", spread).reads(x).writes(t);
+    builder.stage("spread", spread).read(x).write(t);
     let sum = move |chunk: &Chunk, views: &mut Views<'_>| {
         before(chunk)?;
         let rows = views.read(t)?.chunks_exact(128);
         views.write(y)?.iter_mut().zip(rows).for_each(|(y, row)| *y = row[0] + row[1] + row[127]);
         Ok(())
     };
-    builder.stage("sum", sum).reads(t).writes(y);
+    builder.stage("sum", sum).read(t).write(y);
     let mut pipeline = builder.build().expect("built");
     move |budget, monitor, to| {
         let from: Vec<u64> = (0..100).collect();
         let plan = pipeline.plan(&budget).expect("fits");
-        pipeline.run_monitored(&plan, HostMemory::new().read(x, &from).write(y, to), monitor)
+        let memory = HostMemory::new().read(x, &from).write(y, to).monitor(monitor);
+        crate::run(&mut pipeline, &plan, memory)
     }
 }
 
@@ -71,7 +72,8 @@ fn the_smallest_chunk_that_cannot_be_allocated_ends_the_run() {
     let mut to = [0; 100];
     let budget = Budget::UNLIMITED.in_flight(2).at_most(4);
     let error = tripled(|_| Ok(()))(budget, &mut AtMost(1023), &mut to).expect_err("no item fits");
-    let RunError::Scratch { chunk: 1, bytes: 1024, items: 100, done, source } = &error else {
+    let RunError::Scratch { chunk: 1, bytes: 1024, items: 100, done, error: source } = &error
+    else {
         panic!("{error:?}");
     };
     assert!(matches!(source, StageError::OutOfMemory(_)));
@@ -85,13 +87,13 @@ fn the_smallest_chunk_that_cannot_be_allocated_ends_the_run() {
 
 #[test]
 fn an_allocation_larger_than_the_address_space_is_out_of_memory() {
-    let mut builder = HostPipeline::builder(1);
+    let mut builder = Pipeline::builder(1);
     let t = builder.scratch::<u8>("t", 1 << 62);
-    builder.stage("stage", |_, _| Ok(())).writes(t);
+    builder.stage("stage", |_, _| Ok(())).write(t);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("planned");
-    let error = pipeline.run(&plan, HostMemory::new()).expect_err("4 EiB");
-    let RunError::Scratch { source: StageError::OutOfMemory(_), .. } = error else {
+    let error = crate::run(&mut pipeline, &plan, HostMemory::new()).expect_err("4 EiB");
+    let RunError::Scratch { error: StageError::OutOfMemory(_), .. } = error else {
         panic!("{error:?}");
     };
 }
@@ -122,23 +124,26 @@ fn a_stage_that_runs_out_of_memory_runs_again_in_halves_and_keeps_what_is_done()
 
 #[test]
 fn a_chunk_that_was_changed_in_place_does_not_run_again() {
-    let mut builder = HostPipeline::builder(10);
+    let mut builder = Pipeline::builder(10);
     let x = builder.in_place::<u64>("x", 1);
     let add = move |_: &Chunk, views: &mut Views<'_>| {
         views.write(x)?.iter_mut().for_each(|x| *x += 1);
         Ok(())
     };
-    builder.stage("add", add).updates(x);
+    builder.stage("add", add).update(x);
     let fail = |chunk: &Chunk, _: &mut Views<'_>| match chunk.start {
         4.. => Err(StageError::out_of_memory("a library")),
         _ => Ok(()),
     };
-    builder.stage("fail", fail).reads(x);
+    builder.stage("fail", fail).read(x);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2)).expect("fits");
     let mut memory = [0; 10];
-    let error = pipeline.run(&plan, HostMemory::new().write(x, &mut memory)).expect_err("fails");
-    let RunError::Stage { stage, chunk, done, source, .. } = &error else { panic!("{error:?}") };
+    let error = crate::run(&mut pipeline, &plan, HostMemory::new().write(x, &mut memory))
+        .expect_err("fails");
+    let RunError::Stage { stage, chunk, done, error: source, .. } = &error else {
+        panic!("{error:?}")
+    };
     assert_eq!((stage.as_str(), chunk.start, done.items_done), ("fail", 4, 4));
     assert!(matches!(source, StageError::OutOfMemory(_)));
     assert_eq!(memory, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
@@ -178,12 +183,12 @@ fn a_panic_poisons_the_pipeline_and_nothing_hangs() {
         let mut to = [0; 100];
         let budget = Budget::UNLIMITED.at_most(10).in_flight(in_flight);
         let error = run(budget, &mut AtMost(u64::MAX), &mut to).expect_err("panics");
-        let RunError::Stage { source: StageError::Panicked { message }, done, .. } = &error else {
+        let RunError::Stage { error: StageError::Panicked(message), done, .. } = &error else {
             panic!("{error:?}");
         };
         assert_eq!((message.as_str(), done.items_done), ("no item 30", 30));
         assert!(is_tripled(&to[..30]));
         let poisoned = run(budget, &mut AtMost(u64::MAX), &mut to).expect_err("poisoned");
-        assert_eq!(poisoned, RunError::Poisoned { stage: "sum".to_owned() });
+        assert_eq!(poisoned, RunError::Poisoned("sum".to_owned()));
     }
 }

@@ -9,9 +9,19 @@ mod running;
 #[cfg(feature = "profile")]
 mod tuned;
 
-use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
+use gridguard::pipeline::{HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
+use gridguard::{DeviceLimits, Guard, KernelLimits, LaunchLimits};
 
 /// The limits of a kernel called `name` on any device.
 fn limits(name: &str) -> LaunchLimits {
     LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown(name))
+}
+
+/// Runs a pipeline with a guard of the host.
+fn run(
+    pipeline: &mut Pipeline<'_>,
+    plan: &PipelinePlan,
+    memory: HostMemory<'_>,
+) -> Result<PipelineRun, RunError> {
+    Guard::host(DeviceLimits::any_device()).run_pipeline(pipeline, plan, memory)
 }

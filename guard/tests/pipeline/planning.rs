@@ -6,16 +6,16 @@ use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest, validate};
 use crate::limits;
 
 /// A chain of widths in bytes an item: each stage reads the one before.
-fn chain(items: u64, widths: &[u64]) -> Pipeline<()> {
-    let mut builder = Pipeline::<()>::builder(items);
+fn chain(items: u64, widths: &[u64]) -> Pipeline<'static> {
+    let mut builder = Pipeline::builder(items);
     let mut before = builder.input::<u8>("x", 8);
     for (stage, width) in widths.iter().enumerate() {
         let next = builder.scratch::<u8>(format!("t{stage}"), *width);
-        builder.stage(format!("stage{stage}")).reads(before).writes(next);
+        builder.outline(format!("stage{stage}")).read(before).write(next);
         before = next;
     }
     let y = builder.output::<u8>("y", 8);
-    builder.stage("last").reads(before).writes(y);
+    builder.outline("last").read(before).write(y);
     builder.build().expect("a chain")
 }
 
@@ -34,7 +34,7 @@ fn stages_whose_lifetimes_do_not_overlap_share_scratch() {
     assert_eq!((plan.len(), plan.chunk_items(), plan.remainder()), (1, 15_360, None));
     // 12 rows an item, and one alignment for each of two places above the lowest.
     assert_eq!(plan.bytes(), 15_360 * 12 * row + 2 * 256);
-    let bytes: Vec<u64> = plan.stages().iter().map(|stage| stage.bytes / row / 15_360).collect();
+    let bytes: Vec<u64> = plan.stages().map(|(_, bytes)| bytes / row / 15_360).collect();
     assert_eq!(bytes, [1, 4, 4, 2, 9, 12, 4]);
     let plan = pipeline.plan(&Budget::bytes(256 << 20).in_flight(2)).expect("fits");
     assert_eq!((plan.in_flight(), plan.chunk_items(), plan.len()), (2, 1024, 15));
@@ -83,13 +83,13 @@ fn one_item_and_a_remainder_of_one_are_chunks() {
 fn a_budget_for_less_than_one_chunk_is_refused_with_the_smallest_that_works() {
     for (items, align, widths) in [(1, 1, vec![1]), (1000, 7, vec![100, 3, 5000]), (3, 8, vec![9])]
     {
-        let mut builder = Pipeline::<()>::builder(items);
+        let mut builder = Pipeline::builder(items);
         let fixed = builder.fixed_scratch::<u64>("fixed", 5);
-        builder.stage("fixed").writes(fixed).align(align);
+        builder.outline("fixed").write(fixed).align(align);
         let mut before = fixed;
         for width in widths {
             let next = builder.scratch::<u64>(format!("of {width}"), width);
-            builder.stage(format!("to {width}")).reads(before).writes(next);
+            builder.outline(format!("to {width}")).read(before).write(next);
             before = next;
         }
         let pipeline = builder.build().expect("a chain");
@@ -109,15 +109,15 @@ fn a_budget_for_less_than_one_chunk_is_refused_with_the_smallest_that_works() {
 
 #[test]
 fn the_largest_chunk_is_legal_for_every_stage() {
-    let mut builder = Pipeline::<()>::builder(15_361);
+    let mut builder = Pipeline::builder(15_361);
     let x = builder.in_place::<f32>("x", 64);
     let (heads, by_heads) = on_y(15_361, 5);
-    builder.stage("attention").launches(heads, by_heads, &limits("attention")).updates(x);
+    builder.outline("attention").launches(heads, by_heads, &limits("attention")).update(x);
     let batch = BatchAxis::new(Axis::X, 15_361).items_per_block(8);
     let rows = LaunchRequest::new(Dim3::new(1921, 1, 1), Dim3::new(32, 8, 1));
     let indices = batch.index_32_bits(300_000);
-    builder.stage("norm").launches(rows, indices, &limits("norm")).updates(x);
-    builder.stage("library").updates(x).align(12).at_most(7000);
+    builder.outline("norm").launches(rows, indices, &limits("norm")).update(x);
+    builder.outline("library").update(x).align(12).at_most(7000);
     let pipeline = builder.build().expect("three stages");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("splits");
     // 13,107 items by the grid, 7,158 by the indices, 7,000 by the library; multiples of 24.
@@ -139,11 +139,11 @@ fn the_largest_chunk_is_legal_for_every_stage() {
 
 #[test]
 fn a_stage_that_no_chunk_makes_legal_is_named_with_its_rules() {
-    let mut builder = Pipeline::<()>::builder(100);
+    let mut builder = Pipeline::builder(100);
     let (mut request, batch) = on_y(100, 1);
     request.block = Dim3::new(2048, 1, 1);
-    builder.stage("fine");
-    builder.stage("wide").launches(request, batch, &limits("wide"));
+    builder.outline("fine");
+    builder.outline("wide").launches(request, batch, &limits("wide"));
     let error =
         builder.build().expect("built").plan(&Budget::UNLIMITED).expect_err("2,048 threads");
     let PlanError::Stage { stage, violations } = &error else { panic!("{error}") };
@@ -152,28 +152,28 @@ fn a_stage_that_no_chunk_makes_legal_is_named_with_its_rules() {
 
 #[test]
 fn alignments_that_no_chunk_keeps_are_refused() {
-    let plan = |declare: fn(&mut PipelineBuilder<()>), budget| {
-        let mut builder = Pipeline::<()>::builder(1_000_000);
+    let plan = |declare: fn(&mut PipelineBuilder<'_>), budget| {
+        let mut builder = Pipeline::builder(1_000_000);
         declare(&mut builder);
         builder.build().expect("built").plan(&budget)
     };
-    let two = |builder: &mut PipelineBuilder<()>| {
-        builder.stage("one").align(1 << 10);
-        builder.stage("two").align(3).at_most(3000);
+    let two = |builder: &mut PipelineBuilder<'_>| {
+        builder.outline("one").align(1 << 10);
+        builder.outline("two").align(3).at_most(3000);
     };
     let error = plan(two, Budget::UNLIMITED).expect_err("3,072 items");
     let limited_by = "stage two".to_owned();
     assert_eq!(error, PlanError::NoCommonChunk { limited_by, largest: 3000, unit: 3072 });
-    let one = |builder: &mut PipelineBuilder<()>| {
-        builder.stage("one").align(10);
+    let one = |builder: &mut PipelineBuilder<'_>| {
+        builder.outline("one").align(10);
     };
     let error = plan(one, Budget::UNLIMITED.at_most(9));
     let limited_by = "the budget".to_owned();
     let expected = PlanError::NoCommonChunk { limited_by, largest: 9, unit: 10 };
     assert_eq!(error.expect_err("10 items"), expected);
-    let coprime = |builder: &mut PipelineBuilder<()>| {
-        builder.stage("one").align((1 << 40) - 1);
-        builder.stage("two").align(1 << 40);
+    let coprime = |builder: &mut PipelineBuilder<'_>| {
+        builder.outline("one").align((1 << 40) - 1);
+        builder.outline("two").align(1 << 40);
     };
     assert_eq!(plan(coprime, Budget::UNLIMITED).expect("one chunk").len(), 1);
     assert!(plan(coprime, Budget::UNLIMITED.at_most(1000)).is_err());
@@ -193,17 +193,17 @@ fn two_to_the_32_elements_and_more_are_planned() {
         LaunchRequest::new(Dim3::new(1 << 30, 1, 1), Dim3::new(256, 1, 1)),
         BatchAxis::new(Axis::X, 1 << 30).index_32_bits(4),
     );
-    let mut builder = Pipeline::<()>::builder(1 << 30);
-    builder.stage("narrow").launches(request, batch, &limits("narrow"));
+    let mut builder = Pipeline::builder(1 << 30);
+    builder.outline("narrow").launches(request, batch, &limits("narrow"));
     let plan = builder.build().expect("built").plan(&Budget::UNLIMITED).expect("splits");
     assert_eq!((plan.len(), plan.chunk_items()), (3, 357_913_942));
 }
 
 #[test]
 fn an_accumulator_makes_chunks_run_one_at_a_time() {
-    let mut builder = Pipeline::<()>::builder(100);
+    let mut builder = Pipeline::builder(100);
     let sum = builder.accumulator::<f32>("sum", 1);
-    builder.stage("add").updates(sum);
+    builder.outline("add").update(sum);
     let pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.in_flight(4).at_most(10)).expect("fits");
     assert_eq!((plan.len(), plan.in_flight()), (10, 1));

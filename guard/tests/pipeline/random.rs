@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
 use gridguard::pipeline::{
-    Budget, Buffer, HostMemory, HostPipeline, Monitor, PipelineBuilder, PipelinePlan, PlanError,
+    Budget, Buffer, HostMemory, Monitor, Pipeline, PipelineBuilder, PipelinePlan, PlanError,
     Progress, StageError, Views,
 };
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest};
@@ -293,9 +293,9 @@ impl Constraints {
     }
 }
 
-fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (HostPipeline<'a>, Vec<Handle>) {
+fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (Pipeline<'a>, Vec<Handle>) {
     let items = wide(model.items);
-    let mut builder = HostPipeline::builder(items);
+    let mut builder = Pipeline::builder(items);
     let buffers = model.buffers.iter().enumerate();
     let handles: Vec<_> = buffers.map(|(index, spec)| declare(&mut builder, index, spec)).collect();
     for ((index, spec), handle) in model.buffers.iter().enumerate().zip(&handles) {
@@ -317,12 +317,12 @@ fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (HostPipeline<'a
         });
         for (buffer, how) in uses {
             declared = match (handles[*buffer], how) {
-                (Handle::Byte(buffer), Use::Read) => declared.reads(buffer),
-                (Handle::Byte(buffer), Use::Write) => declared.writes(buffer),
-                (Handle::Byte(buffer), Use::Update) => declared.updates(buffer),
-                (Handle::Wide(buffer), Use::Read) => declared.reads(buffer),
-                (Handle::Wide(buffer), Use::Write) => declared.writes(buffer),
-                (Handle::Wide(buffer), Use::Update) => declared.updates(buffer),
+                (Handle::Byte(buffer), Use::Read) => declared.read(buffer),
+                (Handle::Byte(buffer), Use::Write) => declared.write(buffer),
+                (Handle::Byte(buffer), Use::Update) => declared.update(buffer),
+                (Handle::Wide(buffer), Use::Read) => declared.read(buffer),
+                (Handle::Wide(buffer), Use::Write) => declared.write(buffer),
+                (Handle::Wide(buffer), Use::Update) => declared.update(buffer),
             };
         }
         let (block, align) = constraints.stages[stage];
@@ -338,7 +338,7 @@ fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (HostPipeline<'a
 }
 
 /// The smallest budget that works, which no smaller one does.
-fn smallest_budget(pipeline: &HostPipeline<'_>) -> u64 {
+fn smallest_budget(pipeline: &Pipeline<'_>) -> u64 {
     let smallest = match pipeline.plan(&Budget::bytes(0)) {
         Ok(_) => return 0,
         Err(PlanError::BudgetTooSmall { smallest, .. }) => smallest,
@@ -365,7 +365,9 @@ fn run_random(seed: u64) -> (PipelinePlan, bool) {
 
     let mut memory = Memory::new(&model);
     let quota = if random.percent(30) { smallest.max(plan.bytes() / 3) } else { u64::MAX };
-    let run = pipeline.run_monitored(&plan, memory.bind(&handles, &model), &mut Quota(quota));
+    let mut quota = Quota(quota);
+    let bound = memory.bind(&handles, &model).monitor(&mut quota);
+    let run = crate::run(&mut pipeline, &plan, bound);
     let run = run.unwrap_or_else(|error| panic!("{seed}: {error}"));
     assert_eq!(run.items_done, wide(model.items), "{seed}");
     let expected = model.run_plainly();
@@ -434,8 +436,8 @@ impl Memory {
     }
 }
 
-fn declare<B>(builder: &mut PipelineBuilder<B>, index: usize, spec: &Spec) -> Handle {
-    fn typed<B, T: Pod>(builder: &mut PipelineBuilder<B>, index: usize, spec: &Spec) -> Buffer<T> {
+fn declare(builder: &mut PipelineBuilder<'_>, index: usize, spec: &Spec) -> Handle {
+    fn typed<T: Pod>(builder: &mut PipelineBuilder<'_>, index: usize, spec: &Spec) -> Buffer<T> {
         let (name, elements) = (format!("b{index}"), wide(spec.elements));
         match spec.kind {
             Kind::Input => builder.input(name, elements),

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::Chunk;
 use gridguard::pipeline::{
-    Budget, HostMemory, HostPipeline, MemoryError, Pipeline, PipelineRun, Progress, RunError,
-    ViewError, Views,
+    Budget, BufferUse, HostMemory, MemoryError, Pipeline, PipelineRun, Progress, RunError,
+    StageError, Views,
 };
 
 #[test]
 fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
-    let mut builder = HostPipeline::builder(11);
+    let mut builder = Pipeline::builder(11);
     let x = builder.input::<u16>("x", 3);
     let table = builder.shared_input::<u64>("table", 5);
     let y = builder.output::<u8>("y", 2);
@@ -30,13 +30,13 @@ fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
         Ok(())
     };
     let stage = builder.stage("see", see);
-    stage.reads(x).reads(table).writes(y).updates(total).writes(workspace);
+    stage.read(x).read(table).write(y).update(total).write(workspace);
     let mut pipeline = builder.build().expect("built");
     let (from, mut to, mut sum) = ((0..33).collect::<Vec<u16>>(), [9; 22], [100]);
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(4)).expect("fits");
     let memory = HostMemory::new().read(x, &from).read(table, &[1, 2, 3, 4, 5]);
     let memory = memory.write(y, &mut to).write(total, &mut sum);
-    let run = pipeline.run(&plan, memory).expect("runs");
+    let run = crate::run(&mut pipeline, &plan, memory).expect("runs");
     assert_eq!((run.chunks, run.items_done, run.cancelled), (3, 11, false));
     assert_eq!((run.tried, run.scratch_bytes), (vec![4], 256));
     assert_eq!(sum, [111]);
@@ -46,17 +46,21 @@ fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
 
 #[test]
 fn a_view_is_had_only_as_declared_and_to_write_only_once() {
-    let mut other = Pipeline::<()>::builder(1);
+    let mut other = Pipeline::builder(1);
     let foreign = other.input::<u8>("foreign", 1);
-    let mut builder = HostPipeline::builder(1);
+    let mut builder = Pipeline::builder(1);
     let (x, y) = (builder.input::<u8>("x", 1), builder.output::<u8>("y", 1));
     let z = builder.scratch::<u8>("z", 1);
     let not_read = |buffer: &str| {
-        Err::<&[u8], _>(ViewError::NotRead { stage: "one".to_owned(), buffer: buffer.to_owned() })
+        Err::<&[u8], _>(StageError::NotRead(
+            BufferUse { stage: "one".to_owned(), buffer: buffer.to_owned() }.into(),
+        ))
     };
     let not_written = |buffer: &str| {
         let buffer = buffer.to_owned();
-        Err::<&mut [u8], _>(ViewError::NotWritten { stage: "one".to_owned(), buffer })
+        Err::<&mut [u8], _>(StageError::NotWritten(
+            BufferUse { stage: "one".to_owned(), buffer }.into(),
+        ))
     };
     let one = move |_: &Chunk, views: &mut Views<'_>| {
         assert_eq!(views.write(x), not_written("x"));
@@ -69,36 +73,36 @@ fn a_view_is_had_only_as_declared_and_to_write_only_once() {
         assert_eq!(views.write(y), not_written("y"));
         Ok(())
     };
-    builder.stage("one", one).reads(x).writes(y);
-    builder.stage("two", |_, _| Ok(())).writes(z);
+    builder.stage("one", one).read(x).write(y);
+    builder.stage("two", |_, _| Ok(())).write(z);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
     let mut to = [0];
     let memory = HostMemory::new().read(x, &[7]).write(y, &mut to);
-    pipeline.run(&plan, memory).expect("runs");
+    crate::run(&mut pipeline, &plan, memory).expect("runs");
     assert_eq!(to, [8]);
 }
 
 #[test]
 fn scratch_shows_what_was_not_written() {
-    let mut builder = HostPipeline::builder(3);
+    let mut builder = Pipeline::builder(3);
     let (t, y) = (builder.scratch::<f32>("t", 5), builder.output::<f32>("y", 5));
-    builder.stage("forgets", |_, _| Ok(())).writes(t);
+    builder.stage("forgets", |_, _| Ok(())).write(t);
     let copy = move |_: &Chunk, views: &mut Views<'_>| {
         views.write(y)?.copy_from_slice(views.read(t)?);
         Ok(())
     };
-    builder.stage("copies", copy).reads(t).writes(y);
+    builder.stage("copies", copy).read(t).write(y);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
     let mut to = [0.0; 15];
-    pipeline.run(&plan, HostMemory::new().write(y, &mut to)).expect("runs");
+    crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut to)).expect("runs");
     assert!(to.iter().all(|y: &f32| y.is_nan()));
 }
 
 #[test]
 fn chunks_in_flight_run_at_the_same_time() {
-    let mut builder = HostPipeline::builder(8);
+    let mut builder = Pipeline::builder(8);
     let y = builder.output::<u64>("y", 1);
     let both = Barrier::new(2);
     let meet = |chunk: &Chunk, views: &mut Views<'_>| {
@@ -107,13 +111,14 @@ fn chunks_in_flight_run_at_the_same_time() {
         views.write(y)?.fill(chunk.start);
         Ok(())
     };
-    builder.stage("meet", meet).writes(y);
+    builder.stage("meet", meet).write(y);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.in_flight(2).at_most(2)).expect("fits");
     assert_eq!((plan.len(), plan.in_flight()), (4, 2));
     let mut to = [0; 8];
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads");
-    pool.install(|| pipeline.run(&plan, HostMemory::new().write(y, &mut to))).expect("runs");
+    pool.install(|| crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut to)))
+        .expect("runs");
     assert_eq!(to, [0, 0, 2, 2, 4, 4, 6, 6]);
 }
 
@@ -124,23 +129,23 @@ fn memory_that_does_not_fit_is_refused_before_anything_runs() {
         ran.fetch_add(1, Ordering::Relaxed);
         Ok(())
     };
-    let mut builder = HostPipeline::builder(4);
+    let mut builder = Pipeline::builder(4);
     let (x, y) = (builder.input::<u32>("x", 2), builder.output::<u32>("y", 1));
     let t = builder.scratch::<u32>("t", 1);
-    builder.stage("count", count).reads(x).writes(y).writes(t);
+    builder.stage("count", count).read(x).write(y).write(t);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
     let (from, mut to) = ([0_u32; 8], [0_u32; 4]);
-    let mut other = Pipeline::<()>::builder(4);
+    let mut other = Pipeline::builder(4);
     let foreign = other.input::<u32>("x", 2);
     let buffer = || "x".to_owned();
-    let mut refused = |memory: HostMemory<'_>| match pipeline.run(&plan, memory) {
+    let mut refused = |memory: HostMemory<'_>| match crate::run(&mut pipeline, &plan, memory) {
         Err(RunError::Memory(error)) => error,
         other => panic!("{other:?}"),
     };
     let complete = || HostMemory::new().read(x, &from);
-    assert_eq!(refused(complete()), MemoryError::Missing { buffer: "y".to_owned() });
-    assert_eq!(refused(complete().read(x, &from)), MemoryError::Twice { buffer: buffer() });
+    assert_eq!(refused(complete()), MemoryError::Missing("y".to_owned()));
+    assert_eq!(refused(complete().read(x, &from)), MemoryError::Twice(buffer()));
     assert_eq!(refused(complete().read(foreign, &from)), MemoryError::OtherPipeline);
     let short = HostMemory::new().read(x, &from[..7]);
     let expected = MemoryError::WrongLength { buffer: buffer(), needed: 32, given: 28 };
@@ -155,43 +160,43 @@ fn memory_that_does_not_fit_is_refused_before_anything_runs() {
     let wrong = MemoryError::WrongKind { buffer: "t".to_owned(), expected, given };
     assert_eq!(refused(HostMemory::new().read(t, &to)), wrong);
     assert_eq!(ran.load(Ordering::Relaxed), 0);
-    pipeline.run(&plan, complete().write(y, &mut to)).expect("runs");
+    crate::run(&mut pipeline, &plan, complete().write(y, &mut to)).expect("runs");
     assert_eq!(ran.load(Ordering::Relaxed), 1);
 }
 
 #[test]
 fn a_plan_of_another_pipeline_is_refused() {
     let build = || {
-        let mut builder = HostPipeline::builder(4);
+        let mut builder = Pipeline::builder(4);
         builder.stage("stage", |_, _| Ok(()));
         builder.build().expect("built")
     };
     let (mut one, other) = (build(), build());
     let plan = other.plan(&Budget::UNLIMITED).expect("fits");
-    assert_eq!(one.run(&plan, HostMemory::new()), Err(RunError::OtherPlan));
+    assert_eq!(crate::run(&mut one, &plan, HostMemory::new()), Err(RunError::OtherPlan));
 }
 
 #[test]
 fn no_items_run_nothing() {
-    let mut builder = HostPipeline::builder(0);
+    let mut builder = Pipeline::builder(0);
     let y = builder.output::<u8>("y", 1);
-    builder.stage("never", |_, _| panic!("no chunk")).writes(y);
+    builder.stage("never", |_, _| panic!("no chunk")).write(y);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::bytes(0)).expect("nothing to fit");
-    let run = pipeline.run(&plan, HostMemory::new().write(y, &mut []));
+    let run = crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut []));
     assert_eq!(run, Ok(PipelineRun::default()));
 }
 
 #[test]
 fn progress_is_reported_between_chunks_and_can_cancel() {
-    let mut builder = HostPipeline::builder(10);
+    let mut builder = Pipeline::builder(10);
     let (x, y) = (builder.input::<u32>("x", 2), builder.output::<u8>("y", 1));
     let t = builder.scratch::<u64>("t", 7);
     let copy = move |chunk: &Chunk, views: &mut Views<'_>| {
         views.write(y)?.fill(u8::try_from(chunk.index)?);
         Ok(())
     };
-    builder.stage("copy", copy).reads(x).writes(y).writes(t);
+    builder.stage("copy", copy).read(x).write(y).write(t);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(3)).expect("fits");
     let from = [0; 20];
@@ -208,11 +213,24 @@ fn progress_is_reported_between_chunks_and_can_cancel() {
             ControlFlow::Continue(())
         };
         let memory = HostMemory::new().read(x, &from).write(y, &mut to);
-        let run = pipeline.run_monitored(&plan, memory, &mut watch).expect("runs");
+        let run = crate::run(&mut pipeline, &plan, memory.monitor(&mut watch)).expect("runs");
         let done = cancel_at.min(10);
         assert_eq!((run.items_done, run.cancelled), (done, done < 10));
         assert_eq!(seen.last(), Some(&done));
         let untouched = to.iter().filter(|element| **element == 9).count();
         assert_eq!(untouched, usize::try_from(10 - done).expect("few"));
     }
+}
+
+#[test]
+fn an_outline_is_planned_but_does_not_run() {
+    let mut builder = Pipeline::builder(4);
+    builder.stage("works", |_, _| Ok(()));
+    builder.outline("planned");
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
+    let refused = |stage: &str| Err(RunError::Outline(stage.to_owned()));
+    assert_eq!(crate::run(&mut pipeline, &plan, HostMemory::new()), refused("planned"));
+    let mut outline = pipeline.outline();
+    assert_eq!(crate::run(&mut outline, &plan, HostMemory::new()), refused("works"));
 }

@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use gridguard::pipeline::{
-    Budget, Buffer, BuildError, EntryRefusal, HostMemory, HostPipeline, IN_FLIGHT, Pipeline,
-    PipelineBuilder, PipelinePlan, PipelineRun, PlanError, RunError, StageError, TunedPlan,
+    Budget, Buffer, BuildError, EntryRefusal, HostMemory, IN_FLIGHT, Pipeline, PipelineBuilder,
+    PipelinePlan, PipelineRun, PlanError, RunError, StageError, TunedPlan,
 };
 use gridguard::profile::{
     DefaultReason, Document, Entry, Key, Match, MissLog, Named, Objective, ParsedProfile, Policy,
@@ -20,17 +20,17 @@ const ITEMS: u64 = 1000;
 const BLOCK: &str = "widen.block";
 
 /// 1,024 bytes of scratch an item, and a stage with a launch parameter.
-fn declare(builder: &mut PipelineBuilder<()>, block: u64) {
+fn declare(builder: &mut PipelineBuilder<'_>, block: u64) {
     let (x, y) = (builder.input::<f32>("x", 4), builder.output::<u8>("y", 2));
     let wide = builder.scratch::<f32>("wide", 256);
     builder.parameter(BLOCK, block);
     builder.source("8f2a");
-    builder.stage("widen").reads(x).writes(wide);
-    builder.stage("sum").reads(wide).writes(y);
+    builder.outline("widen").read(x).write(wide);
+    builder.outline("sum").read(wide).write(y);
 }
 
-fn pipeline(items: u64) -> Pipeline<()> {
-    let mut builder = Pipeline::<()>::builder(items);
+fn pipeline(items: u64) -> Pipeline<'static> {
+    let mut builder = Pipeline::builder(items);
     declare(&mut builder, 64);
     builder.build().expect("two stages")
 }
@@ -70,8 +70,10 @@ fn guard_with(entry: Entry) -> Guard {
     guard.with_profile(Arc::new(profile)).with_miss_log(Arc::new(MissLog::new(10)))
 }
 
-fn plan(guard: &Guard, pipeline: &Pipeline<()>, budget: Budget) -> TunedPlan {
-    pipeline.tuned(guard, &key()).plan(pipeline, &budget).expect("the default is legal")
+fn plan(guard: &Guard, pipeline: &Pipeline<'_>, budget: Budget) -> TunedPlan {
+    pipeline
+        .plan_tuned(guard, pipeline.tuned(guard, &key()), &budget)
+        .expect("the default is legal")
 }
 
 /// A budget for four chunks of up to 100 items.
@@ -120,7 +122,7 @@ fn nothing_is_tuned_without_a_profile_or_for_another_pipeline() {
     let none = plan(&guard, &pipeline(ITEMS), budget());
     assert_eq!(none.matched, Match::Default(DefaultReason::NoProfile));
     let guard = guard_with(entry(chunked(50), &[(IN_FLIGHT, 2), (BLOCK, 64)]));
-    let matched = |key: &Key| pipeline(ITEMS).tuned(&guard, key).choice.matched;
+    let matched = |key: &Key| pipeline(ITEMS).tuned(&guard, key).matched;
     let wider = Key { variant: "0".repeat(16), ..key() };
     assert_eq!(matched(&wider), Match::Default(DefaultReason::NoEntries));
     let edited = Key { source: "0".repeat(16), ..key() };
@@ -130,8 +132,8 @@ fn nothing_is_tuned_without_a_profile_or_for_another_pipeline() {
 
 #[test]
 fn the_key_depends_on_stages_buffers_and_sources_and_on_nothing_else() {
-    let of = |declare: &dyn Fn(&mut PipelineBuilder<()>)| {
-        let mut builder = Pipeline::<()>::builder(ITEMS);
+    let of = |declare: &dyn Fn(&mut PipelineBuilder<'_>)| {
+        let mut builder = Pipeline::builder(ITEMS);
         declare(&mut builder);
         let built = builder.build().expect("built");
         built.key("widening", Policy::default(), Objective::Throughput)
@@ -143,46 +145,46 @@ fn the_key_depends_on_stages_buffers_and_sources_and_on_nothing_else() {
     // What other builds and other machines derive.
     assert_eq!((&*same.variant, &*same.source), ("f43452432fb77a2c", "9f43697f68fbb4ea"));
 
-    let one_stage = |names: [&'static str; 2], width, role: fn(&mut PipelineBuilder<()>)| {
+    let one_stage = |names: [&'static str; 2], width, role: fn(&mut PipelineBuilder<'_>)| {
         of(&move |builder| {
             let (x, y) = (builder.input::<f32>("x", width), builder.output::<f32>(names[0], 4));
-            builder.stage(names[1]).reads(x).writes(y);
+            builder.outline(names[1]).read(x).write(y);
             role(builder);
         })
     };
-    let nothing: fn(&mut PipelineBuilder<()>) = |_| {};
+    let nothing: fn(&mut PipelineBuilder<'_>) = |_| {};
     let variants = [
         one_stage(["y", "copy"], 4, nothing),
         one_stage(["y", "move"], 4, nothing),
         one_stage(["z", "copy"], 4, nothing),
         one_stage(["y", "copy"], 5, nothing),
         one_stage(["y", "copy"], 4, |builder| {
-            builder.stage("more");
+            builder.outline("more");
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let on_host = builder.input::<f32>("h", 1);
             builder.in_host_memory(on_host);
-            builder.stage("more").reads(on_host);
+            builder.outline("more").read(on_host);
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let not_on_host = builder.input::<f32>("h", 1);
-            builder.stage("more").reads(not_on_host);
+            builder.outline("more").read(not_on_host);
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let other_type = builder.input::<u32>("h", 1);
-            builder.stage("more").reads(other_type);
+            builder.outline("more").read(other_type);
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let shared = builder.shared_input::<f32>("h", 1);
-            builder.stage("more").reads(shared);
+            builder.outline("more").read(shared);
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let updated = builder.in_place::<f32>("h", 1);
-            builder.stage("more").updates(updated);
+            builder.outline("more").update(updated);
         }),
         one_stage(["y", "copy"], 4, |builder| {
             let written = builder.in_place::<f32>("h", 1);
-            builder.stage("more").writes(written);
+            builder.outline("more").write(written);
         }),
     ];
     for (place, one) in variants.iter().enumerate() {
@@ -191,7 +193,7 @@ fn the_key_depends_on_stages_buffers_and_sources_and_on_nothing_else() {
     }
     let sourced = |sources: &'static [&'static str]| {
         of(&move |builder| {
-            builder.stage("one");
+            builder.outline("one");
             sources.iter().for_each(|source| builder.source(*source));
         })
     };
@@ -244,24 +246,24 @@ fn entries_that_are_not_for_this_pipeline_are_refused_and_counted() {
 #[test]
 fn a_single_chunk_and_one_that_no_stage_allows_are_refused_where_several_are_needed() {
     let build = |align: u64, at_most: u64| {
-        let mut builder = Pipeline::<()>::builder(100_000);
+        let mut builder = Pipeline::builder(100_000);
         let y = builder.output::<u8>("y", 1);
         let batch = BatchAxis::new(Axis::Y, 100_000);
         let request = LaunchRequest::new(Dim3::new(1, 100_000, 1), Dim3::new(32, 1, 1));
-        let stage = builder.stage("tall").launches(request, batch, &limits("tall"));
-        stage.writes(y).align(align).at_most(at_most);
+        let stage = builder.outline("tall").launches(request, batch, &limits("tall"));
+        stage.write(y).align(align).at_most(at_most);
         builder.build().expect("one stage")
     };
-    let guard = |pipeline: &Pipeline<()>, choice| {
+    let guard = |pipeline: &Pipeline<'_>, choice| {
         let key = pipeline.key("tall", Policy::default(), Objective::Throughput);
         let parameters = named(&[(IN_FLIGHT, 1)]);
         let shape = pipeline.shape();
         let entry = Entry { key: key.clone(), shape, parameters, ..entry(choice, &[]) };
         (guard_with(entry), key)
     };
-    let refused = |pipeline: &Pipeline<()>, choice| {
+    let refused = |pipeline: &Pipeline<'_>, choice| {
         let (guard, key) = guard(pipeline, choice);
-        let tuned = pipeline.tuned(&guard, &key).plan(pipeline, &Budget::UNLIMITED);
+        let tuned = pipeline.plan_tuned(&guard, pipeline.tuned(&guard, &key), &Budget::UNLIMITED);
         tuned.expect("the default is legal").refused
     };
     let whole = StoredChoice::Whole;
@@ -275,7 +277,7 @@ fn a_single_chunk_and_one_that_no_stage_allows_are_refused_where_several_are_nee
     // A pipeline that cannot be planned at all is an error.
     let illegal = build(10, 9);
     let (guard, key) = guard(&illegal, chunked(10));
-    let error = illegal.tuned(&guard, &key).plan(&illegal, &Budget::UNLIMITED);
+    let error = illegal.plan_tuned(&guard, illegal.tuned(&guard, &key), &Budget::UNLIMITED);
     assert!(matches!(error, Err(PlanError::NoCommonChunk { .. })), "{error:?}");
 }
 
@@ -297,7 +299,7 @@ fn a_chunk_of_0_is_no_entry() {
 #[test]
 fn a_parameter_has_one_value_and_none_has_the_name_of_the_chunks_in_flight() {
     for name in [BLOCK, IN_FLIGHT] {
-        let mut builder = Pipeline::<()>::builder(ITEMS);
+        let mut builder = Pipeline::builder(ITEMS);
         declare(&mut builder, 64);
         builder.parameter(name, 64);
         let error = builder.build().expect_err("twice");
@@ -337,14 +339,14 @@ fn random_entries_never_exceed_the_budget() {
 
 /// y = 2x for 100 items; out of memory at an item.
 struct Doubled {
-    pipeline: HostPipeline<'static>,
+    pipeline: Pipeline<'static>,
     x: Buffer<u64>,
     y: Buffer<u64>,
 }
 
 impl Doubled {
     fn new(fails_at: u64) -> Self {
-        let mut builder = HostPipeline::builder(100);
+        let mut builder = Pipeline::builder(100);
         let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
         let double = builder.stage("double", move |chunk, views| {
             if (chunk.start..chunk.end()).contains(&fails_at) {
@@ -353,7 +355,7 @@ impl Doubled {
             views.write(y)?.iter_mut().zip(views.read(x)?).for_each(|(y, x)| *y = 2 * x);
             Ok(())
         });
-        double.reads(x).writes(y);
+        double.read(x).write(y);
         Self { pipeline: builder.build().expect("one stage"), x, y }
     }
 
@@ -361,7 +363,7 @@ impl Doubled {
     fn run(&mut self, plan: &PipelinePlan) -> (Result<PipelineRun, RunError>, u64) {
         let (from, mut to) = ((1..=100).collect::<Vec<u64>>(), vec![0; 100]);
         let memory = HostMemory::new().read(self.x, &from).write(self.y, &mut to);
-        let ran = self.pipeline.run(plan, memory);
+        let ran = crate::run(&mut self.pipeline, plan, memory);
         let done = to.iter().take_while(|y| **y > 0).count();
         let is_right =
             |(place, y): (usize, &u64)| *y == if place < done { 2 * from[place] } else { 0 };
@@ -385,8 +387,8 @@ fn the_first_chunks_in_flight_run_alone() {
     assert_eq!((all.first_in_flight().items(), all.first_in_flight().len()), (100, 2));
     let (ran, done) = doubled.run(&all.first_in_flight());
     assert_eq!((ran.expect("it runs").items_done, done), (100, 100));
-    let mut none = Pipeline::<()>::builder(0);
-    none.stage("nothing");
+    let mut none = Pipeline::builder(0);
+    none.outline("nothing");
     let none = none.build().expect("built").plan(&Budget::UNLIMITED.in_flight(2)).expect("fits");
     assert!(none.first_in_flight().is_empty());
 }

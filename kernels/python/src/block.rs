@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::{CudaPipeline, capture_launches};
-use gridguard::pipeline::{Budget, HostMemory, PipelinePlan};
+use gridguard::cuda::capture_launches;
+use gridguard::pipeline::{Budget, HostMemory, Pipeline, PipelinePlan};
 use gridguard::profile::{Objective, Policy};
+use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_attention::MAX_FRAMES;
 use gridguard_kernels::temporal_block::{
     BlockAddresses, BlockMemory, BlockShape, BlockWeights, TemporalBlock, block_tensors,
@@ -72,7 +73,7 @@ trait Ready {
 /// A block with its pipeline, which cuBLASLt's objects keep on one thread.
 struct Kept<T: 'static> {
     // Before the block, from which they borrow.
-    pipeline: CudaPipeline<'static>,
+    pipeline: Pipeline<'static>,
     memory: BlockMemory<'static, T>,
     block: Arc<TemporalBlock<T>>,
     kernels: Kernels,
@@ -221,7 +222,8 @@ impl<T: Element + 'static> Kept<T> {
         // The name and the objective of the tuner's entries.
         let objective = Objective::Memory { bytes_per_item: 0, bytes: budget.max_bytes() };
         let entry = pipeline.key("temporal_block", Policy::default(), objective);
-        let plan = pipeline.tuned(guard, &entry).plan(&pipeline, &budget)?.plan;
+        let tuned = pipeline.tuned(guard, &entry);
+        let plan = pipeline.plan_tuned(guard, tuned, &budget)?.plan;
         let more = match plan.in_flight() {
             1 => Vec::new(),
             _ => vec![further_stream(&kernels, key.device)?],
@@ -319,6 +321,7 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> Result<(), Bloc
     let (mut pipeline, x, y) = host_pipeline(shape, &weights)?;
     let budget = key.budget.map_or(Budget::UNLIMITED, Budget::bytes);
     let plan = pipeline.plan(&budget)?;
-    pipeline.run(&plan, HostMemory::new().read(x, &input).write(y, out))?;
+    let guard = Guard::host(DeviceLimits::any_device());
+    guard.run_pipeline(&mut pipeline, &plan, HostMemory::new().read(x, &input).write(y, out))?;
     Ok(())
 }

@@ -64,7 +64,7 @@ pub(crate) enum BlockFailure {
 
 impl BlockFailure {
     pub(crate) fn stream(error: DriverError) -> Self {
-        Self::Failed(RunError::Device { source: error.into() })
+        Self::Failed(RunError::Device(error.into()))
     }
 }
 

@@ -3,18 +3,15 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{
-    CudaPipeline, CudaStage, DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers, ProductShape,
-};
-use gridguard::pipeline::{Buffer, PipelineBuilder};
+use gridguard::cuda::{DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers, ProductShape};
+use gridguard::pipeline::{Buffer, Pipeline, PipelineBuilder};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
 
 use super::error::BlockError;
 use super::item::EPSILON;
-use super::shape::{BlockShape, GATED, Tensors};
-use super::weights::{
-    AttentionPart, BlockWeights, FeedForwardPart, POSITIONS, TENSORS, check_positions, parts,
-};
+use super::shape::{BlockShape, GATED};
+use super::stages::{Between, Product, Stage, Tensors, Work, stages};
+use super::weights::{BlockWeights, POSITIONS, TENSORS, check_positions};
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -71,7 +68,8 @@ pub struct TemporalBlock<T> {
     gate: Gate,
 }
 
-/// The weights of a block, or of a block without weights none.
+/// The weights of a block. A block without weights has none.
+#[derive(Clone)]
 pub(super) struct Weights<T> {
     /// In the order of [`TENSORS`].
     pub(super) tensors: Arc<[CudaSlice<T>]>,
@@ -107,15 +105,6 @@ pub struct BlockMemory<'b, T> {
 struct Grid {
     request: LaunchRequest,
     batch: BatchAxis,
-}
-
-/// What the stages of a pipeline share.
-struct Declared<'p, 'b, T> {
-    block: &'b TemporalBlock<T>,
-    builder: &'p mut PipelineBuilder<CudaStage<'b>>,
-    tensors: Tensors<T>,
-    positions: Option<Buffer<T>>,
-    workspace: Buffer<u8>,
 }
 
 impl<T: Element> TemporalBlock<T> {
@@ -242,12 +231,11 @@ impl<T: Element> TemporalBlock<T> {
     /// # Errors
     ///
     /// [`BlockError::Product`] if cuBLASLt cannot be used.
-    pub fn pipeline(&self) -> Result<(CudaPipeline<'_>, BlockMemory<'_, T>), BlockError> {
-        let mut builder = CudaPipeline::builder(self.shape.items());
-        let tensors = Tensors::declare(&mut builder, &self.shape);
-        let (x, y) = (tensors.x, tensors.y);
+    pub fn pipeline(&self) -> Result<(Pipeline<'_>, BlockMemory<'_, T>), BlockError> {
+        let mut builder = Pipeline::builder(self.shape.items());
+        let between = Tensors::declare(&mut builder, &self.shape, !self.gate.is_fused);
         let channels = self.shape.channels();
-        let buffers = TENSORS
+        let tensors = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let elements = self.weights.position_elements;
         let positions = (elements > 0).then(|| builder.shared_input::<T>(POSITIONS, elements));
@@ -257,16 +245,79 @@ impl<T: Element> TemporalBlock<T> {
         }
         #[cfg(feature = "profile")]
         self.sources.iter().chain([&self.gate.source]).for_each(|hash| builder.source(hash));
-        let mut declared =
-            Declared { block: self, builder: &mut builder, tensors, positions, workspace };
-        let ([first, second], last) = parts(buffers);
-        declared.attention("1", first, x)?;
-        declared.attention("2", second, y)?;
-        declared.feed_forward(last)?;
-        let pipeline = builder.build()?;
+        for stage in stages(tensors) {
+            self.add(&mut builder, &between, stage, positions, workspace)?;
+        }
+        let [x, y] = [Between::X, Between::Y].map(|tensor| *between.get(tensor));
         let positions = positions.map(|positions| (positions, elements));
         let (shape, weights) = (self.shape, &self.weights);
-        Ok((pipeline, BlockMemory { shape, x, y, tensors: buffers, positions, weights }))
+        Ok((builder.build()?, BlockMemory { shape, x, y, tensors, positions, weights }))
+    }
+
+    /// Adds a stage to the pipeline.
+    fn add<'b>(
+        &'b self,
+        builder: &mut PipelineBuilder<'b>,
+        between: &Tensors<Buffer<T>>,
+        Stage { name, from, to, work }: Stage<Buffer<T>>,
+        positions: Option<Buffer<T>>,
+        workspace: Buffer<u8>,
+    ) -> Result<(), BlockError> {
+        let Self { shape, gate, operation, .. } = self;
+        let (frames, channels) = (shape.frames(), shape.channels());
+        let (x, out) = (*between.get(from), *between.get(to));
+        match work {
+            Work::Norm([weight, bias], adds_positions) => {
+                let positions = positions.filter(|_| adds_positions);
+                let kernel = self.norm_of_positions.as_ref().filter(|_| positions.is_some());
+                let Grid { request, batch } = self.norm_grid;
+                let stage = builder.kernel(name, kernel.unwrap_or(&self.norm), request, batch);
+                let stage = stage.read(x).write(out).read(weight).read(bias);
+                let stage = positions.into_iter().fold(stage, |stage, buffer| stage.read(buffer));
+                stage.parts(frames).value(EPSILON);
+            }
+            Work::Attention => {
+                let (request, batch) = operation.grid();
+                let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+                let stage = builder.kernel(name, &self.attention, request, batch);
+                // Each row has q, k and v side by side.
+                let stage = stage.read_from(x, 0).read_from(x, channels).read_from(x, 2 * channels);
+                let stage = stage.write(out).length().constant(narrow(shape.heads()));
+                let stage = stage.bytes(&self.strides).value(shape.attention().scale());
+                if operation.variant() == Variant::General {
+                    let frames = narrow(frames);
+                    stage.constant(frames).constant(frames).constant(narrow(shape.head_dim()));
+                }
+            }
+            Work::Gate([up, up_bias]) => {
+                let Grid { request, batch } = gate.grid;
+                let stage = builder.kernel(name, &gate.kernel, request, batch);
+                let stage = if gate.is_fused {
+                    stage.read(*between.get(Between::Normed)).read(up).read(up_bias)
+                } else {
+                    stage.read(x)
+                };
+                stage.write(out).parts(frames);
+            }
+            Work::Product(_) if to == Between::Up && gate.is_fused => {}
+            Work::Product(Product { weight, bias, residual }) => {
+                let shape = ProductShape {
+                    rows: frames,
+                    inner: from.width() * channels,
+                    columns: to.width() * channels,
+                    bias: bias.is_some(),
+                    residual: residual.is_some(),
+                };
+                let residual = residual.map(|residual| *between.get(residual));
+                let algorithm = None;
+                let buffers =
+                    ProductBuffers { x, weight, bias, residual, out, workspace, algorithm };
+                let added = builder.product(name, &self.guard, shape, buffers);
+                added
+                    .map_err(|error| BlockError::Product { stage: name, error: Box::new(error) })?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -291,113 +342,6 @@ impl<'b, T: Element> BlockMemory<'b, T> {
         tensors
             .chain(positions)
             .fold(memory, |memory, (buffer, weight)| memory.read(buffer, weight))
-    }
-}
-
-impl<T: Element> Declared<'_, '_, T> {
-    /// Adds the attention of this number, which is added to `residual`: the input, or what the output holds.
-    fn attention(
-        &mut self,
-        number: &str,
-        part: AttentionPart<Buffer<T>>,
-        residual: Buffer<T>,
-    ) -> Result<(), BlockError> {
-        let Tensors { y, normed, qkv, attended, .. } = self.tensors;
-        let channels = self.block.shape.channels();
-        let [of_qkv, of_out, ..] = self.products(&format!("qkv{number}"))?;
-        self.norm(number, part.norm, self.positions, residual);
-        let none = (None, None);
-        self.product(format!("qkv{number}"), of_qkv, [normed, part.qkv, qkv], none)?;
-        let TemporalBlock { shape, attention, operation, strides, .. } = self.block;
-        let (request, batch) = operation.grid();
-        let stage = self.builder.kernel(format!("attention{number}"), attention, request, batch);
-        // q, k and v side by side in each row.
-        let stage =
-            stage.reads_from(qkv, 0).reads_from(qkv, channels).reads_from(qkv, 2 * channels);
-        let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        let stage = stage.writes(attended).length().constant(narrow(shape.heads())).bytes(strides);
-        let stage = stage.value(shape.attention().scale());
-        if operation.variant() == Variant::General {
-            let frames = narrow(shape.frames());
-            stage.constant(frames).constant(frames).constant(narrow(shape.head_dim()));
-        }
-        let added = (Some(part.out_bias), Some(residual));
-        self.product(format!("out{number}"), of_out, [attended, part.out, y], added)
-    }
-
-    fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
-        let Tensors { y, normed, gated, .. } = self.tensors;
-        let TemporalBlock { shape, gate, .. } = self.block;
-        let [.., of_up, of_down] = self.products("up")?;
-        self.norm("3", part.norm, None, y);
-        let Gate { kernel, grid, is_fused, .. } = gate;
-        if *is_fused {
-            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
-            let stage = stage.reads(normed).reads(part.up).reads(part.up_bias);
-            stage.writes(gated).parts(shape.frames());
-        } else {
-            let up = Tensors::up(self.builder, shape);
-            let added = (Some(part.up_bias), None);
-            self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
-            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
-            stage.reads(up).writes(gated).parts(shape.frames());
-        }
-        let added = (Some(part.down_bias), Some(y));
-        self.product("down".to_owned(), of_down, [gated, part.down, y], added)
-    }
-
-    fn norm(
-        &mut self,
-        number: &str,
-        [weight, bias]: [Buffer<T>; 2],
-        positions: Option<Buffer<T>>,
-        from: Buffer<T>,
-    ) {
-        let TemporalBlock { shape, norm, norm_of_positions, norm_grid, .. } = self.block;
-        let (kernel, positions) = match (norm_of_positions, positions) {
-            (Some(kernel), Some(positions)) => (kernel, Some(positions)),
-            _ => (norm, None),
-        };
-        let name = format!("norm{number}");
-        let stage = self.builder.kernel(name, kernel, norm_grid.request, norm_grid.batch);
-        let mut stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
-        if let Some(positions) = positions {
-            stage = stage.reads(positions);
-        }
-        stage.parts(shape.frames()).value(EPSILON);
-    }
-
-    /// Adds a product of x and a weight into out, with a bias and a residual if there are some.
-    fn product(
-        &mut self,
-        stage: String,
-        shape: ProductShape,
-        [x, weight, out]: [Buffer<T>; 3],
-        (bias, residual): (Option<Buffer<T>>, Option<Buffer<T>>),
-    ) -> Result<(), BlockError> {
-        let buffers = ProductBuffers { x, weight, bias, residual, out, workspace: self.workspace };
-        let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
-        added.map_err(|error| BlockError::Product { stage, error: Box::new(error) })
-    }
-
-    /// The shapes of the block's products. An error names `stage`.
-    fn products(&self, stage: &str) -> Result<[ProductShape; 4], BlockError> {
-        let products = self.block.shape.products(T::TYPE);
-        products.map_err(|error| BlockError::Product {
-            stage: stage.to_owned(),
-            error: Box::new(error),
-        })
-    }
-}
-
-impl<T> Clone for Weights<T> {
-    fn clone(&self) -> Self {
-        let Self { tensors, positions, position_elements } = self;
-        Self {
-            tensors: Arc::clone(tensors),
-            positions: positions.clone(),
-            position_elements: *position_elements,
-        }
     }
 }
 

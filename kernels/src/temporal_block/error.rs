@@ -17,7 +17,7 @@ pub enum BlockError {
     #[error("product {stage}: {error}")]
     Product {
         /// The stage.
-        stage: String,
+        stage: &'static str,
         /// Why.
         error: Box<gridguard::cuda::ProductError>,
     },

@@ -1,15 +1,16 @@
 //! The block as a pipeline on the host.
 
-use gridguard::pipeline::{Buffer, HostPipeline, HostStage, PipelineBuilder};
+use gridguard::pipeline::{Buffer, Pipeline};
 
 use super::error::BlockError;
-use super::item::{HostStages, Sum};
-use super::shape::{BlockShape, Tensors};
-use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, parts};
+use super::item::HostStages;
+use super::shape::BlockShape;
+use super::stages::{Between, Product, Stage, Tensors, Work, stages};
+use super::weights::BlockWeights;
 use crate::element::Element;
 
-/// The block on the host, for tests and for machines without a device, and the buffers of its input and its
-/// output: [`HostPipeline::run`]. It has the stages of the pipeline on a device, each in f64, rounded once.
+/// The block on the host, for tests and machines without a device, and the buffers of its input and output.
+/// It has the stages of the pipeline on a device, each computed in f64 and rounded once.
 ///
 /// # Errors
 ///
@@ -17,103 +18,41 @@ use crate::element::Element;
 pub fn host_pipeline<'a, T: Element>(
     shape: &BlockShape,
     weights: &'a BlockWeights<T>,
-) -> Result<(HostPipeline<'a>, Buffer<T>, Buffer<T>), BlockError> {
+) -> Result<(Pipeline<'a>, Buffer<T>, Buffer<T>), BlockError> {
     weights.check(shape)?;
-    let stages = HostStages::new(shape)?;
-    let mut builder = HostPipeline::builder(shape.items());
-    let tensors = Tensors::declare(&mut builder, shape);
-    let ([first, second], last) = parts(weights.tensors.each_ref());
-    for (number, part, residual) in [("1", first, tensors.x), ("2", second, tensors.y)] {
-        attention(&mut builder, stages, &tensors, (number, part, &weights.positions, residual));
+    let host = HostStages::new(shape)?;
+    let mut builder = Pipeline::builder(shape.items());
+    let tensors = Tensors::<Buffer<T>>::declare(&mut builder, shape, true);
+    for Stage { name, from, to, work } in stages(weights.tensors.each_ref()) {
+        let residual = match work {
+            Work::Product(Product { residual, .. }) => residual,
+            _ => None,
+        };
+        let updates = residual == Some(to);
+        let residual = residual.filter(|_| !updates).map(|residual| *tensors.get(residual));
+        let (from, to) = (*tensors.get(from), *tensors.get(to));
+        let stage = builder.stage(name, move |_, views| {
+            let out = views.write(to)?;
+            if let Some(residual) = residual {
+                out.copy_from_slice(views.read(residual)?);
+            }
+            host.run(work, &weights.positions, views.read(from)?, out);
+            Ok(())
+        });
+        let stage = residual.into_iter().fold(stage.read(from), |stage, buffer| stage.read(buffer));
+        if updates {
+            stage.update(to)
+        } else {
+            stage.write(to)
+        };
     }
-    let up = Tensors::up(&mut builder, shape);
-    feed_forward(&mut builder, stages, (&tensors, up), last);
-    let pipeline = builder.build()?;
-    Ok((pipeline, tensors.x, tensors.y))
-}
-
-fn norm<'a, T: Element>(
-    builder: &mut PipelineBuilder<HostStage<'a>>,
-    stages: HostStages,
-    name: String,
-    (weights, positions): ([&'a Vec<T>; 2], &'a [T]),
-    [from, to]: [Buffer<T>; 2],
-) {
-    let stage = builder.stage(name, move |_, views| {
-        stages.norm(views.read(from)?, weights, positions, views.write(to)?);
-        Ok(())
-    });
-    stage.reads(from).writes(to);
-}
-
-/// Adds the attention of this number, of positions with embeddings if there are some. It is added to `residual`:
-/// the input, or what the output holds.
-fn attention<'a, T: Element>(
-    builder: &mut PipelineBuilder<HostStage<'a>>,
-    stages: HostStages,
-    tensors: &Tensors<T>,
-    (number, part, positions, residual): (&str, AttentionPart<&'a Vec<T>>, &'a [T], Buffer<T>),
-) {
-    let Tensors { x, y, normed, qkv, attended, .. } = *tensors;
-    let name = format!("norm{number}");
-    norm(builder, stages, name, (part.norm, positions), [residual, normed]);
-    let stage = builder.stage(format!("qkv{number}"), move |_, views| {
-        stages.product(views.read(normed)?, part.qkv, None, Sum::New, views.write(qkv)?);
-        Ok(())
-    });
-    stage.reads(normed).writes(qkv);
-    let stage = builder.stage(format!("attention{number}"), move |_, views| {
-        stages.attend(views.read(qkv)?, views.write(attended)?);
-        Ok(())
-    });
-    stage.reads(qkv).writes(attended);
-    let is_first = number == "1";
-    let stage = builder.stage(format!("out{number}"), move |_, views| {
-        let (attended, out) = (views.read(attended)?, views.write(y)?);
-        if is_first {
-            out.copy_from_slice(views.read(x)?);
-        }
-        stages.product(attended, part.out, Some(part.out_bias), Sum::Added, out);
-        Ok(())
-    });
-    let stage = stage.reads(attended);
-    if is_first {
-        stage.reads(x).writes(y)
-    } else {
-        stage.updates(y)
-    };
-}
-
-fn feed_forward<'a, T: Element>(
-    builder: &mut PipelineBuilder<HostStage<'a>>,
-    stages: HostStages,
-    (tensors, up): (&Tensors<T>, Buffer<T>),
-    part: FeedForwardPart<&'a Vec<T>>,
-) {
-    let Tensors { y, normed, gated, .. } = *tensors;
-    norm(builder, stages, "norm3".to_owned(), (part.norm, &[]), [y, normed]);
-    let stage = builder.stage("up", move |_, views| {
-        let (normed, up) = (views.read(normed)?, views.write(up)?);
-        stages.product(normed, part.up, Some(part.up_bias), Sum::New, up);
-        Ok(())
-    });
-    stage.reads(normed).writes(up);
-    let stage = builder.stage("gate", move |_, views| {
-        stages.gate(views.read(up)?, views.write(gated)?);
-        Ok(())
-    });
-    stage.reads(up).writes(gated);
-    let stage = builder.stage("down", move |_, views| {
-        let (gated, y) = (views.read(gated)?, views.write(y)?);
-        stages.product(gated, part.down, Some(part.down_bias), Sum::Added, y);
-        Ok(())
-    });
-    stage.reads(gated).updates(y);
+    Ok((builder.build()?, *tensors.get(Between::X), *tensors.get(Between::Y)))
 }
 
 #[cfg(test)]
 mod tests {
     use gridguard::pipeline::{Budget, HostMemory, PlanError};
+    use gridguard::{DeviceLimits, Guard};
     use half::{bf16, f16};
 
     use super::*;
@@ -127,7 +66,8 @@ mod tests {
         let mut out = vec![T::narrow(f32::NAN); input.len()];
         let plan = pipeline.plan(&budget).expect("a plan");
         let memory = HostMemory::new().read(x, &input).write(y, &mut out);
-        let run = pipeline.run(&plan, memory).expect("it runs");
+        let guard = Guard::host(DeviceLimits::any_device());
+        let run = guard.run_pipeline(&mut pipeline, &plan, memory).expect("it runs");
         assert_eq!(run.items_done, shape.items());
         out
     }

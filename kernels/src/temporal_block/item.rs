@@ -1,9 +1,10 @@
-//! What each stage computes on the host, and the reference of an item.
+//! The stages on the host, and the reference of an item.
 
 use gridguard::DeviceLimits;
 
-use super::shape::{BlockShape, GATED, UP};
-use super::weights::{BlockWeights, parts};
+use super::shape::{BlockShape, GATED};
+use super::stages::{Between, Product, Stage, Tensors, Work, stages};
+use super::weights::BlockWeights;
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 use crate::geglu;
@@ -37,24 +38,21 @@ impl BlockReference {
     /// The output for one item, of `frames * channels` elements.
     #[must_use]
     pub fn item<T: Element>(&self, x: &[T]) -> Vec<f64> {
-        let Self { stages, weights } = self;
-        let mut y: Vec<f32> = x.iter().map(|x| x.widen()).collect();
-        let wider = |times: u64| vec![0.0_f32; y.len().saturating_mul(to_usize(times))];
-        let (mut normed, mut attended) = (wider(1), wider(1));
-        let (mut qkv, mut up, mut gated) = (wider(3), wider(UP), wider(GATED));
-        let (attentions, feed_forward) = parts(weights.tensors.each_ref());
-        for part in attentions {
-            stages.norm(&y, part.norm, &weights.positions, &mut normed);
-            stages.product(&normed, part.qkv, None, Sum::New, &mut qkv);
-            stages.attend(&qkv, &mut attended);
-            stages.product(&attended, part.out, Some(part.out_bias), Sum::Added, &mut y);
+        let x: Vec<f32> = x.iter().map(|x| x.widen()).collect();
+        let mut tensors =
+            Tensors::new(|tensor| vec![0.0; x.len().saturating_mul(to_usize(tensor.width()))]);
+        tensors.set(Between::X, x);
+        for stage in stages(self.weights.tensors.each_ref()) {
+            let Stage { from, to, work, .. } = stage;
+            let out = match work {
+                Work::Product(Product { residual: Some(residual), .. }) => residual,
+                _ => to,
+            };
+            let mut out = tensors.get(out).clone();
+            self.stages.run(work, &self.weights.positions, tensors.get(from), &mut out);
+            tensors.set(to, out);
         }
-        stages.norm(&y, feed_forward.norm, &[], &mut normed);
-        stages.product(&normed, feed_forward.up, Some(feed_forward.up_bias), Sum::New, &mut up);
-        stages.gate(&up, &mut gated);
-        let (down, bias) = (feed_forward.down, feed_forward.down_bias);
-        stages.product(&gated, down, Some(bias), Sum::Added, &mut y);
-        y.into_iter().map(f64::from).collect()
+        tensors.get(Between::Y).iter().copied().map(f64::from).collect()
     }
 }
 
@@ -79,15 +77,6 @@ pub(super) struct HostStages {
     head_dim: usize,
 }
 
-/// What a product's output holds before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sum {
-    /// Nothing that matters.
-    New,
-    /// What the product is added to.
-    Added,
-}
-
 impl HostStages {
     pub(super) fn new(shape: &BlockShape) -> Result<Self, KernelError> {
         // What it computes does not depend on device and type.
@@ -98,8 +87,25 @@ impl HostStages {
         Ok(Self { attention, scale: shape.attention().scale(), frames, channels, head_dim })
     }
 
-    /// The norm of rows, and the embeddings of their positions if there are some.
-    pub(super) fn norm<T: Element>(
+    /// Runs a stage. The residual of a product, if any, is in `out`.
+    pub(super) fn run<T: Element>(
+        &self,
+        work: Work<&Vec<T>>,
+        positions: &[T],
+        from: &[T],
+        out: &mut [T],
+    ) {
+        match work {
+            Work::Norm(weights, true) => self.norm(from, weights, positions, out),
+            Work::Norm(weights, false) => self.norm(from, weights, &[], out),
+            Work::Product(product) => self.product(from, product, out),
+            Work::Attention => self.attend(from, out),
+            Work::Gate(_) => self.gate(from, out),
+        }
+    }
+
+    /// The norm of rows, plus the embeddings of their positions if there are any.
+    fn norm<T: Element>(
         &self,
         x: &[T],
         [weight, bias]: [&Vec<T>; 2],
@@ -117,15 +123,9 @@ impl HostStages {
         }
     }
 
-    /// The product of rows with the transposed weight, whose rows have as many elements.
-    pub(super) fn product<T: Element>(
-        &self,
-        x: &[T],
-        weight: &[T],
-        bias: Option<&Vec<T>>,
-        sum: Sum,
-        out: &mut [T],
-    ) {
+    /// The product of rows with the transposed weight, plus bias and residual if there are any.
+    fn product<T: Element>(&self, x: &[T], product: Product<&Vec<T>>, out: &mut [T]) {
+        let Product { weight, bias, residual } = product;
         // Only the product of q, k and v has no bias.
         let columns = bias.map_or(3 * self.channels, Vec::len).max(1);
         let inner = (weight.len() / columns).max(1);
@@ -133,7 +133,7 @@ impl HostStages {
             let row: Vec<f64> = widened(row).collect();
             for (column, (weight, out)) in weight.chunks(inner).zip(out).enumerate() {
                 let dot: f64 = row.iter().zip(widened(weight)).map(|(x, y)| x * y).sum();
-                let added = if sum == Sum::Added { f64::from(out.widen()) } else { 0.0 };
+                let added = if residual.is_some() { f64::from(out.widen()) } else { 0.0 };
                 let bias = bias.and_then(|bias| bias.get(column)).map_or(0.0, |x| x.widen().into());
                 *out = nearest(dot + bias + added);
             }
@@ -141,7 +141,7 @@ impl HostStages {
     }
 
     /// Attention of each item and head, out of rows of `[3, heads, head_dim]`.
-    pub(super) fn attend<T: Element>(&self, qkv: &[T], out: &mut [T]) {
+    fn attend<T: Element>(&self, qkv: &[T], out: &mut [T]) {
         let Self { frames, channels, head_dim, .. } = *self;
         let items = qkv.chunks(3 * frames * channels).zip(out.chunks_mut(frames * channels));
         for (qkv, out) in items {
@@ -162,7 +162,7 @@ impl HostStages {
         }
     }
 
-    pub(super) fn gate<T: Element>(&self, up: &[T], out: &mut [T]) {
+    fn gate<T: Element>(&self, up: &[T], out: &mut [T]) {
         let columns = self.channels.saturating_mul(to_usize(GATED));
         for (row, out) in up.chunks(2 * columns).zip(out.chunks_mut(columns)) {
             store(geglu::reference(row), out);
@@ -225,9 +225,10 @@ mod tests {
         let mut identity = vec![0.0; 64];
         identity.iter_mut().step_by(9).for_each(|x| *x = 2.0);
         let (bias, mut out) = (vec![0.5; 8], vec![100.0; 8]);
-        stages.product(&x, &identity, Some(&bias), Sum::Added, &mut out);
+        let product = Product { weight: &identity, bias: Some(&bias), residual: Some(Between::Y) };
+        stages.product(&x, product, &mut out);
         assert!(out.iter().zip(&x).all(|(out, x)| *out == 2.0 * x + 100.5), "{out:?}");
-        stages.product(&x, &identity, Some(&bias), Sum::New, &mut out);
+        stages.product(&x, Product { residual: None, ..product }, &mut out);
         assert!(out.iter().zip(&x).all(|(out, x)| *out == 2.0 * x + 0.5), "{out:?}");
     }
 

@@ -25,6 +25,7 @@ mod item;
 #[cfg(feature = "cuda")]
 mod raw;
 mod shape;
+mod stages;
 mod weights;
 #[cfg(feature = "safetensors")]
 mod weights_file;

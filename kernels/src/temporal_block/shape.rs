@@ -1,12 +1,8 @@
-//! The shape of a block, and the buffers of its pipelines.
+//! The shape of a block.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::{ProductError, ProductShape};
-#[cfg(any(feature = "cuda", feature = "host"))]
-use gridguard::pipeline::{Buffer, PipelineBuilder};
+use gridguard::cuda::ProductShape;
 
-#[cfg(any(feature = "cuda", feature = "host"))]
-use crate::element::Element;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, check_elements, check_size};
@@ -99,23 +95,20 @@ impl BlockShape {
         self.attention
     }
 
-    /// The products over the rows of an item: of q, k and v, of the attention's output, and the two of the
-    /// feed-forward.
-    ///
-    /// # Errors
-    ///
-    /// [`ProductError::Size`] for more frames than cuBLASLt counts.
+    /// The products over the rows of an item: the products to q, k and v, from attention, and before and
+    /// after the gate.
     #[cfg(feature = "cuda")]
-    pub fn products(&self, element: ElementType) -> Result<[ProductShape; 4], ProductError> {
-        let channels = self.channels;
+    #[must_use]
+    pub const fn products(&self) -> [ProductShape; 4] {
+        let (rows, channels) = (self.frames(), self.channels);
         let plain =
-            |inner, columns| ProductShape::new(self.frames(), inner, columns, element.into());
-        Ok([
-            plain(channels, 3 * channels)?,
-            plain(channels, channels)?.with_bias().with_residual(),
-            plain(channels, UP * channels)?.with_bias(),
-            plain(GATED * channels, channels)?.with_bias().with_residual(),
-        ])
+            ProductShape { rows, inner: channels, columns: channels, bias: true, residual: true };
+        [
+            ProductShape { columns: 3 * channels, bias: false, residual: false, ..plain },
+            plain,
+            ProductShape { columns: UP * channels, residual: false, ..plain },
+            ProductShape { inner: GATED * channels, ..plain },
+        ]
     }
 
     /// Floating-point operations of the products and of attention, each multiplication and addition counted.
@@ -130,38 +123,6 @@ impl BlockShape {
     #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
         2 * u128::from(self.elements()) * u128::from(element.bytes())
-    }
-}
-
-/// What all pipelines of a block use beside weights.
-#[cfg(any(feature = "cuda", feature = "host"))]
-#[derive(Clone, Copy)]
-pub(super) struct Tensors<T> {
-    pub(super) x: Buffer<T>,
-    pub(super) y: Buffer<T>,
-    pub(super) normed: Buffer<T>,
-    pub(super) qkv: Buffer<T>,
-    pub(super) attended: Buffer<T>,
-    pub(super) gated: Buffer<T>,
-}
-
-#[cfg(any(feature = "cuda", feature = "host"))]
-impl<T: Element> Tensors<T> {
-    pub(super) fn declare<B>(builder: &mut PipelineBuilder<B>, shape: &BlockShape) -> Self {
-        let elements = shape.elements_per_item();
-        Self {
-            x: builder.input("x", elements),
-            y: builder.output("y", elements),
-            normed: builder.scratch("normed", elements),
-            qkv: builder.scratch("qkv", 3 * elements),
-            attended: builder.scratch("attended", elements),
-            gated: builder.scratch("gated", GATED * elements),
-        }
-    }
-
-    /// The wide result of the product before the gate, where the two are not one kernel.
-    pub(super) fn up<B>(builder: &mut PipelineBuilder<B>, shape: &BlockShape) -> Buffer<T> {
-        builder.scratch("up", UP * shape.elements_per_item())
     }
 }
 

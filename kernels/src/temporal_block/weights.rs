@@ -75,12 +75,6 @@ impl<T: Element> BlockWeights<T> {
         Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
-    /// Those of tensors in the order of [`TENSORS`], if they have its sizes.
-    #[cfg(feature = "safetensors")]
-    pub(super) const fn new(channels: u64, tensors: [Vec<T>; TENSORS.len()]) -> Self {
-        Self { channels, tensors, positions: Vec::new() }
-    }
-
     /// The same with an embedding of the position of each frame, which is added to what the attentions read:
     /// `[frames, channels]`, of at least as many frames as a block's items have. None if there are none.
     ///
@@ -204,35 +198,6 @@ pub(super) const TENSORS: [WeightTensor; 16] = [
     allow(dead_code, reason = "a name of a buffer and in files")
 )]
 pub(super) const POSITIONS: &str = "pos_embed.pe";
-
-/// One value for each tensor of an attention: those that follow each other in [`TENSORS`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttentionPart<V> {
-    pub(super) norm: [V; 2],
-    pub(super) qkv: V,
-    pub(super) out: V,
-    pub(super) out_bias: V,
-}
-
-/// One value for each tensor of the feed-forward.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FeedForwardPart<V> {
-    pub(super) norm: [V; 2],
-    pub(super) up: V,
-    pub(super) up_bias: V,
-    pub(super) down: V,
-    pub(super) down_bias: V,
-}
-
-/// The parts of a block, of values in the order of [`TENSORS`].
-pub(super) fn parts<V>(values: [V; TENSORS.len()]) -> ([AttentionPart<V>; 2], FeedForwardPart<V>) {
-    let [a, b, qkv, out, out_bias, second @ ..] = values;
-    let first = AttentionPart { norm: [a, b], qkv, out, out_bias };
-    let [a, b, qkv, out, out_bias, last @ ..] = second;
-    let second = AttentionPart { norm: [a, b], qkv, out, out_bias };
-    let [a, b, up, up_bias, down, down_bias] = last;
-    ([first, second], FeedForwardPart { norm: [a, b], up, up_bias, down, down_bias })
-}
 
 #[cfg(test)]
 mod tests {

@@ -102,7 +102,7 @@ impl<'f> WeightsFile<'f> {
             .map(|tensor| self.elements(&prefix, tensor, channels))
             .collect::<Result<_, _>>()?;
         let tensors = tensors.try_into().map_err(|_| WeightsError::Blocks { found: Vec::new() })?;
-        let weights = BlockWeights::new(channels, tensors);
+        let weights = BlockWeights::from_tensors(channels, tensors)?;
         Ok(weights.with_positions(self.positions(&prefix, channels)?)?)
     }
 

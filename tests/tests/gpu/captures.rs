@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{Args, CudaPipeline, DeviceMemory, LaunchError};
-use gridguard::pipeline::{Budget, Buffer, StageError};
+use gridguard::cuda::{Args, DeviceMemory, LaunchError};
+use gridguard::pipeline::{Budget, Buffer, Pipeline, StageError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest};
 
 use super::support::{guard, kernel, plan, stream};
@@ -75,22 +75,22 @@ fn a_split_launch_stops_when_another_thread_captures_its_stream() {
 
 /// A pipeline of a slow kernel that reads memory, and a call that does this.
 fn with_call<'a>(
-    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError> + 'a,
-) -> (CudaPipeline<'a>, Buffer<u64>) {
-    let mut builder = CudaPipeline::builder(ITEMS);
+    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError> + Send + 'a,
+) -> (Pipeline<'a>, Buffer<u64>) {
+    let mut builder = Pipeline::builder(ITEMS);
     let x = builder.in_place::<u64>("x", 1);
     let request = LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::ONE);
     let stage = builder.kernel("add", &kernel("add_one"), request, BatchAxis::new(Axis::Y, ITEMS));
-    stage.updates(x);
+    stage.update(x);
     let mut call = call;
-    builder.call("call", move |stream, _, _| call(stream)).updates(x);
+    builder.call("call", move |stream, _, _| call(stream)).update(x);
     (builder.build().expect("two stages"), x)
 }
 
 /// Runs it over memory of another stream, ends the captures with `end`, and reads the memory.
 fn run_with_call(
     on: &Arc<CudaStream>,
-    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError>,
+    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError> + Send,
     end: impl FnOnce(),
 ) {
     let owner = stream();

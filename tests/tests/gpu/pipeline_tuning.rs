@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, Module};
+use gridguard::cuda::{DeviceMemory, Module};
 use gridguard::pipeline::{
     Budget, Buffer, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError,
 };
@@ -45,28 +45,28 @@ struct Numbered {
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,
     more: Vec<Arc<CudaStream>>,
-    built: Vec<(CudaPipeline<'static>, Buffer<u32>, Buffer<u32>)>,
+    built: Vec<(Pipeline<'static>, Buffer<u32>, Buffer<u32>)>,
     from: Vec<u32>,
     x: CudaSlice<u32>,
     y: CudaSlice<u32>,
 }
 
 #[allow(unsafe_code, reason = "the promise for the kernels above")]
-fn build(module: &Module, block: u64) -> (CudaPipeline<'static>, Buffer<u32>, Buffer<u32>) {
+fn build(module: &Module, block: u64) -> (Pipeline<'static>, Buffer<u32>, Buffer<u32>) {
     let (memory, u64) = (Parameter::Memory, Parameter::of::<u64>());
     // SAFETY: they access 256 elements an item, and write what is declared as written below.
     let triple = unsafe { module.kernel("triple", &[memory, memory, u64]) }.expect("there");
     // SAFETY: as above.
     let number = unsafe { module.kernel("number", &[memory, memory, u64, u64]) }.expect("there");
-    let mut builder = CudaPipeline::builder(ITEMS);
+    let mut builder = Pipeline::builder(ITEMS);
     let (x, y) = (builder.input::<u32>("x", COLUMNS), builder.output::<u32>("y", COLUMNS));
     let t = builder.scratch::<u32>("t", COLUMNS);
     builder.parameter(BLOCK, block);
     builder.source("1");
     let request = LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::new(block, 1, 1));
     let batch = BatchAxis::new(Axis::Y, ITEMS);
-    builder.kernel("triple", &triple, request, batch).reads(x).writes(t).length();
-    builder.kernel("number", &number, request, batch).reads(t).writes(y).offset().length();
+    builder.kernel("triple", &triple, request, batch).read(x).write(t).length();
+    builder.kernel("number", &number, request, batch).read(t).write(y).offset().length();
     (builder.build().expect("two stages"), x, y)
 }
 
@@ -90,7 +90,7 @@ impl Numbered {
 }
 
 impl PipelineProblem for Numbered {
-    fn pipelines(&self) -> Vec<Pipeline<()>> {
+    fn pipelines(&self) -> Vec<Pipeline<'static>> {
         self.built.iter().map(|(pipeline, ..)| pipeline.outline()).collect()
     }
 
@@ -144,7 +144,7 @@ fn use_entry(outcome: &TuningOutcome) {
     let tuned = untuned.tuned(&guard, &key);
     let block = tuned.parameter(BLOCK).expect("it is in the entry");
     let index = BLOCKS.iter().position(|other| *other == block).expect("one of both");
-    let planned = tuned.plan(&problem.built[index].0, &BUDGET).expect("legal");
+    let planned = problem.built[index].0.plan_tuned(&guard, tuned, &BUDGET).expect("legal");
     assert_eq!((planned.matched, planned.refused), (Match::Exact, None));
     let plan = planned.plan;
     let winner = &outcome.winner;

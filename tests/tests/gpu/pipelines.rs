@@ -4,9 +4,10 @@ use core::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaStream, PinnedHostSlice};
-use gridguard::cuda::{CudaPipeline, CudaStage, DeviceMemory, DeviceViews, Kernel, Module};
+use gridguard::cuda::{DeviceMemory, DeviceViews, Kernel, Module};
 use gridguard::pipeline::{
-    Budget, Buffer, PipelineBuilder, PipelineRun, Progress, RunError, StageBuilder, StageError,
+    Budget, Buffer, Pipeline, PipelineBuilder, PipelineRun, Progress, RunError, StageBuilder,
+    StageError,
 };
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
 
@@ -55,7 +56,7 @@ fn kernels() -> (Kernel, Kernel) {
 
 /// Spreads, copies by a call, and gathers.
 struct Spreading<'a> {
-    pipeline: CudaPipeline<'a>,
+    pipeline: Pipeline<'a>,
     x: Buffer<u32>,
     w: Buffer<u32>,
     y: Buffer<u32>,
@@ -63,7 +64,7 @@ struct Spreading<'a> {
 
 fn spreading(items: u64, on_host: bool) -> Spreading<'static> {
     let (spread, gather) = kernels();
-    let mut builder = CudaPipeline::builder(items);
+    let mut builder = Pipeline::builder(items);
     let (x, y) = (builder.in_place::<u32>("x", COLUMNS), builder.output::<u32>("y", COLUMNS));
     if on_host {
         builder.in_host_memory(x);
@@ -76,20 +77,20 @@ fn spreading(items: u64, on_host: bool) -> Spreading<'static> {
     let request = LaunchRequest::new(Dim3::new(1, items, 1), threads);
     let batch = BatchAxis::new(Axis::Y, items);
     let stage = builder.kernel("spread", &spread, request, batch);
-    stage.reads(x).reads(w).writes(t).value(TIMES).length();
+    stage.read(x).read(w).write(t).value(TIMES).length();
     let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
         copy(stream, views, t, copied)
     };
-    copying(&mut builder, call).reads(t).writes(copied);
+    copying(&mut builder, call).read(t).write(copied);
     let stage = builder.kernel("gather", &gather, request, batch);
-    stage.reads(copied).updates(x).writes(y).value(TIMES).offset().length();
+    stage.read(copied).update(x).write(y).value(TIMES).offset().length();
     Spreading { pipeline: builder.build().expect("three stages"), x, w, y }
 }
 
 #[allow(unsafe_code, reason = "the promise for the call")]
-fn copying<'b, F>(builder: &'b mut PipelineBuilder<CudaStage<'static>>, call: F) -> StageBuilder<'b>
+fn copying<'b, F>(builder: &'b mut PipelineBuilder<'static>, call: F) -> StageBuilder<'b, 'static>
 where
-    F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'static,
+    F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'static,
 {
     // SAFETY: it copies buffers of the pipeline on the stream that it gets.
     unsafe { builder.call_in_graphs("copy", call) }
@@ -190,13 +191,13 @@ fn a_budget_in_bytes_and_one_of_what_is_free_are_kept() {
 fn scratch_larger_than_the_device_is_halved_until_it_fits() {
     // 64 items take more than twice the device, 16 about half.
     let total = guard().free_memory().expect("known").1;
-    let mut builder = CudaPipeline::builder(64);
+    let mut builder = Pipeline::builder(64);
     let (huge, out) = (builder.scratch::<u8>("huge", total / 30), builder.output::<u64>("out", 1));
     let request = LaunchRequest::new(Dim3::new(1, 64, 1), Dim3::ONE);
     let batch = BatchAxis::new(Axis::Y, 64);
-    builder.call("touch", |_, _, _| Ok(())).writes(huge);
+    builder.call("touch", |_, _, _| Ok(())).write(huge);
     let stage = builder.kernel("count", &kernel("count_y"), request, batch);
-    stage.writes(out).offset().length();
+    stage.write(out).offset().length();
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("planned");
     let stream = stream();
@@ -213,12 +214,12 @@ fn scratch_larger_than_the_device_is_halved_until_it_fits() {
 fn chunks_on_other_streams_wait_for_earlier_work_and_later_work_waits_for_them() {
     let (main, more) = (stream(), [stream(), stream()]);
     let items = 12;
-    let mut builder = CudaPipeline::builder(items);
+    let mut builder = Pipeline::builder(items);
     let (x, seen) = (builder.input::<u64>("x", 1), builder.output::<u64>("seen", 1));
     let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE);
     let batch = BatchAxis::new(Axis::Y, items);
     let stage = builder.kernel("look", &kernel("slow_look"), request, batch);
-    stage.reads(x).writes(seen).value(3_000_000_u64);
+    stage.read(x).write(seen).value(3_000_000_u64);
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2).in_flight(3)).expect("it fits");
     let mut memory = main.clone_htod(&[0_u64; 12]).expect("memory");
@@ -257,7 +258,7 @@ fn a_monitored_run_is_cancelled_between_chunks() {
         _ => ControlFlow::Continue(()),
     };
     let pipeline = &mut spreading.pipeline;
-    let run = guard().run_pipeline_monitored(pipeline, &plan, memory, &mut watch).expect("it runs");
+    let run = guard().run_pipeline(pipeline, &plan, memory.monitor(&mut watch)).expect("it runs");
     assert_eq!((run.items_done, run.cancelled), (400, true));
     let done = usize::try_from(400 * COLUMNS).expect("few");
     let (expected_y, _) = expected(&from, &weights);
@@ -268,13 +269,13 @@ fn a_monitored_run_is_cancelled_between_chunks() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn a_call_that_panics_leaves_the_device_usable() {
-    let mut builder = CudaPipeline::builder(10);
+    let mut builder = Pipeline::builder(10);
     let t = builder.scratch::<u64>("t", 1 << 20);
     let request = LaunchRequest::new(Dim3::new(1, 10, 1), Dim3::ONE);
     let batch = BatchAxis::new(Axis::Y, 10);
     builder
         .kernel("fill", &kernel("slow_fill"), request, batch)
-        .writes(t)
+        .write(t)
         .value(7_u64)
         .value(1_000_000_u64);
     builder.call("panic", |_, chunk, _| match chunk.start {
@@ -286,7 +287,7 @@ fn a_call_that_panics_leaves_the_device_usable() {
     let (main, more) = (stream(), [stream()]);
     let run =
         guard().run_pipeline(&mut pipeline, &plan, DeviceMemory::new(&main).on_streams(&more));
-    let Err(RunError::Stage { source: StageError::Panicked { .. }, done, .. }) = run else {
+    let Err(RunError::Stage { error: StageError::Panicked(_), done, .. }) = run else {
         panic!("{run:?}");
     };
     assert_eq!(done.items_done, 4);
@@ -353,37 +354,34 @@ fn host_memory_can_be_dropped_while_the_run_uses_it() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn a_graph_of_all_chunks_gives_the_same_output_at_each_replay() {
+fn a_graph_of_all_chunks_gives_the_same_output_at_each_launch() {
     for (items, at_most, in_flight) in [(1, 1, 1), (1000, 37, 1), (70_001, 3000, 3)] {
-        let Spreading { pipeline, x: x_buffer, w: w_buffer, y: y_buffer } = spreading(items, false);
+        let Spreading { mut pipeline, x: x_buffer, w: w_buffer, y: y_buffer } =
+            spreading(items, false);
         let (main, other) = (stream(), stream());
         let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
-        let plan = pipeline.plan(&budget).expect("it fits");
+        let plan = pipeline.plan(&budget).expect("it fits").as_graph();
         let (from, weights) = inputs(items);
         let w = main.clone_htod(&weights).expect("memory");
         let mut x = main.clone_htod(&from).expect("memory");
         let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
-        let memory = DeviceMemory::new(&main).write(x_buffer, &mut x).read(w_buffer, &w);
-        let memory = memory.write(y_buffer, &mut y);
-        let mut graph = guard().capture_pipeline(pipeline, &plan, memory).expect("captured");
-        assert!(main.clone_dtoh(&x).expect("copied") == from, "nothing has run");
         let mut expected_x = from;
         for stream in [&main, &other, &main] {
             let memory = DeviceMemory::new(stream).write(x_buffer, &mut x).read(w_buffer, &w);
             let memory = memory.write(y_buffer, &mut y);
-            guard().replay_pipeline(&mut graph, memory).expect("it runs");
+            guard().run_pipeline(&mut pipeline, &plan, memory).expect("it runs");
             let (expected_y, after) = expected(&expected_x, &weights);
             expected_x = after;
             assert!(main.clone_dtoh(&y).expect("copied") == expected_y, "{plan}");
         }
-        // Without anything that waits between: the last replay may still run when all is dropped.
+        // Without anything that waits between: the last launch may still run when all is dropped.
         for _ in 0..3 {
             let memory = DeviceMemory::new(&other).write(x_buffer, &mut x).read(w_buffer, &w);
             let memory = memory.write(y_buffer, &mut y);
-            guard().replay_pipeline(&mut graph, memory).expect("it runs");
+            guard().run_pipeline(&mut pipeline, &plan, memory).expect("it runs");
             expected_x = expected(&expected_x, &weights).1;
         }
-        drop(graph);
+        drop(pipeline);
         assert!(main.clone_dtoh(&x).expect("copied") == expected_x, "{plan}");
     }
 }
@@ -392,21 +390,18 @@ fn a_graph_of_all_chunks_gives_the_same_output_at_each_replay() {
 #[ignore = "needs a CUDA GPU"]
 fn a_graph_copies_chunks_of_host_memory() {
     let items = 10_000;
-    let Spreading { pipeline, x: x_buffer, w: w_buffer, y: y_buffer } = spreading(items, true);
+    let Spreading { mut pipeline, x: x_buffer, w: w_buffer, y: y_buffer } = spreading(items, true);
     let main = stream();
     let budget = Budget::UNLIMITED.at_most(700).in_flight(3);
-    let plan = pipeline.plan(&budget).expect("it fits");
+    let plan = pipeline.plan(&budget).expect("it fits").as_graph();
     let (from, weights) = inputs(items);
     let w = main.clone_htod(&weights).expect("memory");
     let (mut x, mut y) = (pinned(&from), pinned(&vec![u32::MAX; from.len()]));
-    let memory = DeviceMemory::new(&main).write_host(x_buffer, &mut x).read(w_buffer, &w);
-    let memory = memory.write_host(y_buffer, &mut y);
-    let mut graph = guard().capture_pipeline(pipeline, &plan, memory).expect("captured");
     let mut expected_x = from;
     for _ in 0..3 {
         let memory = DeviceMemory::new(&main).write_host(x_buffer, &mut x).read(w_buffer, &w);
         let memory = memory.write_host(y_buffer, &mut y);
-        guard().replay_pipeline(&mut graph, memory).expect("it runs");
+        guard().run_pipeline(&mut pipeline, &plan, memory).expect("it runs");
         let (expected_y, after) = expected(&expected_x, &weights);
         expected_x = after;
         assert!(y.as_slice().expect("it ran") == expected_y, "{plan}");

@@ -1,4 +1,4 @@
-//! Ends captures that a stage or a monitor began on the run's streams, and restores the current context.
+//! Guards a run against the caller's code, which may begin captures or change the current context.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ impl<'r> OnStreams<'r, '_> {
         core::iter::once(self.stream).chain(self.more.iter().take(self.forked))
     }
 
-    /// Whether the caller did not promise to keep kernels and memory for a graph.
+    /// Whether nobody promised to keep kernels and memory for a graph.
     fn refuses_captures(&self) -> bool {
         self.capture != Capture::Begun && !may_capture()
     }
 
-    /// Call before code of the caller's, a stage or a monitor: marks the work so far.
+    /// Call before the caller's code, a stage or a monitor. Records events after the work so far.
     pub(super) fn leave(&mut self) -> Result<(), StageError> {
         self.is_left = true;
         if !self.refuses_captures() {
@@ -37,7 +37,7 @@ impl<'r> OnStreams<'r, '_> {
         Ok(())
     }
 
-    /// Call after code of the caller's: makes the context current again, and discards captures that it began.
+    /// Call after the caller's code. Makes the context current, and discards captures that the code began.
     pub(super) fn resume(&mut self) -> Result<(), StageError> {
         if !core::mem::take(&mut self.is_left) {
             return Ok(());
@@ -61,7 +61,7 @@ impl<'r> OnStreams<'r, '_> {
         if captured { Err(MemoryError::Captured.into()) } else { Ok(()) }
     }
 
-    /// Waits for all work if a capture of a stream cannot be ended here.
+    /// Waits for all work, because the capture of a stream cannot be ended here.
     #[cold]
     fn wait_for_marks(&mut self) {
         let _relaxed = Relaxed::begin(self.driver);
@@ -85,7 +85,7 @@ impl<'r> OnStreams<'r, '_> {
         Ok(())
     }
 
-    /// Ends the run, whose result is `ran`, and the uses of its memory. Also returns the number of launches.
+    /// Ends the run and the uses of its memory. Returns its result and the number of launches.
     pub(super) fn end(
         mut self,
         uses: &Uses<'_>,
@@ -99,7 +99,7 @@ impl<'r> OnStreams<'r, '_> {
             uses.done();
         }
         let captured = uses.end() || resumed.is_err();
-        let refused = || Err(MemoryError::Captured.into());
-        (if captured && ran.is_ok() { refused() } else { ran }, launches)
+        let ran = if captured { ran.and(Err(MemoryError::Captured.into())) } else { ran };
+        (ran, launches)
     }
 }

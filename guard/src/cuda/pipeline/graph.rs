@@ -1,101 +1,96 @@
-//! Pipelines captured as one CUDA graph, which is replayed over the same memory.
+//! Runs a pipeline's plan as one CUDA graph: captured once, and launched over the same memory.
 
 use core::fmt;
-use core::panic::Location;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
 
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::from_cudarc;
+use crate::cuda::driver::symbols::Driver;
 use crate::cuda::launch::capture::capture_launches;
 use crate::cuda::pipeline::memory::DeviceMemory;
 use crate::cuda::pipeline::run::{OnStreams, join};
-use crate::cuda::pipeline::stage::{Body, CudaPipeline, CudaStage, DeviceRange};
+use crate::cuda::pipeline::stage::{DeviceRange, DeviceStage};
 use crate::guard::Guard;
+use crate::pipeline::definition::{Body, Pipeline};
 use crate::pipeline::error::{MemoryError, RunError};
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::PipelineRun;
 use crate::pipeline::run::run;
 
-/// A pipeline that was captured as one CUDA graph: [`Guard::capture_pipeline`].
-///
-/// It owns the pipeline, so kernels and what stages captured are alive, and its scratch. Dropping it waits
-/// for its replays.
-pub struct PipelineGraph<'a> {
+/// A plan that was captured as one CUDA graph. Dropping it waits for its launches.
+pub(crate) struct PipelineGraph {
+    /// The [id](PipelinePlan::graph) of the plan.
+    id: u64,
     /// `None` for a plan without chunks.
     graph: Option<CudaGraph>,
-    /// Comes after all replays, and before the next; scratch is freed on it.
+    /// Waits for each launch, which waits for it: launches run one after another.
     order: Arc<CudaStream>,
-    /// Held for the graph.
+    /// Freed on `order`.
     _scratch: Vec<CudaSlice<u8>>,
     /// The caller's memory that the graph uses.
     buffers: Vec<Option<DeviceRange>>,
-    pipeline: CudaPipeline<'a>,
-    captured: PipelineRun,
-    /// Launches of a replay.
+    run: PipelineRun,
+    /// Kernel launches of the graph.
     launches: u64,
 }
 
 impl Guard {
-    /// Captures all chunks of `plan`, a plan of `pipeline`, as one graph over `memory`: the last chunk
-    /// too if it has fewer items, and copies of buffers in host memory. Nothing runs yet, so `memory` is
-    /// read and written only by [`Self::replay_pipeline`].
-    ///
-    /// Chunks in flight become parallel branches, whatever streams `memory` has. Scratch is allocated as
-    /// by [`Self::run_pipeline`], and belongs to the graph; where it does not fit, with smaller chunks. A
-    /// stage that runs out of memory is not tried again.
-    ///
-    /// # Errors
-    ///
-    /// [`RunError`] as of [`Self::run_pipeline`], after which nothing of the pipeline has run, and
-    /// [`RunError::NotCapturable`] for a stage of
-    /// [`call`](crate::pipeline::PipelineBuilder::call). The pipeline is dropped.
-    #[track_caller]
-    pub fn capture_pipeline<'a>(
+    /// Captures `plan`, unless it is the last graph that ran, and launches its graph on the first stream.
+    pub(super) fn run_graph(
         &self,
-        pipeline: CudaPipeline<'a>,
+        pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
-        memory: DeviceMemory<'_>,
-    ) -> Result<PipelineGraph<'a>, RunError> {
-        self.capture(pipeline, plan, &memory, self.watch(Location::caller()))
-    }
-
-    /// Submits a captured pipeline to the first stream of `memory`, which must be what it was captured
-    /// with, and returns before it has run. Replays run one after another.
-    ///
-    /// Earlier and later work on the memory is ordered as by [`Self::run_pipeline`].
-    ///
-    /// # Errors
-    ///
-    /// [`RunError::Memory`] for other memory, [`RunError::Device`] if the device refuses the graph;
-    /// nothing ran then.
-    pub fn replay_pipeline(
-        &self,
-        graph: &mut PipelineGraph<'_>,
-        memory: DeviceMemory<'_>,
-    ) -> Result<(), RunError> {
-        let definition = &graph.pipeline.definition;
-        let buffers = memory.ranges(definition)?;
-        for ((captured, given), spec) in graph.buffers.iter().zip(&buffers).zip(&definition.buffers)
-        {
-            if captured != given {
-                return Err(MemoryError::OtherMemory { buffer: spec.name.clone() }.into());
+        id: u64,
+        memory: &DeviceMemory<'_>,
+        watch: Watch,
+    ) -> Result<PipelineRun, RunError> {
+        if memory.monitor.0.is_some() {
+            return Err(RunError::MonitoredGraph);
+        }
+        for (body, spec) in pipeline.bodies.iter().zip(&pipeline.definition.stages) {
+            if matches!(body, Body::Device(DeviceStage::Call { in_graphs: false, .. })) {
+                return Err(RunError::NotCapturable(spec.name.clone()));
             }
         }
-        self.bind_run(&graph.pipeline.bodies, &memory)?;
+        let buffers = memory.ranges(&pipeline.definition)?;
+        let captured = pipeline.graph.as_ref().filter(|graph| graph.id == id);
+        for (index, spec) in pipeline.definition.buffers.iter().enumerate() {
+            if captured.is_some_and(|graph| graph.buffers.get(index) != buffers.get(index)) {
+                return Err(MemoryError::OtherMemory(spec.name.clone()).into());
+            }
+        }
+        let is_captured = captured.is_some();
+        let driver = self.bind_run(pipeline, memory)?;
+        if !is_captured {
+            // Frees the scratch of the graph before.
+            pipeline.graph = None;
+            let memory = (memory.stream, buffers);
+            pipeline.graph = Some(self.capture(pipeline, plan, id, driver, memory, watch)?);
+        }
+        let Some(graph) = &pipeline.graph else { return Err(RunError::OtherPlan) };
+        self.launch_graph(graph, memory)?;
+        Ok(graph.run.clone())
+    }
+
+    /// The context of guard, memory and kernels is current.
+    fn launch_graph(
+        &self,
+        graph: &PipelineGraph,
+        memory: &DeviceMemory<'_>,
+    ) -> Result<(), RunError> {
         let Some(exec) = &graph.graph else { return Ok(()) };
         let (stream, order) = (memory.stream, &graph.order);
-        let failed = |call, error| RunError::Device {
-            source: from_cudarc(Some(stream.context()), call, error).into(),
-        };
+        let failed =
+            |call, error| RunError::device(from_cudarc(Some(stream.context()), call, error));
         stream.join(order).map_err(|error| failed("cuStreamWaitEvent", error))?;
         let _in_use = memory.args.uses().begin();
-        // SAFETY: the graph is alive, and `bind_run` found the stream alive in its context, which is
-        // current. What it uses is alive until it has run: the caller's memory is that of the capture,
-        // given again, whose `Uses` order its other uses before and after this stream's work; scratch,
-        // kernels and calls are the graph's, which waits for `order` before it drops them. Of a call's
-        // work its stage's caller vouches for that.
+        // SAFETY: the graph is alive, and `bind_run` checked that the stream is of its context, which is
+        // current. The memory that the graph uses lives until it has run: the caller's memory is the
+        // captured memory, and its `Uses` order other uses before and after this stream's work. The
+        // pipeline owns scratch, kernels and calls, and drops the graph before them, which waits for
+        // `order`. The caller of `call_in_graphs` vouches for the work of a call.
         let launched = unsafe { result::graph::launch(exec.cu_graph_exec(), stream.cu_stream()) };
         join(order, stream);
         let captured = memory.args.uses().end();
@@ -107,80 +102,53 @@ impl Guard {
         Ok(())
     }
 
-    fn capture<'a>(
+    fn capture(
         &self,
-        mut pipeline: CudaPipeline<'a>,
+        pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
-        memory: &DeviceMemory<'_>,
+        id: u64,
+        driver: &'static Driver,
+        (stream, buffers): (&Arc<CudaStream>, Vec<Option<DeviceRange>>),
         watch: Watch,
-    ) -> Result<PipelineGraph<'a>, RunError> {
-        pipeline.check_plan(plan)?;
-        for (CudaStage(body), spec) in pipeline.bodies.iter().zip(&pipeline.definition.stages) {
-            if matches!(body, Body::Call { in_graphs: false, .. }) {
-                return Err(RunError::NotCapturable { stage: spec.name.clone() });
-            }
-        }
-        let buffers = memory.ranges(&pipeline.definition)?;
-        let driver = self.bind_run(&pipeline.bodies, memory)?;
-        driver.check_graphs().map_err(|error| RunError::Device { source: error.into() })?;
-        // Streams that nobody else has: other threads' work on the caller's would become part of the
-        // graph.
-        let context = memory.stream.context();
-        let device = |call, error| {
-            let source = from_cudarc(Some(context), call, error);
-            RunError::Device { source: source.into() }
-        };
-        let new_stream = |_| context.new_stream();
-        let streams: Result<Vec<_>, _> = (0..plan.in_flight().max(1)).map(new_stream).collect();
-        let streams = streams.map_err(|error| device("cuStreamCreate", error))?;
-        let Some((order, more)) = streams.split_first() else {
-            return Err(MemoryError::TooFewStreams { in_flight: 1, streams: 0 }.into());
-        };
-        let CudaPipeline { definition, bodies, .. } = &mut pipeline;
-        let parts = (&*definition, bodies.as_mut_slice());
+    ) -> Result<PipelineGraph, RunError> {
+        driver.check_graphs().map_err(RunError::device)?;
+        // New streams: work that other threads submit to the caller's would become part of the graph.
+        let context = stream.context();
+        let failed = |call, error| RunError::device(from_cudarc(Some(context), call, error));
+        let new_stream = || context.new_stream().map_err(|error| failed("cuStreamCreate", error));
+        let order = new_stream()?;
+        let more = (1..plan.in_flight()).map(|_| new_stream()).collect::<Result<Vec<_>, _>>()?;
+        let Pipeline { definition, bodies, .. } = pipeline;
+        let streams = (&order, more.as_slice());
         let ranges = buffers.clone();
         let mut backend =
-            OnStreams::new(self, driver, parts, ranges, (order, more), watch).captured();
-        // SAFETY: the graph keeps kernels and scratch, and the caller of each call that launches has
-        // promised to keep the rest. The caller's memory is given again for each replay.
+            OnStreams::new(self, driver, (definition, bodies), ranges, streams, watch);
+        backend.capture_next();
+        // SAFETY: the pipeline keeps kernels and scratch, and the caller of `call_in_graphs` has promised
+        // to keep the rest. The caller's memory is given again for each launch of the graph.
         let ran = unsafe { capture_launches(|| run(definition, plan, &mut backend, None)) };
         let ended = backend.end_capture();
         let (launches, scratch) = (backend.launches, backend.take_scratch());
         drop(backend);
-        let captured = ran?;
-        let graph = ended.map_err(|error| device("cuStreamEndCapture", error))?;
-        let order = Arc::clone(order);
-        let graph = PipelineGraph {
-            graph,
-            order,
-            _scratch: scratch,
-            buffers,
-            pipeline,
-            captured,
-            launches,
-        };
-        Ok(graph)
+        let run = ran?;
+        let graph = ended.map_err(|error| failed("cuStreamEndCapture", error))?;
+        Ok(PipelineGraph { id, graph, order, _scratch: scratch, buffers, run, launches })
     }
 }
 
-impl PipelineGraph<'_> {
-    /// What a replay does: its chunks, items and scratch.
-    #[must_use]
-    pub const fn run(&self) -> &PipelineRun {
-        &self.captured
-    }
-}
+// SAFETY: graphs belong to no thread. This one is used through `&mut Pipeline` or dropped, and both make its
+// context current.
+unsafe impl Send for PipelineGraph {}
 
-impl Drop for PipelineGraph<'_> {
+impl Drop for PipelineGraph {
     fn drop(&mut self) {
-        // Nothing but the driver knows what the work of a call uses.
+        // Only the driver knows what the work of a call uses.
         self.order.context().record_err(self.order.synchronize());
     }
 }
 
-impl fmt::Debug for PipelineGraph<'_> {
+impl fmt::Debug for PipelineGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("PipelineGraph");
-        debug.field("pipeline", &self.pipeline).field("run", &self.captured).finish_non_exhaustive()
+        f.debug_struct("PipelineGraph").field("run", &self.run).finish_non_exhaustive()
     }
 }

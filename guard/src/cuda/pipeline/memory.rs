@@ -1,4 +1,4 @@
-//! The caller's memory of a pipeline on a device: on that device, or pinned on the host.
+//! The memory of one run of a pipeline on a device: device memory, or pinned host memory.
 
 use std::sync::Arc;
 
@@ -12,38 +12,40 @@ use crate::pipeline::buffer::Buffer;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;
 use crate::pipeline::memory::Given;
+use crate::pipeline::progress::{Monitor, MonitorSlot};
 use crate::plan::arguments::MAX_ARGS;
 use crate::plan::chunks::Chunk;
 
-/// The memory and the streams of one run of a pipeline on a device.
+/// The memory and the streams of one run of a pipeline on a device: for `Guard::run_pipeline`.
 ///
 /// The run waits for earlier work on the memory, and later work on it waits for the run, as for launches
-/// with [`Args`]. It stays on its thread.
+/// with [`Args`].
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceMemory<'m> {
     pub(super) args: Args<'m>,
     pub(super) stream: &'m Arc<CudaStream>,
     pub(super) more: &'m [Arc<CudaStream>],
-    /// What each of the arguments is for.
+    /// The buffer of each argument.
     pub(super) given: Vec<Given>,
     pub(super) scratch: Option<&'m mut PipelineScratch>,
     /// Scratch of another CUDA binding.
     pub(super) raw_scratch: Option<DeviceRange>,
+    pub(super) monitor: MonitorSlot<'m>,
 }
 
 /// Scratch that is kept from one run to the next: [`DeviceMemory::scratch`].
 ///
-/// Without it each run allocates scratch and frees it. The driver's pool then hands it back to the device
-/// whenever the host waits for the stream, so that a run in a loop with waits gets new memory every time.
+/// By default each run allocates scratch and frees it. The driver's pool returns freed memory to the device
+/// when the host waits for the stream, so a loop of runs and waits allocates new memory every time.
 #[derive(Debug, Default)]
 pub struct PipelineScratch {
-    /// Of the same stream. All of its uses come before what that stream does next.
+    /// Allocated on one stream, and used in its order.
     memory: Vec<CudaSlice<u8>>,
 }
 
 impl PipelineScratch {
-    /// None yet: the first run allocates it.
+    /// Empty: the first run allocates the memory.
     #[must_use]
     pub const fn new() -> Self {
         Self { memory: Vec::new() }
@@ -55,14 +57,14 @@ impl PipelineScratch {
         self.memory.iter().map(|memory| wide(memory.num_bytes())).sum()
     }
 
-    /// What is kept for `stream`, and nothing of another one.
+    /// Takes the memory of `stream`, and frees memory of another stream.
     pub(super) fn take(&mut self, stream: &Arc<CudaStream>) -> Vec<CudaSlice<u8>> {
         let mut memory = core::mem::take(&mut self.memory);
         memory.retain(|memory| Arc::ptr_eq(memory.stream(), stream));
         memory
     }
 
-    /// Keeps the memory of a run, unless its stream is another one on another thread.
+    /// Keeps the memory of a run, unless its stream is the per-thread default stream.
     pub(super) fn keep(&mut self, mut memory: Vec<CudaSlice<u8>>) {
         memory.retain(|memory| !is_of_thread(memory.stream()));
         self.memory = memory;
@@ -72,19 +74,32 @@ impl PipelineScratch {
 impl<'m> DeviceMemory<'m> {
     /// No memory yet, for a run on `stream`.
     pub fn new(stream: &'m Arc<CudaStream>) -> Self {
-        let (args, given) = (Args::new(stream), Vec::new());
-        Self { args, stream, more: &[], given, scratch: None, raw_scratch: None }
+        Self {
+            args: Args::new(stream),
+            stream,
+            more: &[],
+            given: Vec::new(),
+            scratch: None,
+            raw_scratch: None,
+            monitor: MonitorSlot(None),
+        }
     }
 
-    /// The same on further streams: chunks in flight take turns on all of them. They begin after the work
-    /// that the first stream has, and its later work waits for them.
+    /// Adds streams: chunks in flight alternate between all of them. Their work begins after the earlier
+    /// work of the first stream, whose later work waits for them.
     pub const fn on_streams(mut self, more: &'m [Arc<CudaStream>]) -> Self {
         self.more = more;
         self
     }
 
-    /// The same with scratch that `scratch` has from an earlier run on the first stream, of this pipeline or
-    /// another, and that it keeps for the next. What is too small, or of another stream, is freed.
+    /// Lets `monitor` watch the run. The run waits for the chunks in flight before each report, so the
+    /// device is idle for a moment between them.
+    pub fn monitor(self, monitor: &'m mut dyn Monitor) -> Self {
+        Self { monitor: MonitorSlot(Some(monitor)), ..self }
+    }
+
+    /// Reuses the scratch of an earlier run on the first stream, of this pipeline or another, and keeps it
+    /// for the next run. Scratch that is too small, or of another stream, is freed.
     pub const fn scratch(mut self, scratch: &'m mut PipelineScratch) -> Self {
         self.scratch = Some(scratch);
         self
@@ -95,8 +110,7 @@ impl<'m> DeviceMemory<'m> {
     where
         S: Memory<T> + ?Sized,
     {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: false, on_host: false });
+        self.give(buffer, memory.num_bytes(), false, false);
         self.args.read(memory);
         self
     }
@@ -106,57 +120,53 @@ impl<'m> DeviceMemory<'m> {
     where
         S: MemoryMut<T> + ?Sized,
     {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: false });
+        self.give(buffer, memory.num_bytes(), true, false);
         self.args.write(memory);
         self
     }
 
-    /// As [`Self::read`], of an input that is
-    /// [in host memory](crate::pipeline::PipelineBuilder::in_host_memory). The run waits for earlier work on
-    /// it; cudarc waits for the run before it gives or frees the memory.
+    /// The memory of an input that is declared to be
+    /// [in host memory](crate::pipeline::PipelineBuilder::in_host_memory).
     pub fn read_host<T>(mut self, buffer: Buffer<T>, memory: &'m PinnedHostSlice<T>) -> Self {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: false, on_host: true });
+        self.give(buffer, memory.num_bytes(), false, true);
         self.args.read_host(memory);
         self
     }
 
-    /// As [`Self::read_host`], of an output or an in-place buffer.
+    /// As [`Self::read_host`], for an output or an in-place buffer.
     pub fn write_host<T>(mut self, buffer: Buffer<T>, memory: &'m mut PinnedHostSlice<T>) -> Self {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: true });
+        self.give(buffer, memory.num_bytes(), true, true);
         self.args.write_host(memory);
         self
     }
 
-    /// As [`Self::read`], with the `bytes` of another CUDA binding's memory at `address`.
+    /// As [`Self::read`], with `bytes` of another CUDA binding's memory at `address`.
     ///
     /// # Safety
     ///
-    /// They are on the device of the stream's context, hold elements `T`, and live until the run's work on
-    /// the first stream is done. What wrote them is ordered before the run on that stream, and nothing else
-    /// writes them meanwhile. Where the run is captured into a graph, this holds for each of its launches.
+    /// The memory is on the device of the stream's context, holds elements `T`, and lives until the run's
+    /// work on the first stream is done. Its earlier writes are ordered before the run on that stream, and
+    /// nothing else writes it meanwhile. If the run is captured into a graph, this holds for each launch of
+    /// the graph.
     pub unsafe fn read_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
         self.given.push(Given { id: buffer.id, bytes, writable: false, on_host: false });
         self.args.address(address);
         self
     }
 
-    /// As [`Self::write`], with the `bytes` of another CUDA binding's memory at `address`.
+    /// As [`Self::write`], with `bytes` of another CUDA binding's memory at `address`.
     ///
     /// # Safety
     ///
-    /// As of [`Self::read_raw`], and nothing else reads them meanwhile.
+    /// As of [`Self::read_raw`], and nothing else reads the memory meanwhile.
     pub unsafe fn write_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
         self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: false });
         self.args.address(address);
         self
     }
 
-    /// As [`Self::scratch`], with the `bytes` of another CUDA binding's memory at `address`, which is a multiple
-    /// of 256. A plan that needs [more](crate::pipeline::PipelinePlan::bytes) has its scratch allocated as
-    /// without it.
+    /// Uses `bytes` of another CUDA binding's memory at `address`, a multiple of 256, as scratch. If the
+    /// plan needs [more](crate::pipeline::PipelinePlan::bytes), the run allocates its scratch as usual.
     ///
     /// # Safety
     ///
@@ -166,14 +176,18 @@ impl<'m> DeviceMemory<'m> {
         self
     }
 
-    /// The caller's memory of each buffer, on the device or the host, `None` for scratch.
+    fn give<T>(&mut self, buffer: Buffer<T>, bytes: usize, writable: bool, on_host: bool) {
+        self.given.push(Given { id: buffer.id, bytes: wide(bytes), writable, on_host });
+    }
+
+    /// The memory of each buffer, `None` for scratch.
     pub(super) fn ranges(
         &self,
         definition: &Definition,
     ) -> Result<Vec<Option<DeviceRange>>, MemoryError> {
         let Self { args, given, .. } = self;
         if given.len() > MAX_ARGS {
-            // Nothing would order the uses of the memory beyond.
+            // `Args` would not order the uses of more memory.
             return Err(MemoryError::TooMany { given: given.len(), most: MAX_ARGS });
         }
         let places = definition.check_memory(given)?;

@@ -1,4 +1,4 @@
-//! Chunks of a pipeline on the streams of a device: those in flight take turns on them.
+//! Submits the chunks of a pipeline to streams of a device: chunks in flight alternate between them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
 use crate::cuda::arguments::memory::wide;
-use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
@@ -14,10 +13,10 @@ use crate::cuda::error::LaunchError;
 use crate::cuda::launch::capture::may_capture;
 use crate::cuda::launch::{Submission, prepare};
 use crate::cuda::pipeline::memory::PipelineScratch;
-use crate::cuda::pipeline::stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
+use crate::cuda::pipeline::stage::{Call, DeviceRange, DeviceStage, DeviceViews};
 use crate::guard::Guard;
 use crate::pipeline::buffer::Extent;
-use crate::pipeline::definition::Definition;
+use crate::pipeline::definition::{Body, Definition};
 use crate::pipeline::error::{MemoryError, RunError, StageError};
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::run::{Backend, ChunkFailure};
@@ -32,30 +31,31 @@ pub(super) struct OnStreams<'r, 'a> {
     guard: &'r Guard,
     pub(super) driver: &'static Driver,
     definition: &'r Definition,
-    bodies: &'r mut [CudaStage<'a>],
+    stages: Vec<&'r mut DeviceStage<'a>>,
     /// The caller's memory of each buffer, on the device or the host.
     buffers: Vec<Option<DeviceRange>>,
     pub(super) stream: &'r Arc<CudaStream>,
     pub(super) more: &'r [Arc<CudaStream>],
     watch: Watch,
-    /// How many of the further streams have work that the first does not wait for yet.
+    /// The number of further streams with work that the first stream does not wait for yet.
     pub(super) forked: usize,
-    /// Of each chunk in flight, freed on the first stream.
+    /// The scratch of each chunk in flight, freed on the first stream.
     scratch: Vec<CudaSlice<u8>>,
-    /// Of earlier runs, and who keeps it for later ones.
+    /// Scratch of earlier runs.
     kept: Vec<CudaSlice<u8>>,
+    /// Keeps the scratch for later runs.
     keeper: Option<&'r mut PipelineScratch>,
-    /// The caller's, by its address.
+    /// Scratch of another CUDA binding.
     raw: Option<DeviceRange>,
     lanes: Vec<Lane<'a>>,
-    /// Launches that were submitted.
+    /// The number of submitted launches.
     pub(super) launches: u64,
     pub(super) capture: Capture,
-    /// Whether code of the caller's may have run since the last `resume`.
+    /// Whether the caller's code may have run since the last `resume`.
     pub(super) is_left: bool,
-    /// Recorded by `leave` on each stream that had work.
+    /// Events that `leave` recorded on each stream with work.
     pub(super) marks: Vec<CudaEvent>,
-    /// Whether a stream is in a capture that cannot be ended; all work is done then.
+    /// Whether a stream is in a capture that cannot be ended. All work is done then.
     pub(super) is_stuck: bool,
 }
 
@@ -63,14 +63,14 @@ pub(super) struct OnStreams<'r, 'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Capture {
     No,
-    /// From the first chunk on.
+    /// The capture begins with the first chunk.
     Wanted,
     Begun,
 }
 
 /// One of the chunks in flight.
 struct Lane<'a> {
-    /// The address of its scratch.
+    /// The address of the scratch.
     scratch: u64,
     /// The arguments of each stage that launches a kernel.
     arguments: Vec<Option<KernelArgs<'a>>>,
@@ -87,7 +87,7 @@ impl Backend for OnStreams<'_, '_> {
         kept.retain(|memory| wide(memory.num_bytes()) >= bytes);
         let raw = self.raw.filter(|raw| raw.bytes >= plan.bytes());
         for lane in 0..plan.in_flight() {
-            // Within the memory: the factors were found to be.
+            // In range, because `raw` has the bytes of all lanes.
             let mut address = raw.map_or(0, |raw| raw.address.saturating_add(lane * bytes));
             if bytes > 0 && raw.is_none() {
                 let mut memory = match kept.pop() {
@@ -99,21 +99,21 @@ impl Backend for OnStreams<'_, '_> {
                         })?
                     }
                 };
-                // All uses are on streams that the one that frees it waits for.
+                // It is freed on the first stream, which waits for all streams that use it.
                 (address, _) = memory.device_ptr_mut(self.stream);
                 self.scratch.push(memory);
             }
             self.lanes.push(Lane { scratch: address, arguments: Vec::new() });
         }
         if self.capture == Capture::Wanted {
-            // Stages may allocate, which other modes forbid to this thread.
+            // Stages may allocate, which the other modes forbid.
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
             let context = self.stream.context();
             let failed = |error| from_cudarc(Some(context), "cuStreamBeginCapture", error);
             self.stream.begin_capture(mode).map_err(failed)?;
             self.capture = Capture::Begun;
         }
-        // After the work that the first stream waits for, and after the allocations.
+        // The work of the first stream includes the allocations.
         for stream in self.more.iter().take(self.lanes.len().saturating_sub(1)) {
             let failed = |error| from_cudarc(Some(stream.context()), "cuStreamWaitEvent", error);
             stream.join(self.stream).map_err(failed)?;
@@ -124,14 +124,14 @@ impl Backend for OnStreams<'_, '_> {
 
     fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
         let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
-        for (index, CudaStage(body)) in self.bodies.iter_mut().enumerate() {
-            if let Body::Product(product) = body {
+        for (index, stage) in self.stages.iter_mut().enumerate() {
+            if let DeviceStage::Product(product) = stage {
                 let items = [plan.chunk_items(), last];
                 product.prepare(self.guard, items).map_err(|error| (index, error.into()))?;
             }
         }
         for place in 0..self.lanes.len() {
-            for index in 0..self.bodies.len() {
+            for index in 0..self.stages.len() {
                 let arguments = self.arguments(place, index, plan);
                 let arguments = arguments.map_err(|error| (index, error.into()))?;
                 if let Some(lane) = self.lanes.get_mut(place) {
@@ -144,9 +144,9 @@ impl Backend for OnStreams<'_, '_> {
 
     fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
         for (position, chunk) in chunks.iter().enumerate() {
-            for stage in 0..self.bodies.len() {
+            for stage in 0..self.stages.len() {
                 let ran = self.run_stage(position, stage, plan, chunk);
-                ran.map_err(|source| self.failure(position, stage, source))?;
+                ran.map_err(|error| self.failure(position, stage, error))?;
             }
         }
         Ok(())
@@ -161,20 +161,24 @@ impl Backend for OnStreams<'_, '_> {
 }
 
 impl<'r, 'a> OnStreams<'r, 'a> {
-    /// A run on a stream and more of them, which allocates nothing yet.
+    /// A run on a stream and further streams. Every stage must be on the device.
     pub(super) fn new(
         guard: &'r Guard,
         driver: &'static Driver,
-        (definition, bodies): (&'r Definition, &'r mut [CudaStage<'a>]),
+        (definition, bodies): (&'r Definition, &'r mut [Body<'a>]),
         buffers: Vec<Option<DeviceRange>>,
         (stream, more): (&'r Arc<CudaStream>, &'r [Arc<CudaStream>]),
         watch: Watch,
     ) -> Self {
+        let stages = bodies.iter_mut().filter_map(|body| match body {
+            Body::Device(stage) => Some(stage),
+            _ => None,
+        });
         Self {
             guard,
             driver,
             definition,
-            bodies,
+            stages: stages.collect(),
             buffers,
             stream,
             more,
@@ -193,23 +197,21 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         }
     }
 
-    /// The same with scratch that is kept from run to run.
-    pub(super) fn with_scratch(mut self, keeper: &'r mut PipelineScratch) -> Self {
-        self.kept = keeper.take(self.stream);
-        self.keeper = Some(keeper);
-        self
+    /// Uses the caller's scratch where it is large enough, and keeps scratch for later runs.
+    pub(super) fn keep_scratch(
+        &mut self,
+        mut keeper: Option<&'r mut PipelineScratch>,
+        raw: Option<DeviceRange>,
+    ) {
+        if let Some(keeper) = &mut keeper {
+            self.kept = keeper.take(self.stream);
+        }
+        (self.keeper, self.raw) = (keeper, raw);
     }
 
-    /// The same with the caller's scratch, where it is large enough.
-    pub(super) const fn with_raw_scratch(mut self, raw: DeviceRange) -> Self {
-        self.raw = Some(raw);
-        self
-    }
-
-    /// The same, captured: on streams that nobody else has.
-    pub(super) fn captured(mut self) -> Self {
+    /// Captures the run. Nobody else may use its streams.
+    pub(super) fn capture_next(&mut self) {
         self.capture = Capture::Wanted;
-        self
     }
 
     pub(super) fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
@@ -217,15 +219,15 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         further.unwrap_or(self.stream)
     }
 
-    /// The checked arguments of the kernel that the stage at `index` launches, if it does.
+    /// The checked arguments of the stage at `index`, if it launches a kernel.
     fn arguments(
         &self,
         lane: usize,
         index: usize,
         plan: &PipelinePlan,
     ) -> Result<Option<KernelArgs<'a>>, LaunchError> {
-        let (Some(CudaStage(Body::Kernel { kernel, arguments, buffers })), Some(launches)) =
-            (self.bodies.get(index), plan.launches_of(index))
+        let (Some(DeviceStage::Kernel { kernel, arguments, buffers }), Some(launches)) =
+            (self.stages.get(index), plan.launches_of(index))
         else {
             return Ok(None);
         };
@@ -238,7 +240,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             arguments.check_values(items)?;
         }
         let stream = handle(self.stream_of(lane));
-        // SAFETY: `self` borrows the stream, of the context that `bind_run` made current.
+        // SAFETY: `self` borrows the stream, whose context `bind_run` made current.
         unsafe { prepare(kernel, stream, launches.largest_launch(), Some(items), &arguments) }?;
         Ok(Some(arguments))
     }
@@ -283,20 +285,20 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     ) -> Result<(), StageError> {
         let stream = self.stream_of(lane);
         let views = self.views(lane, index, plan, chunk);
-        if matches!(self.bodies.get(index), Some(CudaStage(Body::Call { .. }))) {
+        if matches!(self.stages.get(index), Some(DeviceStage::Call { .. })) {
             self.leave()?;
         }
-        let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
-        let kernel = match body {
-            Body::Kernel { kernel, .. } => kernel,
-            Body::Product(product) => {
-                let addresses = product.addresses(|buffer| views.address(buffer))?;
-                // SAFETY: `bind_run` found the stream to be of the product's context. Of the chunk's
-                // memory as below.
-                unsafe { product.submit(stream, chunk.items, &addresses) }?;
+        let Some(stage) = self.stages.get_mut(index) else { return Ok(()) };
+        let kernel = match stage {
+            DeviceStage::Kernel { kernel, .. } => kernel,
+            DeviceStage::Product(product) => {
+                let operands = product.operands().try_map(|buffer| views.address(buffer))?;
+                // SAFETY: `bind_run` checked that the stream is of the product's context. The chunk's
+                // memory is valid as below.
+                unsafe { product.submit(stream, chunk.items, &operands) }?;
                 return Ok(());
             }
-            Body::Call { call, .. } => {
+            DeviceStage::Call { call, .. } => {
                 let called = call_stage(call, stream, chunk, &views);
                 let resumed = self.resume();
                 return called.and(resumed);
@@ -306,17 +308,17 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         let (Some(arguments), Some(planned)) = (lane, plan.launch(index, *chunk)) else {
             return Err(ArgsError::NoBatch { index: 0 }.into());
         };
-        // SAFETY: `self` borrows the stream, which `bind_run` found to be of the kernel's context. That is
-        // current: `resume` makes it so again. `Module::kernel`'s caller vouches for launches with
-        // arguments of the declared kinds, which `prepare` checked: the caller's memory is borrowed and long
-        // enough for all items, and its `Uses` order later uses after the first stream, which waits for the
-        // others before scratch is freed and before the run returns; scratch has the bytes of the buffer
-        // for the chunk's items, and nothing else uses them meanwhile: stages of a chunk run in order on
-        // one stream, and each stream has scratch of its own. What several chunks may write is per item,
-        // else the plan has one chunk in flight.
+        // SAFETY: `self` borrows the stream, which `bind_run` checked to be of the kernel's context. `resume`
+        // made that context current. The caller of `Module::kernel` vouches for launches with arguments of
+        // the declared kinds, which `prepare` checked. The caller's memory is borrowed and long enough for
+        // all items. Its `Uses` order later uses after the first stream, which waits for the others before
+        // scratch is freed and before the run returns. Scratch has the bytes of the buffer for the chunk's
+        // items, and nothing else uses it meanwhile: the stages of a chunk run in order on one stream, and
+        // each stream has its own scratch. Memory that several chunks may write is per item, else the plan
+        // has one chunk in flight.
         let submission = unsafe { Submission::new(kernel, handle(stream), arguments, self.watch) };
-        // SAFETY: the plan is of the pipeline, whose stage has this kernel's limits; `prepare` was called
-        // with its largest launch. It overlaps nothing.
+        // SAFETY: the plan is of the pipeline, whose stage has this kernel's limits, and `prepare` checked
+        // its largest launch. Earlier work on the stream ends before it.
         unsafe { submission.launch(&planned.chunk, &planned.launch, false, plan.len()) }?;
         self.launches = self.launches.saturating_add(1);
         Ok(())
@@ -338,18 +340,17 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             else {
                 continue;
             };
-            // `check_memory` found the whole batch in it, which has fewer bytes than the address space.
+            // `check_memory` checked that the memory has all items, so this is in the address space.
             let from_start = chunk.start.saturating_mul(per_item);
             let host = usize::try_from(memory.address.saturating_add(from_start))?;
             let bytes = usize::try_from(chunk.items.saturating_mul(per_item))?;
             let (device, stream) = (slot.bits(chunk), self.stream_of(lane));
             let (call, status) = if back {
                 let to = core::ptr::with_exposed_provenance_mut(host);
-                // SAFETY: scratch has the bytes of the buffer for the chunk's items, the caller's pinned
-                // memory, which `self` borrows, those of all items. Earlier and later uses of scratch are
-                // on this stream, and those of the pinned memory ordered by its event: `Uses` had the
-                // first stream wait for it, and records it there after the run. No other chunk has these
-                // items.
+                // SAFETY: scratch has the bytes of the buffer for the chunk's items, and the caller's pinned
+                // memory, which `self` borrows, the bytes of all items. Other uses of scratch are on this
+                // stream. `Uses` orders other uses of the pinned memory before and after the first stream's
+                // work. No other chunk has these items.
                 let status =
                     unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream.cu_stream()) };
                 ("cuMemcpyDtoHAsync", status)
@@ -366,7 +367,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         Ok(())
     }
 
-    /// What a stage that is called sees.
+    /// The views of the stage at `index`.
     fn views(
         &self,
         lane: usize,
@@ -387,21 +388,21 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         DeviceViews { definition: self.definition, stage, views }
     }
 
-    /// The failure of a chunk. In a capture it is not tried again in a smaller one, since work in the
-    /// scratch of this plan is captured already.
-    fn failure(&mut self, position: usize, stage: usize, source: StageError) -> ChunkFailure {
-        // A monitor may be asked next, for memory of smaller chunks.
+    /// The failure of a chunk. In a capture no smaller chunk is tried, because work in the scratch of this
+    /// plan is captured already.
+    fn failure(&mut self, position: usize, stage: usize, error: StageError) -> ChunkFailure {
+        // The caller may call a monitor next.
         let _ = self.leave();
-        let source = match source {
-            StageError::OutOfMemory(source) if self.capture == Capture::Begun => {
-                StageError::Failed(source)
+        let error = match error {
+            StageError::OutOfMemory(error) if self.capture == Capture::Begun => {
+                StageError::Failed(error)
             }
-            source => source,
+            error => error,
         };
-        ChunkFailure { position, stage, source }
+        ChunkFailure { position, stage, error }
     }
 
-    /// Ends the capture, and returns its graph, if there is any work in it.
+    /// Ends the capture, and returns its graph, if it has any work.
     pub(super) fn end_capture(&mut self) -> Result<Option<CudaGraph>, cudarc::driver::DriverError> {
         self.join();
         if self.capture != Capture::Begun {
@@ -411,7 +412,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         self.stream.end_capture(sys::CUgraphInstantiate_flags(0))
     }
 
-    /// Leaves the scratch to the caller.
+    /// Moves the scratch to the caller.
     pub(super) fn take_scratch(&mut self) -> Vec<CudaSlice<u8>> {
         core::mem::take(&mut self.scratch)
     }
@@ -420,7 +421,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     fn join(&mut self) {
         for stream in self.more.iter().take(self.forked) {
             if self.capture == Capture::Begun {
-                // A failure invalidates the capture, whose end returns it.
+                // A failure invalidates the capture, and its end returns the error.
                 let _ = self.stream.join(stream);
             } else {
                 join(self.stream, stream);
@@ -432,7 +433,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 
 impl Drop for OnStreams<'_, '_> {
     fn drop(&mut self) {
-        // Before scratch is freed on the first stream, or used there by the next run.
+        // Joins the streams before the first one frees scratch or reuses it.
         let _discarded = self.end_capture();
         if let Some(keeper) = &mut self.keeper {
             keeper.keep(core::mem::take(&mut self.scratch));
@@ -440,7 +441,7 @@ impl Drop for OnStreams<'_, '_> {
     }
 }
 
-/// Makes `stream` wait for the work of `other`; failing that, the caller.
+/// Makes `stream` wait for the work of `other`. If that fails, the caller waits.
 pub(super) fn join(stream: &CudaStream, other: &CudaStream) {
     let joined = stream.join(other);
     let context = stream.context();
@@ -457,30 +458,30 @@ fn call_stage(
     chunk: &Chunk,
     views: &DeviceViews<'_>,
 ) -> Result<(), StageError> {
-    // The caller discards what a stage that panicked has written, as after any failure.
+    // A panic leaves outputs half written, like any other failure.
     let called = catch_unwind(AssertUnwindSafe(|| call(stream, chunk, views)));
     called.unwrap_or_else(|panic| {
         let message = panic_message(panic.as_ref());
-        // Dropping it may panic.
+        // Dropping the payload may panic.
         core::mem::forget(panic);
-        Err(StageError::Panicked { message })
+        Err(StageError::Panicked(message))
     })
 }
 
-/// Makes the context of the streams current, if none of them is being captured, or they may be.
+/// Makes the context of the streams current. Refuses streams that are being captured, unless
+/// `capture_launches` allows it.
 pub(super) fn bind_streams(
     driver: &Driver,
     stream: &Arc<CudaStream>,
     more: &[Arc<CudaStream>],
 ) -> Result<(), RunError> {
-    let refused = |error: DriverError| RunError::Device { source: error.into() };
-    driver.bind(stream.context().cu_ctx().cast()).map_err(refused)?;
+    driver.bind(stream.context().cu_ctx().cast()).map_err(RunError::device)?;
     if may_capture() {
         return Ok(());
     }
     for stream in core::iter::once(stream).chain(more) {
         // SAFETY: the stream is borrowed, and its context current.
-        if unsafe { driver.is_capturing(handle(stream)) }.map_err(refused)? {
+        if unsafe { driver.is_capturing(handle(stream)) }.map_err(RunError::device)? {
             return Err(MemoryError::Captured.into());
         }
     }

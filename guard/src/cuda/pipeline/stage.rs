@@ -1,181 +1,154 @@
-//! Stages of pipelines on a device, and the memory that they work on.
+//! Stages of pipelines on a device: kernels, products and calls that submit other work.
 
 use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use crate::cuda::arguments::memory::wide;
 use crate::cuda::kernel::Kernel;
 use crate::cuda::product::{
-    ProductBuffers, ProductError, ProductNumber, ProductShape, ProductStage,
+    ProductBuffers, ProductElement, ProductError, ProductShape, ProductStage,
 };
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
-use crate::pipeline::buffer::{Access, Buffer, BufferId};
+use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec};
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
-use crate::pipeline::definition::{Definition, Pipeline};
-use crate::pipeline::error::{StageError, ViewError};
+use crate::pipeline::definition::{Body, Definition};
+use crate::pipeline::error::{BufferUse, StageError};
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::chunks::Chunk;
 use crate::plan::slot::Scalar;
 
-/// A pipeline on a CUDA device: [`Guard::run_pipeline`](crate::Guard::run_pipeline).
-pub type CudaPipeline<'a> = Pipeline<CudaStage<'a>>;
-
-/// What a stage does on a device.
-pub struct CudaStage<'a>(pub(super) Body<'a>);
-
-pub(super) enum Body<'a> {
+/// The work of a stage on a device.
+pub(crate) enum DeviceStage<'a> {
     Kernel {
         kernel: Kernel,
         /// With an address of 0 for each buffer.
         arguments: Box<KernelArgs<'a>>,
-        /// The places of buffers among the arguments, and the bytes of each that come before.
+        /// For each argument that is a buffer: its index, the buffer, and the offset in bytes.
         buffers: Vec<(usize, BufferId, u64)>,
     },
     Product(Box<ProductStage>),
     Call {
         call: Box<Call<'a>>,
-        /// Whether a graph of its work may be replayed.
+        /// Whether a graph may repeat its work.
         in_graphs: bool,
     },
 }
 
 pub(super) type Call<'a> =
-    dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a;
+    dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a;
 
-impl fmt::Debug for CudaStage<'_> {
+impl fmt::Debug for DeviceStage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("CudaStage");
-        if let Body::Kernel { kernel, .. } = &self.0 {
-            debug.field("kernel", kernel);
+        match self {
+            Self::Kernel { kernel, .. } => kernel.fmt(f),
+            Self::Product(_) => f.write_str("Product"),
+            Self::Call { .. } => f.write_str("Call"),
         }
-        debug.finish_non_exhaustive()
     }
 }
 
-impl<'a> PipelineBuilder<CudaStage<'a>> {
-    /// Adds a stage after those before it that launches `kernel`, for the whole batch by `request`. The
-    /// arguments follow, in the order of the kernel's parameters.
+impl<'a> PipelineBuilder<'a> {
+    /// Adds a stage after the stages before it that launches `kernel`, for the whole batch by `request`.
+    /// Declare the arguments in the order of the kernel's parameters.
     ///
-    /// For each chunk the kernel gets the addresses of the chunk's first item, in the caller's memory and
-    /// in scratch. A [`dependent`](LaunchRequest::dependent) request becomes an ordinary one.
+    /// For each chunk the kernel gets the addresses of the chunk's first item. A
+    /// [`dependent`](LaunchRequest::dependent) request becomes an ordinary one.
     pub fn kernel(
         &mut self,
         name: impl Into<String>,
         kernel: &Kernel,
         request: LaunchRequest,
         batch: BatchAxis,
-    ) -> KernelStage<'_, 'a> {
+    ) -> StageBuilder<'_, 'a> {
         let (arguments, buffers) = (Box::new(KernelArgs::new()), Vec::new());
         #[cfg(feature = "profile")]
         if let Some(tuning) = kernel.tuning() {
             self.source(&*tuning.key().source);
         }
-        let body = CudaStage(Body::Kernel { kernel: kernel.clone(), arguments, buffers });
-        let (stage, body) = self.add_stage_and_body(name.into(), body);
-        KernelStage { stage: stage.launches(request, batch, kernel.limits()), body }
+        let stage = DeviceStage::Kernel { kernel: kernel.clone(), arguments, buffers };
+        let stage = self.add_stage(name.into(), Body::Device(stage));
+        stage.launches(request, batch, kernel.limits())
     }
 
-    /// Adds a stage after those before it that submits work of another kind to a stream, such as a library
-    /// call: `call` gets the stream, the chunk, and views of the buffers that the stage declares.
+    /// Adds a stage after the stages before it that submits other work to a stream, for example a library
+    /// call. `call` gets the stream, the chunk, and the buffers that the stage declares.
     ///
-    /// It neither waits for the stream nor begins a capture on it: a capture that has begun when the call
-    /// returns ends without a graph, and the run fails. A pipeline with such a stage cannot be
-    /// captured into a graph: see [`Self::call_in_graphs`].
-    pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
+    /// It must not wait for the stream or begin a capture on it: a capture that it leaves open is
+    /// discarded, and the run fails. The pipeline cannot run as a graph: see [`Self::call_in_graphs`].
+    pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_, 'a>
     where
-        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a,
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a,
     {
         self.add_call(name.into(), Box::new(call), false)
     }
 
-    /// As [`Self::call`]. The stage may also be captured into a graph, which repeats the work that it
-    /// submitted without calling it again.
+    /// As [`Self::call`]. A graph may also capture the stage, and repeat the submitted work without
+    /// calling it again.
     ///
     /// # Safety
     ///
-    /// `call` submits work to the stream that it gets, during the call and on its thread only. Of the
-    /// memory, kernels and handles that this work uses, all but the buffers of the pipeline are alive as
-    /// long as `call` is, and no other work writes them, or uses what this work writes, unless it is
-    /// ordered before or after the graph.
-    pub unsafe fn call_in_graphs<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
+    /// `call` only submits work to the stream that it gets, during the call and on its thread. The memory,
+    /// kernels and handles that this work uses, except the buffers of the pipeline, live as long as `call`.
+    /// Other work that writes them, or uses what this work writes, is ordered before or after the graph.
+    /// That includes runs of the pipeline without a graph.
+    pub unsafe fn call_in_graphs<F>(
+        &mut self,
+        name: impl Into<String>,
+        call: F,
+    ) -> StageBuilder<'_, 'a>
     where
-        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a,
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a,
     {
         self.add_call(name.into(), Box::new(call), true)
     }
 
-    /// Adds a stage after those before it that multiplies matrices as [`Guard::product`] does: for each
-    /// chunk by the algorithm for its rows in the profile of the guard that first runs one of so many, or else
-    /// the one that the library expects to be fastest. `shape` has the rows of an item.
+    /// Adds a stage after the stages before it that multiplies matrices with cuBLASLt. `shape` has the rows
+    /// of one item, so a chunk multiplies its items times `shape.rows` rows.
+    ///
+    /// Each chunk size uses the algorithm of `buffers`, else the algorithm in the profile of the guard that
+    /// runs the pipeline, else cuBLASLt's first choice. The results of an algorithm are reproducible.
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if the library cannot be used, or the buffers have other sizes or elements than the
-    /// shape.
-    pub fn product<T: ProductNumber>(
+    /// [`ProductError`] if the library cannot be used, or the sizes of the buffers differ from the shape.
+    pub fn product<T: ProductElement>(
         &mut self,
         name: impl Into<String>,
         guard: &Guard,
         shape: ProductShape,
         buffers: ProductBuffers<T>,
     ) -> Result<(), ProductError> {
-        let product = ProductStage::new(guard, shape, &buffers, |id| self.extent(id))?;
+        let extent = |id| self.spec(id).map(|spec: &BufferSpec| spec.extent);
+        let product = ProductStage::new(guard, shape, &buffers, extent)?;
         let at_most = product.most_items();
-        let ProductBuffers { x, weight, bias, residual, out, workspace } = buffers;
-        let stage = self.add_stage(name.into(), CudaStage(Body::Product(Box::new(product))));
-        let stage = stage.at_most(at_most).reads(x).reads(weight).writes(workspace);
-        let stage = bias.into_iter().fold(stage, StageBuilder::reads);
+        let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm: _ } = buffers;
+        let product = Body::Device(DeviceStage::Product(Box::new(product)));
+        let stage = self.add_stage(name.into(), product).at_most(at_most);
+        let stage = stage.read(x).read(weight).write(workspace);
+        let stage = bias.into_iter().fold(stage, StageBuilder::read);
         match residual {
-            Some(residual) if residual.id == out.id => stage.updates(out),
-            Some(residual) => stage.reads(residual).writes(out),
-            None => stage.writes(out),
+            Some(residual) if residual.id == out.id => stage.update(out),
+            Some(residual) => stage.read(residual).write(out),
+            None => stage.write(out),
         };
         Ok(())
     }
 
-    fn add_call(&mut self, name: String, call: Box<Call<'a>>, in_graphs: bool) -> StageBuilder<'_> {
-        self.add_stage(name, CudaStage(Body::Call { call, in_graphs }))
+    fn add_call(
+        &mut self,
+        name: String,
+        call: Box<Call<'a>>,
+        in_graphs: bool,
+    ) -> StageBuilder<'_, 'a> {
+        self.add_stage(name, Body::Device(DeviceStage::Call { call, in_graphs }))
     }
 }
 
-/// Declares the arguments of a stage's kernel, in the order of its parameters.
-#[derive(Debug)]
-pub struct KernelStage<'b, 'a> {
-    stage: StageBuilder<'b>,
-    body: Option<&'b mut CudaStage<'a>>,
-}
-
-impl<'a> KernelStage<'_, 'a> {
-    /// A buffer that the kernel reads.
-    pub fn reads<T>(mut self, buffer: Buffer<T>) -> Self {
-        self.stage = self.stage.reads(buffer);
-        self.buffer(buffer.id, 0)
-    }
-
-    /// A buffer that the kernel reads, from its element `first` on; of a buffer per item, from that element
-    /// of each item on. A kernel may read several parts of a buffer so, such as queries, keys and values
-    /// that one product wrote side by side.
-    pub fn reads_from<T>(mut self, buffer: Buffer<T>, first: u64) -> Self {
-        self.stage = self.stage.reads_from(buffer, first);
-        self.buffer(buffer.id, first.saturating_mul(wide(size_of::<T>())))
-    }
-
-    /// A buffer of which the kernel writes all that belongs to the chunk, whatever it held.
-    pub fn writes<T>(mut self, buffer: Buffer<T>) -> Self {
-        self.stage = self.stage.writes(buffer);
-        self.buffer(buffer.id, 0)
-    }
-
-    /// A buffer that the kernel reads and writes.
-    pub fn updates<T>(mut self, buffer: Buffer<T>) -> Self {
-        self.stage = self.stage.updates(buffer);
-        self.buffer(buffer.id, 0)
-    }
-
+/// Arguments of a stage's kernel, in the order of its parameters.
+impl<'a> StageBuilder<'_, 'a> {
     /// As [`KernelArgs::value`].
     pub fn value<T: Scalar>(self, value: T) -> Self {
         self.argument(|arguments| arguments.value(value))
@@ -226,26 +199,30 @@ impl<'a> KernelStage<'_, 'a> {
         self.argument(|arguments| arguments.parts(per_item))
     }
 
-    fn buffer(mut self, id: BufferId, bytes_before: u64) -> Self {
-        if let Some(CudaStage(Body::Kernel { arguments, buffers, .. })) = &mut self.body {
-            buffers.push((arguments.len(), id, bytes_before));
+    /// Adds the address of a buffer to the arguments of the stage's kernel, if it launches one.
+    pub(crate) fn argument_at(mut self, id: BufferId, offset: u64) -> Self {
+        if let Some(Body::Device(DeviceStage::Kernel { arguments, buffers, .. })) = self.body() {
+            buffers.push((arguments.len(), id, offset));
+            arguments.address(0);
         }
-        self.argument(|arguments| arguments.address(0))
+        self
     }
 
     fn argument(
         mut self,
         add: impl for<'k> FnOnce(&'k mut KernelArgs<'a>) -> &'k mut KernelArgs<'a>,
     ) -> Self {
-        if let Some(CudaStage(Body::Kernel { arguments, .. })) = &mut self.body {
-            add(arguments);
+        match self.body() {
+            Some(Body::Device(DeviceStage::Kernel { arguments, .. })) => {
+                add(arguments);
+                self
+            }
+            _ => self.refuse_argument(),
         }
-        self
     }
 }
 
-/// Where the buffers that a stage declared are on the device: of a buffer per item, the part of the chunk's
-/// items.
+/// The buffers on the device that a stage declared: of a buffer per item, the part of the chunk's items.
 #[derive(Debug)]
 pub struct DeviceViews<'v> {
     pub(super) definition: &'v Definition,
@@ -253,13 +230,13 @@ pub struct DeviceViews<'v> {
     pub(super) views: Vec<(usize, Access, DeviceRange)>,
 }
 
-/// Memory on a device.
+/// A range of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceRange {
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Its size.
+    /// The size.
     pub bytes: u64,
 }
 
@@ -268,33 +245,27 @@ impl DeviceViews<'_> {
     ///
     /// # Errors
     ///
-    /// [`ViewError`] if it declared something else.
-    pub fn read<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, ViewError> {
-        self.find(buffer.id, Access::reads).ok_or_else(|| {
-            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(buffer.id));
-            ViewError::NotRead { stage, buffer }
-        })
+    /// [`StageError::NotRead`] if it declared something else.
+    pub fn read<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, StageError> {
+        let range = self.find(buffer.id, Access::reads);
+        range.ok_or_else(|| StageError::NotRead(self.use_of(buffer.id).into()))
     }
 
-    /// A buffer that the stage writes or updates. Work on the stage's stream may write it; what it held, if
-    /// the stage writes it, is unspecified.
+    /// A buffer that the stage writes or updates. Work on the stage's stream may write it. If the stage
+    /// writes the buffer, its contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`ViewError`] if it declared something else.
-    pub fn write<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, ViewError> {
-        self.find(buffer.id, Access::writes).ok_or_else(|| {
-            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(buffer.id));
-            ViewError::NotWritten { stage, buffer }
-        })
+    /// [`StageError::NotWritten`] if it declared something else.
+    pub fn write<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, StageError> {
+        let range = self.find(buffer.id, Access::writes);
+        range.ok_or_else(|| StageError::NotWritten(self.use_of(buffer.id).into()))
     }
 
     /// The address of a buffer that the stage uses.
-    pub(super) fn address(&self, id: BufferId) -> Result<u64, ViewError> {
-        self.find(id, |_| true).map(|range| range.address).ok_or_else(|| {
-            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(id));
-            ViewError::NotRead { stage, buffer }
-        })
+    pub(super) fn address(&self, id: BufferId) -> Result<u64, StageError> {
+        let range = self.find(id, |_| true);
+        range.map(|range| range.address).ok_or_else(|| StageError::NotRead(self.use_of(id).into()))
     }
 
     fn find(&self, id: BufferId, allows: fn(Access) -> bool) -> Option<DeviceRange> {
@@ -302,5 +273,9 @@ impl DeviceViews<'_> {
             *index == id.index && id.pipeline == self.definition.id && allows(*access)
         };
         self.views.iter().find(is).map(|(_, _, range)| *range)
+    }
+
+    fn use_of(&self, id: BufferId) -> BufferUse {
+        BufferUse::new(self.stage, self.definition.buffer_name(id))
     }
 }

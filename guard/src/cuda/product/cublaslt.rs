@@ -7,39 +7,15 @@ use core::ffi::CStr;
 
 use once_cell::sync::OnceCell;
 
+use super::error::ProductError;
 use crate::cuda::driver::libraries::{self, NotFound, Rejected, is_in_stubs};
 use crate::cuda::driver::symbols::{CublasLtFunctions, Status};
-use crate::cuda::error::names;
 
 /// NVIDIA's library of matrix products.
 #[derive(Clone, Copy, Debug)]
 pub struct CublasLt {
     pub(crate) functions: &'static CublasLtFunctions,
     library: &'static str,
-}
-
-/// Why cuBLASLt cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CublasLtUnavailable {
-    /// The loader finds no libcublasLt.
-    #[error(
-        "no cuBLASLt library found (tried {}): install the CUDA toolkit's libcublasLt, or add its \
-         folder to the library path",
-        names(tried)
-    )]
-    LibraryMissing {
-        /// Each name tried, with the loader's message.
-        tried: Vec<(String, String)>,
-    },
-    /// libcublasLt lacks a function: it is too old, or not cuBLASLt.
-    #[error("{library} has no {symbol}: it is too old, or not cuBLASLt")]
-    SymbolMissing {
-        /// The library.
-        library: String,
-        /// The function.
-        symbol: &'static str,
-    },
 }
 
 /// Names for the loader, tried before the folders of a toolkit.
@@ -59,8 +35,8 @@ impl CublasLt {
     ///
     /// # Errors
     ///
-    /// [`CublasLtUnavailable`] if there is no library, or it lacks a function.
-    pub fn find() -> Result<Self, CublasLtUnavailable> {
+    /// [`ProductError::LibraryMissing`] and [`ProductError::SymbolMissing`].
+    pub fn find() -> Result<Self, ProductError> {
         static FOUND: OnceCell<(CublasLtFunctions, String)> = OnceCell::new();
         let (functions, library) = FOUND.get_or_try_init(|| load(&NAMES))?;
         Ok(Self { functions, library })
@@ -93,17 +69,15 @@ impl CublasLt {
     }
 }
 
-fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), CublasLtUnavailable> {
+fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), ProductError> {
     let accept = |library| match CublasLtFunctions::resolve(library) {
         Err(symbol) => Err(Rejected::Lacks(symbol)),
         Ok(found) if is_in_stubs(&found.library, "cublasLtGetVersion") => Err(Rejected::Stub),
         Ok(found) => Ok(found),
     };
     libraries::find(names, "libcublasLt.so", accept).map_err(|error| match error {
-        NotFound::Missing { tried } => CublasLtUnavailable::LibraryMissing { tried },
-        NotFound::Lacks { library, symbol } => {
-            CublasLtUnavailable::SymbolMissing { library, symbol }
-        }
+        NotFound::Missing { tried } => ProductError::LibraryMissing { tried },
+        NotFound::Lacks { library, symbol } => ProductError::SymbolMissing { library, symbol },
     })
 }
 
@@ -126,7 +100,7 @@ mod tests {
     fn a_missing_library_is_an_error_with_every_name_that_was_tried() {
         // A toolkit may be installed.
         if let Err(error) = load(&["libno-such-library.so"]) {
-            let CublasLtUnavailable::LibraryMissing { tried } = &error else {
+            let ProductError::LibraryMissing { tried } = &error else {
                 panic!("{error:?}");
             };
             assert_eq!(tried.first().map(|(name, _)| &**name), Some("libno-such-library.so"));

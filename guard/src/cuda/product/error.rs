@@ -1,16 +1,30 @@
 //! Errors of products.
 
-use super::shape::{ProductElement, ProductShape};
-use crate::cuda::error::CudaError;
-use crate::cuda::product::cublaslt::CublasLtUnavailable;
+use super::shape::ProductShape;
+use crate::cuda::error::{CudaError, names};
 
-/// Why a product could not be made or launched.
+/// Why a product cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProductError {
-    /// cuBLASLt cannot be used.
-    #[error(transparent)]
-    Unavailable(#[from] CublasLtUnavailable),
+    /// The loader does not find libcublasLt.
+    #[error(
+        "no cuBLASLt library found (tried {}): install the CUDA toolkit's libcublasLt, or add its \
+         folder to the library path",
+        names(tried)
+    )]
+    LibraryMissing {
+        /// Each name tried, with the loader's message.
+        tried: Vec<(String, String)>,
+    },
+    /// libcublasLt lacks a function.
+    #[error("{library} has no {symbol}: it is too old, or not cuBLASLt")]
+    SymbolMissing {
+        /// The library.
+        library: String,
+        /// The function.
+        symbol: &'static str,
+    },
     /// The driver cannot be used, or a call failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
@@ -21,24 +35,30 @@ pub enum ProductError {
         call: &'static str,
         /// The `cublasStatus_t`.
         code: i32,
-        /// Its name.
+        /// The name of the code.
         name: String,
     },
     /// A size is outside the library's range.
     #[error("{size} is {given}, cuBLASLt takes 1 to {most}")]
     Size {
-        /// The size: `rows`, `inner` or `columns`.
+        /// `rows`, `inner` or `columns`.
         size: &'static str,
-        /// Its value.
+        /// The given value.
         given: u64,
-        /// The largest one.
+        /// The largest value.
         most: u64,
     },
     /// The library has no algorithm for the product.
-    #[error("cuBLASLt has no algorithm for {shape:?} with {workspace_bytes} bytes of workspace")]
+    #[error(
+        "cuBLASLt has no algorithm for a {element} product of {rows} x {inner} and {inner} x {columns} \
+         with {workspace_bytes} bytes of workspace",
+        rows = .shape.rows, inner = .shape.inner, columns = .shape.columns
+    )]
     NoAlgorithm {
         /// The product.
         shape: ProductShape,
+        /// The name of the element type.
+        element: &'static str,
         /// The most workspace that was allowed.
         workspace_bytes: u64,
     },
@@ -47,44 +67,26 @@ pub enum ProductError {
     Algorithm {
         /// The index.
         given: u64,
-        /// How many there are.
+        /// The number of algorithms.
         count: u64,
     },
-    /// The memory has another size than the shape requires.
-    #[error("{tensor} has {given} bytes, the product takes {expected}")]
-    Length {
-        /// The tensor.
-        tensor: &'static str,
-        /// Its bytes.
-        given: u64,
-        /// Those that the product takes.
-        expected: u64,
-    },
-    /// A buffer of a pipeline has another size than the shape requires.
+    /// A buffer has another size than the shape requires.
     #[error("{tensor} has {given}, the product takes {expected}")]
     Buffer {
         /// The tensor.
         tensor: &'static str,
-        /// Its bytes, of an item or for every chunk.
+        /// Its bytes, an item or for every chunk.
         given: String,
-        /// Those that the product takes.
+        /// The bytes that the product takes.
         expected: String,
     },
-    /// Chunks of a pipeline would begin at addresses that are no multiples of 16.
+    /// Chunks would begin at addresses that are not multiples of 16.
     #[error("{tensor} has {bytes} bytes an item, which is not a multiple of {ALIGNMENT}")]
     MisalignedItems {
         /// The tensor.
         tensor: &'static str,
         /// Bytes of an item.
         bytes: u64,
-    },
-    /// The element type of memory is not the product's.
-    #[error("memory has elements of {given}, the product of {expected}")]
-    Element {
-        /// The type of the elements of memory.
-        given: ProductElement,
-        /// The type of the elements of the product.
-        expected: ProductElement,
     },
     /// A bias or residual is missing, or was given to a product without it.
     #[error("{tensor} was {given}, the product was made {expected} it")]
@@ -101,31 +103,10 @@ pub enum ProductError {
     Misaligned {
         /// The tensor.
         tensor: &'static str,
-        /// Its address.
+        /// The address.
         address: u64,
     },
-    /// The workspace is smaller than the algorithm needs.
-    #[error("the workspace has {given} bytes, algorithm {algorithm} needs {needed}")]
-    Workspace {
-        /// Its bytes.
-        given: u64,
-        /// The index of the algorithm.
-        algorithm: u64,
-        /// Bytes that it needs.
-        needed: u64,
-    },
-    /// The stream, or memory, is of another context than the product.
-    #[error("{what} is of another context than the product")]
-    OtherContext {
-        /// `the stream` or `memory`.
-        what: &'static str,
-    },
-    /// The stream is being captured, which a graph's memory may not outlive.
-    #[error(
-        "the stream is being captured: promise with `capture_launches` that memory outlives the graph"
-    )]
-    Captured,
 }
 
-/// What matrices are aligned to, in bytes: rows of whole vectors, also where a chunk begins.
+/// The alignment of matrices in bytes, also where a chunk begins.
 pub(super) const ALIGNMENT: u64 = 16;

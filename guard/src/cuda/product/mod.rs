@@ -1,19 +1,17 @@
-//! Products of matrices by cuBLASLt, row-major as in PyTorch's linear layers.
+//! Products of matrices by cuBLASLt as stages of pipelines, row-major as in PyTorch's linear layers.
 
-mod check;
+mod algorithms;
 pub(crate) mod cublaslt;
 mod error;
-mod launch;
 mod library;
 mod shape;
 mod stage;
 #[cfg(feature = "profile")]
 mod tuning;
 
+pub use algorithms::Product;
+pub use cublaslt::CublasLt;
 pub use error::ProductError;
-pub use launch::{Algorithm, Product, ProductAddresses, ProductMemory};
-pub use shape::{ProductElement, ProductNumber, ProductShape};
+pub use shape::{ProductElement, ProductShape};
 pub use stage::ProductBuffers;
 pub(super) use stage::ProductStage;
-#[cfg(feature = "profile")]
-pub use tuning::PRODUCT_ALGORITHM;

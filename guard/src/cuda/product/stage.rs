@@ -1,22 +1,18 @@
-//! Products over the items of a pipeline: one for each number of rows that its chunks have.
+//! The stage of a pipeline that multiplies matrices: one product for each chunk size.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::check::MAX_SIZE;
+use super::algorithms::Product;
 use super::error::{ALIGNMENT, ProductError};
-use super::launch::{Product, ProductAddresses};
 use super::library::LibraryHandle;
-use super::shape::{ProductNumber, ProductShape};
+use super::shape::{MAX_SIZE, ProductElement, ProductShape};
 use crate::guard::Guard;
 use crate::pipeline::buffer::{Buffer, BufferId, Extent};
-use crate::pipeline::error::ViewError;
 
-/// The buffers of a product that is a stage of a pipeline.
-///
-/// x, residual and out are per item, the others the same for every chunk.
+/// The buffers of a product. x, residual and out are per item, the others the same for every chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductBuffers<T> {
     /// `[rows, inner]`.
@@ -31,75 +27,66 @@ pub struct ProductBuffers<T> {
     pub out: Buffer<T>,
     /// Scratch of a fixed size: the most workspace of an algorithm.
     pub workspace: Buffer<u8>,
+    /// The index of the [algorithm](Product::workspace_bytes) for every chunk size; `None` for the
+    /// profile's.
+    pub algorithm: Option<u64>,
 }
 
-/// What a stage that multiplies does.
-pub(in crate::cuda) struct ProductStage {
+/// The operands of a product: buffers or addresses.
+#[derive(Clone, Copy)]
+pub(in crate::cuda) struct Operands<A> {
+    pub(super) x: A,
+    pub(super) weight: A,
+    pub(super) bias: Option<A>,
+    pub(super) residual: Option<A>,
+    pub(super) out: A,
+    pub(super) workspace: A,
+}
+
+impl<A: Copy> Operands<A> {
+    pub(in crate::cuda) fn try_map<B, E>(
+        &self,
+        map: impl Fn(A) -> Result<B, E>,
+    ) -> Result<Operands<B>, E> {
+        Ok(Operands {
+            x: map(self.x)?,
+            weight: map(self.weight)?,
+            bias: self.bias.map(&map).transpose()?,
+            residual: self.residual.map(&map).transpose()?,
+            out: map(self.out)?,
+            workspace: map(self.workspace)?,
+        })
+    }
+}
+
+/// The work of a stage that multiplies.
+pub(crate) struct ProductStage {
     library: Rc<LibraryHandle>,
-    /// With the rows of an item.
+    /// With the rows of one item.
     shape: ProductShape,
     workspace_bytes: u64,
-    operands: Operands,
-    /// Those of the present plan and of earlier ones, by their rows.
+    operands: Operands<BufferId>,
+    algorithm: Option<u64>,
+    make: MakeProduct,
+    /// The products of this plan and of earlier plans, each with its number of rows.
     products: Vec<Product>,
 }
 
-/// [`ProductBuffers`] of any element.
-struct Operands {
-    x: BufferId,
-    weight: BufferId,
-    bias: Option<BufferId>,
-    residual: Option<BufferId>,
-    out: BufferId,
-    workspace: BufferId,
-}
+type MakeProduct =
+    fn(&Guard, Rc<LibraryHandle>, ProductShape, u64) -> Result<Product, ProductError>;
 
 impl ProductStage {
-    /// A product of `shape`, with the rows of an item, over buffers of these extents; those of another
-    /// pipeline have none, and are reported elsewhere.
-    pub(in crate::cuda) fn new<T: ProductNumber>(
+    /// Checks the shape and the extents of the buffers. A buffer of another pipeline has no extent; the
+    /// builder reports it.
+    pub(in crate::cuda) fn new<T: ProductElement>(
         guard: &Guard,
         shape: ProductShape,
         buffers: &ProductBuffers<T>,
         extent: impl Fn(BufferId) -> Option<Extent>,
     ) -> Result<Self, ProductError> {
-        shape.check_element::<T>()?;
-        let ProductShape { rows, inner, columns, element, .. } = shape;
-        let ProductBuffers { x, weight, bias, residual, out, workspace } = *buffers;
+        shape.check()?;
+        let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm } = *buffers;
         shape.check_operands(bias.is_some(), residual.is_some())?;
-        // Within the address space: the shape bounds each factor to 31 bits.
-        let per_item = |columns: u64| {
-            let bytes = u128::from(rows) * u128::from(columns) * u128::from(element.bytes());
-            Extent::PerItem(u64::try_from(bytes).unwrap_or(u64::MAX))
-        };
-        let shared = |elements: u64| Extent::Fixed(elements.saturating_mul(element.bytes()));
-        let all = [
-            ("x", Some(x.id), per_item(inner)),
-            ("weight", Some(weight.id), shared(columns * inner)),
-            ("bias", bias.map(|bias| bias.id), shared(columns)),
-            ("residual", residual.map(|residual| residual.id), per_item(columns)),
-            ("out", Some(out.id), per_item(columns)),
-        ];
-        for (tensor, id, expected) in all {
-            let Some(given) = id.and_then(&extent) else { continue };
-            if given != expected {
-                let (given, expected) = (given.to_string(), expected.to_string());
-                return Err(ProductError::Buffer { tensor, given, expected });
-            }
-            if let Extent::PerItem(bytes) = given
-                && !bytes.is_multiple_of(ALIGNMENT)
-            {
-                return Err(ProductError::MisalignedItems { tensor, bytes });
-            }
-        }
-        let workspace_bytes = match extent(workspace.id) {
-            None => 0,
-            Some(Extent::Fixed(bytes)) => bytes,
-            Some(given @ Extent::PerItem(_)) => {
-                let (tensor, expected) = ("the workspace", "a fixed size".to_owned());
-                return Err(ProductError::Buffer { tensor, given: given.to_string(), expected });
-            }
-        };
         let operands = Operands {
             x: x.id,
             weight: weight.id,
@@ -108,8 +95,11 @@ impl ProductStage {
             out: out.id,
             workspace: workspace.id,
         };
+        let workspace_bytes = check_extents::<T>(&shape, &operands, extent)?;
         let library = Rc::new(LibraryHandle::of(guard)?);
-        Ok(Self { library, shape, workspace_bytes, operands, products: Vec::new() })
+        let make: MakeProduct = Product::new::<T>;
+        let products = Vec::new();
+        Ok(Self { library, shape, workspace_bytes, operands, algorithm, make, products })
     }
 
     /// The most items of a chunk whose rows the library can count.
@@ -117,13 +107,16 @@ impl ProductStage {
         MAX_SIZE / self.shape.rows
     }
 
-    /// The context that addresses and streams are of.
+    /// The context of the library's handle.
     pub(in crate::cuda) fn context(&self) -> &Arc<CudaContext> {
         &self.library.context
     }
 
-    /// Makes the products for chunks of so many items each, with the algorithms of the guard's profile. Those
-    /// of earlier plans are kept.
+    pub(in crate::cuda) const fn operands(&self) -> &Operands<BufferId> {
+        &self.operands
+    }
+
+    /// Makes the products for two chunk sizes in items, and keeps products of earlier plans.
     pub(in crate::cuda) fn prepare(
         &mut self,
         guard: &Guard,
@@ -135,55 +128,86 @@ impl ProductStage {
         }
         for rows in rows {
             if self.products.iter().all(|product| product.shape().rows != rows) {
-                let shape = self.shape.with_rows(rows)?;
-                let library = Rc::clone(&self.library);
-                self.products.push(Product::new(guard, library, shape, self.workspace_bytes)?);
+                let (library, shape) = (Rc::clone(&self.library), self.shape);
+                let shape = ProductShape { rows, ..shape };
+                let mut product = (self.make)(guard, library, shape, self.workspace_bytes)?;
+                if let Some(algorithm) = self.algorithm {
+                    product.choose(algorithm)?;
+                }
+                self.products.push(product);
             }
         }
         Ok(())
     }
 
-    /// Where the operands are, by the address of each buffer.
-    pub(in crate::cuda) fn addresses(
-        &self,
-        address: impl Fn(BufferId) -> Result<u64, ViewError>,
-    ) -> Result<ProductAddresses, ViewError> {
-        let Operands { x, weight, bias, residual, out, workspace } = self.operands;
-        Ok(ProductAddresses {
-            x: address(x)?,
-            weight: address(weight)?,
-            bias: bias.map(&address).transpose()?,
-            residual: residual.map(&address).transpose()?,
-            out: address(out)?,
-            workspace: address(workspace)?,
-            workspace_bytes: self.workspace_bytes,
-        })
-    }
-
-    /// Submits the product of a chunk of so many items.
+    /// Submits the product of a chunk of `items`.
     ///
     /// # Safety
     ///
-    /// The stream is of [`Self::context`]; the addresses are those of the stage's buffers for a chunk of so
-    /// many items, which nothing else uses until the stream has done this.
+    /// The stream is of [`Self::context`]. `operands` are the addresses of the stage's buffers for the chunk,
+    /// and nothing else uses them until the stream has done this.
     pub(in crate::cuda) unsafe fn submit(
         &mut self,
         stream: &CudaStream,
         items: u64,
-        addresses: &ProductAddresses,
+        operands: &Operands<u64>,
     ) -> Result<(), ProductError> {
         let rows = items.saturating_mul(self.shape.rows);
-        let product = self.products.iter_mut().find(|product| product.shape().rows == rows);
-        let Some(product) = product else {
-            let (shape, workspace_bytes) = (self.shape, self.workspace_bytes);
-            return Err(ProductError::NoAlgorithm { shape, workspace_bytes });
+        let Some(product) = self.products.iter_mut().find(|product| product.shape().rows == rows)
+        else {
+            return Err(ProductError::Algorithm { given: 0, count: 0 });
         };
-        // SAFETY: `new` found that the buffers have the bytes of the shape for each item, or as a whole; the
-        // rest is this function's contract.
-        unsafe { product.submit(stream, addresses) }
+        // SAFETY: `check_extents` checked that the buffers have the bytes of the shape. The rest is this
+        // function's contract.
+        unsafe { product.submit(stream, operands) }
     }
 }
 
-/// The most products that are kept for chunks of other sizes: asking the library again takes longer than a
+// SAFETY: the library's handle and objects belong to no thread, and are used through `&mut`. Every `Rc` of the
+// handle is in this stage or its products, so all of them move together.
+unsafe impl Send for ProductStage {}
+
+/// Checks that the buffers have the bytes of the shape, and returns the bytes of the workspace.
+fn check_extents<T>(
+    shape: &ProductShape,
+    operands: &Operands<BufferId>,
+    extent: impl Fn(BufferId) -> Option<Extent>,
+) -> Result<u64, ProductError> {
+    let ProductShape { rows, inner, columns, .. } = *shape;
+    let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
+    // The shape bounds rows, inner and columns to 31 bits.
+    let per_item =
+        |columns: u64| Extent::PerItem(rows.saturating_mul(columns).saturating_mul(size));
+    let shared = |elements: u64| Extent::Fixed(elements.saturating_mul(size));
+    let Operands { x, weight, bias, residual, out, workspace } = *operands;
+    for (tensor, id, expected) in [
+        ("x", Some(x), per_item(inner)),
+        ("weight", Some(weight), shared(columns * inner)),
+        ("bias", bias, shared(columns)),
+        ("residual", residual, per_item(columns)),
+        ("out", Some(out), per_item(columns)),
+    ] {
+        let Some(given) = id.and_then(&extent) else { continue };
+        if given != expected {
+            let (given, expected) = (given.to_string(), expected.to_string());
+            return Err(ProductError::Buffer { tensor, given, expected });
+        }
+        let bytes = given.per_item();
+        if !bytes.is_multiple_of(ALIGNMENT) {
+            return Err(ProductError::MisalignedItems { tensor, bytes });
+        }
+    }
+    match extent(workspace) {
+        None => Ok(0),
+        Some(Extent::Fixed(bytes)) => Ok(bytes),
+        Some(given @ Extent::PerItem(_)) => Err(ProductError::Buffer {
+            tensor: "the workspace",
+            given: given.to_string(),
+            expected: "a fixed size".to_owned(),
+        }),
+    }
+}
+
+/// The most products that are kept for other chunk sizes: asking the library again takes longer than a
 /// launch.
 const MAX_KEPT: usize = 64;

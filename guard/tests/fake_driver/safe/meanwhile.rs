@@ -6,8 +6,8 @@ use std::thread;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{Args, CudaPipeline, DeviceMemory, LaunchError, PipelineScratch};
-use gridguard::pipeline::{Budget, Buffer, Monitor, Progress, RunError, StageError};
+use gridguard::cuda::{Args, DeviceMemory, LaunchError, PipelineScratch};
+use gridguard::pipeline::{Budget, Buffer, Monitor, Pipeline, Progress, RunError, StageError};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -188,22 +188,22 @@ fn memory_that_was_given_during_a_capture_is_not_used_after_it() {
 /// A pipeline of a kernel that reads the caller's memory, a call, and a kernel that writes scratch.
 fn with_call<'a>(
     guard: &Guard,
-    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + 'a,
-) -> (CudaPipeline<'a>, Buffer<u64>) {
-    let mut builder = CudaPipeline::builder(ITEMS);
+    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + Send + 'a,
+) -> (Pipeline<'a>, Buffer<u64>) {
+    let mut builder = Pipeline::builder(ITEMS);
     let x = builder.input::<u64>("x", 1);
     let one = builder.scratch::<u64>("one", 1);
     let (request, batch) = items_along(Axis::Y, ITEMS);
-    builder.kernel("look", &kernel(guard, "look"), request, batch).reads(x);
+    builder.kernel("look", &kernel(guard, "look"), request, batch).read(x);
     let mut call = call;
-    builder.call("call", move |stream, chunk, _| call(stream, chunk)).writes(one);
+    builder.call("call", move |stream, chunk, _| call(stream, chunk)).write(one);
     let iota = kernel(guard, "fake_iota_y");
-    builder.kernel("iota", &iota, request, batch).updates(one).offset().length();
+    builder.kernel("iota", &iota, request, batch).update(one).offset().length();
     (builder.build().expect("three stages"), x)
 }
 
 /// Runs it on two streams over memory of a third, with a call that does this at the second chunk.
-fn run_with_call(act: impl Fn(&Arc<CudaStream>)) -> (Arc<CudaStream>, RunError) {
+fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, RunError) {
     let guard = guard();
     let (on, more) = (stream(&guard), [stream(&guard)]);
     let mut scratch = PipelineScratch::new();
@@ -311,7 +311,7 @@ fn a_monitor_that_begins_a_capture_ends_the_run() {
             let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
             let bound = DeviceMemory::new(&on).read(x, &memory);
             let mut monitor = Begins { on: Arc::clone(&on), cancels };
-            let ran = guard.run_pipeline_monitored(&mut pipeline, &plan, bound, &mut monitor);
+            let ran = guard.run_pipeline(&mut pipeline, &plan, bound.monitor(&mut monitor));
             assert_captured(&ran.expect_err("a capture began"));
             drop(memory);
             assert_nothing_is_captured(&on);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream};
-use gridguard::cuda::{Args, CudaPipeline, DeviceMemory, Kernel, LaunchError};
-use gridguard::pipeline::Budget;
+use gridguard::cuda::{Args, DeviceMemory, Kernel, LaunchError};
+use gridguard::pipeline::{Budget, Pipeline};
 use gridguard::profile::{Key, Profile};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -133,10 +133,10 @@ const WAYS: [(&str, Way); 7] = [
         guard.plan_and_launch(&program.spill, &request, Some(&batch), args)
     }),
     ("pipeline", |program, owner| {
-        let mut builder = CudaPipeline::builder(64);
+        let mut builder = Pipeline::builder(64);
         let out = builder.output::<u64>("out", 1);
         let (request, batch) = items_along(Axis::Y, 64);
-        builder.kernel("iota", &program.kernel, request, batch).writes(out).offset().length();
+        builder.kernel("iota", &program.kernel, request, batch).write(out).offset().length();
         let mut pipeline = builder.build().expect("one stage");
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
         let mut memory = poisoned(owner, 64);
