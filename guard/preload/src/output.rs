@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use gridguard::files::{self, Place, place};
+use gridguard_files::{FileKind, file_kind};
 
 /// A file that an environment variable names.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Output {
     /// Whether it is a pipe, a device or an open file. Each report is then appended.
     pub(crate) fn is_stream(&self) -> bool {
         match self {
-            Self::Path(path) => place(path).is_ok_and(|place| place == Place::Stream),
+            Self::Path(path) => file_kind(path).is_ok_and(|kind| kind == FileKind::Stream),
             Self::Open(_) => true,
         }
     }
@@ -53,11 +53,11 @@ impl Output {
     pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Open(opened) => opened.write(bytes),
-            Self::Path(path) if place(path)? == Place::Stream => {
+            Self::Path(path) if file_kind(path)? == FileKind::Stream => {
                 write_patiently(descriptor_of(path)?, bytes)
             }
             // Opened anew each time: programs close descriptors that they do not know.
-            Self::Path(path) => files::append(path)?.write_all(bytes),
+            Self::Path(path) => gridguard_files::append(path)?.write_all(bytes),
         }
     }
 }

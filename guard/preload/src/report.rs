@@ -1,6 +1,5 @@
 //! The summary on standard error and the report in a file.
 
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::ffi::OsStr;
 use std::fs;
@@ -8,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gridguard::Dim3;
-use gridguard::files::publish_over;
-use gridguard::watched::{
+use gridguard_files::publish_if;
+use gridguard_report::{
     FORMAT, KernelUse, MAX_REPORT_BYTES, RefusedLaunch, ReportHead, WatchReport,
 };
 
@@ -26,8 +25,6 @@ use crate::{driver, memory, process, record, table};
 
 /// Refusals that are explained; later ones are only counted.
 pub(crate) const MAX_EXPLAINED: usize = 50;
-/// Kernels of the summary.
-const SHOWN: usize = 10;
 /// The most reports beside the first one, of all runs with the same file.
 const MAX_PROCESSES: usize = 1000;
 
@@ -109,7 +106,7 @@ fn collect() -> WatchReport {
         memory: memory::collect(),
         ..WatchReport::default()
     };
-    report.bound();
+    report.truncate();
     for kernel in &mut report.kernels {
         kernel.demangled = demangled(&kernel.name);
     }
@@ -133,77 +130,13 @@ fn kernel_use(kernel: &Kernel, counts: Counts) -> KernelUse {
     }
 }
 
+/// The summary, with the kinds of launches that were not recorded.
 fn summary(report: &WatchReport) -> String {
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = write_summary(&mut text, report);
-    text
-}
-
-fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result {
-    let WatchReport { launches, refused, launches_after_refusal, kernels, .. } = report;
-    let all = report.unlisted_kernels + u64::try_from(kernels.len()).unwrap_or(0);
-    let fixed = match report.fixed {
-        0 => String::new(),
-        fixed => format!(", {fixed} fixed"),
-    };
-    writeln!(
-        out,
-        "gridguard: {} of {} accepted, {refused} refused{fixed}",
-        count(*launches, "launch", "launches"),
-        count(all, "kernel", "kernels"),
-    )?;
-    if *refused > 0 && *launches_after_refusal > 0 {
-        writeln!(
-            out,
-            "  warning: the program went on with {} after the first refused one: unless it handled \
-             the error, its results are stale",
-            count(*launches_after_refusal, "launch", "launches")
-        )?;
-    }
-    report.memory.summary().iter().try_for_each(|line| writeln!(out, "  {line}"))?;
-    let limits = report.grid_limit();
-    for kernel in kernels.iter().take(SHOWN) {
-        let Dim3 { x, y, z } = kernel.max_grid;
-        let room = kernel.headroom(limits).map_or_else(String::new, |(axis, factor)| {
-            format!(", exceeds grid.{axis} at {factor:.2} times its largest size")
-        });
-        let launches = count(kernel.launches, "launch", "launches");
-        write!(out, "  {}: {launches}", kernel.demangled)?;
-        for (launches, what) in [(kernel.refused, "refused"), (kernel.fixed, "fixed")] {
-            if launches > 0 {
-                write!(out, ", {launches} {what}")?;
-            }
-        }
-        if kernel.launches > 0 {
-            write!(out, ", grids up to {x} x {y} x {z}{room}")?;
-        }
-        writeln!(out)?;
-    }
-    if let Some(more) = kernels.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        writeln!(out, "  and {more} more kernels, which the report of --report lists")?;
-    }
-    if report.unlisted_launches > 0 {
-        let launches = count(report.unlisted_launches, "launch", "launches");
-        writeln!(out, "  and {launches} of further kernels, which no report lists")?;
-    }
     match record::left_out() {
-        0 => {}
-        kinds => {
-            let kinds = count(kinds, "kind of launches", "kinds of launches");
-            writeln!(out, "  {kinds} could not be recorded")?;
-        }
+        0 => report.summary(),
+        1 => report.summary() + "  1 kind of launches could not be recorded\n",
+        kinds => format!("{}  {kinds} kinds of launches could not be recorded\n", report.summary()),
     }
-    if report.unwatched_functions > 0 {
-        writeln!(out, "  launches by a further or newer driver library were not watched")?;
-    }
-    Ok(())
-}
-
-/// `1 launch`, `2 launches`.
-fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, one: &str, several: &str) -> String {
-    let noun = if number == N::from(1) { one } else { several };
-    format!("{number} {noun}")
 }
 
 /// Writes the report. If another process of this run has written the file before, the name gets the number of this
@@ -218,7 +151,7 @@ fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
         let head = serde_json::from_slice::<ReportHead>(old);
         head.is_ok_and(|head| head.pending || head.process == report.process)
     };
-    let replace = |path| publish_over(path, text.as_bytes(), MAX_REPORT_BYTES, is_own);
+    let replace = |path| publish_if(path, text.as_bytes(), MAX_REPORT_BYTES, is_own);
     match replace(path) {
         Ok(true) => return Ok(()),
         // Other processes of the run keep the file locked.

@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
-use gridguard::files::open;
 use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
+use gridguard_files::open;
 
 use crate::driver::Driver;
 use crate::fix::known::Reason;

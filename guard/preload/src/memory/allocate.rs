@@ -2,7 +2,7 @@
 
 use core::ffi::c_uint;
 
-use gridguard::watched::MemoryKind;
+use gridguard_report::MemoryKind;
 
 use super::live::{self, Allocation, Inserted, Key};
 use super::request::{Request, wide};

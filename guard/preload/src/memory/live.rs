@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use gridguard::watched::MemoryKind;
+use gridguard_report::MemoryKind;
 
 /// Devices that are distinguished; those beyond count as the last one.
 pub(crate) const DEVICES: usize = 64;

@@ -5,7 +5,7 @@
 //! - `live`: the live allocations, by address; `sums`: how much they are; `stacks`: where they come from;
 //! - `refusal`: what is written of an allocation that the driver refused.
 
-use gridguard::watched::{MemoryKind, MemoryUse};
+use gridguard_report::{MemoryKind, MemoryUse};
 
 pub(crate) mod allocate;
 pub(crate) mod free;

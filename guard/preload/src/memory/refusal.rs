@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gridguard::watched::{AllocationGroup, Bytes, DeviceFree, MemoryKind, RefusedAllocation};
+use gridguard_report::{AllocationGroup, Bytes, DeviceFree, MemoryKind, RefusedAllocation};
 
 use super::live::{self, Allocation};
 use super::request::Request;

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use gridguard::watched::MemoryKind;
+use gridguard_report::MemoryKind;
 
 use super::live::DEVICES;
 use crate::driver::Driver;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use gridguard::watched::{DeviceMemory, MemoryHeld, MemoryKind};
+use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
 
 use super::live::{Allocation, DEVICES, Key};
 

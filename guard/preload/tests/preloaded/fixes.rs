@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use gridguard::check::CheckRequest;
 use gridguard::ptx::{Fold, shifted_words};
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use crate::programs::{Ran, loads, run, without_stack};
 

@@ -1,6 +1,6 @@
 //! Kernel nodes of graphs.
 
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use crate::programs::{Driver, graphs, run, same, without_stack};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gridguard::watched::{MemoryHeld, MemoryKind, MemoryUse, WatchReport};
+use gridguard_report::{MemoryHeld, MemoryKind, MemoryUse, WatchReport};
 
 use crate::programs::{Ran, allocates, library, run, without_stack};
 

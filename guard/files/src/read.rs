@@ -1,17 +1,18 @@
-//! Reading without waiting, within a limit, and only what the user or root has written.
+//! Reads files up to a limit, or only files that others cannot have written.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::trust::Distrust;
+use crate::open::{NOT_REGULAR, open};
+use crate::trust::Distrust;
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// It is a folder, a pipe or a device.
-    #[error("it is not a regular file")]
+    #[error("{NOT_REGULAR}")]
     NotRegular,
     /// It is larger than the caller's limit.
     #[error("it has {bytes} bytes, the limit is {limit}")]
@@ -21,39 +22,12 @@ pub enum ReadError {
         /// The limit.
         limit: u64,
     },
-    /// Others may have written it.
+    /// Another user may have written it.
     #[error(transparent)]
     Untrusted(#[from] Distrust),
-    /// The system reports an error.
+    /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-/// Opens a regular file for reading. Never waits for the writer of a pipe.
-///
-/// # Errors
-///
-/// [`ReadError::NotRegular`] and [`ReadError::Io`].
-pub fn open(path: &Path) -> Result<File, ReadError> {
-    // Checked before, because opening a device may already have an effect, and after, because it may
-    // be another file by then.
-    if !fs::metadata(path)?.is_file() {
-        return Err(ReadError::NotRegular);
-    }
-    let mut options = File::options();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-        options.custom_flags(flags.bits().cast_signed());
-    }
-    let file = options.open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(ReadError::NotRegular),
-    }
 }
 
 /// Reads a file of at most `limit` bytes; `None` if there is no file.
@@ -65,11 +39,11 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
     found(open(path).and_then(|file| read_all(&file, limit)))
 }
 
-/// As [`read`], if file and folder belong to the user or root and nobody else can write to them. A
-/// link is not followed.
+/// Like [`read`], if the file and its folder belong to the user or root and nobody else can write to
+/// them. Does not follow a link at `path`.
 ///
-/// Those who can rename the folders above can only put another folder in its place that meets the same
-/// conditions. On other systems than Unix as [`read`].
+/// A user who can rename the parent folders can only substitute a folder that meets the same conditions.
+/// Outside Unix, the same as [`read`].
 ///
 /// # Errors
 ///
@@ -79,14 +53,14 @@ pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadErro
     found(unix::open_trusted(path).and_then(|file| read_all(&file, limit)))
 }
 
-/// As [`read`].
+/// Like [`read`].
 #[cfg(not(unix))]
 pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
     read(path, limit)
 }
 
-/// Checks that a folder belongs to the user or root and that nobody else can write to it. A missing one
-/// passes.
+/// Checks that a folder belongs to the user or root and that nobody else can write to it. A missing
+/// folder passes.
 ///
 /// # Errors
 ///
@@ -99,7 +73,7 @@ pub fn check_folder(folder: &Path) -> Result<(), ReadError> {
     Ok(())
 }
 
-pub(super) fn read_all(file: &File, limit: u64) -> Result<Vec<u8>, ReadError> {
+pub(crate) fn read_all(file: &File, limit: u64) -> Result<Vec<u8>, ReadError> {
     let bytes = file.metadata()?.len();
     if bytes > limit {
         return Err(ReadError::TooLarge { bytes, limit });
@@ -136,12 +110,12 @@ mod unix {
     use rustix::fs::{Mode, OFlags};
     use rustix::io::Errno;
 
-    use super::super::folder::folder_of;
-    use super::super::trust::{check, user};
     use super::{Distrust, File, Path, ReadError, io};
+    use crate::folder::folder_of;
+    use crate::trust::{check, user};
 
     pub(super) fn open_trusted(path: &Path) -> Result<File, ReadError> {
-        // The file is opened in the very folder that was checked.
+        // `openat` on the checked folder: nobody can replace it in between.
         let folder = open_trusted_folder(folder_of(path))?;
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let name = path.file_name().unwrap_or_default();
@@ -172,6 +146,7 @@ mod unix {
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::process::Command;
 
@@ -192,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_and_mode_of_file_and_folder_decide() {
+    fn owner_and_mode_of_file_and_folder_are_checked() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         assert!(read_trusted(&path, LIMIT).expect("no file").is_none());
@@ -217,7 +192,7 @@ mod tests {
         }
         set_mode(folder.path(), 0o755);
         assert_eq!(read(), b"text");
-        // Only root can give files away; the rule itself is tested above.
+        // Only root can change the owner.
         match chown(&path, Some(4711), None) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied),
             Ok(()) => {
@@ -229,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed_and_a_pipe_not_waited_for() {
+    fn links_and_pipes_are_rejected_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let [path, link, pipe] = ["file", "link", "pipe"].map(|name| folder.path().join(name));
         fs::write(&path, "text").expect("written");
@@ -248,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_beyond_the_limit_is_not_read() {
+    fn a_file_larger_than_the_limit_is_not_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         File::create(&path).expect("made").set_len(1 << 40).expect("sparse");

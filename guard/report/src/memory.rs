@@ -1,4 +1,4 @@
-//! The memory of a watched process: what it held, and the allocations that the driver refused.
+//! The memory that a watched process allocated, and the allocations that the driver refused.
 
 use core::fmt;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 /// The memory that one process allocated through the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// Memory of devices, of those from which any was allocated, in the order of their numbers.
+    /// Device memory by device, in the order of their numbers.
     pub devices: Vec<DeviceMemory>,
     /// Managed memory.
     pub managed: MemoryHeld,
     /// Pinned host memory.
     pub pinned: MemoryHeld,
-    /// Live allocations beyond those that are tracked singly, and part of no other number; their bytes are
-    /// exact until some of them are freed, and an estimate then.
+    /// Live allocations beyond the number that is tracked individually. No other number includes them. Their bytes
+    /// are an estimate once some of them are freed.
     pub untracked: MemoryHeld,
-    /// Allocations that the driver refused for lack of memory.
+    /// Allocations that failed because memory ran out.
     pub refused: u64,
-    /// Of those, the ones after which an allocation of the same kind and size succeeded.
+    /// Refused allocations after which one of the same kind and size succeeded.
     pub retried: u64,
     /// The refused allocations that were explained.
     pub refusals: Vec<RefusedAllocation>,
@@ -27,37 +27,37 @@ pub struct MemoryUse {
 /// The memory of one device that the process held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// The number of the device in the process.
+    /// The device's number in the process.
     pub device: u32,
-    /// How much it was.
+    /// The amount.
     pub held: MemoryHeld,
 }
 
-/// How much memory is held. Memory that a framework keeps for later allocations counts.
+/// An amount of allocated memory. Memory that a framework caches counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryHeld {
-    /// Bytes now.
+    /// Bytes at present.
     pub bytes: u64,
-    /// Allocations now.
+    /// Allocations at present.
     pub allocations: u64,
     /// The most bytes at any time.
     pub peak_bytes: u64,
 }
 
-/// What kind of memory an allocation asks for.
+/// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MemoryKind {
     /// Memory of a device.
     Device,
-    /// Memory that moves between host and devices.
+    /// Managed memory, which migrates between host and devices.
     Managed,
-    /// Host memory that devices can access.
+    /// Pinned host memory.
     Pinned,
 }
 
-/// An allocation that the driver refused for lack of memory.
+/// An allocation that failed because memory ran out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedAllocation {
     /// The function of the driver.
@@ -66,49 +66,48 @@ pub struct RefusedAllocation {
     pub code: i32,
     /// The error's name, code and meaning.
     pub error: String,
-    /// What kind of memory was asked for.
+    /// The kind of memory.
     pub kind: MemoryKind,
-    /// The bytes that were asked for.
+    /// The requested bytes.
     pub requested_bytes: u64,
     /// The name of the device.
     pub device_name: String,
-    /// What the driver said of the device's memory.
+    /// The device's memory, if the driver reported it.
     pub device: Option<DeviceFree>,
-    /// What the process held of this kind, for memory of a device on that device.
+    /// The memory of this kind that the process held; device memory only of this device.
     pub held: MemoryHeld,
-    /// The largest parts of that, by where it was allocated.
+    /// The largest parts of `held`, by the place of allocation.
     pub largest: Vec<AllocationGroup>,
     /// The host stack, the innermost frame first.
     pub stack: Vec<String>,
 }
 
-/// The memory of a device at one moment.
+/// The free memory of a device at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFree {
     /// Free bytes.
     pub free_bytes: u64,
     /// All bytes.
     pub total_bytes: u64,
-    /// Bytes that the device's memory pool keeps for later allocations in the order of streams, for no
-    /// allocation now.
+    /// Unused bytes that the device's memory pool keeps for later stream-ordered allocations.
     pub pool_unused_bytes: u64,
 }
 
-/// Live allocations that were made at one place.
+/// Live allocations with one call stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationGroup {
     /// Their bytes.
     pub bytes: u64,
-    /// How many they are.
+    /// Their number.
     pub allocations: u64,
-    /// The host stack of the call, the innermost frame first; empty for all whose stack was not sampled.
+    /// The host stack, the innermost frame first; empty if it was not sampled.
     pub stack: Vec<String>,
 }
 
-/// A number of bytes, in words: `20.00 GiB`.
+/// Displays a number of bytes in the largest binary unit: `20.00 GiB`.
 ///
 /// ```
-/// use gridguard::watched::Bytes;
+/// use gridguard_report::Bytes;
 ///
 /// assert_eq!(Bytes(21_474_836_480).to_string(), "20.00 GiB");
 /// assert_eq!(Bytes(640).to_string(), "640 bytes");
@@ -117,7 +116,7 @@ pub struct AllocationGroup {
 pub struct Bytes(pub u64);
 
 impl MemoryUse {
-    /// The lines of a summary, without indentation; none for a process that allocated nothing.
+    /// The lines of a summary; none for a process that allocated nothing.
     #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let Self { devices, managed, pinned, untracked, refused, retried, .. } = self;
@@ -147,7 +146,7 @@ impl MemoryUse {
 }
 
 impl RefusedAllocation {
-    /// What is known of the refusal, as titles and texts, without its stack.
+    /// The explanation, as titles and texts, without the stack.
     #[must_use]
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { kind, requested_bytes, device_name, device, held, .. } = self;
@@ -193,8 +192,8 @@ impl RefusedAllocation {
         lines
     }
 
-    /// An estimate of what neither is free nor was allocated by this process: memory of other processes, and
-    /// the contexts and the code of this one. `None` if it is not known, or the kind is not that of a device.
+    /// An estimate of the memory of other processes, and of the contexts and the code of this one:
+    /// total - free - held. `None` if it is unknown, and for other kinds than device memory.
     #[must_use]
     pub fn other_bytes(&self) -> Option<u64> {
         let DeviceFree { free_bytes, total_bytes, pool_unused_bytes } = self.device?;
@@ -228,7 +227,7 @@ impl RefusedAllocation {
 }
 
 impl MemoryKind {
-    /// In words.
+    /// The name in a text, for example `device memory`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -255,7 +254,7 @@ impl fmt::Display for Bytes {
         match unit {
             Some((bits, name)) => {
                 let (whole, rest) = (self.0 >> bits, self.0 & ((1 << bits) - 1));
-                // Rounded down: what is free is not stated larger than it is.
+                // Rounded down: free memory must not be overstated.
                 let hundredths = (u128::from(rest) * 100) >> bits;
                 write!(f, "{whole}.{hundredths:02} {name}")
             }
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_free_nor_held_is_an_estimate_of_others() {
+    fn memory_of_others_is_estimated() {
         assert_eq!(refused(20 * GIB, 10 * GIB, 100 * GIB).other_bytes(), Some(30 * GIB));
         assert_eq!(refused(20 * GIB, 10 * GIB, 200 * GIB).other_bytes(), None, "more than is used");
         let unknown = RefusedAllocation { device: None, ..refused(GIB, 0, 0) };
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_depends_on_what_is_missing() {
+    fn the_remedy_depends_on_the_missing_bytes() {
         let by_others = refused(20 * GIB, 10 * GIB, 100 * GIB).remedy();
         assert!(by_others.contains("; 10.00 GiB are missing") && by_others.contains("nvidia-smi"));
         let by_itself = refused(20 * GIB, 10 * GIB, 129 * GIB).remedy();

@@ -1,4 +1,4 @@
-//! Folders and links.
+//! Creates folders, resolves links, and finds the cache folder of the user.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 
-/// Creates a folder and those that it is in, so that they survive a power failure.
+/// Creates a folder and its parents, and flushes them to disk.
 ///
 /// # Errors
 ///
@@ -16,8 +16,8 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     create_with(folder, &fs::DirBuilder::new())
 }
 
-/// As [`create_folder`], for the user alone: folders that are created have the mode 0700.
-pub(super) fn create_private_folder(folder: &Path) -> io::Result<()> {
+/// Like [`create_folder`], with the mode 0700.
+pub(crate) fn create_private_folder(folder: &Path) -> io::Result<()> {
     #[cfg_attr(not(unix), allow(unused_mut, reason = "no modes"))]
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -31,7 +31,7 @@ fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
     for new in missing.into_iter().rev() {
         match builder.create(new) {
             Ok(()) => flush_folder_of(new)?,
-            // Another process was faster.
+            // Another process created it first.
             Err(_) if new.is_dir() => {}
             Err(error) => return Err(error),
         }
@@ -39,15 +39,15 @@ fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the names in the folder of `path` to disk.
-pub(super) fn flush_folder_of(path: &Path) -> io::Result<()> {
-    // Elsewhere a folder cannot be opened as a file.
+/// Flushes the folder that holds `path` to disk.
+pub(crate) fn flush_folder_of(path: &Path) -> io::Result<()> {
+    // Windows opens no folder as a file.
     if cfg!(unix) {
         match File::open(folder_of(path)) {
-            // The folder may be written but not listed: only opening it is not allowed.
+            // A folder that can be written but not listed cannot be opened.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             folder => match folder?.sync_all() {
-                // Some network file systems write names at once, and have nothing to flush.
+                // Some network file systems write names synchronously.
                 Err(error) if NOTHING_TO_FLUSH.contains(&error.kind()) => {}
                 flushed => flushed?,
             },
@@ -56,27 +56,28 @@ pub(super) fn flush_folder_of(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder that holds `path`.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+/// The folder that holds `path`: `.` for a name alone.
+#[must_use]
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
 }
 
-/// Where the links at `path` lead, even if nothing is there; `path` itself if it is no link.
+/// Follows the links at `path`, up to a missing file; `path` itself if it is not a link.
 ///
 /// # Errors
 ///
-/// The system's error, and [`ErrorKind::InvalidInput`] for a link that another user than root or this one
-/// may have planted, and for one that leads back to itself.
-pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+/// The system's error, and [`ErrorKind::InvalidInput`] for a link of another user than root, and for a
+/// circle of links.
+pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut end = path.to_owned();
     for _ in 0..MAX_LINKS {
         let Ok(link) = fs::read_link(&end) else { return Ok(end) };
         #[cfg(unix)]
-        super::trust::check_link(&end)?;
-        // The system decides whether the link may be followed; in /tmp not every one may.
+        crate::trust::check_link(&end)?;
+        // The kernel may refuse to follow a link in a sticky folder such as /tmp.
         match fs::metadata(&end) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => end = folder_of(&end).join(link),
@@ -85,33 +86,38 @@ pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(ErrorKind::InvalidInput, "too many links"))
 }
 
-/// A folder for a user's files: the value of `variable` if it is set, else `gridguard/NAME` in the
-/// user's cache folder (`$XDG_CACHE_HOME` or `~/.cache` on Unix, `%LOCALAPPDATA%` on Windows).
+/// A folder for cached files: the value of the environment variable `variable`, or else `folder` in the
+/// cache folder of the user (`$XDG_CACHE_HOME` or `~/.cache` on Unix, `%LOCALAPPDATA%` on Windows).
 ///
 /// `None` if the variable is `off`, or the cache folder is unknown or not an absolute path.
+///
+/// ```
+/// let folder = gridguard_files::user_cache_folder("MY_PROGRAM_CACHE", "my-program/kernels");
+/// assert!(folder.is_none_or(|folder| folder.ends_with("my-program/kernels")));
+/// ```
 #[must_use]
-pub fn user_cache_folder(variable: &str, name: &str) -> Option<PathBuf> {
+pub fn user_cache_folder(variable: &str, folder: &str) -> Option<PathBuf> {
     let caches = || Some(etcetera::choose_base_strategy().ok()?.cache_dir());
-    user_folder(std::env::var_os(variable), caches, name)
+    user_folder(std::env::var_os(variable), caches, folder)
 }
 
 fn user_folder(
     variable: Option<OsString>,
     caches: impl FnOnce() -> Option<PathBuf>,
-    name: &str,
+    folder: &str,
 ) -> Option<PathBuf> {
     match variable.filter(|value| !value.is_empty()) {
         Some(value) if value == "off" => None,
-        Some(folder) => Some(folder.into()),
+        Some(value) => Some(value.into()),
         None => {
             let caches = caches().filter(|folder| folder.is_absolute())?;
-            Some(caches.join("gridguard").join(name))
+            Some(caches.join(folder))
         }
     }
 }
 
 const NOTHING_TO_FLUSH: [ErrorKind; 2] = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
-/// As many as Linux follows.
+/// The limit of Linux.
 const MAX_LINKS: u32 = 40;
 
 #[cfg(test)]
@@ -127,12 +133,12 @@ mod tests {
         let [link, own] = ["link", "own"].map(|name| folder.path().join(name));
         symlink("end", &link).expect("a link");
         symlink("link", &own).expect("a link");
-        assert_eq!(end_of_links(&own).expect("followed"), folder.path().join("end"));
-        // Only root can give files away.
+        assert_eq!(resolve_links(&own).expect("followed"), folder.path().join("end"));
+        // Only root can change the owner.
         match lchown(&link, Some(4711), None) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied),
             Ok(()) => {
-                let refused = end_of_links(&own).expect_err("another user's link").to_string();
+                let refused = resolve_links(&own).expect_err("another user's link").to_string();
                 assert!(refused.contains("belongs to user 4711"), "{refused}");
             }
         }
@@ -141,12 +147,12 @@ mod tests {
     #[test]
     fn the_variable_overrides_the_cache_folder_and_off_disables_it() {
         let folder = |value: &str, caches: &str| {
-            user_folder(Some(value.into()), || Some(caches.into()), "profiles")
+            user_folder(Some(value.into()), || Some(caches.into()), "gridguard/profiles")
         };
         assert_eq!(folder("here", "/c"), Some("here".into()));
         assert_eq!(folder("", "/c"), Some("/c/gridguard/profiles".into()));
         assert_eq!(folder("", "relative"), None);
         assert_eq!(folder("off", "/c"), None);
-        assert_eq!(user_folder(None, || None, "profiles"), None);
+        assert_eq!(user_folder(None, || None, "gridguard/profiles"), None);
     }
 }

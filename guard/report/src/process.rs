@@ -1,40 +1,31 @@
-//! What `gridguard run` saw of a process, as data: the report that `--report` writes and
-//! `gridguard report` reads.
+//! The report of one process that ran under `gridguard run`.
 
+use gridguard::{Axis, DeviceLimits, Dim3, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::dim::{Axis, Dim3};
-use crate::launch::request::LaunchRequest;
-use crate::limits::DeviceLimits;
+use crate::memory::{Bytes, MemoryUse};
 
-mod memory;
-
-pub use memory::{
-    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryUse,
-    RefusedAllocation,
-};
-
-/// The format of [`WatchReport`]. Fields may be added without another number.
+/// The format of [`WatchReport`]. New fields do not change it.
 pub const FORMAT: u32 = 1;
 
 /// The most kernels that a report lists.
 pub const MAX_KERNELS: usize = 4096;
 
-/// The most bytes of a report. Bounded rows and names keep reports far below.
+/// The most bytes of a report. Reports stay far below, since their rows and names are limited.
 pub const MAX_REPORT_BYTES: u64 = 64 << 20;
 
-/// The launches and the memory of one process. A kernel node of a graph is a launch each time that it is added or set; replays are
-/// not counted.
+/// The launches and the memory of one process. A kernel node counts as one launch each time it is added to a graph
+/// or set; replays of graphs are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchReport {
-    /// [`FORMAT`] when it was written.
+    /// [`FORMAT`] of the writer.
     pub format: u32,
-    /// Whether `gridguard run` wrote it before the program began. A process that launches replaces it.
+    /// Whether `gridguard run` wrote it before the program started. The first process that launches replaces it.
     #[serde(default)]
     pub pending: bool,
     /// The path of the program.
     pub program: String,
-    /// The number of the process.
+    /// The process id.
     pub process: u32,
     /// The devices on which kernels were launched or allocations refused.
     pub devices: Vec<DeviceLimits>,
@@ -42,19 +33,19 @@ pub struct WatchReport {
     pub launches: u64,
     /// Launches that the driver refused.
     pub refused: u64,
-    /// Launches that would have been refused, in whose place forms of their kernels were launched.
+    /// Oversized launches that were made in parts, with rewritten kernels.
     #[serde(default)]
     pub fixed: u64,
     /// Accepted launches after the first refused one.
     pub launches_after_refusal: u64,
-    /// Kernels that are not listed. All kernels beyond the first 16,384 count as one.
+    /// Kernels that `kernels` leaves out. All kernels beyond the first 16,384 count as one.
     #[serde(default)]
     pub unlisted_kernels: u64,
-    /// Accepted launches of kernels that are not listed.
+    /// Accepted launches of those kernels.
     pub unlisted_launches: u64,
-    /// Lookups of launch functions that could not be watched.
+    /// Lookups of launch functions that the library could not intercept.
     pub unwatched_functions: u64,
-    /// The kernels, as [`WatchReport::sort`] orders them.
+    /// The kernels, in the order of [`WatchReport::sort`].
     pub kernels: Vec<KernelUse>,
     /// The refused launches that were explained.
     pub refusals: Vec<RefusedLaunch>,
@@ -70,35 +61,35 @@ pub struct ReportHead {
     pub format: u32,
     /// The path of the program.
     pub program: String,
-    /// The number of the process.
+    /// The process id.
     pub process: u32,
     /// Launches that the driver accepted.
     pub launches: u64,
     /// Launches that the driver refused.
     pub refused: u64,
-    /// As [`WatchReport::pending`].
+    /// [`WatchReport::pending`].
     #[serde(default)]
     pub pending: bool,
 }
 
-/// The launches of one kernel: of all kernels of this name in equal images.
+/// The launches of all kernels with one name in equal images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelUse {
     /// The name in the device code.
     pub name: String,
-    /// The name as it was written, cut if it is long.
+    /// The demangled name, cut if it is long.
     pub demangled: String,
-    /// The digest of the image: equal images have equal digests. `None` if the image is not known.
+    /// A digest of the image; `None` if the image is unknown.
     #[serde(default)]
     pub image: Option<String>,
     /// Launches that the driver accepted.
     pub launches: u64,
     /// Launches that the driver refused.
     pub refused: u64,
-    /// Launches in whose place forms of the kernel were launched.
+    /// Oversized launches that were made in parts.
     #[serde(default)]
     pub fixed: u64,
-    /// The largest accepted grid, along each axis by itself.
+    /// The largest accepted grid size along each axis.
     pub max_grid: Dim3,
     /// The most threads of a block.
     pub max_threads_per_block: u64,
@@ -111,9 +102,9 @@ pub struct KernelUse {
 pub struct RefusedLaunch {
     /// The kernel's name in the device code.
     pub kernel: String,
-    /// The error code of the driver, or of the runtime where that refused the launch.
+    /// The error code of the driver or the runtime.
     pub code: i32,
-    /// Its name, code and meaning.
+    /// Name, code and meaning of the error.
     pub error: String,
     /// The launch configuration.
     pub request: LaunchRequest,
@@ -123,15 +114,56 @@ pub struct RefusedLaunch {
     pub stack: Vec<String>,
 }
 
+/// Why a text is not a report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// It is too long.
+    #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
+    TooLarge,
+    /// A newer version of gridguard wrote it.
+    #[error("a report of format {format}; this command reads {FORMAT}")]
+    Newer {
+        /// Its format.
+        format: u32,
+    },
+    /// It is not JSON, or lacks a field.
+    #[error("no report: {0}")]
+    Invalid(serde_json::Error),
+}
+
 impl WatchReport {
-    /// The report that `gridguard run` writes before the program begins.
+    /// Parses a report and sorts its kernels.
+    ///
+    /// # Errors
+    ///
+    /// [`ReportError`].
+    pub fn parse(text: &[u8]) -> Result<Self, ReportError> {
+        if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_REPORT_BYTES) {
+            return Err(ReportError::TooLarge);
+        }
+        let parsed: Result<Self, _> = serde_json::from_slice(text);
+        // A newer format may have other fields.
+        let format = match &parsed {
+            Ok(report) => Some(report.format),
+            Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
+        };
+        if let Some(format) = format.filter(|format| *format > FORMAT) {
+            return Err(ReportError::Newer { format });
+        }
+        let mut report = parsed.map_err(ReportError::Invalid)?;
+        report.sort();
+        Ok(report)
+    }
+
+    /// The report that `gridguard run` writes before the program starts.
     #[must_use]
     pub fn pending(program: String, process: u32) -> Self {
         Self { format: FORMAT, pending: true, program, process, ..Self::default() }
     }
 
-    /// Orders the kernels, lists no more than [`MAX_KERNELS`], and counts the others.
-    pub fn bound(&mut self) {
+    /// Sorts the kernels, keeps the first [`MAX_KERNELS`], and counts the others.
+    pub fn truncate(&mut self) {
         self.sort();
         for left_out in self.kernels.drain(MAX_KERNELS.min(self.kernels.len())..) {
             self.unlisted_kernels += 1;
@@ -139,7 +171,7 @@ impl WatchReport {
         }
     }
 
-    /// Orders the kernels: refused ones first, then the nearest to a limit, then by name.
+    /// Sorts the kernels: refused ones first, then the closest to a limit, then by name.
     pub fn sort(&mut self) {
         let limit = self.grid_limit();
         self.kernels.sort_by(|a, b| {
@@ -158,14 +190,18 @@ impl WatchReport {
     }
 }
 
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 impl KernelUse {
-    /// How many times its largest grid the kernel can be launched with before it exceeds `limit`, and along
-    /// which axis that is: 1.07 of 61,440 blocks along y. An axis that never had more than one block does not count,
-    /// since the grid does not grow along it; `None` if no axis had.
+    /// The factor by which the largest grid can grow before it exceeds `limit`, and the axis that does so first:
+    /// 1.07 for 61,440 blocks along y. Axes with one block do not count; `None` if all are such.
     ///
     /// ```
-    /// use gridguard::watched::KernelUse;
     /// use gridguard::{Axis, DeviceLimits, Dim3};
+    /// use gridguard_report::KernelUse;
     ///
     /// let kernel = KernelUse {
     ///     name: "attention".into(),
@@ -191,7 +227,6 @@ impl KernelUse {
     }
 }
 
-/// Blocks of a grid fit 32 bits; more is rounded.
 #[allow(clippy::as_conversions, reason = "rounds to the nearest f64")]
 fn ratio(limit: u64, blocks: u64) -> f64 {
     limit as f64 / blocks as f64
@@ -216,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_kernels_come_first_and_then_the_nearest_to_a_limit() {
+    fn refused_kernels_come_first_and_then_the_closest_to_a_limit() {
         let mut report = WatchReport {
             program: "p".into(),
             launches: 4,
@@ -241,18 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn a_report_lists_a_stated_number_of_kernels_and_counts_the_others() {
+    fn a_truncated_report_counts_the_kernels_that_it_leaves_out() {
         let kernels = (0..MAX_KERNELS + 3).map(|number| {
             kernel(&number.to_string(), u64::from(number == 4000), Dim3::new(1, 2, 1))
         });
         let mut report = WatchReport { kernels: kernels.collect(), ..WatchReport::default() };
-        report.bound();
+        report.truncate();
         assert_eq!((report.kernels.len(), &*report.kernels[0].name), (MAX_KERNELS, "4000"));
         assert_eq!((report.unlisted_kernels, report.unlisted_launches), (3, 3));
     }
 
     #[test]
-    fn the_head_of_a_report_is_that_of_any_format_and_of_nothing_else() {
+    fn the_head_of_a_report_of_any_format_is_read() {
         let head = |text: &str| serde_json::from_str::<ReportHead>(text).ok();
         let report = serde_json::to_string(&WatchReport::pending("p".into(), 7)).expect("JSON");
         let known = head(&report).expect("a report");
@@ -265,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_from_before_memory_was_watched_is_read() {
+    fn a_report_without_memory_is_read() {
         let text = r#"{"format": 1, "program": "p", "process": 1, "devices": [], "launches": 0, "refused": 0,
             "launches_after_refusal": 0, "unlisted_launches": 0, "unwatched_functions": 0, "kernels": [],
             "refusals": []}"#;

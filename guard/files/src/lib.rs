@@ -1,9 +1,9 @@
-//! Reads, replaces and locks files, and finds the folder of a user's caches.
+//! Replaces files atomically, locks them between processes, and reads only what others cannot have written.
 //!
-//! Reading and locking never wait for a pipe and never read from a device. Replacing is atomic.
+//! No function waits for the other end of a pipe or reads from a device.
 //!
 //! ```
-//! use gridguard::files::{publish, read};
+//! use gridguard_files::{publish, read};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let folder = folder.path();
@@ -14,23 +14,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod conditional;
 mod folder;
+mod kind;
 mod lock;
-mod over;
-mod place;
+mod open;
 mod publish;
 mod read;
 mod trust;
 
-#[cfg(feature = "profile")]
-pub(crate) use folder::folder_of;
-pub use folder::{create_folder, end_of_links, user_cache_folder};
+pub use conditional::{append, publish_if};
+pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
+pub use kind::{FileKind, file_kind};
 pub use lock::{FileLock, LockError};
-pub use over::{append, publish_over};
-pub use place::{Place, place};
+pub use open::open;
 pub use publish::{
     OwnerChange, PublishError, check_output, delete_leftovers, publish, publish_new,
     publish_private, write_output,
 };
-pub use read::{ReadError, check_folder, open, read, read_trusted};
+pub use read::{ReadError, check_folder, read, read_trusted};
 pub use trust::Distrust;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

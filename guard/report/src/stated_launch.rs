@@ -1,17 +1,14 @@
-//! Checks the launch whose sizes a log states.
+//! Checks the launch configuration that a log states against limits.
 
+use gridguard::catalog::{self, CatalogError};
+use gridguard::{
+    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
+    validate,
+};
 use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 
-use crate::catalog::gpus::{self, CatalogError};
-use crate::dim::Dim3;
-use crate::launch::request::LaunchRequest;
-use crate::launch::validate::validate;
-use crate::launch::violation::{Owner, Violation, Violations};
-use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-
-/// `evidence` with the rules that the stated launch violates: on `device`, on a GPU of the compute
-/// capability that the log states, or on the GPUs of the catalogue. Not on the device of this machine,
-/// since the log may be of another one.
+/// Adds the rules that the launch violates: on `device`, on the compute capability in the log, or on the GPUs of the
+/// catalogue. The log may come from another machine, so the devices of this one do not count.
 pub(crate) fn checked(
     evidence: Evidence,
     device: Option<&DeviceLimits>,
@@ -26,7 +23,7 @@ pub(crate) fn checked(
     let launch = Evidence::from(&request).launch;
     let stated = match evidence.capability {
         Some(Capability(major, minor)) if device.is_none() => {
-            gpus::limits(&format!("sm_{major}{minor}")).ok()
+            catalog::limits(&format!("sm_{major}{minor}")).ok()
         }
         _ => None,
     };
@@ -34,24 +31,24 @@ pub(crate) fn checked(
         Some(device) => {
             let violations = violations(&request, device);
             let rules = violations.iter().map(ViolatedRule::from).collect();
-            // `any sm_86` stands for what --gpu calls sm_86.
+            // The catalogue names the limits of `sm_86` `any sm_86`.
             let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
-            (gpus::limits(name).is_ok().then(|| name.to_owned()), rules)
+            (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
         }
         None => on_catalogue(&request)?,
     };
-    // Half a launch may violate more than it shows.
+    // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
     let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
     Ok(Evidence { device_name, launch, violated_rules, ..evidence })
 }
 
-/// The rules that `request` violates on some GPU of the catalogue, and such a GPU. Those that it
-/// violates everywhere come first.
+/// The rules that `request` violates on GPUs of the catalogue, and the first such GPU. Rules that are violated on all
+/// GPUs come first.
 fn on_catalogue(
     request: &LaunchRequest,
 ) -> Result<(Option<String>, Vec<ViolatedRule>), CatalogError> {
-    let gpus = gpus::gpus()?;
+    let gpus = catalog::gpus()?;
     let mut found: Vec<(Violation, usize)> = Vec::new();
     for gpu in gpus {
         for violation in &violations(request, &gpu.limits) {
@@ -77,8 +74,8 @@ fn on_catalogue(
     Ok((name, found.iter().map(rule).collect()))
 }
 
-/// What `request` violates on `device` with a kernel that opted in to as much shared memory as it
-/// can; if nothing, what it violates without opting in.
+/// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory, or else those
+/// without opting in.
 fn violations(request: &LaunchRequest, device: &DeviceLimits) -> Violations {
     let opted_in = Some(device.max_shared_bytes_per_block_opt_in);
     for max_dynamic_shared_bytes in [opted_in, None] {

@@ -1,31 +1,28 @@
-//! Locks between processes.
+//! Locks files between processes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use fs4::fs_std::FileExt;
+use crate::open::open_unlinked;
+use crate::publish::{PublishError, failed};
 
-use super::publish::{PublishError, failed};
-
-/// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
+/// A lock file that this process holds. Dropping it, or the end of the process, releases the lock.
 ///
-/// The file names its holder, if the holder may write to it, and stays when the lock is released. The holder
-/// may delete it, which releases the lock too. A file with other contents is locked, but not
-/// overwritten.
+/// The file names its holder, if the holder can write to it, and remains when the lock is released. Deleting
+/// it releases the lock too. A file with other contents is locked, but not overwritten.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
-    /// Whether the file may name its holder: it was empty or named one before.
+    /// Whether the file may be overwritten: it was empty or named a holder.
     is_named: bool,
 }
 
 /// Why a lock file was not locked.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LockError {
     /// Another process still holds the lock.
     #[error("locked by {holder}, waited {:.1} s", waited.as_secs_f64())]
@@ -53,12 +50,12 @@ impl FileLock {
         loop {
             let mut file = open(path).map_err(failed("opening its lock file"))?;
             let left = patience.saturating_sub(start.elapsed());
-            let is_locked = FileExt::try_lock_exclusive(&file).map_err(failed("locking"))?
-                || wait_in_line(&file, left).map_err(failed("locking"))?;
-            // Else it was deleted, perhaps by a process that does so all the time.
+            let is_locked = try_lock(&file).map_err(failed("locking"))?
+                || wait_for_lock(&file, left).map_err(failed("locking"))?;
+            // A file that its holder has deleted is no lock.
             if is_locked && is_at(&file, path) {
                 let mut lock = Self { is_named: is_lock_file(&mut file), file };
-                // On a full disk, and in a file of someone else, only the name is missing.
+                // The name is only information: the disk may be full.
                 let _ = lock.write_holder();
                 return Ok(lock);
             }
@@ -73,7 +70,7 @@ impl FileLock {
         if !self.is_named {
             return Ok(());
         }
-        // A predecessor that was killed must not be taken for the holder.
+        // Removes the name of a process that was killed.
         self.file.set_len(0)?;
         #[cfg(unix)]
         let host = rustix::system::uname();
@@ -89,30 +86,30 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Else the next holder could be mistaken for this process until it has written its own name.
+        // Until the next holder has written its name, the file would name this process.
         if self.is_named {
             let _ = self.file.set_len(0);
         }
     }
 }
 
-/// Locks `file` when its turn comes, but not later than `patience`; returns whether it is locked. The
-/// system serves those who wait in their order, while one who asks again and again can miss each release.
-fn wait_in_line(file: &File, patience: Duration) -> io::Result<bool> {
+/// Locks `file` if that takes no longer than `patience`; returns whether it is locked. The kernel grants a
+/// lock in the order of requests, while polling could miss each release.
+fn wait_for_lock(file: &File, patience: Duration) -> io::Result<bool> {
     if patience.is_zero() {
         return Ok(false);
     }
-    // The lock is that of both. If this one gives up, the other is closed with its lock when it has it.
+    // Both descriptors share the lock. After a timeout the thread drops its descriptor, and the lock with it.
     let waiting = file.try_clone()?;
     let (locked, is_locked) = mpsc::channel();
     let wait = move || {
         let result = loop {
-            match FileExt::lock_exclusive(&waiting) {
+            match waiting.lock() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 result => break result,
             }
         };
-        // Nobody listens once this one has given up.
+        // Nobody receives after a timeout.
         let _ = locked.send(result);
     };
     thread::Builder::new().spawn(wait)?;
@@ -122,39 +119,36 @@ fn wait_in_line(file: &File, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// Opens a lock file, but no pipe, for that would wait for its reader, and no link, for what it leads
-/// to would be overwritten. One that this process may not write, such as one that root has created, is
-/// opened for reading, which is enough to lock it.
+/// Opens a lock file, and creates it if there is none. A file that this process may not write, for example one
+/// of root, is opened for reading, which is enough to lock it.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).truncate(false);
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        options.custom_flags(flags.bits().cast_signed());
-    }
-    let mut opened = options.open(path);
-    // Not at first: in a shared folder, Linux may refuse `create` for a file of someone else.
+    let mut opened = open_unlinked(path, &mut options);
+    // With `create`, Linux may refuse to open a file of another user in a sticky folder.
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        opened = options.create(true).open(path);
+        opened = open_unlinked(path, options.create(true));
     }
-    let file = match opened {
+    match opened {
         Err(refused) if refused.kind() == ErrorKind::PermissionDenied => {
-            options.create(false).write(false).open(path).map_err(|_| refused)?
+            open_unlinked(path, options.create(false).write(false)).map_err(|_| refused)
         }
-        opened => opened?,
-    };
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+        opened => opened,
     }
 }
 
-/// Whether an open file is still the one at `path`, not one that its holder has deleted since.
+/// Locks `file` if no other process holds it; returns whether it is locked.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Whether an open file is still the one at `path`.
 #[cfg(unix)]
-pub(super) fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     let place = |found: std::fs::Metadata| (found.dev(), found.ino());
@@ -163,11 +157,11 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-pub(super) const fn is_at(_: &File, _: &Path) -> bool {
+pub(crate) const fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// Whether a file is empty or names a holder, so that overwriting it loses nothing.
+/// Whether a file is empty or names a holder, so that it may be overwritten.
 fn is_lock_file(file: &mut File) -> bool {
     let is_own = |start: Vec<u8>| start.is_empty() || start.starts_with(HOLDER.as_bytes());
     start_of(file).is_ok_and(is_own) && file.rewind().is_ok()
@@ -180,7 +174,7 @@ fn start_of(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The line that names the holder, which anyone may have written.
+/// The line that names the holder. It is not trusted.
 fn holder_in(file: &mut File) -> String {
     let read = start_of(file);
     let line = String::from_utf8_lossy(read.as_deref().unwrap_or_default());
@@ -191,9 +185,9 @@ fn holder_in(file: &mut File) -> String {
 }
 
 const UNKNOWN: &str = "an unknown process";
-/// How the line of a holder begins.
+/// The first word of the line.
 const HOLDER: &str = "process";
-/// How much of a lock file is read.
+/// The most that is read of a lock file.
 const HOLDER_BYTES: u64 = 200;
 
 #[cfg(test)]
@@ -217,23 +211,23 @@ mod tests {
         let process = format!("process {} on ", std::process::id());
         assert!(holder.starts_with(&process) && holder.contains(" since 20"), "{holder}");
         drop(lock);
-        assert_eq!(std::fs::read(&path).expect("it stays"), b"");
+        assert_eq!(std::fs::read(&path).expect("it remains"), b"");
         FileLock::acquire(&path, Duration::ZERO).expect("free again");
     }
 
     #[test]
-    fn a_file_of_another_kind_is_locked_and_stays_as_it_is() {
+    fn a_file_with_other_contents_is_locked_and_not_overwritten() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("Cargo.lock");
         std::fs::write(&path, "version = 4\n").expect("written");
         let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
         assert_eq!(refused(&path), "version = 4");
         drop(lock);
-        assert_eq!(std::fs::read(&path).expect("it stays"), b"version = 4\n");
+        assert_eq!(std::fs::read(&path).expect("it remains"), b"version = 4\n");
     }
 
     #[test]
-    fn a_lock_file_that_cannot_be_written_is_locked_all_the_same() {
+    fn a_read_only_lock_file_is_locked() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.lock");
         std::fs::write(&path, "").expect("written");
@@ -249,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_holder_cannot_garble_the_message() {
+    fn the_name_of_a_holder_is_escaped_and_cut() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.lock");
         for (text, shown) in [
@@ -260,14 +254,14 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("written");
             let file = File::open(&path).expect("there");
-            FileExt::lock_exclusive(&file).expect("locked");
+            file.lock().expect("locked");
             assert_eq!(refused(&path), shown);
         }
     }
 
     #[cfg(unix)]
     #[test]
-    fn who_opened_a_lock_file_before_its_holder_deleted_it_does_not_hold_the_lock() {
+    fn a_deleted_lock_file_is_no_lock() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.lock");
         let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
@@ -275,7 +269,7 @@ mod tests {
         assert!(is_at(&late, &path));
         std::fs::remove_file(&path).expect("deleted");
         drop(lock);
-        assert!(FileExt::try_lock_exclusive(&late).expect("a lock, but of no file"));
+        assert!(try_lock(&late).expect("a lock, but of no file"));
         assert!(!is_at(&late, &path));
         let _lock = FileLock::acquire(&path, Duration::ZERO).expect("a new file is free");
         assert!(!is_at(&late, &path));

@@ -1,8 +1,8 @@
-//! The failures in a message or a log, each with its diagnosis: what `gridguard explain` writes.
+//! The CUDA failures in a message or a log, each with its diagnosis, as `gridguard explain` writes them.
 //!
 //! ```
 //! use gridguard::diagnose::Evidence;
-//! use gridguard::explained::{ExplainedLog, scan};
+//! use gridguard_report::{ExplainedLog, scan};
 //!
 //! let (log, _) = scan("CUDA error: invalid configuration argument");
 //! let explained = ExplainedLog::new(&log, &Evidence::default(), None)?;
@@ -12,13 +12,13 @@
 
 use core::fmt;
 
+use gridguard::DeviceLimits;
+use gridguard::catalog::CatalogError;
 use gridguard_diagnose::{
     Diagnosis, Evidence, FailureId, LogFinding, LogScanner, diagnose, similar_failures,
 };
 use serde::Serialize;
 
-use crate::catalog::gpus::CatalogError;
-use crate::limits::DeviceLimits;
 use crate::stated_launch;
 
 /// The failures in a text.
@@ -27,7 +27,7 @@ use crate::stated_launch;
 pub struct ExplainedLog {
     /// Lines read.
     pub lines: u64,
-    /// Lines that report failures beyond those in `findings`.
+    /// Lines with failures that `findings` leaves out.
     pub dropped: u64,
     /// The failures, in the order of their first lines.
     pub findings: Vec<ExplainedFailure>,
@@ -41,23 +41,23 @@ pub struct ExplainedFailure {
     pub line: u64,
     /// The line's text.
     pub text: String,
-    /// How many lines report it.
+    /// The number of lines that report it.
     pub times: u64,
     /// The earlier failure that probably caused this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consequence_of: Option<FailureId>,
-    /// What else the log says about it.
+    /// Further information from the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// What it means and what probably caused it.
+    /// The meaning and the probable causes.
     pub diagnosis: Diagnosis,
 }
 
-/// Scans a message, a name or a number, or a log of several lines. If that reports no failure, but is part
-/// of a single one's name or message, that failure is assumed and returned beside the scanner.
+/// Scans a log of several lines, or a message, a name or a number. If the text reports no failure, but is part of the
+/// name or message of exactly one, that failure is assumed, and returned too.
 #[must_use]
 pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
-    // One line is a question; several were copied from a log.
+    // A single line is a question.
     let is_log = text.contains('\n');
     let mut log = if is_log { LogScanner::new() } else { LogScanner::for_question() };
     text.lines().for_each(|line| log.line(line));
@@ -72,9 +72,9 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 }
 
 impl ExplainedLog {
-    /// Explains the failures in `log`. The sizes of a launch that it states are checked against `device`,
-    /// against the GPUs of the compute capability that it states, or else against the catalogue.
-    /// `machine` is what is known beside the log.
+    /// Explains the failures in `log`. A launch configuration in the log is checked against `device`, against the
+    /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
+    /// the log.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl ExplainedLog {
 }
 
 impl ExplainedFailure {
-    /// What the log says about the device precedes what is known about the chosen one.
+    /// Facts in the log precede those of the chosen device.
     fn new(
         finding: LogFinding,
         machine: &Evidence,
@@ -112,7 +112,7 @@ impl ExplainedFailure {
         Ok(Self { line, text, times, consequence_of, note, diagnosis })
     }
 
-    /// Writes the diagnosis, or only the failure that caused this one.
+    /// Writes the diagnosis, or only the cause if that is another failure.
     fn write(&self, f: &mut fmt::Formatter<'_>, lines: u64) -> fmt::Result {
         let Self { line, text, times, consequence_of, note, diagnosis } = self;
         match times {

@@ -8,24 +8,25 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 
-use super::folder::{
-    create_folder, create_private_folder, end_of_links, flush_folder_of, folder_of,
+use crate::folder::{
+    create_folder, create_private_folder, flush_folder_of, folder_of, resolve_links,
 };
-use super::place::{Place, place};
+use crate::kind::{FileKind, file_kind};
+use crate::open::NOT_REGULAR;
 
 /// Why a file was not published.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {error}")]
 pub struct PublishError {
-    /// What failed, such as `creating its folder`.
+    /// The step that failed, for example `creating its folder`.
     pub step: &'static str,
     /// The system's error.
     #[source]
     pub error: io::Error,
 }
 
-/// The owner or group of a replaced file changed, because this user may not give files to the former
-/// one. A group that changed has the rights of everyone else.
+/// A replaced file has another owner or group, because this user may not set the old one. A new group gets
+/// the permissions of everyone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it belonged to user {}, group {}, and now belongs to user {}, group {}", old.0, old.1, new.0, new.1)]
 pub struct OwnerChange {
@@ -37,23 +38,22 @@ pub struct OwnerChange {
 
 /// Replaces the file at `path`, or creates it and its folder.
 ///
-/// Readers see the old file or the new one, never a part, also after a crash or a power failure: the
-/// new file is written beside the old one, flushed to disk, and renamed. It gets the old file's
-/// permissions, owner and group; if owner or group cannot be kept, that is returned. Access control
-/// lists and other names of the old file are not kept.
+/// Readers see the old file or the new one, also after a crash or a power failure: the new file is written
+/// beside the old one, flushed to disk, and renamed. It keeps the permissions, the owner and the group of the
+/// old file; a change of owner or group is returned. Access control lists and hard links are not kept.
 ///
-/// A link stays: the file that it leads to is replaced or created, the folder of that file must exist. A link
-/// of another user than root or this one is not followed.
+/// A link remains: its target is replaced or created, in an existing folder. Links of other users than root
+/// are not followed.
 ///
 /// # Errors
 ///
-/// [`PublishError`], also if there is a pipe or device at `path`. The old file is then unchanged, unless
-/// the step is `flushing its folder to disk`, which follows the renaming.
+/// [`PublishError`], also for a pipe or device at `path`. The old file is then unchanged, unless the step is
+/// `flushing its folder to disk`.
 pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
-    let end = end_of_links(path).map_err(failed("following its link"))?;
+    let end = resolve_links(path).map_err(failed("following its link"))?;
     let old = match fs::symlink_metadata(&end) {
         Ok(old) if !old.is_file() => {
-            let error = io::Error::new(ErrorKind::InvalidInput, "it is not a regular file");
+            let error = io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR);
             return Err(failed("replacing it")(error));
         }
         old => old.ok(),
@@ -67,29 +67,29 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, Publ
     }
 }
 
-/// As [`publish`], but for the user alone, whatever the umask: the file has the mode 0600, and folders
-/// that are created have 0700; a link is replaced. On other systems than Unix it has no mode.
+/// Like [`publish`], with the mode 0600 for the file and 0700 for new folders, whatever the umask. Replaces a
+/// link.
 ///
 /// # Errors
 ///
-/// As [`publish`].
+/// Those of [`publish`].
 pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
     create_private_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     replace(path, written(path, contents, Access::User)?)
 }
 
-/// As [`publish`], but leaves an existing file or link. Returns whether the new one was published.
+/// Like [`publish`], but keeps an existing file or link. Returns whether the file was written.
 ///
 /// # Errors
 ///
-/// As [`publish`].
+/// Those of [`publish`].
 pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
     create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     persist_new(path, contents)
 }
 
-/// As [`publish_new`], in a folder that exists.
-pub(super) fn persist_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
+/// Like [`publish_new`], in an existing folder.
+pub(crate) fn persist_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
     match written(path, contents, Access::Umask)?.persist_noclobber(path) {
         Ok(_) => flushed(path).map(|()| true),
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -97,8 +97,8 @@ pub(super) fn persist_new(path: &Path, contents: &[u8]) -> Result<bool, PublishE
     }
 }
 
-/// Replaces the open file `old`, which is at `path`.
-pub(super) fn persist_over(path: &Path, contents: &[u8], old: &File) -> Result<(), PublishError> {
+/// Replaces the open file `old` at `path`.
+pub(crate) fn persist_over(path: &Path, contents: &[u8], old: &File) -> Result<(), PublishError> {
     let old = old.metadata().map_err(failed("keeping its access"))?;
     replace_old(path, contents, &old).map(drop)
 }
@@ -114,13 +114,13 @@ fn replace_old(
     Ok(change)
 }
 
-/// Writes a program's output to the file that its user named: as [`publish`], but also to a pipe or
-/// device, and to an open file such as `/dev/stdout`. Deletes temporary files more than an hour old that
-/// killed processes left for the same file.
+/// Writes a program's output to the file that its user named: like [`publish`], but also to a pipe, a device
+/// or an open file, for example `/dev/stdout`. Deletes the temporary files that killed processes left for this
+/// file more than an hour ago.
 ///
 /// # Errors
 ///
-/// As [`publish`].
+/// Those of [`publish`].
 pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
     if is_stream(path).map_err(failed("replacing it"))? {
         let open = || File::options().append(true).open(path)?.write_all(contents);
@@ -135,16 +135,16 @@ pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>,
 ///
 /// # Errors
 ///
-/// [`PublishError`] if the folder or its nearest existing parent is not writable, or if `path` is a folder, a
-/// socket or a block device.
+/// [`PublishError`] if the nearest existing folder is not writable, or if `path` is a folder, a socket or a
+/// block device.
 pub fn check_output(path: &Path) -> Result<(), PublishError> {
     if is_stream(path).map_err(failed("replacing it"))? {
-        // Opening a pipe would wait for its reader, and closing it would end it.
+        // Opening and closing a pipe would end its reader.
         return Ok(());
     }
-    let end = end_of_links(path).map_err(failed("following its link"))?;
+    let end = resolve_links(path).map_err(failed("following its link"))?;
     let mut folder = folder_of(&end);
-    // The folder of a link's target is not created.
+    // `publish` does not create the folder of a link's target.
     if end == path {
         let is_there = |folder: &&Path| !fs::symlink_metadata(folder).is_err_and(is_missing);
         folder = folder.ancestors().find(is_there).unwrap_or(Path::new("."));
@@ -153,10 +153,8 @@ pub fn check_output(path: &Path) -> Result<(), PublishError> {
     file.map(drop).map_err(failed("creating a temporary file"))
 }
 
-/// Deletes the temporary files that killed processes left in `folder`, if they are older than `age`
-/// and `is_wanted` accepts the name of the file that they were written for.
-///
-/// Does its best: a file that cannot be deleted only costs disk space.
+/// Deletes the temporary files that killed processes left in `folder`, if they are older than `age` and
+/// `is_wanted` accepts the name of the final file. Ignores errors.
 pub fn delete_leftovers(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool, age: Duration) {
     let Ok(files) = fs::read_dir(folder) else { return };
     for file in files.take(MAX_FILES_SCANNED).flatten() {
@@ -175,18 +173,18 @@ fn is_missing(error: io::Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }
 
-/// Whether a path leads to a pipe, a device or an open file, none of which can be replaced.
+/// Whether a path leads to a pipe, a device or an open file, which cannot be replaced.
 fn is_stream(path: &Path) -> io::Result<bool> {
     let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
-    Ok(is_open || place(&end_of_links(path)?)? == Place::Stream)
+    Ok(is_open || file_kind(&resolve_links(path)?)? == FileKind::Stream)
 }
 
-/// Who may use a new file.
+/// The permissions of a new file.
 #[derive(Clone, Copy, PartialEq)]
 enum Access {
-    /// For whom the process's umask allows, as any new file.
+    /// By the umask of the process.
     Umask,
-    /// The user alone.
+    /// For the user only.
     User,
 }
 
@@ -199,25 +197,25 @@ fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile
     #[cfg(unix)]
     if access == Access::Umask {
         use std::os::unix::fs::PermissionsExt;
-        // By itself the builder creates files for the user alone.
+        // The default of the builder is 0600.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     let file = builder.tempfile_in(folder_of(path));
     let mut file = file.map_err(failed("creating a temporary file"))?;
     file.write_all(contents).map_err(failed("writing a temporary file"))?;
-    // Before renaming: after a power failure the name must not lead to bytes never written.
+    // Before renaming: otherwise a power failure could leave an empty file.
     file.as_file().sync_all().map_err(failed("flushing to disk"))?;
     Ok(file)
 }
 
-/// Gives a new file the owner, group and permissions of the old one. Returns what could not be kept.
+/// Copies owner, group and permissions of the old file. Returns what could not be kept.
 #[cfg(unix)]
 fn keep_access(file: &File, old: &Metadata) -> io::Result<Option<OwnerChange>> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-        // One may be allowed without the other.
+        // The user may be allowed to set only one of them.
         let _ = fchown(file, None, Some(old.gid()));
         let _ = fchown(file, Some(old.uid()), None);
     }
@@ -228,7 +226,7 @@ fn keep_access(file: &File, old: &Metadata) -> io::Result<Option<OwnerChange>> {
     Ok((old != new).then_some(OwnerChange { old, new }))
 }
 
-/// The permissions of a new file: those of the old one, but another group may do what everyone may.
+/// The permissions of a new file: another group gets the permissions of everyone.
 #[cfg(unix)]
 const fn kept_mode(old: u32, is_same_group: bool) -> u32 {
     let mode = old & 0o777;
@@ -249,8 +247,7 @@ fn flushed(path: &Path) -> Result<(), PublishError> {
     flush_folder_of(path).map_err(failed("flushing its folder to disk"))
 }
 
-/// How the name of a temporary file for `path` begins; [`RANDOM_BYTES`] letters and digits and
-/// [`TEMP_SUFFIX`] follow.
+/// The start of a temporary file's name, before [`RANDOM_BYTES`] random letters and [`TEMP_SUFFIX`].
 fn temp_prefix(path: &Path) -> OsString {
     let mut prefix = OsString::from(TEMP_PREFIX);
     prefix.push(path.file_name().unwrap_or_default());
@@ -258,7 +255,7 @@ fn temp_prefix(path: &Path) -> OsString {
     prefix
 }
 
-/// The name of the file that a temporary file of this name is written for.
+/// The name of the final file.
 fn written_for(temporary: &[u8]) -> Option<&[u8]> {
     let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
     let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;
@@ -267,7 +264,7 @@ fn written_for(temporary: &[u8]) -> Option<&[u8]> {
     random.iter().all(u8::is_ascii_alphanumeric).then_some(name)
 }
 
-pub(super) fn failed(step: &'static str) -> impl FnOnce(io::Error) -> PublishError {
+pub(crate) fn failed(step: &'static str) -> impl FnOnce(io::Error) -> PublishError {
     move |error| PublishError { step, error }
 }
 
@@ -280,11 +277,11 @@ impl From<PublishError> for io::Error {
 const TEMP_PREFIX: &str = ".";
 const RANDOM_BYTES: usize = 6;
 const TEMP_SUFFIX: &str = ".tmp";
-/// No writer takes so long, so the file's writer is gone.
+/// Longer than any writer takes.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
-/// Keeps [`delete_leftovers`] fast in a folder of any size; in a larger one, leftovers may stay.
+/// Bounds the time of [`delete_leftovers`] in a large folder.
 const MAX_FILES_SCANNED: usize = 10_000;
-/// Names below these are open files, which the process that started this one still uses.
+/// Names below these are open files of this process.
 const OPEN_FILES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
 
 #[cfg(test)]
@@ -303,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_can_be_written_where_its_folders_can_be_created() {
+    fn check_output_accepts_folders_that_can_be_created() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("made").join("at need").join("file");
         check_output(&path).expect("can be created");
@@ -317,7 +314,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn another_group_gets_the_permissions_of_everyone() {
+    fn a_new_group_gets_the_permissions_of_everyone() {
         for (old, same, other) in
             [(0o100_640, 0o640, 0o600), (0o664, 0o664, 0o644), (0o4771, 0o771, 0o711)]
         {

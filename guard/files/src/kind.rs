@@ -1,16 +1,16 @@
-//! The kind of file at a path, which decides how it may be written.
+//! Tells regular files, streams and missing files apart.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// The kind of file at a path.
+/// The kind of file at a path, which decides how it can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Nothing.
-    Free,
+pub enum FileKind {
+    /// There is no file.
+    Missing,
     /// A regular file.
-    File,
+    Regular,
     /// A pipe or a character device.
     Stream,
 }
@@ -19,17 +19,17 @@ pub enum Place {
 ///
 /// # Errors
 ///
-/// The system's error; [`ErrorKind::InvalidInput`] for a folder, a link, a socket or a block device, because
-/// no output may replace them.
-pub fn place(path: &Path) -> io::Result<Place> {
+/// The system's error; [`ErrorKind::InvalidInput`] for a folder, a link, a socket or a block device, which no
+/// output may replace.
+pub fn file_kind(path: &Path) -> io::Result<FileKind> {
     let refused = |what: &str| Err(io::Error::new(ErrorKind::InvalidInput, what.to_owned()));
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Place::Free),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileKind::Missing),
         Err(error) => return Err(error),
     };
     if found.is_file() {
-        return Ok(Place::File);
+        return Ok(FileKind::Regular);
     }
     if found.is_dir() {
         return refused("it is a folder");
@@ -47,5 +47,5 @@ pub fn place(path: &Path) -> io::Result<Place> {
             return refused("it is a block device");
         }
     }
-    Ok(Place::Stream)
+    Ok(FileKind::Stream)
 }

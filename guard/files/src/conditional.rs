@@ -1,37 +1,37 @@
-//! Replaces files only if their contents are accepted, and follows no link.
+//! Writes files without following links, and replaces them only if their contents are accepted.
 
-use std::fs::{self, File};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fs4::fs_std::FileExt;
-
-use super::lock::is_at;
-use super::place::{Place, place};
-use super::publish::{PublishError, failed, persist_new, persist_over};
-use super::read::read_all;
+use crate::kind::{FileKind, file_kind};
+use crate::lock::{is_at, try_lock};
+use crate::open::{NOT_REGULAR, open_unlinked};
+use crate::publish::{PublishError, failed, persist_new, persist_over};
+use crate::read::read_all;
 
 /// Opens a regular file for appending, and creates it if there is none. Follows no link.
 ///
 /// # Errors
 ///
-/// Those of [`place`], and the system's.
+/// The errors of [`file_kind`], and the system's.
 pub fn append(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     open_at(path, options.append(true).create(true))
 }
 
-/// Creates the file at `path`, or replaces it if `may_replace` accepts its contents. Returns whether the file was
-/// written. Follows no link and creates no folder, and is otherwise like [`publish`](super::publish).
+/// Creates the file at `path`, or replaces it if `may_replace` accepts its contents of at most `limit` bytes.
+/// Returns whether the file was written. Follows no link and creates no folder, and is otherwise like
+/// [`publish`](crate::publish).
 ///
-/// If several processes replace one file, each decides by the contents that the process before it has written.
+/// If several processes replace one file, each sees the contents that the previous process has written.
 ///
 /// # Errors
 ///
 /// [`PublishError`], also if another process keeps the old file locked.
-pub fn publish_over(
+pub fn publish_if(
     path: &Path,
     contents: &[u8],
     limit: u64,
@@ -43,14 +43,14 @@ pub fn publish_over(
             if persist_new(path, contents)? {
                 return Ok(true);
             }
-            // Another process was faster.
+            // Another process created it first.
             continue;
         };
         let accepts = |text: Vec<u8>| may_replace(&text);
         if !read_all(&old, limit).is_ok_and(accepts) {
             return Ok(false);
         }
-        if FileExt::try_lock_exclusive(&old).map_err(failed("locking it"))? {
+        if try_lock(&old).map_err(failed("locking it"))? {
             if is_at(&old, path) {
                 return persist_over(path, contents, &old).map(|()| true);
             }
@@ -62,7 +62,7 @@ pub fn publish_over(
     }
 }
 
-/// The regular file at `path`; `None` if there is nothing.
+/// The regular file at `path`; `None` if there is none.
 fn existing(path: &Path) -> io::Result<Option<File>> {
     match open_at(path, File::options().read(true)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -70,30 +70,21 @@ fn existing(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Opens a regular file at `path` itself, and waits for nothing.
-fn open_at(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
-    // Before opening, because opening a device may have an effect.
-    let not_regular = || io::Error::new(ErrorKind::InvalidInput, "it is not a regular file");
-    if place(path)? == Place::Stream {
-        return Err(not_regular());
+fn open_at(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Opening a device may have an effect.
+    match file_kind(path)? {
+        FileKind::Stream => Err(io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR)),
+        _ => open_unlinked(path, options),
     }
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        options.custom_flags(flags.bits().cast_signed());
-    }
-    let file = options.open(path)?;
-    // After opening, because the file may have been replaced in between.
-    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-/// The lock is held for as long as writing one file takes.
+/// Other processes hold the lock while they write one file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const LIMIT: u64 = 1000;
@@ -103,27 +94,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         let over = |contents: &[u8], old: &'static [u8]| {
-            publish_over(&path, contents, LIMIT, |text| text == old).expect("published")
+            publish_if(&path, contents, LIMIT, |text| text == old).expect("published")
         };
         assert!(over(b"one", b"nothing is asked"));
         assert!(!over(b"two", b"other"));
         assert!(over(b"two", b"one"));
         assert_eq!(fs::read(&path).expect("there"), b"two");
         fs::write(&path, vec![0; 1001]).expect("written");
-        assert!(!publish_over(&path, b"three", LIMIT, |_| true).expect("beyond the limit"));
+        assert!(!publish_if(&path, b"three", LIMIT, |_| true).expect("beyond the limit"));
         let missing = folder.path().join("no folder").join("file");
-        publish_over(&missing, b"", LIMIT, |_| true).expect_err("no folder");
+        publish_if(&missing, b"", LIMIT, |_| true).expect_err("no folder");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
     #[test]
-    fn of_processes_that_replace_one_file_one_is_first() {
+    fn one_of_several_writers_replaces_the_accepted_contents() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         fs::write(&path, "free").expect("written");
         let claim = |number: u32| {
             let text = number.to_string();
-            publish_over(&path, text.as_bytes(), LIMIT, |old| old == b"free").expect("published")
+            publish_if(&path, text.as_bytes(), LIMIT, |old| old == b"free").expect("published")
         };
         let done: Vec<bool> = std::thread::scope(|scope| {
             let claims: Vec<_> = (0..8).map(|number| scope.spawn(move || claim(number))).collect();
@@ -134,7 +125,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_and_special_files_are_neither_followed_nor_opened() {
+    fn links_and_special_files_are_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         fs::write(path("victim"), "victim").expect("written");
@@ -151,12 +142,12 @@ mod tests {
             ("folder", "it is a folder"),
             ("pipe", "it is not a regular file"),
         ] {
-            let refused = publish_over(&path(name), b"x", LIMIT, |_| true).expect_err(name);
+            let refused = publish_if(&path(name), b"x", LIMIT, |_| true).expect_err(name);
             assert_eq!(refused.error.to_string(), why);
             assert_eq!(append(&path(name)).expect_err(name).to_string(), why);
         }
-        assert_eq!(place(&path("pipe")).expect("a stream"), Place::Stream);
-        assert_eq!(place(&path("nothing")).expect("free"), Place::Free);
+        assert_eq!(file_kind(&path("pipe")).expect("a stream"), FileKind::Stream);
+        assert_eq!(file_kind(&path("nothing")).expect("none"), FileKind::Missing);
         assert_eq!(fs::read(path("victim")).expect("there"), b"victim");
         assert!(!path("new").exists());
     }

@@ -1,4 +1,4 @@
-//! Which files are trusted: those that only the user or root may have written.
+//! Checks that only the user or root can have written a file.
 
 #[cfg(unix)]
 use std::fs;
@@ -8,17 +8,17 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::path::PathBuf;
 
-/// Why a file or its folder is not trusted: anyone other than the user or root may have written it.
+/// Why a file or its folder is not trusted: another user than root may have written it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
-    /// A link is not followed.
+    /// It is a link, which is not followed.
     #[error("{} is a link: replace it by the file", path.display())]
     Link {
         /// The link.
         path: PathBuf,
     },
-    /// It belongs to someone else.
+    /// It belongs to another user.
     #[error("{} belongs to user {owner}: only files of root and of user {user}, who runs this, are trusted", path.display())]
     Owner {
         /// The file or folder.
@@ -28,7 +28,7 @@ pub enum Distrust {
         /// The effective user of this process.
         user: u32,
     },
-    /// Its group or everyone may write to it. In a folder the sticky bit makes no difference.
+    /// Its group or everyone can write to it. The sticky bit of a folder makes no difference.
     #[error("{} has the mode {mode:04o}, so that others can write to it: run chmod go-w on it", path.display())]
     Writable {
         /// The file or folder.
@@ -38,19 +38,19 @@ pub enum Distrust {
     },
 }
 
-/// Checks that a link belongs to the user or root, who may lead this process to another file.
+/// Checks that a link belongs to the user or root.
 #[cfg(unix)]
-pub(super) fn check_link(link: &Path) -> io::Result<()> {
+pub(crate) fn check_link(link: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
 
-    // The mode of a link means nothing.
+    // The mode of a link has no meaning.
     let owner = fs::symlink_metadata(link)?.uid();
     check(link, owner, 0, user()).map_err(|why| io::Error::new(ErrorKind::InvalidInput, why))
 }
 
-/// The rule of OpenSSH for its keys and their folder.
+/// The rule that OpenSSH applies to its keys.
 #[cfg(unix)]
-pub(super) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
+pub(crate) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
     let path = || path.to_owned();
     if owner != user && owner != ROOT {
         return Err(Distrust::Owner { path: path(), owner, user });
@@ -63,7 +63,7 @@ pub(super) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(),
 
 /// The effective user of this process.
 #[cfg(unix)]
-pub(super) fn user() -> u32 {
+pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 

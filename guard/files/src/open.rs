@@ -1,0 +1,47 @@
+//! Opens regular files without waiting for the other end of a pipe.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use crate::read::ReadError;
+
+/// Opens a regular file for reading. Follows links, and does not wait for the writer of a pipe.
+///
+/// # Errors
+///
+/// [`ReadError::NotRegular`] and [`ReadError::Io`].
+pub fn open(path: &Path) -> Result<File, ReadError> {
+    // Opening a device may have an effect.
+    if !fs::metadata(path)?.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    open_at_once(path, File::options().read(true), false)?.ok_or(ReadError::NotRegular)
+}
+
+/// Opens a regular file at `path`, and follows no link.
+pub(crate) fn open_unlinked(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open_at_once(path, options, true)?
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR))
+}
+
+pub(crate) const NOT_REGULAR: &str = "it is not a regular file";
+
+/// `None` if the opened file is not a regular one.
+#[cfg_attr(not(unix), allow(unused_variables, reason = "no flags"))]
+fn open_at_once(
+    path: &Path,
+    options: &mut OpenOptions,
+    refuses_links: bool,
+) -> io::Result<Option<File>> {
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let links = if refuses_links { OFlags::NOFOLLOW } else { OFlags::empty() };
+        let flags = links | OFlags::NONBLOCK | OFlags::NOCTTY;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    Ok(file.metadata()?.is_file().then_some(file))
+}
