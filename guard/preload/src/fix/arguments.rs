@@ -2,8 +2,8 @@
 
 use core::ffi::c_void;
 
-use crate::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
-use crate::fix::known::Reason;
+use crate::driver::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
+use crate::watch::known::Reason;
 
 /// The program's arguments, to which the words of a form are added.
 #[derive(Debug)]

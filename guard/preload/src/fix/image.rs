@@ -14,8 +14,8 @@ use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
 use gridguard_files::open;
 
 use crate::driver::Driver;
-use crate::fix::known::Reason;
 use crate::process;
+use crate::watch::known::Reason;
 
 /// The place of an image that a program loads.
 #[derive(Clone, Copy)]

@@ -3,12 +3,12 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CStr;
 
-use crate::abi::Handle;
-use crate::counters::Counts;
-use crate::fix::known::{Examined, Kernel, Known, Loaded, Reason};
-use crate::kept::Kept;
-use crate::kernel;
-use crate::table::{self, Entry};
+use crate::driver::abi::Handle;
+use crate::watch::counters::Counts;
+use crate::watch::kept::Kept;
+use crate::watch::kernel;
+use crate::watch::known::{Examined, Kernel, Known, Loaded, Reason};
+use crate::watch::table::{self, Entry};
 
 /// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
 const MAX_IMAGES: usize = 65_536;

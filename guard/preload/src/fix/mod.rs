@@ -9,6 +9,5 @@
 mod arguments;
 mod image;
 pub(crate) mod kernels;
-pub(crate) mod known;
 pub(crate) mod load;
 pub(crate) mod relaunch;

@@ -7,15 +7,18 @@ use std::ffi::CString;
 use gridguard::ptx::{EntryReport, Fold, shifted_words};
 use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
 
-use crate::abi::{
+use crate::driver::Driver;
+use crate::driver::abi::{
     DEPENDENT, EVENT_ATTRIBUTES, FindKernel, Handle, LaunchAttribute, SHAREABLE_ATTRIBUTES,
     SUCCESS, Status,
 };
-use crate::driver::Driver;
+use crate::driver::functions;
+use crate::driver::request::Launch;
 use crate::fix::arguments::{Added, Arguments, Passed};
-use crate::fix::known::{Kernel, Known, Reason};
-use crate::request::Launch;
-use crate::{functions, guarded, process, table};
+use crate::process;
+use crate::process::guarded;
+use crate::watch::known::{Kernel, Known, Reason};
+use crate::watch::table;
 
 /// The program's call, to be made with another kernel and grid.
 pub(crate) struct Again<'a> {
@@ -238,33 +241,9 @@ unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Re
     Ok(found)
 }
 
-/// Whether every device refuses a grid of this size.
-#[inline(always)]
-pub(crate) const fn is_oversized([x, y, z]: [c_uint; 3]) -> bool {
-    x > MAX_X || y > MAX_OTHER || z > MAX_OTHER
-}
-
-/// The largest grids of all devices.
-const MAX_X: c_uint = 0x7fff_ffff;
-const MAX_OTHER: c_uint = 65_535;
-
 #[cfg(test)]
 mod tests {
-    use gridguard::{Axis, DeviceLimits};
-
     use super::*;
-
-    #[test]
-    fn a_grid_is_oversized_beyond_the_limits_of_any_device() {
-        let most = DeviceLimits::any_device().max_grid;
-        let most = Axis::ALL.map(|axis| u32::try_from(most.along(axis)).unwrap());
-        assert!(!is_oversized(most));
-        for axis in 0..3 {
-            let mut grid = [1; 3];
-            grid[axis] = most[axis] + 1;
-            assert!(is_oversized(grid));
-        }
-    }
 
     #[test]
     fn attributes_that_bind_to_a_launch_stay_on_it() {

@@ -1,0 +1,56 @@
+//! The functions that wait for the device, and so prove launches or return the errors of earlier ones.
+
+use core::ffi::c_void;
+
+use crate::driver::abi::{Handle, SUCCESS};
+use crate::driver::functions::{FUNCTIONS, replacements};
+use crate::refuse::late;
+use crate::watch::recent;
+
+replacements! {
+    /// `cuStreamSynchronize`.
+    stream(stream: Handle)
+    |through, call| {
+        let before = recent::launches();
+        let status = call();
+        if status == SUCCESS {
+            recent::prove_stream(stream.addr(), FUNCTIONS[H].per_thread, before);
+        } else {
+            late::check(through, status);
+        }
+        status
+    }
+
+    /// `cuCtxSynchronize`.
+    context()
+    |through, call| {
+        let before = recent::launches();
+        let status = call();
+        if status == SUCCESS {
+            recent::prove_all(before);
+        } else {
+            late::check(through, status);
+        }
+        status
+    }
+
+    /// A call with a stream, an event or a context, whose success proves no launch.
+    on_handle(handle: Handle)
+    |through, call| {
+        let status = call();
+        if status != SUCCESS {
+            late::check(through, status);
+        }
+        status
+    }
+
+    /// `cuMemcpyDtoH`.
+    copy_to_host(to: *mut c_void, from: u64, bytes: usize)
+    |through, call| {
+        let status = call();
+        if status != SUCCESS {
+            late::check(through, status);
+        }
+        status
+    }
+}
