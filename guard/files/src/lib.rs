@@ -27,12 +27,11 @@ pub use conditional::{append, publish_if};
 pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
 pub use kind::{FileKind, file_kind};
 pub use lock::{FileLock, LockError};
-pub use open::open;
 pub use publish::{
     OwnerChange, PublishError, check_output, delete_leftovers, publish, publish_new,
     publish_private, write_output,
 };
-pub use read::{ReadError, check_folder, read, read_trusted};
+pub use read::{ReadError, check_folder, open, read, read_trusted};
 pub use trust::Distrust;
 
 #[cfg(doctest)]

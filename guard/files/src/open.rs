@@ -1,23 +1,8 @@
 //! Opens regular files without waiting for the other end of a pipe.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
-
-use crate::read::ReadError;
-
-/// Opens a regular file for reading. Follows links, and does not wait for the writer of a pipe.
-///
-/// # Errors
-///
-/// [`ReadError::NotRegular`] and [`ReadError::Io`].
-pub fn open(path: &Path) -> Result<File, ReadError> {
-    // Opening a device may have an effect.
-    if !fs::metadata(path)?.is_file() {
-        return Err(ReadError::NotRegular);
-    }
-    open_at_once(path, File::options().read(true), false)?.ok_or(ReadError::NotRegular)
-}
 
 /// Opens a regular file at `path`, and follows no link.
 pub(crate) fn open_unlinked(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -27,9 +12,9 @@ pub(crate) fn open_unlinked(path: &Path, options: &mut OpenOptions) -> io::Resul
 
 pub(crate) const NOT_REGULAR: &str = "it is not a regular file";
 
-/// `None` if the opened file is not a regular one.
+/// Opens a file; `None` if the opened file is not a regular one.
 #[cfg_attr(not(unix), allow(unused_variables, reason = "no flags"))]
-fn open_at_once(
+pub(crate) fn open_at_once(
     path: &Path,
     options: &mut OpenOptions,
     refuses_links: bool,

@@ -1,10 +1,10 @@
 //! Reads files up to a limit, or only files that others cannot have written.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use crate::open::{NOT_REGULAR, open};
+use crate::open::{NOT_REGULAR, open_at_once};
 use crate::trust::Distrust;
 
 /// Why a file was not read.
@@ -28,6 +28,19 @@ pub enum ReadError {
     /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Opens a regular file for reading. Follows links, and does not wait for the writer of a pipe.
+///
+/// # Errors
+///
+/// [`ReadError::NotRegular`] and [`ReadError::Io`].
+pub fn open(path: &Path) -> Result<File, ReadError> {
+    // Opening a device may have an effect.
+    if !fs::metadata(path)?.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    open_at_once(path, File::options().read(true), false)?.ok_or(ReadError::NotRegular)
 }
 
 /// Reads a file of at most `limit` bytes; `None` if there is no file.
@@ -146,7 +159,6 @@ mod unix {
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Questions to the driver: names, limits, errors. Asked of the library that the launch went to.
+//! Takes the hook and the slot of a call, and returns what that driver library says of kernels, devices and errors.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem;
@@ -22,7 +22,7 @@ pub(crate) mod functions;
 pub(crate) mod node;
 pub(crate) mod request;
 
-/// Declares the functions that are asked, each of which a driver may lack.
+/// Declares the queried functions. A driver may lack any of them.
 macro_rules! questions {
     ($($name:ident = $symbol:literal: fn($($arg:ty),*);)*) => {
         /// The functions of one driver library.
@@ -44,7 +44,7 @@ macro_rules! questions {
                 Self {
                     $($name: {
                         let found = find($symbol);
-                        // SAFETY: each signature is the one that NVIDIA's header declares for the symbol.
+                        // SAFETY: NVIDIA's header declares this signature for the symbol.
                         (!found.is_null()).then(|| unsafe { mem::transmute(found) })
                     },)*
                 }
@@ -96,13 +96,13 @@ static DEVICES: [AtomicPtr<DeviceLimits>; MAX_DEVICES] =
 const MAX_DEVICES: usize = 64;
 
 impl Driver {
-    /// The driver that launches through this hook and slot go to.
+    /// The driver that this hook and slot call.
     pub(crate) fn of(through: (usize, usize)) -> &'static Self {
         static NONE: Driver = Driver::NONE;
         let Some(known) = KNOWN.get(through.0 * SLOTS + through.1) else { return &NONE };
         get_or_publish(known, || {
             let found = Self::resolve(functions::original_address(through));
-            // A runtime may refuse a launch before it loads the driver, which is looked for again.
+            // A runtime may refuse a launch before it loads the driver: the next call searches again.
             found.driver_version.is_some().then_some(found)
         })
         .unwrap_or(&NONE)
@@ -120,11 +120,10 @@ impl Driver {
     /// `kernel` is loaded.
     pub(crate) unsafe fn name_of(&self, kernel: Handle) -> Option<&'static CStr> {
         [self.function_name, self.kernel_name].into_iter().flatten().find_map(|ask| {
-            let mut name = ptr::null();
             // SAFETY: the kernel is loaded; for the other kind of handle the driver returns an error.
-            let status = unsafe { ask(&raw mut name, kernel) };
+            let name = written(ptr::null(), |name| Some(unsafe { ask(name, kernel) }))?;
             // SAFETY: a string that lives as long as the kernel; callers copy it at once.
-            (status == SUCCESS).then(|| unsafe { process::text(name) }).flatten()
+            unsafe { process::text(name) }
         })
     }
 
@@ -137,10 +136,8 @@ impl Driver {
     pub(crate) unsafe fn container_of(&self, kernel: Handle) -> Handle {
         let found =
             [self.function_module, self.kernel_library].into_iter().flatten().find_map(|ask| {
-                let mut container = ptr::null_mut();
                 // SAFETY: the kernel is loaded; for the other kind of handle the driver returns an error.
-                let status = unsafe { ask(&raw mut container, kernel) };
-                (status == SUCCESS).then_some(container)
+                written(ptr::null_mut(), |container| Some(unsafe { ask(container, kernel) }))
             });
         found.unwrap_or(ptr::null_mut())
     }
@@ -150,11 +147,10 @@ impl Driver {
         let ask = |question: Option<
             unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status,
         >| {
-            let mut text = ptr::null();
             // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
-            let known = unsafe { question?(status, &raw mut text) } == SUCCESS;
+            let text = written(ptr::null(), |text| Some(unsafe { question?(status, text) }))?;
             // SAFETY: null or a static string.
-            known.then(|| unsafe { process::text(text) }).flatten()
+            unsafe { process::text(text) }
         };
         let name = ask(self.error_name).map_or("error".into(), CStr::to_string_lossy);
         match ask(self.error_text) {
@@ -172,18 +168,14 @@ impl Driver {
 
     /// The number of the current context's device.
     pub(crate) fn device_number(&self) -> Option<c_int> {
-        let mut device = 0;
         // SAFETY: the pointer is to a live integer; without a context the driver returns an error.
-        let status = unsafe { self.current_device?(&raw mut device) };
-        (status == SUCCESS).then_some(device)
+        written(0, |device| Some(unsafe { self.current_device?(device) }))
     }
 
     /// The number of devices of the process.
     pub(crate) fn count_devices(&self) -> Option<c_int> {
-        let mut count = 0;
         // SAFETY: the pointer is to a live integer.
-        let status = unsafe { self.device_count?(&raw mut count) };
-        (status == SUCCESS).then_some(count)
+        written(0, |count| Some(unsafe { self.device_count?(count) }))
     }
 
     /// Free and total bytes of the current context's device.
@@ -197,15 +189,12 @@ impl Driver {
 
     /// Bytes that the device's memory pool keeps, and that are no part of an allocation.
     pub(crate) fn unused_of_pool(&self, device: c_int) -> Option<u64> {
-        let mut pool = ptr::null_mut();
         // SAFETY: the pointer is to a live handle; for another device it is an error.
-        let known = unsafe { self.device_pool?(&raw mut pool, device) } == SUCCESS;
-        let ask = self.pool_attribute.filter(|_| known)?;
+        let pool =
+            written(ptr::null_mut(), |pool| Some(unsafe { self.device_pool?(pool, device) }))?;
         let [reserved, used] = [POOL_RESERVED, POOL_USED].map(|attribute| {
-            let mut bytes = 0;
-            // SAFETY: the driver returned the pool; both attributes are of 64 bits.
-            let status = unsafe { ask(pool, attribute, &raw mut bytes) };
-            (status == SUCCESS).then_some(bytes)
+            // SAFETY: the driver returned the pool; both attributes have 64 bits.
+            written(0, |bytes| Some(unsafe { self.pool_attribute?(pool, attribute, bytes) }))
         });
         reserved?.checked_sub(used?)
     }
@@ -244,10 +233,9 @@ impl Driver {
         };
         let of_device = |device| {
             let [major, minor] = CAPABILITY.map(|number| {
-                let mut value = 0;
                 // SAFETY: the pointer is to a live integer; for other devices it is an error.
-                let status = unsafe { ask(&raw mut value, number, device) };
-                u32::try_from(value).ok().filter(|_| status == SUCCESS)
+                let value = written(0, |value| Some(unsafe { ask(value, number, device) }));
+                value.and_then(|value| u32::try_from(value).ok())
             });
             Some(ComputeCapability::new(major?, minor?))
         };
@@ -313,13 +301,11 @@ impl Driver {
         let threads = launch.block.iter().try_fold(1_u32, |all, one| all.checked_mul(*one));
         let threads = threads.and_then(|threads| c_int::try_from(threads).ok()).unwrap_or(0);
         let shared = usize::try_from(launch.shared_bytes).unwrap_or(usize::MAX);
-        let mut most: c_int = 0;
         let per_multiprocessor = self.resident_blocks.filter(|_| launch.cooperative && threads > 0);
         let blocks = per_multiprocessor.and_then(|ask| {
             // SAFETY: the function is loaded; the pointer is to a live integer.
-            let status = unsafe { ask(&raw mut most, function, threads, shared) };
-            let each = u64::try_from(most).ok().filter(|_| status == SUCCESS)?;
-            each.checked_mul(device.multiprocessors)
+            let most = written(0, |most| Some(unsafe { ask(most, function, threads, shared) }))?;
+            u64::try_from(most).ok()?.checked_mul(device.multiprocessors)
         });
         let cluster_blocks = self.largest_cluster.filter(|_| launch.cluster.is_some());
         let cluster_blocks = cluster_blocks.and_then(|ask| {
@@ -331,23 +317,21 @@ impl Driver {
                 attributes: ptr::null::<LaunchAttribute>(),
                 attribute_count: 0,
             };
-            let mut most = 0;
             // SAFETY: the function is loaded; both pointers are to live values.
-            let status = unsafe { ask(&raw mut most, function, &raw const config) };
-            u64::try_from(most).ok().filter(|_| status == SUCCESS)
+            let most = written(0, |most| Some(unsafe { ask(most, function, &raw const config) }))?;
+            u64::try_from(most).ok()
         });
         OccupancyLimits { blocks, cluster_blocks }
     }
 
     /// Waits for `stream`, unless a graph is captured from it.
     pub(crate) fn wait(&self, stream: Handle, per_thread: bool) -> Option<Status> {
-        let mut capturing: c_int = 0;
         // SAFETY: the program launched on the stream just now; the pointer is to a live integer.
-        let asked = unsafe { self.stream_capturing?(stream, &raw mut capturing) } == SUCCESS;
+        let capturing = written(0, |state| Some(unsafe { self.stream_capturing?(stream, state) }));
         let of_thread = self.synchronize_thread_stream.filter(|_| per_thread);
         let synchronize = of_thread.or(self.synchronize_stream)?;
         // SAFETY: as above.
-        (asked && capturing == 0).then(|| unsafe { synchronize(stream) })
+        (capturing == Some(0)).then(|| unsafe { synchronize(stream) })
     }
 
     /// The function behind a `CUkernel` that is launched as a function; else the handle itself.
@@ -356,23 +340,25 @@ impl Driver {
     ///
     /// `kernel` is loaded.
     unsafe fn function_of(&self, kernel: Handle) -> Handle {
-        let mut function = ptr::null_mut();
-        let found = self.kernel_function.is_some_and(|ask| {
-            // SAFETY: the kernel is loaded; for a `CUfunction` the driver returns an error.
-            unsafe { ask(&raw mut function, kernel) == SUCCESS }
-        });
-        if found { function } else { kernel }
+        // SAFETY: the kernel is loaded; for a `CUfunction` the driver returns an error.
+        written(kernel, |function| Some(unsafe { self.kernel_function?(function, kernel) }))
+            .unwrap_or(kernel)
     }
 }
 
-/// The limits of all devices that were asked.
+/// The value that `ask` writes through its pointer, if it succeeds. `None` from `ask`: the driver lacks the function.
+pub(crate) fn written<T>(initial: T, ask: impl FnOnce(*mut T) -> Option<Status>) -> Option<T> {
+    let mut value = initial;
+    (ask(&raw mut value)? == SUCCESS).then_some(value)
+}
+
+/// The limits of all devices that were queried.
 pub(crate) fn known_devices() -> impl Iterator<Item = &'static DeviceLimits> {
     // SAFETY: null, or limits that are never freed nor changed.
     DEVICES.iter().filter_map(|known| unsafe { known.load(Ordering::Acquire).as_ref() })
 }
 
-/// The value behind `known`; else the one that `make` returns, which becomes it. Without a lock, so that a
-/// child process cannot find it locked: of two threads, one keeps its value to itself.
+/// Lock-free get-or-init, since a child process could inherit a locked lock. If two threads race, one value is leaked.
 fn get_or_publish<T>(known: &AtomicPtr<T>, make: impl FnOnce() -> Option<T>) -> Option<&'static T> {
     // SAFETY: null, or a value that is never freed nor changed.
     if let Some(value) = unsafe { known.load(Ordering::Acquire).as_ref() } {

@@ -5,17 +5,16 @@
 //! What a replay launches is not counted.
 
 use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::Ordering;
 
-use crate::driver::Driver;
 use crate::driver::abi::{CLUSTER_DIMENSION, COOPERATIVE, Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::driver::node::{
     AttributeValue, KERNEL, KernelNode, Node, OldKernelNode, of_any_kind, of_kernel,
 };
 use crate::driver::request::{Launch, is_oversized};
+use crate::driver::{Driver, written};
 use crate::hook::launch::outermost;
 use crate::hook::{outcome, session};
 use crate::process::guarded;
@@ -135,7 +134,7 @@ fn is_refused_everywhere(launch: &Launch) -> bool {
     is_oversized(*grid) || grid.contains(&0) || threads == 0 || threads > MAX_THREADS
 }
 
-/// Explains the kernel nodes because of which a graph was not instantiated, if there are such.
+/// Explains the kernel nodes that prevented the instantiation of a graph.
 #[cold]
 fn not_instantiated(through: (usize, usize), graph: Handle, status: Status) {
     if graph.is_null() || outcome::is_no_refusal(through, status) {
@@ -174,7 +173,7 @@ unsafe fn kernel_nodes(through: (usize, usize), graph: Handle) -> Vec<Launch> {
     launches
 }
 
-/// Questions about graphs. Each is asked of an existing graph or node.
+/// Queries of existing graphs and nodes.
 impl Driver {
     unsafe fn nodes_of(&self, graph: Handle, most: usize) -> Vec<Handle> {
         let Some(ask) = self.graph_nodes else { return Vec::new() };
@@ -183,48 +182,44 @@ impl Driver {
         let asked = unsafe { ask(graph, ptr::null_mut(), &raw mut count) } == SUCCESS;
         let mut nodes = vec![ptr::null_mut(); count.min(most)];
         let mut count = nodes.len();
-        // SAFETY: the array has room for so many nodes.
+        // SAFETY: the array has `count` elements.
         let asked = asked && unsafe { ask(graph, nodes.as_mut_ptr(), &raw mut count) } == SUCCESS;
         nodes.truncate(if asked { count } else { 0 });
         nodes
     }
 
     unsafe fn kind_of(&self, node: Handle) -> Option<c_int> {
-        let mut kind = 0;
         // SAFETY: the node exists; the pointer is to a live integer.
-        let status = unsafe { self.node_kind?(node, &raw mut kind) };
-        (status == SUCCESS).then_some(kind)
+        written(0, |kind| Some(unsafe { self.node_kind?(node, kind) }))
     }
 
     unsafe fn graph_within(&self, node: Handle) -> Option<Handle> {
-        let mut graph = ptr::null_mut();
         // SAFETY: the node exists; the pointer is to a live handle.
-        let status = unsafe { self.child_graph?(node, &raw mut graph) };
-        (status == SUCCESS && !graph.is_null()).then_some(graph)
+        let graph =
+            written(ptr::null_mut(), |graph| Some(unsafe { self.child_graph?(node, graph) }));
+        graph.filter(|graph| !graph.is_null())
     }
 
     unsafe fn launch_of(&self, through: (usize, usize), node: Handle) -> Option<Launch> {
-        let mut parameters = MaybeUninit::<KernelNode>::zeroed();
-        // SAFETY: the node exists; each function writes as much as its kind of parameters has.
-        let status = unsafe {
-            match self.kernel_node {
-                Some(ask) => ask(node, parameters.as_mut_ptr()),
-                None => self.old_kernel_node?(node, parameters.as_mut_ptr().cast()),
-            }
-        };
-        // SAFETY: integers and pointers, for which all zeros are valid, too.
-        let mut launch = unsafe { parameters.assume_init() }.launch(through);
+        // SAFETY: the node exists; each function writes its own kind of parameters.
+        let parameters = written(KernelNode::NONE, |into| unsafe {
+            Some(match self.kernel_node {
+                Some(ask) => ask(node, into),
+                None => self.old_kernel_node?(node, into.cast()),
+            })
+        });
+        let mut launch = parameters?.launch(through);
         let attribute = |id| {
-            let mut value: AttributeValue = [0; 16];
             // SAFETY: the node exists; the pointer is to a live value.
-            let status = unsafe { self.kernel_node_attribute?(node, id, &raw mut value) };
-            (status == SUCCESS).then_some(value)
+            written([0; 16], |value: *mut AttributeValue| unsafe {
+                Some(self.kernel_node_attribute?(node, id, value))
+            })
         };
         launch.cooperative = attribute(COOPERATIVE).is_some_and(|[applies, ..]| applies != 0);
         // Without clusters the driver may return one block as well as none.
         let cluster = attribute(CLUSTER_DIMENSION).map(|[x, y, z, ..]| [x, y, z]);
         launch.cluster = cluster.filter(|size| size.iter().any(|blocks| *blocks > 1));
-        (status == SUCCESS).then_some(launch)
+        Some(launch)
     }
 }
 

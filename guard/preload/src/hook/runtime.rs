@@ -1,14 +1,13 @@
-//! Launches of the CUDA runtime, where it is a shared library: it refuses a launch with a zero dimension by
-//! itself, without a call of the driver. All other launches reach the driver, where they are watched.
+//! The launch functions of a shared CUDA runtime, which refuses a zero dimension without a call of the driver. All
+//! other launches reach the driver.
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::{mem, ptr};
 
-use crate::driver::abi::{
-    Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, SUCCESS, Status,
-};
+use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured};
+use crate::driver::written;
 use crate::hook::outcome;
 use crate::process::{self, elf, guarded, stack};
 use crate::watch::{kernel, table};
@@ -64,7 +63,7 @@ replacements! {
             let (grid, block) = (grid.0, block.0);
             let config =
                 LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count };
-            // SAFETY: as many attributes as the caller says, which are those of the driver.
+            // SAFETY: the caller states the number of attributes; they are the driver's.
             unsafe { configured(through, function, &config) }
         })
     }
@@ -75,8 +74,7 @@ fn has_zero(Size(grid): Size, Size(block): Size) -> bool {
     grid.contains(&0) || block.contains(&0)
 }
 
-/// Makes a launch that has a dimension of zero, and explains it if the runtime refused it and the driver was
-/// not asked: what the driver refuses is explained there.
+/// Makes a launch with a zero dimension, and explains it if the runtime refused it without a call of the driver.
 #[cold]
 fn with_zero(
     call: &dyn Fn() -> Status,
@@ -103,16 +101,15 @@ fn with_zero(
     status
 }
 
-/// Questions to the runtime.
+/// Queries of the runtime.
 #[derive(Default)]
 struct Asked {
-    /// Whether one failed.
+    /// Whether a query failed.
     failed: bool,
 }
 
 impl Asked {
-    /// The handle with which the launch's kernel is counted: the driver's, if the runtime tells. It has a name
-    /// afterwards.
+    /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells.
     fn name(&mut self, through: (usize, usize), function: *mut c_void) -> Handle {
         let is_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
         let known = if is_handle { None } else { self.kernel_of(through, function) };
@@ -134,27 +131,25 @@ impl Asked {
         type Find = unsafe extern "C-unwind" fn(*mut Handle, *const c_void) -> Status;
         let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"].map(|name| beside(through, name));
         let ask = asks.into_iter().find(|ask| !ask.is_null())?;
-        // SAFETY: the signature is the one that NVIDIA's header declares for both.
+        // SAFETY: NVIDIA's header declares this signature for both.
         let ask = unsafe { mem::transmute::<*mut c_void, Find>(ask) };
-        let mut kernel = ptr::null_mut();
         // SAFETY: the program is launching the function just now; the pointer is to a live handle.
-        let found = unsafe { ask(&raw mut kernel, function) } == SUCCESS;
-        self.failed |= !found;
-        (found && !kernel.is_null()).then_some(kernel)
+        let kernel = written(ptr::null_mut(), |kernel| Some(unsafe { ask(kernel, function) }));
+        self.failed |= kernel.is_none();
+        kernel.filter(|kernel| !kernel.is_null())
     }
 
     /// The name, which is valid as long as the kernel is.
     fn name_of(&mut self, through: (usize, usize), function: *mut c_void) -> Option<&'static CStr> {
         type Name = unsafe extern "C-unwind" fn(*mut *const c_char, *const c_void) -> Status;
         let ask = beside(through, c"cudaFuncGetName");
-        // SAFETY: the signature is the one that NVIDIA's header declares.
+        // SAFETY: NVIDIA's header declares this signature.
         let ask = (!ask.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, Name>(ask) })?;
-        let mut name = ptr::null();
         // SAFETY: the program is launching the function or kernel just now; the pointer is to a live pointer.
-        let found = unsafe { ask(&raw mut name, function) } == SUCCESS;
-        self.failed |= !found;
+        let name = written(ptr::null(), |name| Some(unsafe { ask(name, function) }));
+        self.failed |= name.is_none();
         // SAFETY: a string that lives as long as the kernel; the caller copies it at once.
-        found.then(|| unsafe { process::text(name) }).flatten()
+        name.and_then(|name| unsafe { process::text(name) })
     }
 }
 

@@ -6,6 +6,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::LazyLock;
 
 use self::output::{Opened, Output};
 
@@ -41,19 +42,9 @@ pub(crate) struct Options {
 
 /// The options, read when the library was loaded: programs change their environment.
 pub(crate) fn options() -> &'static Options {
-    static NONE: Options = Options {
-        abort: false,
-        sync: false,
-        fix: false,
-        forces_ptx: false,
-        quiet: false,
-        report: None,
-        record: None,
-        main: None,
-        stderr: None,
-    };
+    static NONE: LazyLock<Options> = LazyLock::new(Options::default);
     // SAFETY: null, or options that are never freed nor changed.
-    unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or(&NONE)
+    unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(|| &NONE)
 }
 
 static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
