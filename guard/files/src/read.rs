@@ -55,7 +55,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
 /// Like [`read`], if the file and its folder belong to the user or root and nobody else can write to
 /// them. Does not follow a link at `path`.
 ///
-/// A user who can rename the parent folders can only substitute a folder that meets the same conditions.
+/// A user who can rename the parent folders can only substitute a folder that passes the same checks.
 /// Outside Unix, the same as [`read`].
 ///
 /// # Errors

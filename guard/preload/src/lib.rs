@@ -1,18 +1,18 @@
 //! `libgridguard_preload.so`: watches the kernel launches and allocations of an unmodified CUDA program, and
 //! explains those that the driver refuses. `gridguard run -- PROGRAM` preloads it.
 //!
-//! The library stands in front of `dlsym`, `dlvsym` and `cuGetProcAddress`, by which CUDA runtimes find the
-//! driver, and replaces the launch functions among their results. A program without CUDA runs as without it.
+//! CUDA runtimes find the driver with `dlsym`, `dlvsym` and `cuGetProcAddress`. The library intercepts these functions,
+//! and replaces the functions that it watches in their results. A program without CUDA runs unchanged.
 //!
 //! Each folder depends on those before it:
 //!
 //! - `process`: options, output, stacks and the loaded objects of the process;
 //! - `driver`: the functions and structures of the driver;
-//! - `watch`: what is recorded;
-//! - `fix`: how oversized launches are made in parts;
-//! - `refuse`: how refusals are explained;
-//! - `report`: what is written at the end;
-//! - `hook`: which functions are intercepted, and how programs find them.
+//! - `watch`: records of launches, images and allocations;
+//! - `fix`: oversized launches in parts;
+//! - `refuse`: explanations of refusals and late errors;
+//! - `report`: the summary, the report and the recorded launches;
+//! - `hook`: the intercepted functions, and how programs find them.
 //!
 //! It has no interface for Rust.
 #![allow(unsafe_code, reason = "it stands between C functions")]

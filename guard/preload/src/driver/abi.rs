@@ -16,8 +16,8 @@ pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_DEINITIALIZED`.
 pub(crate) const DEINITIALIZED: Status = 4;
 
-/// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`: what a runtime returns for launches that it
-/// refuses by itself.
+/// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`: the errors of launches that a runtime refuses without
+/// a call of the driver.
 pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
     (1, "cudaErrorInvalidValue (1), invalid argument"),
     (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
@@ -76,8 +76,8 @@ pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 /// programs set.
 pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, 9];
 
-/// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: what follows
-/// in the extra options of a launch.
+/// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
+/// options in the list `extra` of a launch.
 pub(crate) const PARAM_END: usize = 0;
 pub(crate) const PARAM_BUFFER_POINTER: usize = 1;
 pub(crate) const PARAM_BUFFER_SIZE: usize = 2;

@@ -24,9 +24,9 @@ pub(crate) struct Function {
     pub(crate) symbol: &'static CStr,
     /// Its name for `cuGetProcAddress`.
     pub(crate) name: &'static [u8],
-    /// The versions for which `cuGetProcAddress` returns a function with this signature; none for the runtime.
+    /// The CUDA versions with this signature; none for functions of the runtime.
     pub(crate) versions: &'static [RangeInclusive<c_int>],
-    /// Whether its default stream is that of the thread.
+    /// Whether its default stream is the per-thread stream.
     pub(crate) per_thread: bool,
 }
 

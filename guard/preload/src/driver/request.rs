@@ -1,4 +1,4 @@
-//! Launches as programs make them.
+//! The configuration of a launch, and its conversion to a `LaunchRequest`.
 
 use core::ffi::c_uint;
 
@@ -16,7 +16,7 @@ pub(crate) struct Largest {
     pub(crate) shared_bytes: u32,
 }
 
-/// A launch as the program made it.
+/// A launch of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     /// The hook and slot that it came through.
@@ -59,7 +59,7 @@ impl Launch {
         }
     }
 
-    /// Its sizes, as they are counted.
+    /// Its sizes.
     #[inline(always)]
     pub(crate) fn largest(&self) -> Largest {
         let [x, y, z] = self.block;

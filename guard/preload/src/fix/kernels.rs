@@ -1,4 +1,4 @@
-//! Notes what modules, libraries and kernels are, in the entries of their handles.
+//! Records modules, libraries and kernels in the entries of their handles.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CStr;
@@ -34,8 +34,8 @@ pub(crate) fn loaded(handle: Handle, Examined { hash, loaded }: Examined) {
     }
 }
 
-/// Notes that the lookup `found_by` found the kernel `name` of a module or library. Programs look a kernel
-/// up again for each launch: what is known already stays.
+/// Notes that the lookup `found_by` found the kernel `name` of a module or library. Programs may look up
+/// a kernel before each launch: a known one is kept.
 pub(crate) fn found(kernel: Handle, container: Handle, name: &CStr, found_by: (usize, usize)) {
     let loaded = known(container).and_then(Known::loaded);
     let container = (container.addr(), table::load_of(container.addr()));

@@ -1,5 +1,4 @@
-//! The functions that load and unload modules and libraries. With `--fix` PTX is loaded with forms of its entries
-//! beside them.
+//! The functions that load and unload modules and libraries. With `--fix` they add forms of the entries to PTX.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +34,7 @@ replacements! {
         values: *mut *mut c_void,
     )
     |through, call, original| {
-        // SAFETY: the caller's own arguments, and a rewritten text in place of the image.
+        // SAFETY: the caller's own arguments, with a rewritten text for the image.
         let load = |text| unsafe { original(module, text, count, options, values) };
         // SAFETY: the caller's own arguments.
         let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
@@ -64,7 +63,7 @@ replacements! {
         count: c_uint, own_options: *mut c_int, own_values: *mut *mut c_void, own_count: c_uint,
     )
     |through, call, original| {
-        // SAFETY: the caller's own arguments, and a rewritten text in place of the image.
+        // SAFETY: the caller's own arguments, with a rewritten text for the image.
         let load = |text| unsafe {
             original(library, text, options, values, count, own_options, own_values, own_count)
         };
@@ -135,12 +134,12 @@ struct Call {
     source: Source,
     /// Where the driver writes the handle.
     out: *mut Handle,
-    /// Whether the driver may read the text for as long as it is loaded.
+    /// Whether the driver may read the text until it is unloaded.
     keeps_text: bool,
 }
 
-/// Loads the rewritten PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `as_it_is`.
-/// Records the module or library in the table.
+/// Loads the PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `original`. Records the
+/// module or library in the table.
 ///
 /// # Safety
 ///
@@ -148,16 +147,16 @@ struct Call {
 /// `call.out` unless it is null.
 unsafe fn loaded(
     call: &Call,
-    as_it_is: impl FnOnce() -> Status,
+    original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> Status {
     if Inside::Load.replace(true) {
-        return as_it_is();
+        return original();
     }
     let (status, kept) = match process::options().fix {
         // SAFETY: by this function's contract.
-        true => unsafe { load_forms(call, as_it_is, rewritten) },
-        false => (as_it_is(), None),
+        true => unsafe { load_forms(call, original, rewritten) },
+        false => (original(), None),
     };
     if status == SUCCESS && !call.out.is_null() {
         // SAFETY: the successful call wrote the handle, and read the image.
@@ -181,7 +180,7 @@ unsafe fn loaded(
 /// As [`loaded`].
 unsafe fn load_forms(
     call: &Call,
-    as_it_is: impl FnOnce() -> Status,
+    original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> (Status, Option<Examined>) {
     let driver = Driver::of(call.through);
@@ -193,8 +192,8 @@ unsafe fn load_forms(
         loaded: Loaded::Kept(reason),
     };
     match prepared {
-        Err(reason) => (as_it_is(), Some(because(reason))),
-        Ok((None, entries)) => (as_it_is(), Some(entries)),
+        Err(reason) => (original(), Some(because(reason))),
+        Ok((None, entries)) => (original(), Some(entries)),
         Ok((Some(text), entries)) => match rewritten(driver, text.as_ptr().cast()) {
             Some(SUCCESS) => {
                 if call.keeps_text {
@@ -203,9 +202,9 @@ unsafe fn load_forms(
                 (SUCCESS, Some(entries))
             }
             refused => {
-                let status = as_it_is();
+                let status = original();
                 let mut kept = because("its rewritten PTX was not loaded".into());
-                // A text that the driver refuses anyhow is the program's own affair.
+                // The original text may be invalid too.
                 if let Some(refused) = refused.filter(|_| status == SUCCESS) {
                     guarded::run(|| kept = because(tell_refused(driver, refused)));
                 }
@@ -227,31 +226,30 @@ fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Examined), Reason> {
     Ok((has_forms.then_some(text), Examined { hash, loaded: Loaded::Ptx(entries) }))
 }
 
-/// Says once that the driver refused a rewritten text.
+/// Prints once that the driver refused a rewritten text.
 fn tell_refused(driver: &Driver, status: Status) -> Reason {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let reason = format!("the driver refused its rewritten PTX: {}", driver.error(status));
     if !TOLD.swap(true, Ordering::Relaxed) {
         process::say(&format!(
-            "gridguard: a module is loaded as it is, and its launches are not fixed: {reason}\n"
+            "gridguard: a module is loaded unmodified, and its launches are not fixed: {reason}\n"
         ));
     }
     reason.into()
 }
 
-/// Loads, and undoes what the driver wrote to the values of the options if that fails: sizes of logs are
-/// inputs and outputs.
+/// Calls `load`, and restores the values of the options if it fails: the driver overwrites the sizes of logs.
 ///
 /// # Safety
 ///
-/// `values` is null or points to so many values.
+/// `values` is null or points to `count` values.
 unsafe fn keep_values(
     values: *mut *mut c_void,
     count: c_uint,
     load: impl FnOnce() -> Status,
 ) -> Status {
     let count = if values.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
-    // SAFETY: so many values by this function's contract.
+    // SAFETY: `count` values by this function's contract.
     let before: Vec<_> = (0..count).map(|place| unsafe { *values.add(place) }).collect();
     let status = load();
     if status != SUCCESS {
@@ -267,9 +265,9 @@ unsafe fn keep_values(
 ///
 /// # Safety
 ///
-/// `options` is null or points to so many options.
+/// `options` is null or points to `count` options.
 unsafe fn is_preserved(options: *const c_int, count: c_uint) -> bool {
     let count = if options.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
-    // SAFETY: so many options by this function's contract.
+    // SAFETY: `count` options by this function's contract.
     (0..count).any(|place| unsafe { *options.add(place) } == BINARY_IS_PRESERVED)
 }

@@ -1,4 +1,4 @@
-//! Launches forms of a kernel in place of a launch whose grid is too large.
+//! Makes an oversized launch in parts, with forms of the kernel.
 
 use core::ffi::c_uint;
 use core::sync::atomic::Ordering;
@@ -26,13 +26,13 @@ pub(crate) struct Again<'a> {
     pub(crate) parameters: *mut *mut core::ffi::c_void,
     pub(crate) extra: *mut *mut core::ffi::c_void,
     pub(crate) attributes: &'a [LaunchAttribute],
-    /// Makes one of the launches that stand for the program's.
+    /// Makes one part.
     pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
-    /// Makes the launch as the program did.
+    /// Makes the original launch.
     pub(crate) whole: &'a dyn Fn() -> Status,
 }
 
-/// One of the launches that are made in place of the program's.
+/// One of the launches that make up an oversized launch.
 pub(crate) struct Part<'a> {
     pub(crate) kernel: Handle,
     pub(crate) grid: [c_uint; 3],
@@ -41,7 +41,7 @@ pub(crate) struct Part<'a> {
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
-/// What became of a launch whose grid is too large.
+/// The outcome of an oversized launch.
 pub(crate) enum Outcome {
     /// Forms were launched, with this result.
     Launched(Status),
@@ -110,7 +110,7 @@ impl Again<'_> {
             own_bytes: bytes(entry.parameter_bytes),
         };
         let passed = Passed { parameters: self.parameters, extra: self.extra };
-        // SAFETY: what the program passes to the kernel, whose parameters the entry states.
+        // SAFETY: the program passes them to the kernel, whose parameters the entry states.
         let arguments = unsafe { Arguments::new(passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
@@ -124,7 +124,7 @@ struct Prepared {
     form: Handle,
     plan: Plan,
     arguments: Arguments,
-    /// The attributes of all parts but the first: those wait for the first one.
+    /// The attributes of the later parts, without programmatic dependent launch.
     later: Vec<LaunchAttribute>,
 }
 
@@ -149,7 +149,7 @@ impl Prepared {
     }
 }
 
-/// What became of the launch when the driver refused a part, after those before it.
+/// The outcome if the driver refused a part.
 fn refused(
     kernel: &Kernel,
     driver: &Driver,
@@ -195,7 +195,7 @@ impl Words {
     }
 }
 
-/// Why also the parts of a launch are refused: another rule than that of the size of the grid.
+/// Why the parts of a launch are refused too: a rule other than the grid size.
 fn not_in_parts(violations: &Violations) -> Reason {
     let is_size =
         |one: &&Violation| [Rule::GridDimX, Rule::GridDimY, Rule::GridDimZ].contains(&one.rule);
@@ -203,7 +203,7 @@ fn not_in_parts(violations: &Violations) -> Reason {
     other.map_or("it has no parts".into(), |other| format!("also in parts, {other}").into())
 }
 
-/// Whether the attributes may stand on so many other launches.
+/// Whether `launches` launches of a form may have these attributes.
 fn check_attributes(attributes: &[LaunchAttribute], launches: u64) -> Result<(), Reason> {
     let may_stand = |id: &c_uint| {
         SHAREABLE_ATTRIBUTES.contains(id) || (launches == 1 && EVENT_ATTRIBUTES.contains(id))

@@ -1,6 +1,5 @@
-//! Which runtime a program that links one would have reached without this library: a process may have several
-//! runtimes, whose symbols differ only in their version. Each call of an exported function goes where the
-//! loader would have bound its caller.
+//! Finds the runtime that a calling library is bound to: a process may have several runtimes, whose symbols differ only
+//! in their version.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -24,11 +23,11 @@ struct Callers {
 struct Caller {
     begin: AtomicUsize,
     end: AtomicUsize,
-    /// What stands for the function.
+    /// The replacement of the function.
     target: AtomicPtr<c_void>,
 }
 
-/// Of each function.
+/// The callers of each function.
 static CALLERS: [Callers; FUNCTIONS.len()] = [const {
     Callers {
         claimed: AtomicUsize::new(0),
@@ -54,9 +53,8 @@ pub(crate) fn note_startup() {
     STARTUP.store(count, Ordering::Relaxed);
 }
 
-/// What a call of function `function` that returns to `caller` is handed to: what `replace` returns for the function
-/// and the one that the caller's object would have reached. Without lock or allocation once that object is known;
-/// does not panic.
+/// The replacement for a call of `function` that returns to `caller`: the result of `replace` for the original that the
+/// caller's object is bound to. Does not panic; neither locks nor allocates once that object is known.
 #[inline]
 pub(crate) fn choose(
     function: usize,
@@ -109,8 +107,8 @@ struct Calling {
     range: (usize, usize),
 }
 
-/// The object that `caller` is in, unless it is generated code, and the function that its call of `name` reaches
-/// without this library, or null. A wrapper that ends with the call is passed over: its own caller counts.
+/// The object that contains `caller`, unless it is generated code, and the function that its call of `name` reaches
+/// without this library, or null. After a tail call, the caller of the wrapper counts.
 fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
     let mut calling = None;
     let (mut own, mut is_after) = (ptr::null_mut(), false);
@@ -147,7 +145,7 @@ fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
             // SAFETY: the caller's object is loaded: the call returns there.
             unsafe { calling.tables.needs(name) }
         });
-        // What stands in front of a runtime is loaded with the program, and is none itself.
+        // A library that replaces functions of a runtime is loaded with the program.
         if needed || (number <= startup && !is_runtime(object)) {
             wanted = found;
         }
@@ -164,7 +162,7 @@ fn is_runtime(object: &Object<'_>) -> bool {
 fn keep_loaded(function: *const c_void) {
     let Some(path) = stack::object_path(function) else { return };
     let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: a path of the loader; nothing is loaded that is not loaded already, and what is closed stays.
+    // SAFETY: a path of the loader. With these flags nothing is loaded or unloaded.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), mode);
         if !handle.is_null() {
@@ -173,7 +171,7 @@ fn keep_loaded(function: *const c_void) {
     }
 }
 
-/// What stands for a function that no loaded object has.
+/// The replacement of a function that no loaded object has.
 #[allow(clippy::as_conversions, reason = "the address of a function")]
 fn missing() -> *mut c_void {
     extern "C" fn not_initialized() -> Status {
@@ -193,7 +191,7 @@ mod tests {
         // SAFETY: a name, looked up in all libraries.
         let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         let own = (&raw const STARTUP).addr();
-        // Of the C library itself, of this program, which needs it, and of generated code.
+        // Callers: the C library, this program, generated code.
         for (caller, known) in [(expected.addr(), true), (own, true), (1, false)] {
             let (calling, found) = bound(caller, name);
             assert_eq!((calling.is_some(), found), (known, expected), "{caller:#x}");

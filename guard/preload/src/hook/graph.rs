@@ -21,64 +21,45 @@ use crate::process::guarded;
 use crate::refuse::late;
 use crate::watch::{recent, table};
 
-replacements! {
+/// Defines replacements of functions whose last argument describes a node.
+macro_rules! nodes {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*; $node:ty), $launch_of:ident;)*) => {
+        replacements! {$(
+            $(#[$doc])*
+            $name($($argument: $type,)* parameters: $node)
+            |through, call| {
+                // SAFETY: the caller's own argument.
+                watched(call, || unsafe { $launch_of(through, parameters) })
+            }
+        )*}
+    };
+}
+
+nodes! {
     /// `cuGraphAddKernelNode`.
     add_kernel_node(
-        node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize,
-        parameters: *const OldKernelNode,
-    )
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_kernel(through, parameters) })
-    }
-
+        node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize; *const OldKernelNode
+    ), of_kernel;
     /// `cuGraphAddNode`.
     add_node(
-        node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize, parameters: *mut Node,
-    )
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_any_kind(through, parameters) })
-    }
-
+        node: *mut Handle, graph: Handle, dependencies: *const Handle, count: usize; *mut Node
+    ), of_any_kind;
     /// `cuGraphAddNode` since CUDA 12.3, with data of the edges.
     add_node_with_edges(
-        node: *mut Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
-        parameters: *mut Node,
-    )
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_any_kind(through, parameters) })
-    }
-
+        node: *mut Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize;
+        *mut Node
+    ), of_any_kind;
     /// `cuGraphKernelNodeSetParams`.
-    set_kernel_node(node: Handle, parameters: *const OldKernelNode)
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_kernel(through, parameters) })
-    }
-
+    set_kernel_node(node: Handle; *const OldKernelNode), of_kernel;
     /// `cuGraphNodeSetParams`.
-    set_node(node: Handle, parameters: *mut Node)
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_any_kind(through, parameters) })
-    }
-
+    set_node(node: Handle; *mut Node), of_any_kind;
     /// `cuGraphExecKernelNodeSetParams`.
-    set_exec_kernel_node(exec: Handle, node: Handle, parameters: *const OldKernelNode)
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_kernel(through, parameters) })
-    }
-
+    set_exec_kernel_node(exec: Handle, node: Handle; *const OldKernelNode), of_kernel;
     /// `cuGraphExecNodeSetParams`.
-    set_exec_node(exec: Handle, node: Handle, parameters: *mut Node)
-    |through, call| {
-        // SAFETY: the caller's own argument.
-        watched(call, || unsafe { of_any_kind(through, parameters) })
-    }
+    set_exec_node(exec: Handle, node: Handle; *mut Node), of_any_kind;
+}
 
+replacements! {
     /// All versions of `cuGraphInstantiate`, `cuGraphInstantiateWithFlags` and `cuGraphInstantiateWithParams`. A
     /// version with fewer arguments does not read the registers of the others.
     instantiate(exec: *mut Handle, graph: Handle, first: usize, second: usize, third: usize)

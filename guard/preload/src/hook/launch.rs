@@ -1,4 +1,4 @@
-//! The launch functions: each calls its original and counts what was launched.
+//! The launch functions of the driver: each calls its original and counts the launch.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -108,8 +108,8 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
     })
 }
 
-/// Calls the original, and counts the launch that `describe` returns if it is the outermost one. A grid that
-/// every device refuses is handed to `oversized`.
+/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid to
+/// `oversized`.
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
@@ -121,7 +121,7 @@ fn watched(
         if is_oversized(grid) {
             return oversized(describe());
         }
-        // Programs displace these from the caches between launches: they arrive while the driver works.
+        // These lines arrive while the driver works.
         table::prefetch(describe().kernel.addr());
         recent::prefetch();
         let status = call();
@@ -134,13 +134,13 @@ fn watched(
     })
 }
 
-/// Makes a launch whose grid every device refuses: of forms of its kernel if that is wanted and possible.
+/// Makes an oversized launch: in parts if `--fix` is on and it is possible.
 #[cold]
 fn oversized(again: &Again<'_>) -> Status {
     let launch = &again.launch;
     let mut reason = None;
     if process::options().fix {
-        // SAFETY: the program promises the driver all that the launch needs.
+        // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
             Outcome::Launched(status) => {
                 outcome::fixed(launch, status);
@@ -157,8 +157,7 @@ fn oversized(again: &Again<'_>) -> Status {
     status
 }
 
-/// Counts an accepted launch. What needs it in memory describes it anew, so that its sizes stay in registers
-/// here: reading them back right after they were written takes longer than all else.
+/// Counts an accepted launch. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
 #[inline(always)]
 fn accepted(describe: impl Fn() -> Launch) {
     let launch = describe();

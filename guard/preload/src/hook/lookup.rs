@@ -1,8 +1,8 @@
-//! `dlsym` and `dlvsym`: hand every name to the next library's own function, and replace the launch
-//! functions of the driver among the results.
+//! `dlsym` and `dlvsym`: forward every name to the next library's function, and replace the intercepted functions in the
+//! results.
 //!
-//! The next function is entered by a jump, with the caller's return address: `RTLD_NEXT`, `RTLD_DEFAULT`
-//! and namespaces mean what they mean without this library. Nothing here allocates, locks or can panic.
+//! The next function is entered by a jump, with the caller's return address, so `RTLD_NEXT`, `RTLD_DEFAULT`
+//! and namespaces keep their meaning. Nothing here allocates, locks or can panic.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem;
@@ -92,16 +92,10 @@ entry!(dlvsym, choose_version);
 
 unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Outcome {
     let real = real(&REAL_DLSYM, || elf::next(c"dlsym"));
+    // SAFETY: the caller's own arguments for the function `dlsym` at this address.
+    let find = || unsafe { mem::transmute::<*mut c_void, Dlsym>(real)(handle, name) };
     // SAFETY: the name is null or a string, as `dlsym` demands of its caller.
-    let Some(function) = (unsafe { function_of(handle, name) }) else {
-        return Outcome::jump(real);
-    };
-    // SAFETY: the address is that of a function `dlsym`.
-    let real = unsafe { mem::transmute::<*mut c_void, Dlsym>(real) };
-    // SAFETY: the caller's own arguments.
-    let found = unsafe { real(handle, name) };
-    // SAFETY: the name is not null, and was a string.
-    Outcome::value(unsafe { replaced(function, found, name) })
+    unsafe { outcome(handle, name, real, find) }
 }
 
 unsafe extern "C" fn choose_version(
@@ -110,19 +104,33 @@ unsafe extern "C" fn choose_version(
     version: *const c_char,
 ) -> Outcome {
     let real = real(&REAL_DLVSYM, || elf::next(c"dlvsym"));
+    // SAFETY: the caller's own arguments for the function `dlvsym` at this address.
+    let find = || unsafe { mem::transmute::<*mut c_void, Dlvsym>(real)(handle, name, version) };
     // SAFETY: the name is null or a string, as `dlvsym` demands of its caller.
-    let Some(function) = (unsafe { function_of(handle, name) }) else {
-        return Outcome::jump(real);
-    };
-    // SAFETY: the address is that of a function `dlvsym`.
-    let real = unsafe { mem::transmute::<*mut c_void, Dlvsym>(real) };
-    // SAFETY: the caller's own arguments.
-    let found = unsafe { real(handle, name, version) };
-    // SAFETY: the name is not null, and was a string.
-    Outcome::value(unsafe { replaced(function, found, name) })
+    unsafe { outcome(handle, name, real, find) }
 }
 
-/// What the caller gets for `found`, the result of the next library.
+/// A jump to `real`, or for an intercepted function its replacement. `find` is a call of `real`.
+///
+/// # Safety
+///
+/// `name` is null or points to a string.
+unsafe fn outcome(
+    handle: *mut c_void,
+    name: *const c_char,
+    real: *mut c_void,
+    find: impl FnOnce() -> *mut c_void,
+) -> Outcome {
+    // SAFETY: by this function's contract; a function is only found for a string.
+    unsafe {
+        match function_of(handle, name) {
+            Some(function) => Outcome::value(replaced(function, find(), name)),
+            None => Outcome::jump(real),
+        }
+    }
+}
+
+/// The replacement of `found`, the result of the next library.
 ///
 /// # Safety
 ///
@@ -131,13 +139,12 @@ unsafe fn replaced(function: usize, found: *mut c_void, name: *const c_char) -> 
     if !table::is_export(function, found) {
         return table::replace(function, found);
     }
-    // This library comes before the driver. Without it the caller would have found the next function, if
-    // there is one. The C library's own `dlsym` tells: for another library, "next" is relative to itself.
+    // This library comes before the driver. The caller would have found the next function. The C library's own `dlsym` tells: for another library, "next" is relative to itself.
     let own = real(&LIBC_DLSYM, || {
         let beside = elf::beside(libc_address(), c"dlsym");
         if beside.is_null() { elf::next(c"dlsym") } else { beside }
     });
-    // SAFETY: the address is that of a function `dlsym`.
+    // SAFETY: the function at this address is `dlsym`.
     let own = unsafe { mem::transmute::<*mut c_void, Dlsym>(own) };
     // SAFETY: a string, by this function's contract.
     table::replace(function, unsafe { own(libc::RTLD_NEXT, name) })

@@ -1,9 +1,9 @@
-//! Takes the calls of the program, and returns what the driver's or the runtime's own functions return; in between it
-//! hands launches and allocations to `watch`, `refuse`, `fix` and `report`.
+//! Takes the calls of the program, and returns the results of the driver or the runtime. Passes launches and allocations
+//! to `watch`, `refuse`, `fix` and `report`.
 //!
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
-//! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements, with those of `fix::load`;
+//! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
 //! - `outcome`, `session`: what follows a call, off the hot path.
 
 pub(crate) mod callers;

@@ -32,7 +32,7 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
     });
 }
 
-/// Notes that forms of the kernel were launched in place of `launch`, which counted it themselves.
+/// Records a launch that was made in parts.
 #[cold]
 pub(crate) fn fixed(launch: &Launch, status: Status) {
     if status != SUCCESS {
@@ -44,8 +44,8 @@ pub(crate) fn fixed(launch: &Launch, status: Status) {
     session::attend(launch);
 }
 
-/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why forms of its
-/// kernel were not launched in its place, if that was wanted.
+/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made
+/// in parts, if `--fix` is on.
 #[cold]
 pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
     REFUSALS.set(REFUSALS.get().wrapping_add(1));
@@ -61,8 +61,8 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
     abort_if_wanted();
 }
 
-/// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes are refused for other
-/// reasons, too: for their graph, or what they depend on.
+/// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
+/// refused for their graph or their dependencies.
 #[cold]
 pub(crate) fn refused_node(launch: &Launch, status: Status) {
     if is_no_refusal(launch.through, status) {
@@ -76,7 +76,7 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
         is_refused = !refusal.violations.is_empty();
         if is_refused {
             let wanted = process::options().fix && is_oversized(launch.grid);
-            let not_fixed = wanted.then_some("a kernel node of a graph stays as it is");
+            let not_fixed = wanted.then_some("kernel nodes of graphs are not rewritten");
             refuse::count(launch, status, (entry, not_fixed), || refusal);
         }
     });

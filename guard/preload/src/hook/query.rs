@@ -1,5 +1,4 @@
-//! `cuGetProcAddress`: replaces the results that name intercepted functions. CUDA runtimes look up every function
-//! of the driver by it, and it by itself.
+//! Replaces the results of `cuGetProcAddress`, by which CUDA runtimes look up every function of the driver.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -11,7 +10,7 @@ use crate::driver::functions::{FUNCTIONS, Function, UNWATCHED};
 ///
 /// # Safety
 ///
-/// The arguments are those of a call of `cuGetProcAddress` that returned `status`.
+/// A call of `cuGetProcAddress` with these arguments returned `status`.
 pub(crate) unsafe fn replace_found(
     status: Status,
     name: *const c_char,

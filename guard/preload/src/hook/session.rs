@@ -15,7 +15,7 @@ pub(crate) static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
 
 /// Nothing was launched nor allocated so far.
 const FIRST: u32 = 1;
-/// The process is a child: what was counted is its parent's.
+/// The process is a child: the counters are its parent's.
 const FORKED: u32 = 2;
 /// A summary was asked for by a signal.
 const SUMMARY: u32 = 4;
@@ -32,7 +32,7 @@ pub(crate) fn ensure_begun() {
     }
 }
 
-/// Does what the requests ask for, after an accepted launch.
+/// Serves the requests after an accepted launch.
 #[cold]
 pub(crate) fn attend(launch: &Launch) {
     guarded::run(|| {
@@ -58,7 +58,7 @@ pub(crate) fn attend(launch: &Launch) {
 pub(crate) fn begin() {
     let requests = REQUESTS.fetch_and(!(FIRST | FORKED), Ordering::Relaxed);
     if requests & FIRST != 0 {
-        // Of this library's own copy of the standard library: the program sees no message of a panic.
+        // The hook of this library's own copy of std: a panic prints nothing.
         std::panic::set_hook(Box::new(|_| {}));
         process::register(at_exit, in_child, on_signal);
         let options = process::options();

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use crate::driver::abi::{Handle, SUCCESS};
+use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::refuse::late;
 use crate::watch::recent;
@@ -15,10 +15,8 @@ replacements! {
         let status = call();
         if status == SUCCESS {
             recent::prove_stream(stream.addr(), FUNCTIONS[H].per_thread, before);
-        } else {
-            late::check(through, status);
         }
-        status
+        checked(through, status)
     }
 
     /// `cuCtxSynchronize`.
@@ -28,29 +26,23 @@ replacements! {
         let status = call();
         if status == SUCCESS {
             recent::prove_all(before);
-        } else {
-            late::check(through, status);
         }
-        status
+        checked(through, status)
     }
 
     /// A call with a stream, an event or a context, whose success proves no launch.
     on_handle(handle: Handle)
-    |through, call| {
-        let status = call();
-        if status != SUCCESS {
-            late::check(through, status);
-        }
-        status
-    }
+    |through, call| { checked(through, call()) }
 
     /// `cuMemcpyDtoH`.
     copy_to_host(to: *mut c_void, from: u64, bytes: usize)
-    |through, call| {
-        let status = call();
-        if status != SUCCESS {
-            late::check(through, status);
-        }
-        status
+    |through, call| { checked(through, call()) }
+}
+
+/// Reports a late error.
+fn checked(through: (usize, usize), status: Status) -> Status {
+    if status != SUCCESS {
+        late::check(through, status);
     }
+    status
 }

@@ -52,8 +52,8 @@ macro_rules! hooks {
     };
 }
 
-/// The code of an export: jumps to the replacement of the first slot, or to what `choose` returns for
-/// the function and the address that the call returns to; the arguments stay in their registers.
+/// The code of an export: jumps to the replacement in the first slot, or to the result of `choose`. The arguments stay
+/// in their registers.
 macro_rules! export {
     ($symbol:ident, [$($function:ident)::+]) => {
         #[cfg(target_arch = "x86_64")]
@@ -139,7 +139,7 @@ replacements! {
     }
 }
 
-/// What a call of an export of function `function` that returns to `caller` is handed to.
+/// The replacement for a call of an export that returns to `caller`.
 extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
     callers::choose(function, caller, replace)
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions, DemangleWrite};
 
-/// A C++ name as it was written; any other name as it is. Long ones are cut.
+/// Demangles a C++ name, and returns any other name. Cuts long names.
 pub(crate) fn demangled(name: &str) -> String {
     let is_cpp = name.starts_with("_Z") && name.len() <= MAX_MANGLED;
     let symbol = is_cpp.then(|| BorrowedSymbol::new(name.as_bytes()).ok()).flatten();

@@ -1,5 +1,5 @@
-//! Finds symbols in the tables of loaded objects, without the loader's own functions, which this library
-//! stands in front of. Allocates nothing and takes no lock but the loader's.
+//! Finds symbols in the tables of loaded objects, without `dlsym`, which this library replaces. Allocates nothing and
+//! takes no lock but the loader's.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -63,7 +63,7 @@ pub(crate) fn visit<F: FnMut(&Object<'_>) -> bool>(mut look: F) {
 pub(crate) struct Object<'a>(&'a dl_phdr_info);
 
 impl Object<'_> {
-    /// The address of the exported function `name`, or null. Of several versions it is the default one.
+    /// The address of the exported function `name`, or null; its default version.
     pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
         // SAFETY: the loader keeps the object loaded.
         self.tables().map_or(ptr::null_mut(), |tables| unsafe { tables.find(name) })
@@ -118,7 +118,7 @@ fn program_headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
     if info.dlpi_phdr.is_null() {
         return &[];
     }
-    // SAFETY: the loader describes so many headers at this address, which live as long as the object.
+    // SAFETY: `dlpi_phnum` headers stand at this address, and live as long as the object.
     unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
 
@@ -190,7 +190,7 @@ impl Tables {
         whole.then_some(tables)
     }
 
-    /// Whether the object needs the one of this name.
+    /// Whether the object needs the object `name`.
     ///
     /// # Safety
     ///
@@ -213,13 +213,13 @@ impl Tables {
         named.map(move |entry| unsafe { CStr::from_ptr(strings.add(address(entry.value)).cast()) })
     }
 
-    /// The address of the exported function `name`, or null. Of several versions it is the default one.
+    /// The address of the exported function `name`, or null; its default version.
     ///
     /// # Safety
     ///
     /// The object is loaded.
     unsafe fn find(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: the tables are those of a loaded object, whose hash table bounds the symbols.
+        // SAFETY: the object is loaded, and its hash table bounds the symbols.
         unsafe {
             if !self.gnu_hash.is_null() {
                 self.find_by_gnu_hash(name)
@@ -236,7 +236,7 @@ impl Tables {
     ///
     /// The object is loaded and has this table.
     unsafe fn find_by_gnu_hash(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: the table begins with four numbers, a filter of so many 64-bit words, and so many buckets;
+        // SAFETY: the table has four numbers, a filter of 64-bit words, and buckets;
         // each bucket names the first symbol of its chain, whose last hash is odd.
         unsafe {
             let [buckets, first, filter_words] =

@@ -1,11 +1,9 @@
-//! Flags of each thread, at a fixed distance from what its thread register points to. The variables that
-//! `thread_local!` declares are found by a call of the loader in a shared library, which costs a launch as much
-//! as all else that is done for it.
+//! Per-thread flags in initial-exec thread-local storage. In a shared library `thread_local!` calls the loader, which
+//! would double the cost of a launch.
 
 use core::arch::{asm, global_asm};
 
-/// Whether a call of this thread is in a replacement already: a library between this one and the driver calls
-/// another one.
+/// Whether this thread is already in a replacement, because another preloaded library calls a replacement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inside {
     /// That of a launch.
@@ -29,7 +27,7 @@ global_asm!(
 );
 
 impl Inside {
-    /// Sets the flag, and returns what it was.
+    /// Sets the flag, and returns its old value.
     #[inline(always)]
     pub(crate) fn replace(self, inside: bool) -> bool {
         let place = match self {

@@ -1,11 +1,10 @@
-//! Runs what is not on the way of every launch so that the program does not notice it.
+//! Runs work off the hot path, invisibly for the program.
 
 use core::ffi::c_int;
 use core::ptr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`. A panic ends it and nothing else, a cancellation of the thread waits for its end, and
-/// `errno` is what it was.
+/// Runs `work`. A panic ends only `work`. A cancellation of the thread waits. `errno` is restored.
 pub(crate) fn run(work: impl FnOnce()) {
     let before = errno();
     without_cancellation(|| {

@@ -1,4 +1,4 @@
-//! What concerns the whole process: its options, its standard error, its end, its children, signals.
+//! Takes the environment of the process, and returns its options, output, stacks and loaded objects.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -18,14 +18,14 @@ pub(crate) mod guarded;
 pub(crate) mod output;
 pub(crate) mod stack;
 
-/// What `gridguard run` passes on, in environment variables.
+/// The options of `gridguard run`, from environment variables.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Ends the program at the first refused launch.
     pub(crate) abort: bool,
     /// Waits for each launch.
     pub(crate) sync: bool,
-    /// Rewrites PTX as it is loaded, and launches what is too large in parts.
+    /// Rewrites PTX when it is loaded, and makes oversized launches in parts.
     pub(crate) fix: bool,
     /// The driver compiles the PTX of fat binaries, whatever machine code they have.
     pub(crate) forces_ptx: bool,
@@ -77,8 +77,7 @@ fn variable(name: &CStr) -> Option<OsString> {
     (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
-/// Writes `text` to standard error, if that is still what it was when the program began: a program that
-/// closed it may have opened another file under its number.
+/// Writes `text` to standard error, unless the program has closed or replaced it since its start.
 pub(crate) fn say(text: &str) {
     if options().stderr.as_ref().is_some_and(Opened::is_same) {
         // Closed, full, or not ready: the program is not held up.
@@ -93,14 +92,14 @@ pub(crate) fn always_reports() -> bool {
     *main == Some(std::process::id()) && report.as_ref().is_some_and(Output::is_stream)
 }
 
-/// Has `at_exit` called at the end of the program.
+/// Registers `at_exit` for the end of the program.
 pub(crate) fn register_end(at_exit: extern "C" fn()) {
     // SAFETY: the function lives as long as the process, which never unloads a preloaded library.
     unsafe { libc::atexit(at_exit) };
 }
 
-/// Has `at_exit` called at the end of the program, `in_child` in its children, and `on_signal` at SIGUSR1
-/// unless the program handles that itself.
+/// Registers `at_exit` for the end of the program, `in_child` for its children, and `on_signal` for SIGUSR1 unless the
+/// program handles that.
 pub(crate) fn register(
     at_exit: extern "C" fn(),
     in_child: unsafe extern "C" fn(),

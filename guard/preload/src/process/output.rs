@@ -2,12 +2,12 @@
 
 use core::ffi::c_int;
 use core::fmt;
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -133,20 +133,10 @@ fn write_patiently(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes everything, or fails if the descriptor is not ready.
-pub(crate) fn write_all(descriptor: c_int, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        // SAFETY: the pointer and the length are of one slice.
-        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
-        match usize::try_from(written) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
-        }
-    }
-    Ok(())
+pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: a descriptor that was checked just now, and that `ManuallyDrop` leaves open.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    ManuallyDrop::new(file).write_all(bytes)
 }
 
 /// Runs `work`, whose writes to a closed pipe raise no signal.

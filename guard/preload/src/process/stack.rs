@@ -30,7 +30,7 @@ pub(crate) fn frames() -> Vec<Frame> {
 /// Writes the addresses that this thread's functions return to, the innermost first. How many they are.
 pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
     let most = c_int::try_from(into.len()).unwrap_or(0);
-    // SAFETY: the slice has room for so many addresses.
+    // SAFETY: the slice has `most` elements.
     let count = unsafe { libc::backtrace(into.as_mut_ptr(), most) };
     usize::try_from(count).unwrap_or(0)
 }
@@ -120,7 +120,7 @@ fn described(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address is accepted; the pointer is to a structure of this type.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) } != 0;
-    // SAFETY: `Dl_info` holds only pointers, for which all zeros is a valid value.
+    // SAFETY: `Dl_info` holds only pointers, and null is valid.
     found.then(|| unsafe { info.assume_init() })
 }
 
@@ -144,7 +144,7 @@ mod tests {
         };
         assert_eq!(frame(Some("cos+0x2")).to_string(), "cos+0x2 in libm.so.6");
         assert_eq!(frame(None).to_string(), "libm.so.6+0x10");
-        // The test program's own frames are those of this library here; the C library started it.
+        // Here the test program counts as this library; the C library started it.
         assert!(frames().iter().any(|frame| frame.library_name().starts_with("libc.so")));
     }
 }

@@ -1,4 +1,4 @@
-//! The first few refusals, whose explanations are kept for the report.
+//! Keeps the first explanations for the report.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ impl<T, const N: usize> Explained<T, N> {
         (place < N).then_some(place)
     }
 
-    /// Keeps the explanation in its place.
+    /// Keeps a claimed explanation.
     pub(crate) fn keep(&self, place: usize, explanation: T) {
         if let Some(place) = self.kept.get(place) {
             place.store(Box::into_raw(Box::new(explanation)), Ordering::Release);

@@ -1,5 +1,5 @@
 //! Explains errors that surface late: a launch is accepted, fails on the device, and a later call returns the error.
-//! The suspects are the launches that no synchronisation has proven.
+//! The suspects are the launches since the last synchronisation of their stream.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Launches that driver or runtime refused: which rules they break, and what is known of the kernel.
+//! Explains launches that driver or runtime refused: the broken rules, and the kernel's earlier launches.
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Allocations that the driver refused: what the device has, what the process holds, and by whom.
+//! Explains allocations that the driver refused: the free memory of the device, and the memory of the process by stack.
 
 use std::collections::BTreeMap;
 

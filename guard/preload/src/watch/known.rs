@@ -1,5 +1,4 @@
-//! What is known of the handles of modules, libraries and kernels. Nothing of it is ever freed: a launch on
-//! another thread may be reading it.
+//! The data of `--fix` for a module, library or kernel. It is never freed: a launch on another thread may be reading it.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -9,10 +8,10 @@ use std::ffi::{CStr, CString};
 
 use gridguard::ptx::EntryReport;
 
-/// Why a launch or an image stays as it is, in words.
+/// Why a launch or an image is not changed.
 pub(crate) type Reason = Cow<'static, str>;
 
-/// What is known of a handle.
+/// The data of a handle.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// A module or library.
@@ -23,9 +22,9 @@ pub(crate) enum Known {
 /// A loaded image.
 #[derive(Debug)]
 pub(crate) enum Loaded {
-    /// PTX, and what was made of its entries, by their names.
+    /// Rewritten PTX, with a report of each entry by name.
     Ptx(HashMap<String, EntryReport>),
-    /// What is not rewritten.
+    /// An image that is not rewritten.
     Kept(Reason),
 }
 
@@ -50,7 +49,7 @@ pub(crate) struct Kernel {
     pub(crate) loaded: Option<&'static Loaded>,
     /// The shifted and the folded form, once they were looked up.
     pub(crate) forms: [AtomicPtr<core::ffi::c_void>; 2],
-    /// Launches of the program in whose place forms were launched.
+    /// Launches that were made in parts.
     pub(crate) fixed: AtomicU64,
 }
 
@@ -69,7 +68,7 @@ impl Known {
         }
     }
 
-    /// Launches in whose place forms were launched.
+    /// Launches that were made in parts.
     pub(crate) fn fixed(&self) -> u64 {
         self.kernel().map_or(0, |kernel| kernel.fixed.load(Ordering::Relaxed))
     }

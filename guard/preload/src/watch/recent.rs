@@ -1,4 +1,4 @@
-//! Records the last launches, and which of them a synchronisation has proven.
+//! Records the last launches, and up to which one each stream was synchronised.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -63,7 +63,7 @@ pub(crate) fn record(kernel: usize, grid: [u32; 3], stream: usize, per_thread: b
     slot.number.store(number + 1, Ordering::Release);
 }
 
-/// Has the processor fetch what the next launch writes.
+/// Prefetches the record of the next launch.
 #[inline(always)]
 pub(crate) fn prefetch() {
     cache::prefetch(slot(LAUNCHES.load(Ordering::Relaxed)));

@@ -30,11 +30,11 @@ pub(crate) struct Allocation {
     pub(crate) stack: u32,
 }
 
-/// What an allocation is found by.
+/// The key of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
-/// What became of a new entry.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inserted {
     /// Whether it is in the table; else its bucket is full.
@@ -132,7 +132,7 @@ pub(crate) fn all() -> impl Iterator<Item = Allocation> {
     entries().filter_map(|(bucket, place, key)| {
         let bytes = bucket.bytes[place].load(Ordering::Relaxed);
         let rest = bucket.rest[place].load(Ordering::Acquire);
-        // Else another allocation has taken the place, and what was read may be of both.
+        // Else another allocation has taken the place during the read.
         let is_whole = bucket.keys[place].load(Ordering::Relaxed) == key;
         is_whole.then(|| Allocation::from_parts(bytes, rest))
     })

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
 
-/// Bytes from which an allocation's stack is sampled.
+/// The smallest allocation whose stack is sampled, in bytes.
 const LARGE: u64 = 1 << 20;
 /// Stacks that are kept; of later ones nothing is known.
 const STACKS: usize = 4096;
@@ -24,7 +24,7 @@ const FREE_NS: u64 = 50_000_000;
 /// Beyond that, samples take so small a part of the time.
 const PART: u64 = 100;
 
-/// A stack. `hash` is 0 in a free place; what has no frame is null.
+/// A stack. `hash` is 0 in a free place; unused frames are null.
 struct Stack {
     hash: AtomicU64,
     frames: [AtomicPtr<c_void>; FRAMES],
@@ -108,7 +108,7 @@ fn frame(address: *mut c_void) -> Option<Frame> {
     let _held = Held::library(path)?;
     let mut again = [0; PATH_BYTES];
     let is_held = path_of(address, &mut again)? == path;
-    // SAFETY: the library with this path, in which the address is, stays loaded as long as it is held.
+    // SAFETY: the library that contains the address is not unloaded while it is held.
     is_held.then(|| unsafe { stack::frame(address) }).flatten()
 }
 
@@ -152,7 +152,7 @@ impl Drop for Held {
 
 fn now_ns() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the pointer is to a structure of this type, for which all zeros are valid.
+    // SAFETY: the pointer is to a structure of this type; zeros are valid.
     let now = unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
         now.assume_init()

@@ -116,7 +116,7 @@ fn retry(request: u64) {
     }
 }
 
-/// Refused allocations, and those of them that were tried again with success.
+/// The numbers of refused and of successfully retried allocations.
 pub(crate) fn refused() -> (u64, u64) {
     (REFUSED.load(Ordering::Relaxed), RETRIED.load(Ordering::Relaxed))
 }
