@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel};
-use gridguard::files::write_output;
 use gridguard::profile::Policy;
 use gridguard::{
     Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
@@ -18,6 +17,7 @@ use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
     MeasureFailure, Measurer, Portion, ProblemMeasurer, Space, TuningReport, Workload, tune,
 };
+use gridguard_files::write_output;
 use rayon::prelude::*;
 
 /// Rows of 1,024 floats, 512 MiB on a device: more than the 65,535 blocks of y.

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError, LaunchConfig};
 use gridguard::cuda::{Args, Kernel};
-use gridguard::files::write_output;
 use gridguard::profile::{Document, Key, Policy, Profile, Provenance};
 use gridguard::ptx::rewrite;
 use gridguard::{
@@ -24,6 +23,7 @@ use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, LaunchConfig as TunedConfig,
     MeasureFailure, Portion, Space, TuningReport, Workload, tune,
 };
+use gridguard_files::write_output;
 use half::f16;
 use rayon::prelude::*;
 

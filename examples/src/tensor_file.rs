@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytemuck::Pod;
-use gridguard::files::publish;
+use gridguard_files::publish;
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::{Element, KernelError};
 use half::{bf16, f16};

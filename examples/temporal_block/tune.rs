@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::Guard;
 use gridguard::cuda::{PipelineScratch, ProductShape};
-use gridguard::files::write_output;
 use gridguard::pipeline::{Pipeline, PipelinePlan, PipelineRun, RunError};
 use gridguard::profile::{Document, Key, Objective, Policy, Profile, Provenance, publish};
 use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, MeasureFailure, PipelineProblem,
     PipelineWorkload, ProductWorkload, Space, TuningReport, tune,
 };
+use gridguard_files::write_output;
 use gridguard_kernels::temporal_block::{BlockMemory, BlockReference, TemporalBlock, tolerance};
 use gridguard_kernels::{Deviation, Kernels};
 

@@ -42,7 +42,6 @@
 //! - `diagnose`: explains CUDA failures from error codes, messages and logs; adds `.diagnosis()` to the
 //!   errors.
 //! - `profile`: tuned choices from RON files, one per device.
-//! - `files`: reads, replaces and locks files; the folder of a user's caches.
 //! - `image`: what cubins, PTX and fatbins state about their kernels, without a GPU.
 //! - `ptx`: rewrites PTX, so that a grid that is too large is launched in parts without a declaration.
 //! - `tracing`: rejections, splits, fallbacks, late errors and profile lookups as events.
@@ -60,10 +59,6 @@ pub mod cuda;
 mod diagnosis;
 mod dim;
 mod error;
-#[cfg(all(feature = "catalog", feature = "diagnose"))]
-pub mod explained;
-#[cfg(feature = "files")]
-pub mod files;
 mod guard;
 #[cfg(feature = "host")]
 mod host;
@@ -85,10 +80,6 @@ mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod record;
-#[cfg(all(feature = "catalog", feature = "diagnose"))]
-mod stated_launch;
-#[cfg(feature = "serde")]
-pub mod watched;
 
 pub use dim::{Axis, Dim3};
 pub use error::Error;

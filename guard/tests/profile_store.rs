@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use fs4::fs_std::FileExt;
 use gridguard::DeviceLimits;
 use gridguard::profile::{
     DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, MatchKind, MissLog,
@@ -297,14 +296,14 @@ fn a_log_of_misses_does_not_grow_beyond_its_capacity_if_writing_fails() {
     };
     fill();
     for failures in 1..=3 {
-        FileExt::lock_exclusive(&lock).expect("locked");
+        lock.lock().expect("locked");
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| log.write(&path));
             while !log.snapshot().is_empty() {
                 std::thread::yield_now();
             }
             fill();
-            FileExt::unlock(&lock).expect("unlocked");
+            lock.unlock().expect("unlocked");
             writer.join().expect("ends").expect_err("a folder is no file");
         });
         assert_eq!(log.snapshot().len(), CAPACITY);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::cuda::{CompileOptions, Image, ImageError};
-use gridguard::files::{
+use gridguard_files::{
     Distrust, ReadError, check_folder, delete_leftovers, publish_private, read_trusted,
     user_cache_folder,
 };
@@ -177,7 +177,7 @@ impl CubinCache {
     /// the user's cache folder. `None` if the variable is `off` or there is no such folder.
     #[must_use]
     pub fn for_user() -> Option<Self> {
-        user_cache_folder("GRIDGUARD_CUBIN_CACHE", "cubins").map(Self::at)
+        user_cache_folder("GRIDGUARD_CUBIN_CACHE", "gridguard/cubins").map(Self::at)
     }
 
     /// The folder.

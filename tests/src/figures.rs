@@ -64,7 +64,7 @@ pub fn publish(report: &impl Serialize) -> Result<(), Box<dyn Error>> {
     // cargo bench adds options of its own.
     if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
+        gridguard_files::publish(path.as_ref(), text.as_bytes())?;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gridguard::files::Distrust;
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan};
+use gridguard_files::Distrust;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::{
     CodeCounts, CubinCache, CubinCacheError, ElementType, Kernels, MAX_KEPT_KERNELS,

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
-use gridguard::files::{LockError, PublishError};
 use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
+use gridguard_files::{LockError, PublishError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 

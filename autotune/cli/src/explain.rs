@@ -5,8 +5,8 @@ use std::path::Path;
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
-use gridguard::explained::{self, ExplainedLog};
 use gridguard::{DeviceLimits, cuda};
+use gridguard_report::ExplainedLog;
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
@@ -66,7 +66,7 @@ fn scan(text: &str) -> Result<LogScanner, CommandError> {
         log.read(io::stdin().lock()).map_err(CommandError::io("standard input"))?;
         (log, None)
     } else {
-        explained::scan(text)
+        gridguard_report::scan(text)
     };
     match assumed {
         Some(one) => note(format_args!("assuming that {text:?} means {one}")),

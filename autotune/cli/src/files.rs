@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gridguard::files::write_output;
 use gridguard::profile::{self, ParsedProfile, Published};
+use gridguard_files::write_output;
 
 use crate::error::CommandError;
 use crate::output::note;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::cuda::Image;
-use gridguard::files::{self, ReadError};
+use gridguard_files::ReadError;
 use gridguard_ptx::{EntryReport, FOLDED_WORDS, Refusal, Report, SHIFTED_WORDS, rewrite_entries};
 use serde::Serialize;
 
@@ -182,7 +182,7 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
-    match files::read(path, MOST_BYTES) {
+    match gridguard_files::read(path, MOST_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
         Ok(None) => Err(CommandError::missing_file(path)),
         Err(ReadError::Io(error)) => Err(CommandError::io(path.display().to_string())(error)),

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::Dim3;
-use gridguard::watched::{
-    Bytes, FORMAT, KernelUse, MAX_REPORT_BYTES, RefusedAllocation, RefusedLaunch, WatchReport,
+use gridguard_report::{
+    KernelUse, MAX_REPORT_BYTES, RefusedAllocation, RefusedLaunch, WatchReport,
 };
-use serde::Deserialize;
 
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
@@ -50,35 +49,11 @@ fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let read =
         File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
     read.map_err(CommandError::io(path.display().to_string()))?;
-    let invalid = |why: &dyn fmt::Display| CommandError::invalid_file(path, why);
-    if wide(text.len()) > MAX_REPORT_BYTES {
-        let most = Bytes(MAX_REPORT_BYTES);
-        return Err(invalid(&format_args!("more than {most}, the most that a report has")));
-    }
-    let parsed: Result<WatchReport, _> = serde_json::from_slice(&text);
-    // Another format may have other fields, so that its number is read by itself.
-    let format = match &parsed {
-        Ok(report) => Some(report.format),
-        Err(_) => serde_json::from_slice(&text).ok().map(|Format { format }| format),
-    };
-    if let Some(format) = format.filter(|format| *format > FORMAT) {
-        return Err(invalid(&format_args!(
-            "a report of format {format}; this command reads {FORMAT}"
-        )));
-    }
-    let mut report = parsed.map_err(|error| invalid(&format_args!("no report: {error}")))?;
-    report.sort();
-    Ok(report)
-}
-
-/// What every format has.
-#[derive(Deserialize)]
-struct Format {
-    format: u32,
+    WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
 }
 
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
-    let WatchReport { program, process, launches, refused, fixed, kernels, .. } = report;
+    let WatchReport { program, process, kernels, .. } = report;
     writeln!(f, "{}, process {process}", printable(program))?;
     if report.pending {
         return writeln!(
@@ -87,22 +62,8 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
              before it could report"
         );
     }
-    let launched = count(*launches, "launch", "launches");
-    let all = report.unlisted_kernels.saturating_add(wide(kernels.len()));
-    let of = count(all, "kernel", "kernels");
-    write!(f, "{launched} of {of} accepted, {refused} refused")?;
-    writeln!(f, "{}", if *fixed > 0 { format!(", {fixed} fixed") } else { String::new() })?;
-    if *refused > 0 && report.launches_after_refusal > 0 {
-        let after = count(report.launches_after_refusal, "launch", "launches");
-        writeln!(
-            f,
-            "the program went on with {after} after the first refused one: unless it handled the error, its \
-             results are stale"
-        )?;
-    }
-    if report.unwatched_functions > 0 {
-        writeln!(f, "launches by a further or newer driver library were not watched")?;
-    }
+    writeln!(f, "{}", report.totals())?;
+    report.warnings().iter().try_for_each(|line| writeln!(f, "{line}"))?;
     report.memory.summary().iter().try_for_each(|line| writeln!(f, "{line}"))?;
     report.refusals.iter().try_for_each(|refusal| show_refusal(f, refusal))?;
     report.memory.refusals.iter().try_for_each(|refusal| show_allocation(f, refusal))?;
@@ -171,10 +132,6 @@ fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
 /// Names come from device code: what would move the cursor is left out.
 fn printable(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).collect()
-}
-
-fn wide(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Kernels that are shown without `--all`.

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use gridguard_files::user_cache_folder;
+
 use super::device::{DeviceIdentity, Environment};
 use super::document::{Document, ParsedProfile};
 use super::lookup::Profile;
 use super::matching::Layer;
 use super::notice::{LayerNotice, ProfileNotice};
 use super::store::load;
-use crate::files::user_cache_folder;
 
 /// The places to look for a device's profile.
 ///
@@ -160,5 +161,5 @@ impl Source {
 /// the user's cache folder. `None` if the variable is `off` or there is no such folder.
 #[must_use]
 pub fn user_folder() -> Option<PathBuf> {
-    user_cache_folder("GRIDGUARD_PROFILES", "profiles")
+    user_cache_folder("GRIDGUARD_PROFILES", "gridguard/profiles")
 }

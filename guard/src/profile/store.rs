@@ -4,12 +4,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gridguard_files::{
+    FileLock, LockError, OwnerChange, PublishError, ReadError, delete_leftovers, folder_of,
+};
+
 use super::document::{Document, ParsedProfile};
 use super::error::{FileFault, MAX_FILE_BYTES, ProfileError};
 use super::merge::MergeConflict;
-use crate::files::{
-    self, FileLock, LockError, OwnerChange, PublishError, ReadError, delete_leftovers, folder_of,
-};
 
 /// The result of replacing a profile's file or a file of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
 /// nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in
 /// the file are lost. Entries that cannot be read are lost too, but then the old file is copied to
 /// [`Published::backup`]; among them those that this machine's clock takes to be of the future. Permissions,
-/// owner and links are kept as by [`files::publish`](crate::files::publish).
+/// owner and links are kept as by [`gridguard_files::publish`].
 ///
 /// # Errors
 ///
@@ -87,7 +88,7 @@ pub fn update<T>(
 
 /// The text of a file; `None` if there is no file.
 pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
-    let bytes = files::read(path, MAX_FILE_BYTES).map_err(|error| match error {
+    let bytes = gridguard_files::read(path, MAX_FILE_BYTES).map_err(|error| match error {
         ReadError::NotRegular => ProfileError::NotAFile { path: path.to_owned() },
         ReadError::TooLarge { bytes, .. } => ProfileError::TooLarge { bytes },
         other => {
@@ -125,9 +126,9 @@ pub(super) fn replace<T>(
 ) -> Result<Published<T>, ProfileError> {
     let failed = |step| move |error: io::Error| write_error(path, PublishError { step, error });
     // A link stays a link: its target is locked and replaced.
-    let end = files::end_of_links(path).map_err(failed("following its link"))?;
+    let end = gridguard_files::resolve_links(path).map_err(failed("following its link"))?;
     if end == path {
-        files::create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+        gridguard_files::create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     }
     let path = &*end;
     let _lock = lock(path, PATIENCE)?;
@@ -145,7 +146,8 @@ pub(super) fn replace<T>(
         Some(old) => Some(back_up(path, &old)?),
         None => None,
     };
-    let owner = files::publish(path, text.as_bytes()).map_err(|error| write_error(path, error))?;
+    let owner = gridguard_files::publish(path, text.as_bytes())
+        .map_err(|error| write_error(path, error))?;
     Ok(Published { outcome, entries, faults, backup, owner })
 }
 
@@ -164,7 +166,7 @@ fn back_up(path: &Path, old: &str) -> Result<PathBuf, ProfileError> {
         let number = if number == 0 { String::new() } else { number.to_string() };
         let copy = beside(path, &format!(".bak{number}"));
         let failed = |error| write_error(path, error);
-        if !copy.exists() && files::publish_new(&copy, old.as_bytes()).map_err(failed)? {
+        if !copy.exists() && gridguard_files::publish_new(&copy, old.as_bytes()).map_err(failed)? {
             return Ok(copy);
         }
     }

@@ -105,7 +105,7 @@ impl Report {
         println!("{text}");
         if let Some(folder) = std::env::var_os(RESULTS) {
             let path = std::path::Path::new(&folder).join("faults.json");
-            gridguard::files::publish(&path, text.as_bytes()).expect("the folder of results");
+            gridguard_files::publish(&path, text.as_bytes()).expect("the folder of results");
         }
     }
 }

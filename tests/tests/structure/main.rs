@@ -12,17 +12,29 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
+    ("gridguard-files", &[]),
     ("gridguard-ptx", &[]),
-    ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-ptx"]),
+    ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-files", "gridguard-ptx"]),
+    ("gridguard-report", &["gridguard", "gridguard-diagnose"]),
     ("gridguard-capi", &["gridguard"]),
-    ("gridguard-preload", &["gridguard"]),
-    ("gridguard-kernels", &["gridguard"]),
+    ("gridguard-preload", &["gridguard", "gridguard-files", "gridguard-report"]),
+    ("gridguard-kernels", &["gridguard", "gridguard-files"]),
     ("gridguard-candle", &["gridguard", "gridguard-kernels"]),
     ("gridguard-autotune", &["gridguard"]),
-    ("gridguard-cli", &["gridguard", "gridguard-autotune", "gridguard-kernels", "gridguard-ptx"]),
+    (
+        "gridguard-cli",
+        &[
+            "gridguard",
+            "gridguard-autotune",
+            "gridguard-files",
+            "gridguard-kernels",
+            "gridguard-ptx",
+            "gridguard-report",
+        ],
+    ),
 ];
 
 #[derive(Deserialize)]

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use gridguard::cuda::{Compiler, NvrtcUnavailable};
 use gridguard::diagnose::CudaVersion;
-use gridguard::files;
 
 use super::child;
 use super::driver::{Driver, DriverFault, LIBCUDA, loaded_library, version_number};
@@ -63,7 +62,7 @@ pub(super) fn find_libcuda() -> LibraryFiles {
 fn is_32_bit(path: &Path) -> bool {
     let mut start = [0; 5];
     // Not every file of that name is a library, and a pipe would wait for its writer.
-    let read = files::open(path).map(|mut file| file.read_exact(&mut start));
+    let read = gridguard_files::open(path).map(|mut file| file.read_exact(&mut start));
     read.is_ok_and(|read| read.is_ok()) && start == *b"\x7fELF\x01"
 }
 

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use gridguard::files::check_output;
 use gridguard::profile::{Environment, Objective, Policy, Profile};
 use gridguard_autotune::{
     Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, PairedRatio,
     ProblemMeasurer, Space, evaluate,
 };
+use gridguard_files::check_output;
 use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use self::output::{Kind, Output};
 use crate::elf::{Elf, ElfError};

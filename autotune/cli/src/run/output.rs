@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::check::CheckRequest;
-use gridguard::files::{
-    Place, check_output, delete_leftovers, end_of_links, place, publish_over, read,
+use gridguard_files::{
+    FileKind, check_output, delete_leftovers, file_kind, publish_if, read, resolve_links,
 };
-use gridguard::watched::{MAX_REPORT_BYTES, ReportHead};
+use gridguard_report::{MAX_REPORT_BYTES, ReportHead};
 
 use crate::error::CommandError;
 
@@ -38,19 +38,19 @@ impl Output {
         if let Some(path) = open_file(&path).map_err(failed())? {
             return Ok(Self { kind, path, is_stream: true });
         }
-        let path = end_of_links(&path).map_err(failed())?;
-        let found = place(&path).map_err(failed())?;
+        let path = resolve_links(&path).map_err(failed())?;
+        let found = file_kind(&path).map_err(failed())?;
         match found {
-            Place::Free => check_folder(&path).map_err(failed())?,
-            Place::File => check_file(&path).map_err(failed())?,
+            FileKind::Missing => check_folder(&path).map_err(failed())?,
+            FileKind::Regular => check_file(&path).map_err(failed())?,
             // Opening a pipe would wait for its reader, and closing it would end it.
-            Place::Stream => {}
+            FileKind::Stream => {}
         }
         let may_replace = |old: Option<Vec<u8>>| old.is_none_or(|old| kind.may_replace(&old));
-        if found == Place::File && !read(&path, MAX_REPORT_BYTES).is_ok_and(may_replace) {
+        if found == FileKind::Regular && !read(&path, MAX_REPORT_BYTES).is_ok_and(may_replace) {
             return Err(kind.is_other(named));
         }
-        Ok(Self { kind, path, is_stream: found == Place::Stream })
+        Ok(Self { kind, path, is_stream: found == FileKind::Stream })
     }
 
     /// Creates or replaces a file with `contents`. Pipes and devices get nothing before the program begins.
@@ -62,7 +62,7 @@ impl Output {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let folder = path.parent().unwrap_or(path);
         delete_leftovers(folder, |file| file == name, LEFTOVER_AGE);
-        let published = publish_over(path, contents, MAX_REPORT_BYTES, |old| kind.may_replace(old));
+        let published = publish_if(path, contents, MAX_REPORT_BYTES, |old| kind.may_replace(old));
         match published.map_err(|error| CommandError::io(cannot_write(path))(error.into()))? {
             true => Ok(()),
             false => Err(kind.is_other(path)),

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gridguard::files::{check_output, create_folder};
 use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, user_folder};
+use gridguard_files::{check_output, create_folder};
 
 use super::task::Task;
 use crate::error::CommandError;

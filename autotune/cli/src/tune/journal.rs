@@ -6,10 +6,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard::files::{
-    self, FileLock, LockError, PublishError, ReadError, create_folder, publish,
-};
 use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
+use gridguard_files::{FileLock, LockError, PublishError, ReadError, create_folder, publish};
 
 use super::task::Task;
 
@@ -104,7 +102,7 @@ impl JournalFile {
         self.journal.write_lines(&mut lines)?;
         // Whole, so that a crash here does not lose what was measured before.
         publish(&self.path, &lines)?;
-        files::append(&self.path)
+        gridguard_files::append(&self.path)
     }
 
     /// Removes the journals of a task whose result was published, but for those that could not be
@@ -157,7 +155,7 @@ fn read(
     path: &Path,
     subject: &JournalSubject,
 ) -> io::Result<Option<Result<Journal, JournalRefusal>>> {
-    let text = match files::read(path, MOST_BYTES) {
+    let text = match gridguard_files::read(path, MOST_BYTES) {
         Ok(None) => return Ok(None),
         Ok(Some(text)) => text,
         Err(ReadError::Io(error)) => return Err(error),

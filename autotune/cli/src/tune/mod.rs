@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gridguard::files::check_output;
 use gridguard_autotune::{Shard, WorkQueue, unended_processes};
+use gridguard_files::check_output;
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};

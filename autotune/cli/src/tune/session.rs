@@ -4,7 +4,6 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-use gridguard::files::LockError;
 use gridguard::profile::{
     self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
 };
@@ -12,6 +11,7 @@ use gridguard_autotune::{
     Budget, Candidate, JournalSubject, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome,
     WorkItem, tune,
 };
+use gridguard_files::LockError;
 
 use super::group::DeviceGroup;
 use super::journal::{JournalFile, JournalOpenError};

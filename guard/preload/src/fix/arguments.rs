@@ -1,11 +1,11 @@
-//! The arguments of a form: those of the program, and the words that rewriting added.
+//! Adds the words of a form to the arguments of the program.
 
 use core::ffi::c_void;
 
-use crate::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
-use crate::fix::known::Reason;
+use crate::driver::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
+use crate::watch::known::Reason;
 
-/// The program's arguments, to which the words of a form are added.
+/// The arguments of a form.
 #[derive(Debug)]
 pub(super) enum Arguments {
     /// The addresses of the parameters, the last one that of the words.
@@ -18,14 +18,14 @@ pub(super) enum Arguments {
     },
 }
 
-/// What a launch passes: the addresses of its parameters, or else options that name a buffer.
+/// The arguments of a launch: addresses of the parameters, or options with a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) parameters: *mut *mut c_void,
     pub(super) extra: *mut *mut c_void,
 }
 
-/// Where a form takes its words: behind so many parameters, at this offset in bytes.
+/// Where a form takes its words: after `index` parameters, at `offset` bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Added {
     pub(super) index: usize,
@@ -39,7 +39,7 @@ impl Arguments {
     ///
     /// # Safety
     ///
-    /// `passed` is what the program passes to a launch of a kernel whose form takes its words at `added`.
+    /// The program passes `passed` to a launch of a kernel, whose form takes its words at `added`.
     pub(super) unsafe fn new(passed: Passed, added: Added) -> Result<Self, Reason> {
         let Passed { parameters, extra } = passed;
         // SAFETY: by this function's contract.
@@ -144,7 +144,7 @@ mod tests {
             let expected = words.as_ptr();
             let seen = arguments.with(&mut words, |passed| {
                 assert!(passed.extra.is_null());
-                // SAFETY: two of the program's, and that of the words.
+                // SAFETY: two addresses of the program, and the address of the words.
                 [0, 1, 2].map(|place| unsafe { *passed.parameters.add(place) })
             });
             assert_eq!(seen, [option(16), option(32), expected.cast_mut().cast()]);

@@ -1,4 +1,4 @@
-//! The images that a program loads: their digest, and their PTX or the reason why it is not rewritten.
+//! Returns the digest of a loaded image, and its PTX or the reason for not rewriting it.
 
 use core::ffi::{CStr, c_void};
 use core::hash::{Hash, Hasher};
@@ -10,12 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
-use gridguard::files::open;
 use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
+use gridguard_files::open;
 
 use crate::driver::Driver;
-use crate::fix::known::Reason;
 use crate::process;
+use crate::watch::known::Reason;
 
 /// The place of an image that a program loads.
 #[derive(Clone, Copy)]
@@ -181,7 +181,7 @@ fn of_bytes(bytes: &[u8], driver: &Driver) -> Result<Vec<u8>, Reason> {
 }
 
 /// The PTX that the driver compiles of a fat binary, if it does so for all devices of the process. Machine
-/// code stays: in its place compiled PTX would change launches that need no fix.
+/// code is not replaced, since that would change launches that need no fix.
 fn chosen<'i, 'a>(
     file: &'i ImageFile<'a>,
     capabilities: &[ComputeCapability],
@@ -224,7 +224,7 @@ unsafe fn begins_with(image: *const u8, bytes: &[u8]) -> bool {
 ///
 /// A complete one stands there, and lives for as long as the result.
 unsafe fn fatbin_at<'a>(image: *const u8) -> &'a [u8] {
-    // SAFETY: the header of every fat binary has so many bytes.
+    // SAFETY: the header of a fat binary has 16 bytes.
     let header = unsafe { image.cast::<[u8; 16]>().read() };
     let bytes = fatbin_bytes(&header).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     // SAFETY: a complete fat binary has the bytes that its header states.
@@ -273,7 +273,7 @@ const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
 const MACHINE_CODE: &str = "its module is machine code without PTX";
-const COMPILED: &str = "its fat binary has machine code for this device, which stays as it is; with \
+const COMPILED: &str = "its fat binary has machine code for this device, which is not replaced; with \
                         CUDA_FORCE_PTX_JIT=1 the driver compiles its PTX instead, which is rewritten";
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Notes what modules, libraries and kernels are, in the entries of their handles.
+//! Records modules, libraries and kernels in the entries of their handles.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CStr;
 
-use crate::abi::Handle;
-use crate::counters::Counts;
-use crate::fix::known::{Examined, Kernel, Known, Loaded, Reason};
-use crate::kept::Kept;
-use crate::kernel;
-use crate::table::{self, Entry};
+use crate::driver::abi::Handle;
+use crate::watch::counters::Counts;
+use crate::watch::kept::Kept;
+use crate::watch::kernel;
+use crate::watch::known::{Examined, Kernel, Known, Loaded, Reason};
+use crate::watch::table::{self, Entry};
 
 /// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
 const MAX_IMAGES: usize = 65_536;
@@ -34,8 +34,8 @@ pub(crate) fn loaded(handle: Handle, Examined { hash, loaded }: Examined) {
     }
 }
 
-/// Notes that the lookup `found_by` found the kernel `name` of a module or library. Programs look a kernel
-/// up again for each launch: what is known already stays.
+/// Notes that the lookup `found_by` found the kernel `name` of a module or library. Programs may look up
+/// a kernel before each launch: a known one is kept.
 pub(crate) fn found(kernel: Handle, container: Handle, name: &CStr, found_by: (usize, usize)) {
     let loaded = known(container).and_then(Known::loaded);
     let container = (container.addr(), table::load_of(container.addr()));

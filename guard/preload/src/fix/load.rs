@@ -1,5 +1,4 @@
-//! The functions that load and unload modules and libraries. With `--fix` PTX is loaded with forms of its entries
-//! beside them.
+//! The functions that load and unload modules and libraries. With `--fix` they add forms of the entries to PTX.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -7,141 +6,125 @@ use std::collections::HashMap;
 
 use gridguard::ptx::{Rewritten, rewrite};
 
-use crate::abi::{
-    BINARY_IS_PRESERVED, Handle, LoadLibrary, LoadModule, LoadModuleEx, NOT_INITIALIZED, OnHandle,
-    SUCCESS, Status,
-};
 use crate::driver::Driver;
+use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
+use crate::driver::functions::replacements;
 use crate::fix::image::{self, Source};
 use crate::fix::kernels;
-use crate::fix::known::{Examined, Loaded, Reason};
-use crate::flag::Inside;
-use crate::{functions, guarded, process, table};
+use crate::process;
+use crate::process::flag::Inside;
+use crate::process::guarded;
+use crate::watch::known::{Examined, Loaded, Reason};
+use crate::watch::table;
 
-/// `cuModuleLoadData`.
-pub(crate) unsafe extern "C-unwind" fn module<const H: usize, const S: usize>(
-    module: *mut Handle,
-    image: *const c_void,
-) -> Status {
-    let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
-    // SAFETY: the caller's own arguments, or a rewritten text in place of the image.
-    let load = |image| unsafe { original(module, image) };
-    let source = Source::Memory(image);
-    let call = Call { through: (H, S), source, out: module, keeps_text: false };
-    // SAFETY: the driver writes the handle to `module`.
-    unsafe { loaded(&call, || load(image), |_, text| Some(load(text))) }
+replacements! {
+    /// `cuModuleLoadData`.
+    module(module: *mut Handle, image: *const c_void)
+    |through, call, original| {
+        // SAFETY: where the driver writes the handle, and a rewritten text.
+        let again = |_: &Driver, text| Some(unsafe { original(module, text) });
+        let load = Call { through, source: Source::Memory(image), out: module, keeps_text: false };
+        // SAFETY: the driver writes the handle to `module`.
+        unsafe { loaded(&load, call, again) }
+    }
+
+    /// `cuModuleLoadDataEx`.
+    module_ex(
+        module: *mut Handle, image: *const c_void, count: c_uint, options: *mut c_int,
+        values: *mut *mut c_void,
+    )
+    |through, call, original| {
+        // SAFETY: the caller's own arguments, with a rewritten text for the image.
+        let load = |text| unsafe { original(module, text, count, options, values) };
+        // SAFETY: the caller's own arguments.
+        let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
+        let load = Call { through, source: Source::Memory(image), out: module, keeps_text: false };
+        // SAFETY: the driver writes the handle to `module`.
+        unsafe { loaded(&load, call, again) }
+    }
+
+    /// `cuModuleLoad`.
+    module_file(module: *mut Handle, path: *const c_void)
+    |through, call| {
+        // SAFETY: the driver writes the handle to `module`.
+        unsafe { module_without_text(through, module, Source::File(path), call) }
+    }
+
+    /// `cuModuleLoadFatBinary`.
+    module_fatbin(module: *mut Handle, image: *const c_void)
+    |through, call| {
+        // SAFETY: the driver writes the handle to `module`.
+        unsafe { module_without_text(through, module, Source::Memory(image), call) }
+    }
+
+    /// `cuLibraryLoadData`.
+    library(
+        library: *mut Handle, image: *const c_void, options: *mut c_int, values: *mut *mut c_void,
+        count: c_uint, own_options: *mut c_int, own_values: *mut *mut c_void, own_count: c_uint,
+    )
+    |through, call, original| {
+        // SAFETY: the caller's own arguments, with a rewritten text for the image.
+        let load = |text| unsafe {
+            original(library, text, options, values, count, own_options, own_values, own_count)
+        };
+        // SAFETY: the caller's own arguments.
+        let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
+        // SAFETY: the caller's own arguments.
+        let keeps_text = unsafe { is_preserved(own_options, own_count) };
+        let load = Call { through, source: Source::Memory(image), out: library, keeps_text };
+        // SAFETY: the driver writes the handle to `library`.
+        unsafe { loaded(&load, call, again) }
+    }
+
+    /// `cuLibraryLoadFromFile`.
+    library_file(
+        library: *mut Handle, path: *const c_void, options: *mut c_int, values: *mut *mut c_void,
+        count: c_uint, own_options: *mut c_int, own_values: *mut *mut c_void, own_count: c_uint,
+    )
+    |through, call| {
+        // SAFETY: the caller's own arguments, and a rewritten text.
+        let again = |driver: &Driver, text| unsafe {
+            let load = driver.load_library?;
+            Some(keep_values(values, count, || {
+                load(library, text, options, values, count, own_options, own_values, own_count)
+            }))
+        };
+        // SAFETY: the caller's own arguments.
+        let keeps_text = unsafe { is_preserved(own_options, own_count) };
+        let load = Call { through, source: Source::File(path), out: library, keeps_text };
+        // SAFETY: the driver writes the handle to `library`.
+        unsafe { loaded(&load, call, again) }
+    }
+
+    /// `cuModuleUnload` and `cuLibraryUnload`.
+    unload(container: Handle)
+    |_through, call| {
+        // Read before the call: afterwards another thread may load a module with the same handle.
+        let load = table::load_of(container.addr());
+        let status = call();
+        if status == SUCCESS {
+            table::unloaded(container.addr(), load);
+        }
+        status
+    }
 }
 
-/// `cuModuleLoadDataEx`.
-pub(crate) unsafe extern "C-unwind" fn module_ex<const H: usize, const S: usize>(
-    module: *mut Handle,
-    image: *const c_void,
-    count: c_uint,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-) -> Status {
-    let Some(original) = functions::original::<H, S, LoadModuleEx>() else {
-        return NOT_INITIALIZED;
-    };
-    // SAFETY: the caller's own arguments, or a rewritten text in place of the image.
-    let load = |image| unsafe { original(module, image, count, options, values) };
-    // SAFETY: the caller's own arguments.
-    let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
-    let source = Source::Memory(image);
-    let call = Call { through: (H, S), source, out: module, keeps_text: false };
-    // SAFETY: the driver writes the handle to `module`.
-    unsafe { loaded(&call, || load(image), again) }
-}
-
-/// `cuModuleLoad`.
-pub(crate) unsafe extern "C-unwind" fn module_file<const H: usize, const S: usize>(
-    module: *mut Handle,
-    path: *const c_void,
-) -> Status {
-    // SAFETY: the caller's own arguments.
-    unsafe { module_of_no_text::<H, S>(module, path, Source::File(path)) }
-}
-
-/// `cuModuleLoadFatBinary`, which takes no text.
-pub(crate) unsafe extern "C-unwind" fn module_fatbin<const H: usize, const S: usize>(
-    module: *mut Handle,
-    image: *const c_void,
-) -> Status {
-    // SAFETY: the caller's own arguments.
-    unsafe { module_of_no_text::<H, S>(module, image, Source::Memory(image)) }
-}
-
-/// Calls a function that takes no text. `cuModuleLoadData` loads the rewritten PTX instead.
+/// Loads a module by a function that takes no text: `cuModuleLoadData` loads its rewritten PTX.
 ///
 /// # Safety
 ///
-/// `module` and `argument` are the function's arguments, and `source` is the image that `argument` names.
-unsafe fn module_of_no_text<const H: usize, const S: usize>(
+/// `source` is the image that `call` passes to the driver, which writes the handle to `module`.
+unsafe fn module_without_text(
+    through: (usize, usize),
     module: *mut Handle,
-    argument: *const c_void,
     source: Source,
+    call: impl FnOnce() -> Status,
 ) -> Status {
-    let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
     let again = |driver: &Driver, text| unsafe { Some((driver.load_module?)(module, text)) };
-    let call = Call { through: (H, S), source, out: module, keeps_text: false };
-    // SAFETY: the caller's own arguments; the driver writes the handle to `module`.
-    unsafe { loaded(&call, || original(module, argument), again) }
-}
-
-/// `cuLibraryLoadData`.
-pub(crate) unsafe extern "C-unwind" fn library<const H: usize, const S: usize>(
-    library: *mut Handle,
-    image: *const c_void,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-    own_options: *mut c_int,
-    own_values: *mut *mut c_void,
-    own_count: c_uint,
-) -> Status {
-    let Some(original) = functions::original::<H, S, LoadLibrary>() else { return NOT_INITIALIZED };
-    // SAFETY: the caller's own arguments, or a rewritten text in place of the image.
-    let load = |image| unsafe {
-        original(library, image, options, values, count, own_options, own_values, own_count)
-    };
-    // SAFETY: the caller's own arguments.
-    let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
-    // SAFETY: the caller's own arguments.
-    let keeps_text = unsafe { is_preserved(own_options, own_count) };
-    let call = Call { through: (H, S), source: Source::Memory(image), out: library, keeps_text };
-    // SAFETY: the driver writes the handle to `library`.
-    unsafe { loaded(&call, || load(image), again) }
-}
-
-/// `cuLibraryLoadFromFile`.
-pub(crate) unsafe extern "C-unwind" fn library_file<const H: usize, const S: usize>(
-    library: *mut Handle,
-    path: *const c_void,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-    own_options: *mut c_int,
-    own_values: *mut *mut c_void,
-    own_count: c_uint,
-) -> Status {
-    let Some(original) = functions::original::<H, S, LoadLibrary>() else { return NOT_INITIALIZED };
-    // SAFETY: the caller's own arguments.
-    let as_it_is = || unsafe {
-        original(library, path, options, values, count, own_options, own_values, own_count)
-    };
-    // SAFETY: the caller's own arguments, and a text with a zero byte at its end.
-    let again = |driver: &Driver, text| unsafe {
-        let from_memory = driver.load_library?;
-        Some(keep_values(values, count, || {
-            from_memory(library, text, options, values, count, own_options, own_values, own_count)
-        }))
-    };
-    // SAFETY: the caller's own arguments.
-    let keeps_text = unsafe { is_preserved(own_options, own_count) };
-    let call = Call { through: (H, S), source: Source::File(path), out: library, keeps_text };
-    // SAFETY: the driver writes the handle to `library`.
-    unsafe { loaded(&call, as_it_is, again) }
+    let load = Call { through, source, out: module, keeps_text: false };
+    // SAFETY: by this function's contract.
+    unsafe { loaded(&load, call, again) }
 }
 
 /// A call that loads an image.
@@ -151,27 +134,12 @@ struct Call {
     source: Source,
     /// Where the driver writes the handle.
     out: *mut Handle,
-    /// Whether the driver may read the text for as long as it is loaded.
+    /// Whether the driver may read the text until it is unloaded.
     keeps_text: bool,
 }
 
-/// `cuModuleUnload` and `cuLibraryUnload`.
-pub(crate) unsafe extern "C-unwind" fn unload<const H: usize, const S: usize>(
-    container: Handle,
-) -> Status {
-    let Some(original) = functions::original::<H, S, OnHandle>() else { return NOT_INITIALIZED };
-    // Read before the call: afterwards another thread may load a module with the same handle.
-    let load = table::load_of(container.addr());
-    // SAFETY: the caller's own argument.
-    let status = unsafe { original(container) };
-    if status == SUCCESS {
-        table::unloaded(container.addr(), load);
-    }
-    status
-}
-
-/// Loads the rewritten PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `as_it_is`.
-/// Records the module or library in the table.
+/// Loads the PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `original`. Records the
+/// module or library in the table.
 ///
 /// # Safety
 ///
@@ -179,16 +147,16 @@ pub(crate) unsafe extern "C-unwind" fn unload<const H: usize, const S: usize>(
 /// `call.out` unless it is null.
 unsafe fn loaded(
     call: &Call,
-    as_it_is: impl FnOnce() -> Status,
+    original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> Status {
     if Inside::Load.replace(true) {
-        return as_it_is();
+        return original();
     }
     let (status, kept) = match process::options().fix {
         // SAFETY: by this function's contract.
-        true => unsafe { load_forms(call, as_it_is, rewritten) },
-        false => (as_it_is(), None),
+        true => unsafe { load_forms(call, original, rewritten) },
+        false => (original(), None),
     };
     if status == SUCCESS && !call.out.is_null() {
         // SAFETY: the successful call wrote the handle, and read the image.
@@ -212,7 +180,7 @@ unsafe fn loaded(
 /// As [`loaded`].
 unsafe fn load_forms(
     call: &Call,
-    as_it_is: impl FnOnce() -> Status,
+    original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> (Status, Option<Examined>) {
     let driver = Driver::of(call.through);
@@ -224,8 +192,8 @@ unsafe fn load_forms(
         loaded: Loaded::Kept(reason),
     };
     match prepared {
-        Err(reason) => (as_it_is(), Some(because(reason))),
-        Ok((None, entries)) => (as_it_is(), Some(entries)),
+        Err(reason) => (original(), Some(because(reason))),
+        Ok((None, entries)) => (original(), Some(entries)),
         Ok((Some(text), entries)) => match rewritten(driver, text.as_ptr().cast()) {
             Some(SUCCESS) => {
                 if call.keeps_text {
@@ -234,9 +202,9 @@ unsafe fn load_forms(
                 (SUCCESS, Some(entries))
             }
             refused => {
-                let status = as_it_is();
+                let status = original();
                 let mut kept = because("its rewritten PTX was not loaded".into());
-                // A text that the driver refuses anyhow is the program's own affair.
+                // The original text may be invalid too.
                 if let Some(refused) = refused.filter(|_| status == SUCCESS) {
                     guarded::run(|| kept = because(tell_refused(driver, refused)));
                 }
@@ -258,31 +226,30 @@ fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Examined), Reason> {
     Ok((has_forms.then_some(text), Examined { hash, loaded: Loaded::Ptx(entries) }))
 }
 
-/// Says once that the driver refused a rewritten text.
+/// Prints once that the driver refused a rewritten text.
 fn tell_refused(driver: &Driver, status: Status) -> Reason {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let reason = format!("the driver refused its rewritten PTX: {}", driver.error(status));
     if !TOLD.swap(true, Ordering::Relaxed) {
         process::say(&format!(
-            "gridguard: a module is loaded as it is, and its launches are not fixed: {reason}\n"
+            "gridguard: a module is loaded unmodified, and its launches are not fixed: {reason}\n"
         ));
     }
     reason.into()
 }
 
-/// Loads, and undoes what the driver wrote to the values of the options if that fails: sizes of logs are
-/// inputs and outputs.
+/// Calls `load`, and restores the values of the options if it fails: the driver overwrites the sizes of logs.
 ///
 /// # Safety
 ///
-/// `values` is null or points to so many values.
+/// `values` is null or points to `count` values.
 unsafe fn keep_values(
     values: *mut *mut c_void,
     count: c_uint,
     load: impl FnOnce() -> Status,
 ) -> Status {
     let count = if values.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
-    // SAFETY: so many values by this function's contract.
+    // SAFETY: `count` values by this function's contract.
     let before: Vec<_> = (0..count).map(|place| unsafe { *values.add(place) }).collect();
     let status = load();
     if status != SUCCESS {
@@ -298,9 +265,9 @@ unsafe fn keep_values(
 ///
 /// # Safety
 ///
-/// `options` is null or points to so many options.
+/// `options` is null or points to `count` options.
 unsafe fn is_preserved(options: *const c_int, count: c_uint) -> bool {
     let count = if options.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
-    // SAFETY: so many options by this function's contract.
+    // SAFETY: `count` options by this function's contract.
     (0..count).any(|place| unsafe { *options.add(place) } == BINARY_IS_PRESERVED)
 }

@@ -1,4 +1,4 @@
-//! Launches forms of a kernel in place of a launch whose grid is too large.
+//! Makes an oversized launch in parts, with forms of the kernel.
 
 use core::ffi::c_uint;
 use core::sync::atomic::Ordering;
@@ -7,15 +7,18 @@ use std::ffi::CString;
 use gridguard::ptx::{EntryReport, Fold, shifted_words};
 use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
 
-use crate::abi::{
+use crate::driver::Driver;
+use crate::driver::abi::{
     DEPENDENT, EVENT_ATTRIBUTES, FindKernel, Handle, LaunchAttribute, SHAREABLE_ATTRIBUTES,
     SUCCESS, Status,
 };
-use crate::driver::Driver;
+use crate::driver::functions;
+use crate::driver::request::Launch;
 use crate::fix::arguments::{Added, Arguments, Passed};
-use crate::fix::known::{Kernel, Known, Reason};
-use crate::request::Launch;
-use crate::{functions, guarded, process, table};
+use crate::process;
+use crate::process::guarded;
+use crate::watch::known::{Kernel, Known, Reason};
+use crate::watch::table;
 
 /// The program's call, to be made with another kernel and grid.
 pub(crate) struct Again<'a> {
@@ -23,13 +26,13 @@ pub(crate) struct Again<'a> {
     pub(crate) parameters: *mut *mut core::ffi::c_void,
     pub(crate) extra: *mut *mut core::ffi::c_void,
     pub(crate) attributes: &'a [LaunchAttribute],
-    /// Makes one of the launches that stand for the program's.
+    /// Makes one part.
     pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
-    /// Makes the launch as the program did.
+    /// Makes the original launch.
     pub(crate) whole: &'a dyn Fn() -> Status,
 }
 
-/// One of the launches that are made in place of the program's.
+/// One of the launches that make up an oversized launch.
 pub(crate) struct Part<'a> {
     pub(crate) kernel: Handle,
     pub(crate) grid: [c_uint; 3],
@@ -38,7 +41,7 @@ pub(crate) struct Part<'a> {
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
-/// What became of a launch whose grid is too large.
+/// The outcome of an oversized launch.
 pub(crate) enum Outcome {
     /// Forms were launched, with this result.
     Launched(Status),
@@ -107,7 +110,7 @@ impl Again<'_> {
             own_bytes: bytes(entry.parameter_bytes),
         };
         let passed = Passed { parameters: self.parameters, extra: self.extra };
-        // SAFETY: what the program passes to the kernel, whose parameters the entry states.
+        // SAFETY: the program passes them to the kernel, whose parameters the entry states.
         let arguments = unsafe { Arguments::new(passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
@@ -121,7 +124,7 @@ struct Prepared {
     form: Handle,
     plan: Plan,
     arguments: Arguments,
-    /// The attributes of all parts but the first: those wait for the first one.
+    /// The attributes of the later parts, without programmatic dependent launch.
     later: Vec<LaunchAttribute>,
 }
 
@@ -146,7 +149,7 @@ impl Prepared {
     }
 }
 
-/// What became of the launch when the driver refused a part, after those before it.
+/// The outcome if the driver refused a part.
 fn refused(
     kernel: &Kernel,
     driver: &Driver,
@@ -192,7 +195,7 @@ impl Words {
     }
 }
 
-/// Why also the parts of a launch are refused: another rule than that of the size of the grid.
+/// Why the parts of a launch are refused too: a rule other than the grid size.
 fn not_in_parts(violations: &Violations) -> Reason {
     let is_size =
         |one: &&Violation| [Rule::GridDimX, Rule::GridDimY, Rule::GridDimZ].contains(&one.rule);
@@ -200,7 +203,7 @@ fn not_in_parts(violations: &Violations) -> Reason {
     other.map_or("it has no parts".into(), |other| format!("also in parts, {other}").into())
 }
 
-/// Whether the attributes may stand on so many other launches.
+/// Whether `launches` launches of a form may have these attributes.
 fn check_attributes(attributes: &[LaunchAttribute], launches: u64) -> Result<(), Reason> {
     let may_stand = |id: &c_uint| {
         SHAREABLE_ATTRIBUTES.contains(id) || (launches == 1 && EVENT_ATTRIBUTES.contains(id))
@@ -238,33 +241,9 @@ unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Re
     Ok(found)
 }
 
-/// Whether every device refuses a grid of this size.
-#[inline(always)]
-pub(crate) const fn is_oversized([x, y, z]: [c_uint; 3]) -> bool {
-    x > MAX_X || y > MAX_OTHER || z > MAX_OTHER
-}
-
-/// The largest grids of all devices.
-const MAX_X: c_uint = 0x7fff_ffff;
-const MAX_OTHER: c_uint = 65_535;
-
 #[cfg(test)]
 mod tests {
-    use gridguard::{Axis, DeviceLimits};
-
     use super::*;
-
-    #[test]
-    fn a_grid_is_oversized_beyond_the_limits_of_any_device() {
-        let most = DeviceLimits::any_device().max_grid;
-        let most = Axis::ALL.map(|axis| u32::try_from(most.along(axis)).unwrap());
-        assert!(!is_oversized(most));
-        for axis in 0..3 {
-            let mut grid = [1; 3];
-            grid[axis] = most[axis] + 1;
-            assert!(is_oversized(grid));
-        }
-    }
 
     #[test]
     fn attributes_that_bind_to_a_launch_stay_on_it() {

@@ -1,10 +1,10 @@
-//! `--fix`: which launches arrive in place of one whose grid is too large, and what is said otherwise.
+//! `--fix`: oversized launches in parts, and the reasons for not fixing one.
 
 use std::ffi::OsStr;
 
 use gridguard::check::CheckRequest;
 use gridguard::ptx::{Fold, shifted_words};
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use crate::programs::{Ran, loads, run, without_stack};
 
@@ -289,7 +289,7 @@ fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
     let (ptx, cubin) = ((1, ROWS, ""), (2, "", ""));
     let both = fatbin(&[cubin, ptx]);
     let options = fatbin(&[(1, ROWS, "-maxrregcount 32")]);
-    let compiled = "its fat binary has machine code for this device, which stays as it is; with \
+    let compiled = "its fat binary has machine code for this device, which is not replaced; with \
                     CUDA_FORCE_PTX_JIT=1 the driver compiles its PTX instead, which is rewritten";
     let plain = ROWS.as_bytes();
     for (image, launch, reason) in [
@@ -359,7 +359,7 @@ fn what_the_driver_does_not_load_rewritten_is_loaded_as_it_is() {
         let actions = format!("load={how} get={lookup} launch=1,6000,1 launch=1,70000,1");
         let loaded = load(ROWS, "dlsym", &actions, &[FIX, QUIET, refused]);
         let err = &loaded.ran.err;
-        let note = "gridguard: a module is loaded as it is, and its launches are not fixed: the driver \
+        let note = "gridguard: a module is loaded unmodified, and its launches are not fixed: the driver \
                     refused its rewritten PTX: CUDA_ERROR_INVALID_PTX (218), a PTX JIT compilation \
                     failed\n";
         assert!(err.starts_with(note) && err.matches(note).count() == 1, "{how}: {err}");
@@ -368,7 +368,7 @@ fn what_the_driver_does_not_load_rewritten_is_loaded_as_it_is() {
             "{err}"
         );
         assert!(loaded.ran.out.contains("launch=1,6000,1 0\nlaunch=1,70000,1 1"), "{err}");
-        // The size of the log is that of the second load.
+        // The size of the log comes from the second load.
         assert!(
             how != "ex" || loaded.ran.out.starts_with("log of 0 bytes: \n"),
             "{}",

@@ -1,6 +1,6 @@
 //! Kernel nodes of graphs.
 
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use crate::programs::{Driver, graphs, run, same, without_stack};
 
@@ -143,7 +143,7 @@ encountered: a launch that was accepted before failed on the device
 fn an_oversized_node_is_not_fixed_and_says_so() {
     let err = watched(Driver::Whole, "dlsym add=70000", &[("GRIDGUARD_RUN_FIX", "1")]);
     assert!(
-        err.contains("  fix       not possible: a kernel node of a graph stays as it is\n"),
+        err.contains("  fix       not possible: kernel nodes of graphs are not rewritten\n"),
         "{err}"
     );
 }

@@ -1,5 +1,5 @@
-//! Programs with `libgridguard_preload.so` in front of the fake driver: what they print and return is what
-//! they print and return without it, and what they launch is watched.
+//! Runs programs with the preloaded library on the fake driver: their output and status are unchanged, and their
+//! launches are watched.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

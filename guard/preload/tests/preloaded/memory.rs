@@ -1,8 +1,8 @@
-//! Memory: what the process holds, and what is written of an allocation that the driver refused.
+//! Counts of the memory of the process, and explanations of refused allocations.
 
 use std::path::Path;
 
-use gridguard::watched::{MemoryHeld, MemoryKind, MemoryUse, WatchReport};
+use gridguard_report::{MemoryHeld, MemoryKind, MemoryUse, WatchReport};
 
 use crate::programs::{Ran, allocates, library, run, without_stack};
 
@@ -79,7 +79,7 @@ gridguard: 1 launch of 1 kernel accepted, 0 refused
 
 #[test]
 fn a_refused_allocation_that_is_tried_again_is_counted_and_not_repeated() {
-    // As a framework: frees what it keeps, and tries again.
+    // Frees its cache and tries again, as a framework does.
     let words = "dlsym alloc=50000000 alloc=40000000 alloc=40000000 free alloc=40000000 launch";
     let err = watched(words, &[LIMIT]);
     assert_eq!(err.matches("gridguard: out of memory").count(), 1, "{err}");

@@ -1,11 +1,11 @@
-//! Ordinary programs, which have nothing to do with CUDA, run as without the library.
+//! Programs without CUDA run unchanged.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::programs::{Ran, library, run};
 
-/// Of the commands, so many run on any machine that can build the tests.
+/// The number of commands that run on any machine that can build the tests.
 const EXPECTED: usize = 100;
 /// How often a command is compared at most.
 const TRIES: usize = 5;

@@ -133,12 +133,12 @@ pub(crate) fn other_driver() -> PathBuf {
     driver_folder(Driver::Old).join(DRIVER[0])
 }
 
-/// Another library that stands in front of the driver.
+/// Another library that intercepts the driver.
 pub(crate) fn interposer() -> PathBuf {
     built().join("interposer.so")
 }
 
-/// Another library that stands in front of the runtime.
+/// Another library that intercepts the runtime.
 pub(crate) fn tracer() -> PathBuf {
     built().join("tracer.so")
 }

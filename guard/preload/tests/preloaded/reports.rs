@@ -7,7 +7,7 @@ use std::process::Command;
 
 use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Legality};
-use gridguard::watched::WatchReport;
+use gridguard_report::WatchReport;
 
 use crate::programs::{Driver, preloaded, run, watched};
 

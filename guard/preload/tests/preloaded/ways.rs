@@ -1,4 +1,4 @@
-//! By whatever way a program finds the driver, its launches are watched and reach the same function.
+//! Launches are watched and reach the same function, however a program finds the driver.
 
 use crate::programs::{Driver, interposer, library, other_driver, plain, preloaded, run, watched};
 

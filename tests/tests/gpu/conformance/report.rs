@@ -68,7 +68,7 @@ impl Report<'_> {
 pub(crate) fn keep(file: &str, text: &str) {
     if let Some(folder) = std::env::var_os(RESULTS) {
         let path = std::path::Path::new(&folder).join(file);
-        gridguard::files::publish(&path, text.as_bytes()).expect("the folder of results");
+        gridguard_files::publish(&path, text.as_bytes()).expect("the folder of results");
     }
 }
 

@@ -1,0 +1,99 @@
+//! Types and constants of the CUDA driver's interface.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+/// A context, module, function or stream of the driver.
+pub(crate) type Handle = *mut c_void;
+/// A `CUresult`, as an integer: a driver may return codes that are not known here.
+pub(crate) type Status = c_int;
+
+/// `CUDA_SUCCESS`.
+pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: Status = 2;
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+pub(crate) const NOT_INITIALIZED: Status = 3;
+/// `CUDA_ERROR_DEINITIALIZED`.
+pub(crate) const DEINITIALIZED: Status = 4;
+
+/// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`: the errors of launches that a runtime refuses without
+/// a call of the driver.
+pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
+    (1, "cudaErrorInvalidValue (1), invalid argument"),
+    (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
+];
+
+/// `cuModuleGetFunction` and `cuLibraryGetKernel`: result, module or library, name.
+pub(crate) type FindKernel =
+    unsafe extern "C-unwind" fn(*mut Handle, Handle, *const c_char) -> Status;
+
+/// The start of a `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryProperties {
+    pub(crate) kind: c_int,
+    pub(crate) handles: c_int,
+    pub(crate) location_kind: c_int,
+    pub(crate) location: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub(crate) const LOCATION_DEVICE: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST`, `..._HOST_NUMA` and `..._HOST_NUMA_CURRENT`.
+pub(crate) const LOCATIONS_HOST: [c_int; 3] = [2, 3, 4];
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+pub(crate) const POOL_RESERVED: c_int = 5;
+pub(crate) const POOL_USED: c_int = 7;
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+pub(crate) const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) stream: Handle,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: an id and a union of 64 bytes.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: c_uint,
+    pub(crate) padding: [u8; 4],
+    pub(crate) value: [c_uint; 16],
+}
+
+/// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
+pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and `..._PREFERRED_SHARED_MEMORY_CARVEOUT`, which
+/// programs set.
+pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, 9];
+
+/// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
+/// options in the list `extra` of a launch.
+pub(crate) const PARAM_END: usize = 0;
+pub(crate) const PARAM_BUFFER_POINTER: usize = 1;
+pub(crate) const PARAM_BUFFER_SIZE: usize = 2;
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const COOPERATIVE: c_uint = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+pub(crate) const CLUSTER_DIMENSION: c_uint = 4;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+pub(crate) const DEPENDENT: c_uint = 6;
+/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
+pub(crate) const PRIORITY: c_uint = 8;
+/// Attributes that mean the same for each of several launches: none, access policy, cooperative,
+/// synchronization policy, clusters, programmatic dependence, priority, memory domains, carveout.
+pub(crate) const SHAREABLE_ATTRIBUTES: [c_uint; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 14];
+/// Those that mean the same for one other launch: events that it records.
+pub(crate) const EVENT_ATTRIBUTES: [c_uint; 2] = [7, 12];
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);

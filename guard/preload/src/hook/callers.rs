@@ -1,0 +1,203 @@
+//! Finds the runtime that a calling library is bound to: a process may have several runtimes, whose symbols differ only
+//! in their version.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::driver::abi::{NOT_INITIALIZED, Status};
+use crate::driver::functions::{FUNCTIONS, Function};
+use crate::process::elf::{self, Object, Tables};
+use crate::process::{guarded, stack};
+
+/// Callers of a function whose runtime is kept; that of others is looked up at each launch.
+const MAX_CALLERS: usize = 64;
+
+/// The objects that call a function.
+struct Callers {
+    claimed: AtomicUsize,
+    callers: [Caller; MAX_CALLERS],
+}
+
+/// An object that calls a function; its end is 0 until all else is written.
+struct Caller {
+    begin: AtomicUsize,
+    end: AtomicUsize,
+    /// The replacement of the function.
+    target: AtomicPtr<c_void>,
+}
+
+/// The callers of each function.
+static CALLERS: [Callers; FUNCTIONS.len()] = [const {
+    Callers {
+        claimed: AtomicUsize::new(0),
+        callers: [const {
+            Caller {
+                begin: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                target: AtomicPtr::new(ptr::null_mut()),
+            }
+        }; MAX_CALLERS],
+    }
+}; FUNCTIONS.len()];
+/// Objects that were loaded when the program began.
+static STARTUP: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes how many objects are loaded when the program begins.
+pub(crate) fn note_startup() {
+    let mut count = 0;
+    elf::visit(|_| {
+        count += 1;
+        false
+    });
+    STARTUP.store(count, Ordering::Relaxed);
+}
+
+/// The replacement for a call of `function` that returns to `caller`: the result of `replace` for the original that the
+/// caller's object is bound to. Does not panic; neither locks nor allocates once that object is known.
+#[inline]
+pub(crate) fn choose(
+    function: usize,
+    caller: usize,
+    replace: fn(usize, *mut c_void) -> *mut c_void,
+) -> *mut c_void {
+    let (Some(Function { symbol, .. }), Some(callers)) =
+        (FUNCTIONS.get(function), CALLERS.get(function))
+    else {
+        return missing();
+    };
+    for known in callers.callers.iter().take(callers.claimed.load(Ordering::Relaxed)) {
+        let end = known.end.load(Ordering::Acquire);
+        if (known.begin.load(Ordering::Relaxed)..end).contains(&caller) {
+            return known.target.load(Ordering::Relaxed);
+        }
+    }
+    find(symbol, caller, callers, |original| replace(function, original))
+}
+
+#[cold]
+fn find(
+    symbol: &CStr,
+    caller: usize,
+    callers: &Callers,
+    replace: impl FnOnce(*mut c_void) -> *mut c_void,
+) -> *mut c_void {
+    let (calling, original) = bound(caller, symbol);
+    if original.is_null() {
+        return missing();
+    }
+    guarded::run(|| keep_loaded(original));
+    let target = replace(original);
+    if let Some(Calling { range: (begin, end), .. }) = calling
+        // The count stays far from its end: a full table is not claimed from again.
+        && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS
+        && let Some(place) = callers.callers.get(callers.claimed.fetch_add(1, Ordering::Relaxed))
+    {
+        place.begin.store(begin, Ordering::Relaxed);
+        place.target.store(target, Ordering::Relaxed);
+        place.end.store(end, Ordering::Release);
+    }
+    target
+}
+
+/// The object that calls.
+struct Calling {
+    tables: Tables,
+    /// Where it begins and ends.
+    range: (usize, usize),
+}
+
+/// The object that contains `caller`, unless it is generated code, and the function that its call of `name` reaches
+/// without this library, or null. After a tail call, the caller of the wrapper counts.
+fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
+    let mut calling = None;
+    let (mut own, mut is_after) = (ptr::null_mut(), false);
+    elf::visit(|object| {
+        is_after |= object.is_own();
+        if !object.contains(caller) {
+            return false;
+        }
+        // An object before this library that has the function asks for the next one.
+        own = if is_after { object.find(name) } else { ptr::null_mut() };
+        calling = object.tables().map(|tables| Calling { tables, range: object.range() });
+        true
+    });
+    if !own.is_null() {
+        return (calling, own);
+    }
+    let (mut wanted, mut any): (*mut c_void, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
+    let (mut number, mut is_after) = (0, false);
+    let startup = STARTUP.load(Ordering::Relaxed);
+    elf::visit(|object| {
+        number += 1;
+        if object.is_own() {
+            is_after = true;
+            return false;
+        }
+        let found = if is_after { object.find(name) } else { ptr::null_mut() };
+        if found.is_null() {
+            return false;
+        }
+        if any.is_null() {
+            any = found;
+        }
+        let needed = object.name().zip(calling.as_ref()).is_some_and(|(name, calling)| {
+            // SAFETY: the caller's object is loaded: the call returns there.
+            unsafe { calling.tables.needs(name) }
+        });
+        // A library that replaces functions of a runtime is loaded with the program.
+        if needed || (number <= startup && !is_runtime(object)) {
+            wanted = found;
+        }
+        !wanted.is_null()
+    });
+    (calling, if wanted.is_null() { any } else { wanted })
+}
+
+fn is_runtime(object: &Object<'_>) -> bool {
+    object.name().is_some_and(|name| name.to_bytes().starts_with(b"libcudart.so"))
+}
+
+/// Keeps the library of `function` loaded: its address is kept.
+fn keep_loaded(function: *const c_void) {
+    let Some(path) = stack::object_path(function) else { return };
+    let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: a path of the loader. With these flags nothing is loaded or unloaded.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), mode);
+        if !handle.is_null() {
+            libc::dlclose(handle);
+        }
+    }
+}
+
+/// The replacement of a function that no loaded object has.
+#[allow(clippy::as_conversions, reason = "the address of a function")]
+fn missing() -> *mut c_void {
+    extern "C" fn not_initialized() -> Status {
+        const { assert!(size_of::<Status>() == size_of::<c_int>()) };
+        NOT_INITIALIZED
+    }
+    not_initialized as *mut c_void
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_reaches_what_the_loader_would_have_bound_it_to() {
+        let name = c"malloc";
+        // SAFETY: a name, looked up in all libraries.
+        let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let own = (&raw const STARTUP).addr();
+        // Callers: the C library, this program, generated code.
+        for (caller, known) in [(expected.addr(), true), (own, true), (1, false)] {
+            let (calling, found) = bound(caller, name);
+            assert_eq!((calling.is_some(), found), (known, expected), "{caller:#x}");
+            let within = |Calling { range: (begin, end), .. }| (begin..end).contains(&caller);
+            assert!(calling.is_none_or(within), "{caller:#x}");
+            assert!(bound(caller, c"no_such_function").1.is_null());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The launch functions of the driver: each calls its original and counts the launch.
+
+use core::ffi::{c_uint, c_void};
+use core::sync::atomic::Ordering;
+
+use crate::driver::abi::{Handle, LaunchConfig, SUCCESS, Status};
+use crate::driver::functions::{self, FUNCTIONS, replacements};
+use crate::driver::request::{Launch, attributes, configured, is_oversized};
+use crate::fix::relaunch::{Again, Outcome, Part};
+use crate::hook::{outcome, session};
+use crate::process;
+use crate::process::flag::Inside;
+use crate::watch::{recent, table};
+
+replacements! {
+    /// `cuLaunchKernel`.
+    kernel(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    )
+    |through, call, original| {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
+        watched(grid, call, describe, |launch| {
+            let part = move |part: &Part<'_>| {
+                let &Part { kernel, grid: [x, y, z], parameters, extra, .. } = part;
+                let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
+                // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
+                unsafe {
+                    original(
+                        kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
+                        extra,
+                    )
+                }
+            };
+            let Launch { kernel, grid, .. } = launch;
+            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
+            let (part, whole) = (&part, &whole);
+            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+        })
+    }
+
+    /// `cuLaunchCooperativeKernel`.
+    cooperative(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
+        parameters: *mut *mut c_void,
+    )
+    |through, call, original| {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let describe = || {
+            let launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
+            Launch { cooperative: true, ..launch }
+        };
+        watched(grid, call, describe, |launch| {
+            let part = move |part: &Part<'_>| {
+                let &Part { kernel, grid: [x, y, z], parameters, .. } = part;
+                let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
+                // SAFETY: the caller's own arguments.
+                unsafe {
+                    original(
+                        kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
+                    )
+                }
+            };
+            let (extra, Launch { kernel, grid, .. }) = (core::ptr::null_mut(), launch);
+            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
+            let (part, whole) = (&part, &whole);
+            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+        })
+    }
+
+    /// `cuLaunchKernelEx`.
+    kernel_ex(
+        config: *const LaunchConfig, function: Handle, parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    )
+    |through, call, original| {
+        // SAFETY: null or a live configuration, as the driver demands of its caller.
+        let Some(config) = (unsafe { config.as_ref() }) else { return call() };
+        // SAFETY: as above.
+        let describe = || unsafe { configured(through, function, config) };
+        watched(config.grid, call, describe, |launch| {
+            let part = |part: &Part<'_>| {
+                let &Part { kernel, grid, parameters, extra, attributes } = part;
+                let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
+                let attributes = attributes.as_ptr();
+                let config = LaunchConfig { grid, attributes, attribute_count, ..*config };
+                // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
+                unsafe { original(&raw const config, kernel, parameters, extra) }
+            };
+            // SAFETY: as above.
+            let attributes = unsafe { attributes(config) };
+            let (part, whole) = (&part, &call);
+            oversized(&Again { launch, parameters, extra, attributes, part, whole })
+        })
+    }
+}
+
+/// Calls an original, and `then` with its result if it is the outermost one.
+#[inline]
+pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
+    functions::once(Inside::Launch, &call, || {
+        let status = call();
+        then(status);
+        status
+    })
+}
+
+/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid to
+/// `oversized`.
+#[inline(always)]
+fn watched(
+    grid: [c_uint; 3],
+    call: impl Fn() -> Status,
+    describe: impl Fn() -> Launch,
+    oversized: impl FnOnce(Launch) -> Status,
+) -> Status {
+    functions::once(Inside::Launch, &call, || {
+        if is_oversized(grid) {
+            return oversized(describe());
+        }
+        // These lines arrive while the driver works.
+        table::prefetch(describe().kernel.addr());
+        recent::prefetch();
+        let status = call();
+        if status == SUCCESS {
+            accepted(describe);
+        } else {
+            outcome::refused(&describe(), status, None);
+        }
+        status
+    })
+}
+
+/// Makes an oversized launch: in parts if `--fix` is on and it is possible.
+#[cold]
+fn oversized(again: &Again<'_>) -> Status {
+    let launch = &again.launch;
+    let mut reason = None;
+    if process::options().fix {
+        // SAFETY: the program makes this launch, so its kernel and arguments are valid.
+        match unsafe { again.in_parts() } {
+            Outcome::Launched(status) => {
+                outcome::fixed(launch, status);
+                return status;
+            }
+            Outcome::NotFixed(why) => reason = Some(why),
+        }
+    }
+    let status = (again.whole)();
+    match status {
+        SUCCESS => accepted(|| *launch),
+        _ => outcome::refused(launch, status, reason),
+    }
+    status
+}
+
+/// Counts an accepted launch. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
+#[inline(always)]
+fn accepted(describe: impl Fn() -> Launch) {
+    let launch = describe();
+    let largest = launch.largest();
+    match table::find(launch.kernel.addr()) {
+        Some(entry) if entry.has_kernel() => entry.count(largest),
+        _ => outcome::first_launch(&describe(), largest),
+    }
+    let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
+    recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
+    if session::REQUESTS.load(Ordering::Relaxed) != 0 {
+        session::attend(&describe());
+    }
+}

@@ -1,0 +1,196 @@
+//! `dlsym` and `dlvsym`: forward every name to the next library's function, and replace the intercepted functions in the
+//! results.
+//!
+//! The next function is entered by a jump, with the caller's return address, so `RTLD_NEXT`, `RTLD_DEFAULT`
+//! and namespaces keep their meaning. Nothing here allocates, locks or can panic.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::hook::table;
+use crate::process::elf;
+
+/// What the assembly below does: with a target it jumps there, else it returns the value.
+#[repr(C)]
+struct Outcome {
+    value: *mut c_void,
+    jump: *mut c_void,
+}
+
+impl Outcome {
+    const fn jump(jump: *mut c_void) -> Self {
+        Self { value: core::ptr::null_mut(), jump }
+    }
+
+    const fn value(value: *mut c_void) -> Self {
+        Self { value, jump: core::ptr::null_mut() }
+    }
+}
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// Defines the function that other libraries find under this name. It keeps three arguments over the call
+/// of `choose`.
+macro_rules! entry {
+    ($name:ident, $choose:path) => {
+        #[cfg(not(test))]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {choose}",
+                "mov r11, rdx",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2: ret",
+                ".cfi_endproc",
+                choose = sym $choose,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "hint #34",
+                "stp x29, x30, [sp, #-48]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "bl {choose}",
+                "mov x9, x0",
+                "mov x16, x1",
+                "ldp x0, x1, [sp, #16]",
+                "ldr x2, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                "cbz x16, 2f",
+                "br x16",
+                "2: mov x0, x9",
+                "ret",
+                choose = sym $choose,
+            );
+        }
+    };
+}
+
+entry!(dlsym, choose);
+entry!(dlvsym, choose_version);
+
+unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Outcome {
+    let real = real(&REAL_DLSYM, || elf::next(c"dlsym"));
+    // SAFETY: the caller's own arguments for the function `dlsym` at this address.
+    let find = || unsafe { mem::transmute::<*mut c_void, Dlsym>(real)(handle, name) };
+    // SAFETY: the name is null or a string, as `dlsym` demands of its caller.
+    unsafe { outcome(handle, name, real, find) }
+}
+
+unsafe extern "C" fn choose_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> Outcome {
+    let real = real(&REAL_DLVSYM, || elf::next(c"dlvsym"));
+    // SAFETY: the caller's own arguments for the function `dlvsym` at this address.
+    let find = || unsafe { mem::transmute::<*mut c_void, Dlvsym>(real)(handle, name, version) };
+    // SAFETY: the name is null or a string, as `dlvsym` demands of its caller.
+    unsafe { outcome(handle, name, real, find) }
+}
+
+/// A jump to `real`, or for an intercepted function its replacement. `find` is a call of `real`.
+///
+/// # Safety
+///
+/// `name` is null or points to a string.
+unsafe fn outcome(
+    handle: *mut c_void,
+    name: *const c_char,
+    real: *mut c_void,
+    find: impl FnOnce() -> *mut c_void,
+) -> Outcome {
+    // SAFETY: by this function's contract; a function is only found for a string.
+    unsafe {
+        match function_of(handle, name) {
+            Some(function) => Outcome::value(replaced(function, find(), name)),
+            None => Outcome::jump(real),
+        }
+    }
+}
+
+/// The replacement of `found`, the result of the next library.
+///
+/// # Safety
+///
+/// `name` points to a string.
+unsafe fn replaced(function: usize, found: *mut c_void, name: *const c_char) -> *mut c_void {
+    if !table::is_export(function, found) {
+        return table::replace(function, found);
+    }
+    // This library comes before the driver. The caller would have found the next function. The C library's own `dlsym` tells: for another library, "next" is relative to itself.
+    let own = real(&LIBC_DLSYM, || {
+        let beside = elf::beside(libc_address(), c"dlsym");
+        if beside.is_null() { elf::next(c"dlsym") } else { beside }
+    });
+    // SAFETY: the function at this address is `dlsym`.
+    let own = unsafe { mem::transmute::<*mut c_void, Dlsym>(own) };
+    // SAFETY: a string, by this function's contract.
+    table::replace(function, unsafe { own(libc::RTLD_NEXT, name) })
+}
+
+/// The function of the driver that `name` is. A caller that asks for the next function after itself stands
+/// between this library and the driver: replacing its result would call it again.
+///
+/// # Safety
+///
+/// `name` is null or points to a string.
+unsafe fn function_of(handle: *mut c_void, name: *const c_char) -> Option<usize> {
+    if name.is_null() || handle == libc::RTLD_NEXT {
+        return None;
+    }
+    // SAFETY: not null, so a string by this function's contract.
+    table::by_symbol(unsafe { CStr::from_ptr(name) })
+}
+
+/// The function that `find` returns, found once.
+fn real(known: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let found = known.load(Ordering::Acquire);
+    if !found.is_null() {
+        return found;
+    }
+    let found = find();
+    known.store(found, Ordering::Release);
+    // Only a C library other than glibc has no such function. The jump goes somewhere harmless.
+    if found.is_null() { nothing() } else { found }
+}
+
+/// An address within the C library.
+#[allow(clippy::as_conversions, reason = "the address of a function")]
+fn libc_address() -> *const c_void {
+    libc::__errno_location as *const c_void
+}
+
+/// The address of a function that returns null.
+#[allow(clippy::as_conversions, reason = "the address of a function")]
+fn nothing() -> *mut c_void {
+    extern "C" fn null() -> *mut c_void {
+        core::ptr::null_mut()
+    }
+    null as *mut c_void
+}
+
+static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());

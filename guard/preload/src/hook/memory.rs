@@ -1,0 +1,164 @@
+//! The functions that allocate and free memory.
+
+use core::ffi::{c_int, c_uint};
+
+use gridguard_report::MemoryKind;
+
+use crate::driver::abi::{
+    Handle, LOCATION_DEVICE, LOCATIONS_HOST, MemoryProperties, OUT_OF_MEMORY, SUCCESS, Status,
+};
+use crate::driver::functions::{once, replacements};
+use crate::hook::session;
+use crate::process::flag::Inside;
+use crate::refuse::{late, memory as refuse};
+use crate::watch::memory::live::{self, Allocation, Inserted, Key};
+use crate::watch::memory::request::{Request, wide};
+use crate::watch::memory::{stacks, sums};
+
+/// Defines replacements of functions whose first arguments are the result and a number of bytes.
+macro_rules! allocations {
+    ($($(#[$doc:meta])* $name:ident, $kind:ident $(, $more:ident: $of:ty)*;)*) => {
+        replacements! {$(
+            $(#[$doc])*
+            $name(result: *mut u64, bytes: usize $(, $more: $of)*)
+            |through, call| {
+                // SAFETY: the successful call wrote the address.
+                let made = || unsafe { (Key::of_address(*result), wide(bytes)) };
+                watched(Request::new(through, MemoryKind::$kind, bytes), call, made)
+            }
+        )*}
+    };
+}
+
+allocations! {
+    /// `cuMemAlloc`.
+    device, Device;
+    /// `cuMemAllocManaged`.
+    managed, Managed, flags: c_uint;
+    /// `cuMemAllocAsync`.
+    device_async, Device, stream: Handle;
+    /// `cuMemAllocFromPoolAsync`.
+    from_pool, Device, pool: Handle, stream: Handle;
+    /// `cuMemAllocHost`.
+    pinned, Pinned;
+    /// `cuMemHostAlloc`.
+    pinned_with, Pinned, flags: c_uint;
+}
+
+replacements! {
+    /// `cuMemAllocPitch`.
+    pitch(result: *mut u64, pitch: *mut usize, row_bytes: usize, rows: usize, element_bytes: c_uint)
+    |through, call| {
+        // SAFETY: the successful call wrote both.
+        let made = || unsafe { (Key::of_address(*result), wide((*pitch).saturating_mul(rows))) };
+        watched(Request::new(through, MemoryKind::Device, row_bytes.saturating_mul(rows)), call, made)
+    }
+
+    /// `cuMemCreate`: physical memory, which is mapped later.
+    physical(result: *mut u64, bytes: usize, properties: *const MemoryProperties, flags: u64)
+    |through, call| {
+        // SAFETY: the successful call wrote the handle.
+        let made = || unsafe { (Key::of_handle(*result), wide(bytes)) };
+        // SAFETY: null or live properties, as the driver demands of its caller.
+        let location = unsafe { properties.as_ref() }.map(|one| (one.location_kind, one.location));
+        let is_host = location.is_some_and(|(kind, _)| LOCATIONS_HOST.contains(&kind));
+        let kind = if is_host { MemoryKind::Pinned } else { MemoryKind::Device };
+        let device = location.filter(|(kind, _)| *kind == LOCATION_DEVICE).map(|(_, device)| device);
+        watched(Request { device, ..Request::new(through, kind, bytes) }, call, made)
+    }
+
+    /// `cuMemFree` and `cuMemFreeHost`.
+    free(address: u64)
+    |through, call| { ended(through, Key::of_address(address), call) }
+
+    /// `cuMemFreeAsync`.
+    free_async(address: u64, stream: Handle)
+    |through, call| { ended(through, Key::of_address(address), call) }
+
+    /// `cuMemRelease`.
+    release(handle: u64)
+    |through, call| { ended(through, Key::of_handle(handle), call) }
+
+    /// `cuDevicePrimaryCtxReset`, which frees the memory of the device's primary context.
+    reset_device(device: c_int)
+    |_through, call| {
+        let status = call();
+        if status == SUCCESS
+            && let Ok(device) = u8::try_from(device)
+        {
+            live::remove_device(device, sums::remove);
+        }
+        status
+    }
+}
+
+/// Calls the original, and records the allocation that `made` returns, or explains its refusal.
+#[inline(always)]
+fn watched(
+    request: Request,
+    call: impl Fn() -> Status,
+    made: impl FnOnce() -> (Key, u64),
+) -> Status {
+    once(Inside::Allocation, &call, || {
+        let status = call();
+        match status {
+            SUCCESS => {
+                let (key, bytes) = made();
+                succeeded(&request, key, bytes);
+            }
+            OUT_OF_MEMORY => {
+                session::ensure_begun();
+                refuse::refused(&request, status);
+            }
+            _ => {
+                late::check(request.through, status);
+            }
+        }
+        status
+    })
+}
+
+fn succeeded(request: &Request, key: Key, bytes: u64) {
+    session::ensure_begun();
+    // The driver reserves nothing for an allocation of no bytes.
+    if bytes == 0 {
+        return;
+    }
+    let (kind, device) = (request.kind, request.device_number());
+    enter(key, Allocation { bytes, kind, device, stack: stacks::sample(bytes) });
+    sums::succeed(kind, device, request.bytes);
+}
+
+/// Records a live allocation.
+fn enter(key: Key, allocation: Allocation) {
+    let Inserted { has_place, replaced } = live::insert(key, allocation);
+    if let Some(replaced) = replaced {
+        sums::remove(replaced);
+    }
+    match has_place {
+        true => sums::add(allocation),
+        false => sums::add_untracked(allocation.bytes),
+    }
+}
+
+/// Calls the original, which frees the allocation. The record is removed before: after the call another thread may
+/// get the address.
+#[inline(always)]
+fn ended(through: (usize, usize), key: Key, call: impl Fn() -> Status) -> Status {
+    once(Inside::Allocation, &call, || {
+        let allocation = live::remove(key);
+        if let Some(allocation) = allocation {
+            sums::remove(allocation);
+        }
+        let status = call();
+        if status != SUCCESS {
+            if let Some(allocation) = allocation {
+                enter(key, allocation);
+            }
+            late::check(through, status);
+        } else if allocation.is_none() {
+            sums::remove_untracked(key);
+        }
+        status
+    })
+}

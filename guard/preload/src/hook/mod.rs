@@ -1,0 +1,20 @@
+//! Takes the calls of the program, and returns the results of the driver or the runtime. Passes launches and allocations
+//! to `watch`, `refuse`, `fix` and `report`.
+//!
+//! - `lookup`, `query`, `callers`: how programs find the functions;
+//! - `table`: the replacement of each function;
+//! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
+//! - `outcome`, `session`: what follows a call, off the hot path.
+
+pub(crate) mod callers;
+mod find;
+mod graph;
+mod launch;
+mod lookup;
+mod memory;
+mod outcome;
+mod query;
+mod runtime;
+pub(crate) mod session;
+mod synchronize;
+mod table;

@@ -1,0 +1,139 @@
+//! Handles the results of launches that are not on the hot path: first, fixed and refused ones.
+
+use core::cell::Cell;
+
+use crate::driver::Driver;
+use crate::driver::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
+use crate::driver::functions::FUNCTIONS;
+use crate::driver::request::Largest;
+use crate::driver::request::{Launch, is_oversized};
+use crate::hook::session;
+use crate::process::{self, guarded};
+use crate::refuse::late;
+use crate::refuse::launch::{self as refuse, Refusal, knows_kernel};
+use crate::watch::kernel::{self, Kernel, UNNAMED};
+use crate::watch::known::Reason;
+use crate::watch::recent;
+use crate::watch::table::{self, Entry};
+
+/// Counts the first launch of a kernel, and asks for its name and the device's limits.
+#[cold]
+pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
+    guarded::run(|| {
+        session::begin();
+        let driver = Driver::of(launch.through);
+        // Known from here on, for the report at the end, when the driver may be gone.
+        let _ = driver.device_limits();
+        match named_entry(launch) {
+            Some(entry) => entry.count(largest),
+            // The table is full.
+            None => kernel_of(launch).0.counters.count(largest),
+        }
+    });
+}
+
+/// Records a launch that was made in parts.
+#[cold]
+pub(crate) fn fixed(launch: &Launch, status: Status) {
+    if status != SUCCESS {
+        late::check(launch.through, status);
+        return;
+    }
+    let per_thread = FUNCTIONS[launch.through.0].per_thread;
+    recent::record(launch.kernel.addr(), launch.grid, launch.stream.addr(), per_thread);
+    session::attend(launch);
+}
+
+/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made
+/// in parts, if `--fix` is on.
+#[cold]
+pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
+    REFUSALS.set(REFUSALS.get().wrapping_add(1));
+    if is_no_refusal(launch.through, status) {
+        return;
+    }
+    guarded::run(|| {
+        session::begin();
+        let entry = entry(launch, status);
+        let new = || Refusal::new(launch, status, &kernel(entry).name());
+        refuse::count(launch, status, (entry, not_fixed.as_deref()), new);
+    });
+    abort_if_wanted();
+}
+
+/// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
+/// refused for their graph or their dependencies.
+#[cold]
+pub(crate) fn refused_node(launch: &Launch, status: Status) {
+    if is_no_refusal(launch.through, status) {
+        return;
+    }
+    let mut is_refused = false;
+    guarded::run(|| {
+        session::begin();
+        let entry = entry(launch, status);
+        let refusal = Refusal::new(launch, status, &kernel(entry).name());
+        is_refused = !refusal.violations.is_empty();
+        if is_refused {
+            let wanted = process::options().fix && is_oversized(launch.grid);
+            let not_fixed = wanted.then_some("kernel nodes of graphs are not rewritten");
+            refuse::count(launch, status, (entry, not_fixed), || refusal);
+        }
+    });
+    if is_refused {
+        abort_if_wanted();
+    }
+}
+
+/// Launches of this thread that the driver refused.
+pub(crate) fn refusals_of_thread() -> u64 {
+    REFUSALS.get()
+}
+
+thread_local! {
+    static REFUSALS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether `status` is no refusal of a launch: the process ends, or earlier work has failed, which is reported.
+pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
+    // Programs may launch while the process ends.
+    [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
+}
+
+fn abort_if_wanted() {
+    if process::options().abort {
+        std::process::abort();
+    }
+}
+
+/// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.
+fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
+    match knows_kernel(launch, status) {
+        true => named_entry(launch),
+        false => table::find(launch.kernel.addr()),
+    }
+}
+
+fn kernel(entry: Option<&Entry>) -> &'static Kernel {
+    entry.map_or(&UNNAMED, Entry::kernel)
+}
+
+/// The entry of the launch's kernel, with its name.
+fn named_entry(launch: &Launch) -> Option<&'static Entry> {
+    let entry = table::find_or_insert(launch.kernel.addr())?;
+    if !entry.has_kernel() {
+        let (kernel, container) = kernel_of(launch);
+        entry.set_kernel(kernel, container);
+    }
+    Some(entry)
+}
+
+/// The launch's kernel, and the module or library that it is in, as far as the driver tells.
+fn kernel_of(launch: &Launch) -> (&'static Kernel, usize) {
+    let driver = Driver::of(launch.through);
+    // SAFETY: the program is launching the kernel just now.
+    let (name, container) =
+        unsafe { (driver.name_of(launch.kernel), driver.container_of(launch.kernel).addr()) };
+    let image = table::image_of(container);
+    (name.map_or(&UNNAMED, |name| kernel::of(name.to_bytes(), image)), container)
+}

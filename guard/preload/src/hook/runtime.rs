@@ -1,0 +1,161 @@
+//! The launch functions of a shared CUDA runtime, which refuses a zero dimension without a call of the driver. All
+//! other launches reach the driver.
+
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::{mem, ptr};
+
+use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, Status};
+use crate::driver::functions::{self, FUNCTIONS, replacements};
+use crate::driver::request::{Launch, configured};
+use crate::driver::written;
+use crate::hook::outcome;
+use crate::process::{self, elf, guarded, stack};
+use crate::watch::{kernel, table};
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size([c_uint; 3]);
+
+/// `cudaLaunchConfig_t`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct RuntimeConfig {
+    grid: Size,
+    block: Size,
+    shared_bytes: usize,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    attribute_count: c_uint,
+}
+
+replacements! {
+    /// `cudaLaunchKernel` and `cudaLaunchCooperativeKernel`, with a host function or a kernel, and
+    /// `__cudaLaunchKernel`, which compilers call for `<<<...>>>`, with a kernel.
+    kernel(
+        function: *mut c_void, grid: Size, block: Size, arguments: *mut *mut c_void, shared_bytes: usize,
+        stream: Handle,
+    )
+    |through, call| {
+        if !has_zero(grid, block) {
+            return call();
+        }
+        with_zero(&call, function, || {
+            let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
+            let name = FUNCTIONS[H].symbol.to_bytes();
+            let cooperative = name.starts_with(b"cudaLaunchCooperative");
+            let launch = Launch::plain(through, function, grid.0, block.0, (shared_bytes, stream));
+            Launch { cooperative, ..launch }
+        })
+    }
+
+    /// `cudaLaunchKernelExC`.
+    kernel_ex(config: *const RuntimeConfig, function: *mut c_void, arguments: *mut *mut c_void)
+    |through, call| {
+        // SAFETY: null or a live configuration, as the runtime demands of its caller.
+        let Some(config) = (unsafe { config.as_ref() }) else { return call() };
+        let &RuntimeConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config;
+        if !has_zero(grid, block) {
+            return call();
+        }
+        with_zero(&call, function, || {
+            let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
+            let (grid, block) = (grid.0, block.0);
+            let config =
+                LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count };
+            // SAFETY: the caller states the number of attributes; they are the driver's.
+            unsafe { configured(through, function, &config) }
+        })
+    }
+}
+
+#[inline]
+fn has_zero(Size(grid): Size, Size(block): Size) -> bool {
+    grid.contains(&0) || block.contains(&0)
+}
+
+/// Makes a launch with a zero dimension, and explains it if the runtime refused it without a call of the driver.
+#[cold]
+fn with_zero(
+    call: &dyn Fn() -> Status,
+    function: *mut c_void,
+    describe: impl Fn() -> Launch,
+) -> Status {
+    let before = outcome::refusals_of_thread();
+    let status = call();
+    let refused = INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status);
+    if !refused || outcome::refusals_of_thread() != before {
+        return status;
+    }
+    let mut asked = Asked::default();
+    guarded::run(|| {
+        let launch = describe();
+        let kernel = asked.name(launch.through, function);
+        outcome::refused(&Launch { kernel, ..launch }, status, None);
+    });
+    if asked.failed {
+        // A question that fails is the runtime's last error, which the program may ask for. Refused again,
+        // the launch is.
+        call();
+    }
+    status
+}
+
+/// Queries of the runtime.
+#[derive(Default)]
+struct Asked {
+    /// Whether a query failed.
+    failed: bool,
+}
+
+impl Asked {
+    /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells.
+    fn name(&mut self, through: (usize, usize), function: *mut c_void) -> Handle {
+        let is_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
+        let known = if is_handle { None } else { self.kernel_of(through, function) };
+        let kernel = known.unwrap_or(function);
+        if let Some(entry) = table::find_or_insert(kernel.addr())
+            && !entry.has_kernel()
+        {
+            let kernel = match self.name_of(through, function) {
+                Some(name) => kernel::of(name.to_bytes(), 0),
+                None => kernel::of(stack::place(function).as_bytes(), 0),
+            };
+            entry.set_kernel(kernel, 0);
+        }
+        kernel
+    }
+
+    /// The kernel that the runtime launches for a host function: a `CUfunction` up to CUDA 11, then a `CUkernel`.
+    fn kernel_of(&mut self, through: (usize, usize), function: *mut c_void) -> Option<Handle> {
+        type Find = unsafe extern "C-unwind" fn(*mut Handle, *const c_void) -> Status;
+        let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"].map(|name| beside(through, name));
+        let ask = asks.into_iter().find(|ask| !ask.is_null())?;
+        // SAFETY: NVIDIA's header declares this signature for both.
+        let ask = unsafe { mem::transmute::<*mut c_void, Find>(ask) };
+        // SAFETY: the program is launching the function just now; the pointer is to a live handle.
+        let kernel = written(ptr::null_mut(), |kernel| Some(unsafe { ask(kernel, function) }));
+        self.failed |= kernel.is_none();
+        kernel.filter(|kernel| !kernel.is_null())
+    }
+
+    /// The name, which is valid as long as the kernel is.
+    fn name_of(&mut self, through: (usize, usize), function: *mut c_void) -> Option<&'static CStr> {
+        type Name = unsafe extern "C-unwind" fn(*mut *const c_char, *const c_void) -> Status;
+        let ask = beside(through, c"cudaFuncGetName");
+        // SAFETY: NVIDIA's header declares this signature.
+        let ask = (!ask.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, Name>(ask) })?;
+        // SAFETY: the program is launching the function or kernel just now; the pointer is to a live pointer.
+        let name = written(ptr::null(), |name| Some(unsafe { ask(name, function) }));
+        self.failed |= name.is_none();
+        // SAFETY: a string that lives as long as the kernel; the caller copies it at once.
+        name.and_then(|name| unsafe { process::text(name) })
+    }
+}
+
+/// A function of the runtime that launches through this function and slot go to.
+fn beside(through: (usize, usize), name: &CStr) -> *mut c_void {
+    elf::beside(functions::original_address(through), name)
+}
+
+const _: () = assert!(size_of::<RuntimeConfig>() == 56 && size_of::<Size>() == 12);

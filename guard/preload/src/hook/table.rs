@@ -1,0 +1,201 @@
+//! The replacement of each intercepted function, and the symbols that this library exports.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::Ordering;
+
+use crate::driver::functions::{
+    FUNCTIONS, LINKED, ORIGINALS, Place, SLOTS, UNWATCHED, intercepted, replacements,
+};
+use crate::fix::load;
+use crate::hook::{callers, find, graph, launch, memory, query, runtime, synchronize};
+
+/// The replacement of one function.
+struct Hook {
+    /// The function that this library exports under the symbol.
+    export: Address,
+    /// The replacement in each slot.
+    slots: [Address; SLOTS],
+}
+
+/// The address of a function.
+struct Address(*const c_void);
+
+// SAFETY: the code of a function is never changed.
+unsafe impl Sync for Address {}
+
+macro_rules! hooks {
+    ($($symbol:ident($($versions:expr)?) => $($function:ident)::+ $(, $way:ident)?;)*) => {
+        #[allow(clippy::as_conversions, reason = "the addresses of functions")]
+        static HOOKS: [Hook; FUNCTIONS.len()] = [$(Hook {
+            export: Address(exports::$symbol as *const c_void),
+            slots: [
+                Address($($function)::+::<{ Place::$symbol as usize }, 0> as *const c_void),
+                Address($($function)::+::<{ Place::$symbol as usize }, 1> as *const c_void),
+                Address($($function)::+::<{ Place::$symbol as usize }, 2> as *const c_void),
+                Address($($function)::+::<{ Place::$symbol as usize }, 3> as *const c_void),
+            ],
+        }),*];
+
+        /// The functions that programs find which link the driver or the runtime.
+        #[allow(non_snake_case, clippy::as_conversions, reason = "names and numbers of the functions")]
+        mod exports {
+            use super::*;
+            $(
+                #[cfg_attr(not(test), unsafe(no_mangle))]
+                #[unsafe(naked)]
+                pub(super) unsafe extern "C-unwind" fn $symbol() {
+                    export!($symbol, [$($function)::+] $(, $way)?);
+                }
+            )*
+        }
+    };
+}
+
+/// The code of an export: jumps to the replacement in the first slot, or to the result of `choose`. The arguments stay
+/// in their registers.
+macro_rules! export {
+    ($symbol:ident, [$($function:ident)::+]) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<{ Place::$symbol as usize }, LINKED>);
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<{ Place::$symbol as usize }, LINKED>);
+    };
+    ($symbol:ident, [$($function:ident)::+], by_caller) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "sub rsp, 56",
+            ".cfi_adjust_cfa_offset 56",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov [rsp + 24], rcx",
+            "mov [rsp + 32], r8",
+            "mov [rsp + 40], r9",
+            "mov edi, {function}",
+            "mov rsi, [rsp + 56]",
+            "call {choose}",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "mov rcx, [rsp + 24]",
+            "mov r8, [rsp + 32]",
+            "mov r9, [rsp + 40]",
+            "add rsp, 56",
+            ".cfi_adjust_cfa_offset -56",
+            "jmp rax",
+            ".cfi_endproc",
+            function = const Place::$symbol as usize,
+            choose = sym choose,
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!(
+            "hint #34",
+            "stp x29, x30, [sp, #-80]!",
+            "stp x0, x1, [sp, #16]",
+            "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]",
+            "stp x6, x7, [sp, #64]",
+            "mov x29, sp",
+            "mov x0, #{function}",
+            "mov x1, x30",
+            "bl {choose}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x2, x3, [sp, #32]",
+            "ldp x4, x5, [sp, #48]",
+            "ldp x6, x7, [sp, #64]",
+            "ldp x29, x30, [sp], #80",
+            "br x16",
+            function = const Place::$symbol as usize,
+            choose = sym choose,
+        );
+    };
+}
+
+intercepted!(hooks);
+
+replacements! {
+    /// `cuGetProcAddress` up to CUDA 11.
+    get_proc_address(name: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64)
+    |_through, call| {
+        let status = call();
+        // SAFETY: the caller's own arguments, after the call.
+        unsafe { query::replace_found(status, name, address, version, flags, replace) };
+        status
+    }
+
+    /// `cuGetProcAddress` since CUDA 12.
+    get_proc_address_v2(
+        name: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64, found: *mut c_int,
+    )
+    |_through, call| {
+        let status = call();
+        // SAFETY: the caller's own arguments, after the call.
+        unsafe { query::replace_found(status, name, address, version, flags, replace) };
+        status
+    }
+}
+
+/// The replacement for a call of an export that returns to `caller`.
+extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
+    callers::choose(function, caller, replace)
+}
+
+/// The function with this symbol, by its place in the table.
+pub(crate) fn by_symbol(symbol: &CStr) -> Option<usize> {
+    let name = symbol.to_bytes();
+    let is_of_cuda = name.strip_prefix(b"__").unwrap_or(name).starts_with(b"cu");
+    let place = || FUNCTIONS.iter().position(|function| function.symbol == symbol);
+    is_of_cuda.then(place).flatten()
+}
+
+/// Whether `address` is what this library exports for the function.
+pub(crate) fn is_export(function: usize, address: *mut c_void) -> bool {
+    HOOKS.get(function).is_some_and(|hook| ptr::eq(hook.export.0, address))
+}
+
+/// The replacement for `original`, a function of the driver that was looked up; `original` itself if it is
+/// null, a replacement already, or there are too many of them.
+pub(crate) fn replace(function: usize, original: *mut c_void) -> *mut c_void {
+    let (Some(hook), Some(slots)) = (HOOKS.get(function), ORIGINALS.get(function)) else {
+        return original;
+    };
+    if original.is_null() || is_own(original) {
+        return original;
+    }
+    for (slot, replacement) in slots.iter().zip(&hook.slots).skip(LINKED + 1) {
+        let free = ptr::null_mut();
+        let claim = slot.compare_exchange(free, original, Ordering::AcqRel, Ordering::Acquire);
+        if claim.is_ok() || claim == Err(original) {
+            return replacement.0.cast_mut();
+        }
+    }
+    UNWATCHED.fetch_add(1, Ordering::Relaxed);
+    original
+}
+
+/// Whether `address` is a function of this library.
+fn is_own(address: *mut c_void) -> bool {
+    let mut own = HOOKS.iter().flat_map(|hook| hook.slots.iter().chain([&hook.export]));
+    own.any(|own| ptr::eq(own.0, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_original_has_a_replacement_of_its_own_until_the_slots_are_taken() {
+        let place = by_symbol(c"cuEventQuery").expect("replaced");
+        let address = |number: usize| ptr::without_provenance_mut::<c_void>(number);
+        let replaced = [16, 32, 16, 48, 64].map(|number| replace(place, address(number)));
+        assert_eq!(replaced[0], replaced[2]);
+        assert!(replaced[0] != replaced[1] && is_own(replaced[0]) && is_own(replaced[3]));
+        assert_eq!(replaced[4], address(64));
+        assert_eq!(replace(place, replaced[0]), replaced[0]);
+        assert!(replace(place, address(0)).is_null());
+    }
+}

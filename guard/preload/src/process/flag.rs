@@ -1,0 +1,95 @@
+//! Per-thread flags in initial-exec thread-local storage. In a shared library `thread_local!` calls the loader, which
+//! would double the cost of a launch.
+
+use core::arch::{asm, global_asm};
+
+/// Whether this thread is already in a replacement, because another preloaded library calls a replacement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Inside {
+    /// That of a launch.
+    Launch,
+    /// One that allocates or frees memory.
+    Allocation,
+    /// One that loads an image.
+    Load,
+}
+
+// A byte for each flag, in the loader's initial memory of a thread: it is 0 when the thread begins.
+global_asm!(
+    ".pushsection .tbss.gridguard_flags, \"awT\", %nobits",
+    ".globl gridguard_preload_flags",
+    ".hidden gridguard_preload_flags",
+    ".type gridguard_preload_flags, %object",
+    ".size gridguard_preload_flags, 3",
+    "gridguard_preload_flags:",
+    ".zero 3",
+    ".popsection",
+);
+
+impl Inside {
+    /// Sets the flag, and returns its old value.
+    #[inline(always)]
+    pub(crate) fn replace(self, inside: bool) -> bool {
+        let place = match self {
+            Self::Launch => 0,
+            Self::Allocation => 1,
+            Self::Load => 2,
+        };
+        // SAFETY: one of the three bytes, which live as long as the thread. They hold nothing but `bool`s, and
+        // nothing else reads or writes them.
+        unsafe { flags().add(place).cast::<bool>().replace(inside) }
+    }
+}
+
+/// The flags of this thread.
+#[inline(always)]
+fn flags() -> *mut u8 {
+    let flags: *mut u8;
+    // SAFETY: computes the address of the thread's copy of a variable, as the ABI describes for variables in the
+    // initial memory of threads; neither changes memory.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "mov {flags}, qword ptr fs:[0]",
+            "add {flags}, qword ptr [rip + gridguard_preload_flags@GOTTPOFF]",
+            flags = out(reg) flags,
+            options(pure, nomem, nostack),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "mrs {flags}, tpidr_el0",
+            "adrp {offset}, :gottprel:gridguard_preload_flags",
+            "ldr {offset}, [{offset}, #:gottprel_lo12:gridguard_preload_flags]",
+            "add {flags}, {flags}, {offset}",
+            flags = out(reg) flags,
+            offset = out(reg) _,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_flags() {
+        let all = [Inside::Launch, Inside::Allocation, Inside::Load];
+        for one in all {
+            assert!(!one.replace(true), "{one:?}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for one in all {
+                        assert!(!one.replace(true), "{one:?} of a new thread");
+                    }
+                });
+            });
+            assert!(one.replace(false), "{one:?}");
+            assert!(!one.replace(false), "{one:?}");
+        }
+    }
+}

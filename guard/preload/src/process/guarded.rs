@@ -1,0 +1,42 @@
+//! Runs work off the hot path, invisibly for the program.
+
+use core::ffi::c_int;
+use core::ptr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `work`. A panic ends only `work`. A cancellation of the thread waits. `errno` is restored.
+pub(crate) fn run(work: impl FnOnce()) {
+    let before = errno();
+    without_cancellation(|| {
+        // The values that `work` shares are atomics, or are read only once written.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+    });
+    set_errno(before);
+}
+
+fn errno() -> c_int {
+    // SAFETY: the C library returns the address of this thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
+/// Runs `work`, which must not unwind, without a cancellation of this thread.
+fn without_cancellation(work: impl FnOnce()) {
+    let mut before = 0;
+    // SAFETY: the pointer is to a live integer.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+    work();
+    // SAFETY: the state that the first call wrote.
+    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+}

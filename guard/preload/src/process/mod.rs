@@ -1,0 +1,143 @@
+//! Takes the environment of the process, and returns its options, output, stacks and loaded objects.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::LazyLock;
+
+use self::output::{Opened, Output};
+
+pub(crate) mod cache;
+pub(crate) mod demangle;
+pub(crate) mod elf;
+pub(crate) mod flag;
+pub(crate) mod guarded;
+pub(crate) mod output;
+pub(crate) mod stack;
+
+/// The options of `gridguard run`, from environment variables.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    /// Ends the program at the first refused launch.
+    pub(crate) abort: bool,
+    /// Waits for each launch.
+    pub(crate) sync: bool,
+    /// Rewrites PTX when it is loaded, and makes oversized launches in parts.
+    pub(crate) fix: bool,
+    /// The driver compiles the PTX of fat binaries, whatever machine code they have.
+    pub(crate) forces_ptx: bool,
+    /// Prints no summary at the end.
+    pub(crate) quiet: bool,
+    /// The file of the report.
+    pub(crate) report: Option<Output>,
+    /// The file of the recorded launches.
+    pub(crate) record: Option<Output>,
+    /// The number of the process that `gridguard run` became.
+    main: Option<u32>,
+    stderr: Option<Opened>,
+}
+
+/// The options, read when the library was loaded: programs change their environment.
+pub(crate) fn options() -> &'static Options {
+    static NONE: LazyLock<Options> = LazyLock::new(Options::default);
+    // SAFETY: null, or options that are never freed nor changed.
+    unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(|| &NONE)
+}
+
+static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
+
+/// Reads the options, and notes what standard error is, before the program begins.
+pub(crate) fn begin() {
+    let flag = |name| variable(name).is_some_and(|value| value != "0");
+    let path = |name| variable(name).map(Output::new);
+    let main = variable(c"GRIDGUARD_RUN_PROCESS");
+    let options = Options {
+        abort: flag(c"GRIDGUARD_RUN_ABORT"),
+        sync: flag(c"GRIDGUARD_RUN_SYNC"),
+        fix: flag(c"GRIDGUARD_RUN_FIX"),
+        forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
+        quiet: flag(c"GRIDGUARD_RUN_QUIET"),
+        report: path(c"GRIDGUARD_RUN_REPORT"),
+        record: path(c"GRIDGUARD_RUN_RECORD"),
+        main: main.and_then(|number| number.to_str()?.parse().ok()),
+        stderr: Some(Opened::now(libc::STDERR_FILENO)),
+    };
+    OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
+}
+
+/// The value of an environment variable, unless it is empty.
+fn variable(name: &CStr) -> Option<OsString> {
+    // SAFETY: a name. No other thread changes the environment while libraries are loaded.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: not null, so a string, which is copied at once.
+    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
+    (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
+}
+
+/// Writes `text` to standard error, unless the program has closed or replaced it since its start.
+pub(crate) fn say(text: &str) {
+    if options().stderr.as_ref().is_some_and(Opened::is_same) {
+        // Closed, full, or not ready: the program is not held up.
+        output::without_sigpipe(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
+    }
+}
+
+/// Whether this process writes its report even if nothing was launched. It does if it is the first process of the
+/// run and the report goes to a pipe or device: `gridguard run` itself writes a first report only to files.
+pub(crate) fn always_reports() -> bool {
+    let Options { report, main, .. } = options();
+    *main == Some(std::process::id()) && report.as_ref().is_some_and(Output::is_stream)
+}
+
+/// Registers `at_exit` for the end of the program.
+pub(crate) fn register_end(at_exit: extern "C" fn()) {
+    // SAFETY: the function lives as long as the process, which never unloads a preloaded library.
+    unsafe { libc::atexit(at_exit) };
+}
+
+/// Registers `at_exit` for the end of the program, `in_child` for its children, and `on_signal` for SIGUSR1 unless the
+/// program handles that.
+pub(crate) fn register(
+    at_exit: extern "C" fn(),
+    in_child: unsafe extern "C" fn(),
+    on_signal: extern "C" fn(c_int),
+) {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    register_end(at_exit);
+    // SAFETY: the functions live as long as the process, which never unloads a preloaded library; the
+    // pointers are to structures of their types.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        let read = libc::sigaction(libc::SIGUSR1, ptr::null(), action.as_mut_ptr());
+        let mut action = action.assume_init();
+        if read == 0 && action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = handler_address(on_signal);
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut());
+        }
+    }
+}
+
+#[allow(clippy::as_conversions, reason = "the address of a function")]
+fn handler_address(handler: extern "C" fn(c_int)) -> usize {
+    handler as *const c_void as usize
+}
+
+/// The path of the program.
+pub(crate) fn program() -> String {
+    let link = std::fs::read_link("/proc/self/exe");
+    link.map_or_else(|_| "<unknown>".to_owned(), |path| path.display().to_string())
+}
+
+/// A C string of the loader, if it is not null.
+///
+/// # Safety
+///
+/// `text` is null or points to a string that outlives the result.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: not null, so a string by this function's contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}

@@ -1,0 +1,175 @@
+//! Writes reports and records to files, pipes and devices, and waits for a reader no longer than [`PATIENCE_MS`].
+
+use core::ffi::c_int;
+use core::fmt;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use gridguard_files::{FileKind, file_kind};
+
+/// A file that an environment variable names.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// A path.
+    Path(PathBuf),
+    /// `/dev/fd/N`, `/dev/stdout` or `/dev/stderr`.
+    Open(Opened),
+}
+
+/// A descriptor and the identity of its file when the program began. A program that closes the descriptor may open
+/// another file with the same number.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    descriptor: c_int,
+    /// Device and file number.
+    identity: Option<(u64, u64)>,
+}
+
+impl Output {
+    pub(crate) fn new(path: OsString) -> Self {
+        let number = path.to_str().and_then(|path| match path {
+            "/dev/stdout" => Some(libc::STDOUT_FILENO),
+            "/dev/stderr" => Some(libc::STDERR_FILENO),
+            _ => path.strip_prefix("/dev/fd/")?.parse().ok(),
+        });
+        number.map_or_else(|| Self::Path(path.into()), |number| Self::Open(Opened::now(number)))
+    }
+
+    /// Whether it is a pipe, a device or an open file. Each report is then appended.
+    pub(crate) fn is_stream(&self) -> bool {
+        match self {
+            Self::Path(path) => file_kind(path).is_ok_and(|kind| kind == FileKind::Stream),
+            Self::Open(_) => true,
+        }
+    }
+
+    /// Appends to the file, pipe or device. A missing file is created.
+    pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Open(opened) => opened.write(bytes),
+            Self::Path(path) if file_kind(path)? == FileKind::Stream => {
+                write_patiently(descriptor_of(path)?, bytes)
+            }
+            // Opened anew each time: programs close descriptors that they do not know.
+            Self::Path(path) => gridguard_files::append(path)?.write_all(bytes),
+        }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Open(opened) => write!(f, "/dev/fd/{}", opened.descriptor),
+        }
+    }
+}
+
+impl Opened {
+    /// The descriptor with its present file.
+    pub(crate) fn now(descriptor: c_int) -> Self {
+        Self { descriptor, identity: identity_of(descriptor) }
+    }
+
+    /// Whether the descriptor still has the same file.
+    pub(crate) fn is_same(&self) -> bool {
+        self.identity.is_some() && identity_of(self.descriptor) == self.identity
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_same() {
+            let why = "the program has closed it since";
+            return Err(io::Error::new(ErrorKind::NotFound, why));
+        }
+        write_patiently(self.descriptor, bytes)
+    }
+}
+
+/// A descriptor of the pipe or device at `path`. It stays open, because its reader stops at the end of a pipe
+/// without a writer.
+fn descriptor_of(path: &Path) -> io::Result<c_int> {
+    static STREAM: AtomicI32 = AtomicI32::new(-1);
+    let known = STREAM.load(Ordering::Relaxed);
+    let found = fs::symlink_metadata(path)?;
+    if identity_of(known) == Some((found.dev(), found.ino())) {
+        return Ok(known);
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    let opened = File::options().write(true).custom_flags(flags).open(path);
+    let stream = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENXIO) => io::Error::new(ErrorKind::NotConnected, "nobody reads the pipe"),
+        _ => error,
+    })?;
+    // Another process may have replaced it before it was opened.
+    if identity_of(stream.as_raw_fd()) != Some((found.dev(), found.ino())) {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let fresh = stream.into_raw_fd();
+    STREAM.store(fresh, Ordering::Relaxed);
+    Ok(fresh)
+}
+
+/// Writes everything, unless the reader takes nothing for [`PATIENCE_MS`].
+fn write_patiently(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
+    let mut result = Ok(());
+    without_sigpipe(|| {
+        // `poll` promises room for a chunk of this size, so that the write does not block.
+        result = bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
+            let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: the pointer is to one structure of this type.
+            match unsafe { libc::poll(&raw mut wait, 1, PATIENCE_MS) } {
+                0 => Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing")),
+                _ => write_all(descriptor, chunk),
+            }
+        });
+    });
+    result
+}
+
+/// Writes everything, or fails if the descriptor is not ready.
+pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: a descriptor that was checked just now, and that `ManuallyDrop` leaves open.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    ManuallyDrop::new(file).write_all(bytes)
+}
+
+/// Runs `work`, whose writes to a closed pipe raise no signal.
+pub(crate) fn without_sigpipe(work: impl FnOnce()) {
+    let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: all pointers are to signal sets, which the first calls initialise. The signal that is taken
+    // is one that the writes raised, on this thread, since none was pending before.
+    unsafe {
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigpending(pending.as_mut_ptr());
+        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+        work();
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if !was_pending {
+            libc::sigtimedwait(pipe.as_ptr(), core::ptr::null_mut(), &raw const now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
+    }
+}
+
+/// Device and file number of a descriptor.
+fn identity_of(descriptor: c_int) -> Option<(u64, u64)> {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the pointer is to a structure of this type; a closed descriptor is an error.
+    let found = unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } == 0;
+    // SAFETY: a structure of integers, and zeros are valid integers.
+    let status = unsafe { status.assume_init() };
+    found.then_some((status.st_dev, status.st_ino))
+}
+
+/// How long a reader may take nothing, in milliseconds.
+const PATIENCE_MS: c_int = 5_000;

@@ -1,0 +1,190 @@
+//! Explains launches that driver or runtime refused: the broken rules, and the kernel's earlier launches.
+
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::hash_map::DefaultHasher;
+
+use gridguard::{
+    DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
+};
+use gridguard_report::RefusedLaunch;
+
+use crate::driver::Driver;
+use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
+use crate::driver::functions::is_runtime;
+use crate::driver::request::Largest;
+use crate::driver::request::Launch;
+use crate::process;
+use crate::process::demangle::demangled;
+use crate::process::stack::{self, Frame};
+use crate::refuse::explained::Explained;
+use crate::refuse::{memory, paragraph};
+use crate::watch::counters::Counts;
+use crate::watch::kernel::UNNAMED;
+use crate::watch::table::{self, Entry};
+
+/// Refusals that are explained; later ones are only counted.
+const MAX_EXPLAINED: usize = 50;
+static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// Launches that had been accepted when the first one was refused.
+static BEFORE_FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a refused launch, and explains it unless the kernel's last refusal had the same reason. `not_fixed` is why
+/// it was not launched in parts, if that was wanted.
+pub(crate) fn count(
+    launch: &Launch,
+    status: Status,
+    (entry, not_fixed): (Option<&Entry>, Option<&str>),
+    refusal: impl FnOnce() -> Refusal,
+) {
+    if REFUSED.fetch_add(1, Ordering::Relaxed) == 0 {
+        BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
+    }
+    let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
+    let Some(place) = is_new.then(|| EXPLAINED.claim()).flatten() else { return };
+    let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
+    let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal());
+    let mut text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
+    if place + 1 == MAX_EXPLAINED {
+        text += "gridguard: further refused launches are counted, and not explained\n";
+    }
+    process::say(&text);
+    let Refusal { error, violations, stack, .. } = refusal;
+    let (request, violations) =
+        (launch.request(), violations.iter().map(ToString::to_string).collect());
+    let stack = stack.iter().map(ToString::to_string).collect();
+    EXPLAINED
+        .keep(place, RefusedLaunch { kernel, code: status, error, request, violations, stack });
+}
+
+/// Refused launches, and the launches that were accepted before the first one.
+pub(crate) fn refused() -> (u64, u64) {
+    (REFUSED.load(Ordering::Relaxed), BEFORE_FIRST.load(Ordering::Relaxed))
+}
+
+/// The refused launches that were explained.
+pub(crate) fn explained() -> Vec<RefusedLaunch> {
+    EXPLAINED.all().cloned().collect()
+}
+
+/// Forgets everything, in a child process.
+pub(crate) fn reset() {
+    EXPLAINED.reset();
+    REFUSED.store(0, Ordering::Relaxed);
+}
+
+/// A refused launch, explained.
+pub(crate) struct Refusal {
+    /// The name of the error, its number and meaning.
+    pub(crate) error: String,
+    pub(crate) violations: Violations,
+    /// Where the launch came from.
+    pub(crate) stack: Vec<Frame>,
+    device: String,
+    /// What is known of the device's memory, where that ran out.
+    memory: Option<String>,
+}
+
+/// `CUDA_ERROR_INVALID_CONTEXT` and `CUDA_ERROR_INVALID_HANDLE`: the driver is not asked about a kernel that
+/// it does not know.
+const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
+
+impl Refusal {
+    /// Explains why `launch` was refused with `status`.
+    pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
+        let driver = Driver::of(launch.through);
+        let device = driver.device_limits();
+        let (kernel, occupancy) = match device {
+            // SAFETY: the driver knows the kernel, which the program is launching just now.
+            Some(device) if knows_kernel(launch, status) => unsafe {
+                (driver.kernel_limits(launch.kernel, name), driver.occupancy(launch, device))
+            },
+            _ => (KernelLimits::unknown(name), OccupancyLimits::UNKNOWN),
+        };
+        let device = device.cloned().unwrap_or_else(DeviceLimits::any_device);
+        let name = device.name.clone();
+        let limits = LaunchLimits::new(device, kernel);
+        let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
+        let error = match is_runtime(launch.through.0) {
+            true => error_of_runtime(status),
+            false => driver.error(status),
+        };
+        let violations = violations.err().unwrap_or_default();
+        // Legal nodes of a graph that was refused may be many.
+        let is_innocent = launch.node && violations.is_empty();
+        let stack = if is_innocent { Vec::new() } else { stack::frames() };
+        let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
+        Self { error, violations, stack, device: name, memory }
+    }
+
+    /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
+    /// `not_fixed` why it was not launched in parts, if that was wanted.
+    pub(crate) fn paragraph(
+        &self,
+        launch: &Launch,
+        (name, counts): (&str, &Counts),
+        not_fixed: Option<&str>,
+    ) -> String {
+        let Self { error, violations, stack, device, memory } = self;
+        let mut lines = vec![("kernel", demangled(name))];
+        if let Some(library) = stack::launching_library(stack) {
+            lines.push(("library", library.library.clone()));
+        }
+        lines.extend([("launch", launch.describe()), ("device", device.clone())]);
+        lines.extend(memory.iter().map(|memory| ("memory", memory.clone())));
+        lines.extend(violations.iter().map(|one| ("rule", format!("{}: {one}", one.rule.id()))));
+        if violations.is_empty() {
+            lines.push(("rule", NO_RULE.to_owned()));
+        }
+        if let Some(reason) = not_fixed {
+            lines.push(("fix", format!("not possible: {reason}")));
+        }
+        // The runtime may not tell which kernel of the driver it is.
+        if counts.launches > 0 || !is_runtime(launch.through.0) {
+            lines.push(("before", before(counts)));
+        }
+        paragraph(&format!("launch refused: {error}"), &lines, stack)
+    }
+}
+
+const NO_RULE: &str =
+    "none that is known here is broken; CUDA_LOG_FILE=stderr shows the driver's own log";
+
+fn error_of_runtime(status: Status) -> String {
+    let known = INVALID_FOR_RUNTIME.iter().find(|(code, _)| *code == status);
+    known.map_or_else(|| format!("error {status}"), |(_, text)| (*text).to_owned())
+}
+
+/// Whether the driver can be asked about the launch's kernel.
+pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
+    let is_of_driver = !launch.kernel.is_null() && !is_runtime(launch.through.0);
+    is_of_driver && !UNKNOWN_KERNEL.contains(&status)
+}
+
+fn before(Counts { launches, largest, .. }: &Counts) -> String {
+    let Largest { grid: [x, y, z], .. } = largest;
+    match launches {
+        0 => "no launch of this kernel had succeeded".to_owned(),
+        1 => format!("1 launch of this kernel succeeded, with grid {x} x {y} x {z}"),
+        many => {
+            format!("{many} launches of this kernel succeeded, with grids up to {x} x {y} x {z}")
+        }
+    }
+}
+
+/// A number for why a launch was refused, without asking the driver: refused launches may be many.
+fn kind(launch: &Launch, status: Status) -> u64 {
+    /// Limits of all devices.
+    const GRID: u32 = 65_535;
+    const BLOCK: u32 = 1024;
+    const SHARED: u32 = 48 << 10;
+    let Launch { grid, block, shared_bytes, cluster, cooperative, .. } = launch;
+    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
+    let mut hasher = DefaultHasher::new();
+    (status, grid.map(|blocks| (blocks == 0, blocks > GRID)), threads == 0, threads > BLOCK)
+        .hash(&mut hasher);
+    (*shared_bytes > SHARED, cluster, cooperative).hash(&mut hasher);
+    // 0 means that nothing was refused so far.
+    hasher.finish() | 1
+}

@@ -1,0 +1,22 @@
+//! Takes a launch or an allocation that driver or runtime refused, or an error that surfaced late, and returns and
+//! prints its explanation.
+
+use core::fmt::Display;
+
+pub(crate) mod explained;
+pub(crate) mod late;
+pub(crate) mod launch;
+pub(crate) mod memory;
+
+/// The explanation for standard error: a line for each title and content, then the stack.
+fn paragraph(head: &str, lines: &[(&str, String)], stack: &[impl Display]) -> String {
+    let mut text = format!("gridguard: {head}\n");
+    let mut line = |title: &str, content: &dyn Display| {
+        text += &format!("  {title:<8}  {content}\n");
+    };
+    lines.iter().for_each(|(title, content)| line(title, content));
+    for (place, frame) in stack.iter().enumerate() {
+        line(if place == 0 { "stack" } else { "" }, frame);
+    }
+    text
+}

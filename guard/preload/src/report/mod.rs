@@ -1,0 +1,172 @@
+//! The summary on standard error and the report in a file.
+
+use core::sync::atomic::Ordering;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gridguard::Dim3;
+use gridguard_files::publish_if;
+use gridguard_report::{
+    FORMAT, KernelUse, MAX_REPORT_BYTES, MemoryKind, MemoryUse, ReportHead, WatchReport,
+};
+
+use crate::driver::functions::UNWATCHED;
+use crate::driver::known_devices;
+use crate::driver::request::Largest;
+use crate::process::demangle::demangled;
+use crate::process::output::Output;
+use crate::watch::counters::Counts;
+use crate::watch::kernel::Kernel;
+use crate::watch::memory::sums;
+use crate::watch::table;
+use crate::{process, refuse};
+
+pub(crate) mod record;
+
+/// The most reports beside the first one, of all runs with the same file.
+const MAX_PROCESSES: usize = 1000;
+
+/// Prints the summary and writes the report, as far as the options ask for them.
+pub(crate) fn write() {
+    let options = process::options();
+    let report = collect();
+    let any_launch = report.launches + report.refused + report.fixed > 0;
+    let is_any = any_launch || report.memory.refused > 0;
+    if is_any && !options.quiet {
+        process::say(&summary(&report));
+    }
+    if (is_any || process::always_reports())
+        && let Some(output) = &options.report
+        && let Err(error) = publish(output, &report)
+    {
+        process::say(&format!("gridguard: cannot write {output}: {error}\n"));
+    }
+}
+
+fn collect() -> WatchReport {
+    let (kernels, others) = table::counted();
+    let kernels: Vec<_> = kernels.into_iter().map(|one| kernel_use(one.0, one.1)).collect();
+    let sum = |of: fn(&KernelUse) -> u64| kernels.iter().map(of).sum::<u64>();
+    let launches = sum(|kernel| kernel.launches) + others.launches;
+    let (refused, before) = refuse::launch::refused();
+    let mut report = WatchReport {
+        format: FORMAT,
+        program: process::program(),
+        process: std::process::id(),
+        devices: known_devices().cloned().collect(),
+        launches,
+        refused,
+        fixed: sum(|kernel| kernel.fixed) + others.fixed,
+        launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
+        unlisted_kernels: others.is_any().into(),
+        unlisted_launches: others.launches,
+        unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
+        kernels,
+        refusals: refuse::launch::explained(),
+        memory: memory_use(),
+        ..WatchReport::default()
+    };
+    report.truncate();
+    for kernel in &mut report.kernels {
+        kernel.demangled = demangled(&kernel.name);
+    }
+    report
+}
+
+fn memory_use() -> MemoryUse {
+    let (refused, retried) = sums::refused();
+    MemoryUse {
+        devices: sums::devices(),
+        managed: sums::of(MemoryKind::Managed, 0).held(),
+        pinned: sums::of(MemoryKind::Pinned, 0).held(),
+        untracked: sums::untracked(),
+        refused,
+        retried,
+        refusals: refuse::memory::explained(),
+    }
+}
+
+/// The row of a kernel, without the demangled name, because demangling takes time.
+fn kernel_use(kernel: &Kernel, counts: Counts) -> KernelUse {
+    let Counts { launches, refused, fixed, largest } = counts;
+    let Largest { grid: [x, y, z], threads, shared_bytes } = largest;
+    KernelUse {
+        name: kernel.name(),
+        demangled: String::new(),
+        image: (kernel.image > 0).then(|| format!("{:016x}", kernel.image)),
+        launches,
+        refused,
+        fixed,
+        max_grid: Dim3::new(x.into(), y.into(), z.into()),
+        max_threads_per_block: threads.into(),
+        max_dynamic_shared_bytes: shared_bytes.into(),
+    }
+}
+
+/// The summary, with the kinds of launches that were not recorded.
+fn summary(report: &WatchReport) -> String {
+    match record::left_out() {
+        0 => report.summary(),
+        1 => report.summary() + "  1 kind of launches could not be recorded\n",
+        kinds => format!("{}  {kinds} kinds of launches could not be recorded\n", report.summary()),
+    }
+}
+
+/// Writes the report. If another process of this run has written the file before, the name gets the number of this
+/// process.
+fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    let path = match output {
+        Output::Path(path) if !output.is_stream() => path,
+        _ => return output.append(text.as_bytes()),
+    };
+    let is_own = |old: &[u8]| {
+        let head = serde_json::from_slice::<ReportHead>(old);
+        head.is_ok_and(|head| head.pending || head.process == report.process)
+    };
+    let replace = |path| publish_if(path, text.as_bytes(), MAX_REPORT_BYTES, is_own);
+    match replace(path) {
+        Ok(true) => return Ok(()),
+        // Other processes of the run keep the file locked.
+        Err(error) if error.error.kind() != io::ErrorKind::TimedOut => return Err(error.into()),
+        _ => {}
+    }
+    let own = numbered(path, report.process);
+    if !own.exists() && count_beside(path) >= MAX_PROCESSES {
+        return Err(io::Error::other(format!(
+            "{MAX_PROCESSES} reports of other processes are beside it; delete those of earlier runs"
+        )));
+    }
+    match replace(&own)? {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{} is no report of this process", own.display()))),
+    }
+}
+
+/// `report.json` as `report.NUMBER.json`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    match path.extension().and_then(OsStr::to_str) {
+        Some(extension) => path.with_extension(format!("{number}.{extension}")),
+        None => path.with_extension(number.to_string()),
+    }
+}
+
+/// The number of files beside `path` with a process number in their name, up to [`MAX_PROCESSES`].
+fn count_beside(path: &Path) -> usize {
+    let folder = path.parent().unwrap_or(path);
+    let start = numbered(path, 0);
+    let name = start.file_name().unwrap_or_default().as_encoded_bytes();
+    let end = path.extension().map_or(0, |extension| extension.len() + 1);
+    // Around the 0.
+    let (start, end) = name.split_at(name.len() - end);
+    let is_numbered = |file: &fs::DirEntry| {
+        let name = file.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(&start[..start.len() - 1]);
+        let number = rest.and_then(|rest| rest.strip_suffix(end));
+        number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+    };
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter(is_numbered).take(MAX_PROCESSES).count()
+}

@@ -1,0 +1,76 @@
+//! `gridguard run --record FILE`: each kind of launch once, as a request that `gridguard check` reads.
+
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::hash_map::DefaultHasher;
+
+use serde_json::Value;
+
+use crate::driver::Driver;
+use crate::driver::request::Launch;
+use crate::process::output::Output;
+use crate::watch::kernel::Kernel;
+
+/// Kinds of launches that are distinguished; later ones are not recorded.
+const KINDS: usize = 1 << 16;
+/// Places that are looked at for one kind.
+const MAX_PROBES: usize = 64;
+
+/// The hashes of the launches that were recorded.
+static RECORDED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+/// Kinds that found no place, or whose line could not be written.
+static LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
+
+/// Appends the launch of `kernel` to the file, unless such a one was recorded before.
+pub(crate) fn record(to: &Output, launch: &Launch, kernel: &Kernel) {
+    if is_new(launch, kernel) && to.append(line(launch, &kernel.name()).as_bytes()).is_err() {
+        LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Kinds of launches that were not recorded.
+pub(crate) fn left_out() -> usize {
+    LEFT_OUT.load(Ordering::Relaxed)
+}
+
+/// The launch as one line of JSON.
+fn line(launch: &Launch, name: &str) -> String {
+    // SAFETY: the program launched the kernel just now.
+    let kernel = unsafe { Driver::of(launch.through).kernel_limits(launch.kernel, name) };
+    let mut request = serde_json::to_value(launch.request()).unwrap_or_default();
+    if let Value::Object(fields) = &mut request {
+        fields.insert("name".into(), name.into());
+        fields.insert("kernel".into(), serde_json::to_value(kernel).unwrap_or_default());
+    }
+    format!("{request}\n")
+}
+
+fn is_new(launch: &Launch, kernel: &Kernel) -> bool {
+    let Launch { grid, block, shared_bytes, cluster, cooperative, dependent, priority, .. } =
+        launch;
+    let mut hasher = DefaultHasher::new();
+    (
+        core::ptr::from_ref(kernel).addr(),
+        grid,
+        block,
+        shared_bytes,
+        cluster,
+        cooperative,
+        dependent,
+        priority,
+    )
+        .hash(&mut hasher);
+    // 0 marks a free place.
+    let hash = hasher.finish() | 1;
+    let first = usize::try_from(hash >> 32).unwrap_or(0);
+    for probe in 0..MAX_PROBES {
+        let place = &RECORDED[(first + probe) % KINDS];
+        match place.compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(known) if known == hash => return false,
+            Err(_) => {}
+        }
+    }
+    LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+    false
+}

@@ -1,0 +1,189 @@
+//! The stacks of large allocations, sampled and kept once each, without a lock and without allocation.
+
+use core::ffi::c_void;
+use core::hash::{Hash, Hasher};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::CStr;
+
+use crate::process::stack::{self, Frame};
+use crate::process::{elf, guarded};
+
+/// The smallest allocation whose stack is sampled, in bytes.
+const LARGE: u64 = 1 << 20;
+/// Stacks that are kept; of later ones nothing is known.
+const STACKS: usize = 4096;
+/// Places that are looked at for one stack.
+const MAX_PROBES: usize = 64;
+/// Frames of a stack.
+const FRAMES: usize = 48;
+/// Time that samples may always take together, for the buffers that programs allocate when they begin.
+const FREE_NS: u64 = 50_000_000;
+/// Beyond that, samples take so small a part of the time.
+const PART: u64 = 100;
+
+/// A stack. `hash` is 0 in a free place; unused frames are null.
+struct Stack {
+    hash: AtomicU64,
+    frames: [AtomicPtr<c_void>; FRAMES],
+}
+
+static KEPT: [Stack; STACKS] = [const {
+    Stack { hash: AtomicU64::new(0), frames: [const { AtomicPtr::new(ptr::null_mut()) }; FRAMES] }
+}; STACKS];
+/// When the first sample was taken.
+static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
+/// Time that all samples have taken.
+static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The number of this thread's stack; 0 if it is not sampled: for a small allocation, or because samples have
+/// taken their part of the time.
+#[inline]
+pub(crate) fn sample(bytes: u64) -> u32 {
+    if bytes < LARGE { 0 } else { sample_large() }
+}
+
+#[cold]
+fn sample_large() -> u32 {
+    let mut number = 0;
+    guarded::run(|| {
+        let before = now_ns();
+        let begun = BEGUN_NS.compare_exchange(0, before, Ordering::Relaxed, Ordering::Relaxed);
+        let elapsed = before.saturating_sub(begun.err().unwrap_or(before));
+        if SPENT_NS.load(Ordering::Relaxed) > elapsed / PART + FREE_NS {
+            return;
+        }
+        let mut frames = [ptr::null_mut(); FRAMES];
+        let count = stack::addresses(&mut frames);
+        number = keep(&frames[..count.min(FRAMES)]);
+        SPENT_NS.fetch_add(now_ns().saturating_sub(before), Ordering::Relaxed);
+    });
+    number
+}
+
+/// The number of this stack, which is kept if there is a place.
+fn keep(frames: &[*mut c_void]) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    frames.hash(&mut hasher);
+    // 0 marks a free place.
+    let hash = hasher.finish() | 1;
+    let first = usize::try_from(hash >> 32).unwrap_or(0);
+    for probe in 0..MAX_PROBES {
+        let place = (first + probe) % STACKS;
+        let stack = &KEPT[place];
+        match stack.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                let places = stack.frames.iter().zip(frames);
+                places.for_each(|(place, frame)| place.store(*frame, Ordering::Relaxed));
+            }
+            Err(known) if known == hash => {}
+            Err(_) => continue,
+        }
+        return u32::try_from(place + 1).unwrap_or(0);
+    }
+    0
+}
+
+/// The frames of the stack with this number, the innermost first, without those of this library, of libraries
+/// that are no longer loaded, and of the allocator that was called.
+pub(crate) fn frames(number: u32, most: usize) -> Vec<Frame> {
+    let place = usize::try_from(number).unwrap_or(0).checked_sub(1);
+    let Some(stack) = place.and_then(|place| KEPT.get(place)) else { return Vec::new() };
+    let all = || {
+        let addresses = stack.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
+        stack::without_own(addresses.filter_map(frame))
+    };
+    let is_of_allocator =
+        |frame: &Frame| ALLOCATORS.iter().any(|library| frame.library_name().starts_with(library));
+    let of_caller: Vec<_> = all().skip_while(is_of_allocator).take(most).collect();
+    if of_caller.is_empty() { all().take(most).collect() } else { of_caller }
+}
+
+/// The frame of an address that was on some thread's stack earlier.
+fn frame(address: *mut c_void) -> Option<Frame> {
+    let mut path = [0; PATH_BYTES];
+    let path = path_of(address, &mut path)?;
+    let _held = Held::library(path)?;
+    let mut again = [0; PATH_BYTES];
+    let is_held = path_of(address, &mut again)? == path;
+    // SAFETY: the library that contains the address is not unloaded while it is held.
+    is_held.then(|| unsafe { stack::frame(address) }).flatten()
+}
+
+/// The path of the object that contains `address`, written to `into`; empty for the program. `None` if there is no
+/// such object, or the path is too long.
+fn path_of(address: *mut c_void, into: &mut [u8]) -> Option<&CStr> {
+    let mut bytes = None;
+    elf::visit(|object| {
+        let is_wanted = object.contains(address.addr());
+        if is_wanted
+            && let Some(path) = object.path().map(CStr::to_bytes_with_nul)
+            && let Some(into) = into.get_mut(..path.len())
+        {
+            into.copy_from_slice(path);
+            bytes = Some(path.len());
+        }
+        is_wanted
+    });
+    CStr::from_bytes_with_nul(into.get(..bytes?)?).ok()
+}
+
+/// A library that is not unloaded meanwhile.
+struct Held(*mut c_void);
+
+impl Held {
+    fn library(path: &CStr) -> Option<Self> {
+        // The program itself has none, and is never unloaded.
+        let path = if path.is_empty() { ptr::null() } else { path.as_ptr() };
+        // SAFETY: null or a string. The library is loaded already, so none of its code runs.
+        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(Self(handle))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
+fn now_ns() -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the pointer is to a structure of this type; zeros are valid.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    let number = |number: i64| u64::try_from(number).unwrap_or(0);
+    number(now.tv_sec).wrapping_mul(1_000_000_000).wrapping_add(number(now.tv_nsec))
+}
+
+/// Libraries of CUDA, and of PyTorch's caching allocator.
+const ALLOCATORS: [&str; 3] = ["libcuda.so", "libcudart.so", "libc10"];
+/// The longest path of a library whose frames are shown.
+const PATH_BYTES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_kept_once_and_found_by_its_number() {
+        let sampled: Vec<u32> = (0..3).map(|_| sample(LARGE)).collect();
+        assert!(
+            sampled[0] > 0 && sampled.iter().all(|number| *number == sampled[0]),
+            "{sampled:?}"
+        );
+        assert_eq!(sample(LARGE - 1), 0);
+        // The test program is this library here; the C library started it.
+        let names: Vec<_> = frames(sampled[0], 99).iter().map(ToString::to_string).collect();
+        assert!(names.iter().any(|name| name.contains("libc.so")), "{names:?}");
+        assert!(frames(0, 99).is_empty() && frames(u32::MAX, 99).is_empty());
+        assert_ne!(keep(&[ptr::without_provenance_mut(64)]), sampled[0]);
+        let unknown = keep(&[ptr::without_provenance_mut(64)]);
+        assert!(unknown > 0 && frames(unknown, 99).is_empty(), "no library is there");
+    }
+}

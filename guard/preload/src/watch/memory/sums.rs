@@ -1,0 +1,236 @@
+//! How much memory the process holds, and the allocations that were refused and then tried again.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
+
+use crate::watch::memory::live::{Allocation, DEVICES, Key};
+
+/// Bytes and number of some allocations.
+pub(crate) struct Sum {
+    bytes: AtomicU64,
+    allocations: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// Refused allocations of one kind and size, since the last one that succeeded. A place with none is free.
+struct Pending {
+    request: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Kinds and sizes of refused allocations that are distinguished.
+const SIZES: usize = 64;
+
+static OF_DEVICES: [Sum; DEVICES] = [const { Sum::zero() }; DEVICES];
+static MANAGED: Sum = Sum::zero();
+static PINNED: Sum = Sum::zero();
+/// Live allocations that found no place in the table.
+static UNTRACKED: Sum = Sum::zero();
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+static RETRIED: AtomicU64 = AtomicU64::new(0);
+static PENDING: [Pending; SIZES] =
+    [const { Pending { request: AtomicU64::new(0), refused: AtomicU64::new(0) } }; SIZES];
+/// Refused allocations in all places of `PENDING`.
+static PENDING_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The sum that allocations of this kind and device count in.
+pub(crate) fn of(kind: MemoryKind, device: u8) -> &'static Sum {
+    match kind {
+        MemoryKind::Managed => &MANAGED,
+        MemoryKind::Pinned => &PINNED,
+        _ => &OF_DEVICES[usize::from(device).min(DEVICES - 1)],
+    }
+}
+
+/// The sums of all devices that have one.
+pub(crate) fn devices() -> Vec<DeviceMemory> {
+    let devices = (0..).zip(&OF_DEVICES);
+    let devices = devices.map(|(device, sum)| DeviceMemory { device, held: sum.held() });
+    devices.filter(|one| one.held.peak_bytes > 0).collect()
+}
+
+/// Counts an allocation that found no place in the table.
+pub(crate) fn add_untracked(bytes: u64) {
+    UNTRACKED.add(bytes);
+}
+
+/// Counts the end of an allocation that is not in the table: of one without a place, if there are any, of the
+/// mean size.
+#[inline]
+pub(crate) fn remove_untracked(key: Key) {
+    if UNTRACKED.allocations.load(Ordering::Relaxed) > 0 && key != Key::of_address(0) {
+        remove_mean();
+    }
+}
+
+#[cold]
+fn remove_mean() {
+    let less = |number: u64| number.checked_sub(1);
+    let order = Ordering::Relaxed;
+    if let Ok(number) = UNTRACKED.allocations.fetch_update(order, order, less) {
+        let mean = |bytes: u64| Some(bytes.saturating_sub(bytes.checked_div(number).unwrap_or(0)));
+        let _ = UNTRACKED.bytes.fetch_update(order, order, mean);
+    }
+}
+
+/// The allocations without a place in the table.
+pub(crate) fn untracked() -> MemoryHeld {
+    UNTRACKED.held()
+}
+
+/// Counts a refused allocation. Whether it is the first of this kind, device and size since one succeeded.
+pub(crate) fn refuse(kind: MemoryKind, device: u8, bytes: u64) -> bool {
+    REFUSED.fetch_add(1, Ordering::Relaxed);
+    let request = request(kind, device, bytes);
+    let order = Ordering::Relaxed;
+    let known = PENDING.iter().find(|place| place.request.load(order) == request);
+    let place = known.or_else(|| {
+        PENDING.iter().find(|place| {
+            let before = place.request.load(order);
+            let is_free = place.refused.load(order) == 0;
+            is_free && place.request.compare_exchange(before, request, order, order).is_ok()
+        })
+    });
+    let Some(place) = place else { return false };
+    PENDING_COUNT.fetch_add(1, Ordering::Relaxed);
+    place.refused.fetch_add(1, Ordering::Relaxed) == 0
+}
+
+/// Notes that an allocation succeeded: those of the same kind, device and size that were refused before it
+/// were tried again.
+#[inline]
+pub(crate) fn succeed(kind: MemoryKind, device: u8, bytes: u64) {
+    if PENDING_COUNT.load(Ordering::Relaxed) > 0 {
+        retry(request(kind, device, bytes));
+    }
+}
+
+#[cold]
+fn retry(request: u64) {
+    let order = Ordering::Relaxed;
+    if let Some(place) = PENDING.iter().find(|place| place.request.load(order) == request) {
+        let refused = place.refused.swap(0, order);
+        RETRIED.fetch_add(refused, order);
+        PENDING_COUNT.fetch_sub(refused, order);
+    }
+}
+
+/// The numbers of refused and of successfully retried allocations.
+pub(crate) fn refused() -> (u64, u64) {
+    (REFUSED.load(Ordering::Relaxed), RETRIED.load(Ordering::Relaxed))
+}
+
+/// Forgets everything, in a child process.
+pub(crate) fn reset() {
+    OF_DEVICES.iter().chain([&MANAGED, &PINNED, &UNTRACKED]).for_each(Sum::reset);
+    for Pending { request, refused } in &PENDING {
+        [request, refused].iter().for_each(|number| number.store(0, Ordering::Relaxed));
+    }
+    let counts = [&REFUSED, &RETRIED, &PENDING_COUNT];
+    counts.iter().for_each(|number| number.store(0, Ordering::Relaxed));
+}
+
+/// A number for a kind, a device and a size.
+fn request(kind: MemoryKind, device: u8, bytes: u64) -> u64 {
+    let place = match kind {
+        MemoryKind::Managed => 0xfe,
+        MemoryKind::Pinned => 0xff,
+        _ => u64::from(device),
+    };
+    // What the shift loses is more than any device has.
+    ((bytes << 8) | place).wrapping_add(1)
+}
+
+impl Sum {
+    const fn zero() -> Self {
+        Self { bytes: AtomicU64::new(0), allocations: AtomicU64::new(0), peak: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, bytes: u64) {
+        let now = self.bytes.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// The end of an allocation that was added before.
+    #[inline]
+    pub(crate) fn remove(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.allocations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn held(&self) -> MemoryHeld {
+        MemoryHeld {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            allocations: self.allocations.load(Ordering::Relaxed),
+            peak_bytes: self.peak.load(Ordering::Relaxed),
+        }
+    }
+
+    fn reset(&self) {
+        let Self { bytes, allocations, peak } = self;
+        [bytes, allocations, peak].iter().for_each(|number| number.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Counts an allocation of the table.
+#[inline]
+pub(crate) fn add(Allocation { bytes, kind, device, .. }: Allocation) {
+    of(kind, device).add(bytes);
+}
+
+/// Counts the end of an allocation of the table.
+#[inline]
+pub(crate) fn remove(Allocation { bytes, kind, device, .. }: Allocation) {
+    of(kind, device).remove(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_keeps_its_peak() {
+        let sum = of(MemoryKind::Device, 40);
+        [5, 7].into_iter().for_each(|bytes| sum.add(bytes));
+        sum.remove(7);
+        sum.add(1);
+        assert_eq!(sum.held(), MemoryHeld { bytes: 6, allocations: 2, peak_bytes: 12 });
+        let expected = DeviceMemory { device: 40, held: sum.held() };
+        assert!(devices().contains(&expected), "{:?}", devices());
+    }
+
+    #[test]
+    fn untracked_allocations_end_with_their_mean_size() {
+        [10, 20].into_iter().for_each(add_untracked);
+        remove_untracked(Key::of_address(0));
+        remove_untracked(Key::of_address(512));
+        assert_eq!(untracked(), MemoryHeld { bytes: 15, allocations: 1, peak_bytes: 30 });
+        (0..3).for_each(|_| remove_untracked(Key::of_address(512)));
+        assert_eq!(untracked(), MemoryHeld { bytes: 0, allocations: 0, peak_bytes: 30 });
+    }
+
+    /// All in one, since the tests share the counters.
+    #[test]
+    fn refused_allocations_are_pending_until_one_of_their_size_succeeds() {
+        let device = MemoryKind::Device;
+        let refuse = |bytes| refuse(device, 0, bytes);
+        assert_eq!([refuse(100), refuse(100), refuse(200)], [true, false, true]);
+        succeed(device, 0, 300);
+        succeed(device, 1, 100);
+        succeed(MemoryKind::Pinned, 0, 100);
+        assert_eq!(refused(), (3, 0));
+        succeed(device, 0, 100);
+        succeed(device, 0, 100);
+        assert_eq!(refused(), (3, 2));
+        assert!(refuse(100), "it was granted meanwhile");
+        let more = (1000..1100).filter(|bytes| refuse(*bytes)).count();
+        assert_eq!((more, refused()), (SIZES - 2, (104, 2)));
+        succeed(device, 0, 1000);
+        assert!(refuse(2000), "the place of a size that succeeded is free");
+    }
+}

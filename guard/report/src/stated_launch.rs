@@ -1,0 +1,92 @@
+//! Checks the launch configuration that a log states against limits.
+
+use gridguard::catalog::{self, CatalogError};
+use gridguard::{
+    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
+    validate,
+};
+use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
+
+/// Adds the rules that the launch violates: on `device`, on the compute capability in the log, or on the GPUs of the
+/// catalogue. The log may come from another machine, so the devices of this one do not count.
+pub(crate) fn checked(
+    evidence: Evidence,
+    device: Option<&DeviceLimits>,
+) -> Result<Evidence, CatalogError> {
+    let LaunchSizes { grid, block, shared_bytes, .. } = evidence.launch_sizes;
+    if grid.is_none() && block.is_none() {
+        return Ok(evidence);
+    }
+    let size = |size: Option<[u64; 3]>| size.map_or(Dim3::ONE, |[x, y, z]| Dim3::new(x, y, z));
+    let mut request = LaunchRequest::new(size(grid), size(block));
+    request.dynamic_shared_bytes = shared_bytes.unwrap_or(0);
+    let launch = Evidence::from(&request).launch;
+    let stated = match evidence.capability {
+        Some(Capability(major, minor)) if device.is_none() => {
+            catalog::limits(&format!("sm_{major}{minor}")).ok()
+        }
+        _ => None,
+    };
+    let (device_name, rules) = match device.or(stated.as_deref()) {
+        Some(device) => {
+            let violations = violations(&request, device);
+            let rules = violations.iter().map(ViolatedRule::from).collect();
+            // The catalogue names the limits of `sm_86` `any sm_86`.
+            let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
+            (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
+        }
+        None => on_catalogue(&request)?,
+    };
+    // Without grid or block, further rules may be violated.
+    let is_whole = grid.is_some() && block.is_some();
+    let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
+    Ok(Evidence { device_name, launch, violated_rules, ..evidence })
+}
+
+/// The rules that `request` violates on GPUs of the catalogue, and the first such GPU. Rules that are violated on all
+/// GPUs come first.
+fn on_catalogue(
+    request: &LaunchRequest,
+) -> Result<(Option<String>, Vec<ViolatedRule>), CatalogError> {
+    let gpus = catalog::gpus()?;
+    let mut found: Vec<(Violation, usize)> = Vec::new();
+    for gpu in gpus {
+        for violation in &violations(request, &gpu.limits) {
+            match found.iter_mut().find(|(known, _)| known.rule == violation.rule) {
+                Some((_, count)) => *count += 1,
+                None => found.push((violation.clone(), 1)),
+            }
+        }
+    }
+    found.sort_by_key(|(_, count)| gpus.len() - count);
+    let rule = |(violation, count): &(Violation, usize)| {
+        let mut violation = violation.clone();
+        if let Owner::Device(name) = &mut violation.owner {
+            *name = match gpus.len() {
+                all if all == *count => format!("all {all} GPUs of the catalogue"),
+                all => format!("{name}, one of {count} such GPUs of {all} in the catalogue"),
+            };
+        }
+        ViolatedRule::from(&violation)
+    };
+    let worst = gpus.iter().find(|gpu| !violations(request, &gpu.limits).is_empty());
+    let name = worst.or(gpus.first()).map(|gpu| gpu.limits.name.clone());
+    Ok((name, found.iter().map(rule).collect()))
+}
+
+/// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory, or else those
+/// without opting in.
+fn violations(request: &LaunchRequest, device: &DeviceLimits) -> Violations {
+    let opted_in = Some(device.max_shared_bytes_per_block_opt_in);
+    for max_dynamic_shared_bytes in [opted_in, None] {
+        let kernel = KernelLimits {
+            name: "of the launch".into(),
+            max_dynamic_shared_bytes,
+            ..KernelLimits::default()
+        };
+        if let Err(violations) = validate(request, &LaunchLimits::new(device.clone(), kernel)) {
+            return violations;
+        }
+    }
+    Violations::default()
+}
