@@ -6,7 +6,6 @@ use gridguard_diagnose::{Capability, Diagnosis, Evidence, FailureId, ViolatedRul
 use crate::dim::Dim3;
 use crate::error::Error;
 use crate::launch::request::LaunchRequest;
-use crate::launch::rule::Rule;
 use crate::launch::violation::{Violation, Violations};
 use crate::limits::{ComputeCapability, DeviceLimits};
 
@@ -40,7 +39,7 @@ impl Violations {
     /// What the launch would fail with, and why; `None` where CUDA does not reject it.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
-        let code = self.iter().find_map(|violation| codes(violation.rule).first())?;
+        let code = self.iter().find_map(|violation| violation.rule.possible_codes().first())?;
         Some(diagnose(&FailureId::from_code(*code), &self.into()))
     }
 }
@@ -55,10 +54,12 @@ impl From<&Violations> for Evidence {
 
 impl From<&Violation> for ViolatedRule {
     fn from(violation: &Violation) -> Self {
-        let remedy = violation.remedy.to_string();
-        let text = violation.to_string();
-        let what = text.strip_suffix(&format!(": {remedy}")).unwrap_or(&text).to_owned();
-        Self { id: violation.rule.to_string(), what, remedy, codes: codes(violation.rule) }
+        Self {
+            id: violation.rule.to_string(),
+            what: violation.problem(),
+            remedy: violation.remedy.to_string(),
+            codes: violation.rule.possible_codes(),
+        }
     }
 }
 
@@ -293,55 +294,9 @@ mod cuda {
     }
 }
 
-/// The codes that a launch violating `rule` can fail with, the driver's own first; empty where CUDA
-/// does not check the rule.
-const fn codes(rule: Rule) -> &'static [i32] {
-    match rule {
-        Rule::GridDimX
-        | Rule::GridDimY
-        | Rule::GridDimZ
-        | Rule::GridDimZero
-        | Rule::BlockDimX
-        | Rule::BlockDimY
-        | Rule::BlockDimZ
-        | Rule::BlockDimZero
-        | Rule::ThreadsPerBlock
-        | Rule::KernelThreadsPerBlock
-        | Rule::RequiredBlock => &[1, 9],
-        // A cooperative launch of which not even one block fits is too large.
-        Rule::SharedMemoryTotal | Rule::DynamicSharedMemoryOptIn => &[1, 9, 720],
-        Rule::RegistersPerBlock => &[701, 720],
-        Rule::LocalMemory => &[1, 2],
-        Rule::ClusterUnsupported | Rule::CooperativeUnsupported => &[801, 1, 9, 912],
-        Rule::DependentUnsupported => &[801, 1, 9],
-        Rule::ClusterSize | Rule::ClusterDividesGrid | Rule::ClusterRequired => &[912, 1, 9],
-        Rule::ClusterResidency => &[912],
-        Rule::CooperativeResidency => &[720],
-        Rule::ParameterBytes => &[1, 701],
-        Rule::IndexWidth => &[700, 719],
-        Rule::WorkspaceMemory => &[2],
-        Rule::BatchCoversGrid
-        | Rule::SplitCooperative
-        | Rule::SplitCluster
-        | Rule::SplitAlignment
-        | Rule::SplitItem
-        | Rule::FoldUnavailable
-        | Rule::ShiftUnavailable => &[],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_code_of_a_rule_is_the_driver_s() {
-        for rule in Rule::ALL {
-            if let Some(code) = rule.driver_code() {
-                assert_eq!(codes(*rule).first(), Some(&code), "{rule}");
-            }
-        }
-    }
 
     #[test]
     fn a_launch_becomes_options_of_the_check_command() {

@@ -109,10 +109,12 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceFacts, DeviceLimits, FormLimits, KernelLimits, LARGE_PARAMETER_BYTES,
-    LOCAL_BYTES_PER_THREAD, LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES,
-    SHARED_BYTES_WITHOUT_OPT_IN,
+    ComputeCapability, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LocalMemory,
+    OccupancyLimits,
 };
+// For the conformance test.
+#[doc(hidden)]
+pub use limits::LOCAL_BYTES_PER_THREAD;
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
