@@ -10,8 +10,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use fs4::fs_std::FileExt;
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, MatchKind, MissLog,
-    ProfileError, Provenance, StoredChoice, Summary, load, publish, update,
+    DeviceIdentity, Document, Entry, Environment, Key, MatchKind, MissLog, ProfileError,
+    Provenance, StoredChoice, Summary, load, publish, update,
 };
 
 /// Make this binary write instead of test: what, and where.
@@ -244,7 +244,7 @@ fn a_file_whose_entries_would_be_lost_is_not_overwritten() {
     let refused = publish(&path, &ours).expect_err("the host's");
     let ProfileError::NotReplaced { reason, .. } = refused else { panic!("{refused}") };
     let ProfileError::OtherDevice { mismatch, .. } = *reason else { panic!("{reason}") };
-    assert!(matches!(mismatch, DeviceMismatch::Backend { .. }));
+    assert_eq!(mismatch.property, "the backend");
     assert_eq!(fs::read_to_string(&path).expect("reads"), host.to_ron());
 }
 
