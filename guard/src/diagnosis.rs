@@ -1,5 +1,5 @@
-//! Translates launches, limits and violations into evidence for [`gridguard_diagnose`], and
-//! diagnoses [`Error`].
+//! Converts launches, limits and violations into evidence for [`gridguard_diagnose`], and diagnoses
+//! [`Error`].
 
 use gridguard_diagnose::{Capability, Diagnosis, Evidence, FailureId, ViolatedRule, diagnose};
 
@@ -10,7 +10,7 @@ use crate::launch::violation::{Violation, Violations};
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 impl Error {
-    /// What the failure means in CUDA's terms; `None` where CUDA has no error code for it.
+    /// The CUDA failure behind the error. `None` if CUDA has no error code for it.
     ///
     /// ```
     /// # use gridguard::{DeviceLimits, Dim3, Error, KernelLimits, LaunchLimits, LaunchRequest};
@@ -36,7 +36,7 @@ impl Error {
 }
 
 impl Violations {
-    /// What the launch would fail with, and why; `None` where CUDA does not reject it.
+    /// The CUDA failure of the launch. `None` if CUDA does not reject it.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         let code = self.iter().find_map(|violation| violation.rule.possible_codes().first())?;
@@ -85,7 +85,7 @@ impl From<&LaunchRequest> for Evidence {
             cluster,
             cooperative,
             parameter_bytes,
-            // No rule is about it.
+            // No rule limits it.
             priority: _,
             dependent,
         } = request;
@@ -135,8 +135,8 @@ mod cuda {
     const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
     impl DriverError {
-        /// What the driver's result means and what probably caused it. The driver's log and the suspected
-        /// launches are added to `evidence`, unless that has such already.
+        /// The meaning and the probable causes of the driver's result. The driver's log and the suspected
+        /// launches are added to `evidence`, unless it already has them.
         #[must_use]
         pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
             let failure = FailureId::from_code(self.code);
@@ -177,7 +177,7 @@ mod cuda {
     }
 
     impl DriverUnavailable {
-        /// What it means that no driver is available, and how to get one.
+        /// Why no driver is available, and how to install one.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
@@ -202,7 +202,7 @@ mod cuda {
     }
 
     impl LoadError {
-        /// What the error means; `None` where CUDA has no error code for it.
+        /// The meaning of the error. `None` if CUDA has no error code for it.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             let (code, evidence) = match self {
@@ -229,8 +229,8 @@ mod cuda {
     }
 
     impl LaunchError {
-        /// Why the launch failed; `None` where CUDA has no error code for it. Violated rules are
-        /// explained as the error that the driver would have returned.
+        /// Why the launch failed. `None` if CUDA has no error code for it. Violated rules are explained as the
+        /// error that the driver would have returned.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
@@ -257,7 +257,7 @@ mod cuda {
     }
 
     impl CudaError {
-        /// What the failure means; `None` where CUDA has no error code for it.
+        /// The meaning of the failure. `None` if CUDA has no error code for it.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {

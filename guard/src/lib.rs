@@ -109,12 +109,11 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LocalMemory,
-    OccupancyLimits,
+    ComputeCapability, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, OccupancyLimits,
 };
-// For the conformance test.
+// Evidence of the driver's errors, and a constant for the conformance test.
 #[doc(hidden)]
-pub use limits::LOCAL_BYTES_PER_THREAD;
+pub use limits::{LOCAL_BYTES_PER_THREAD, LocalMemory};
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};

@@ -42,7 +42,7 @@ pub fn describe_metrics() {
     metrics::describe_histogram!(
         "gridguard_planning_seconds",
         metrics::Unit::Seconds,
-        "Time to plan a request for which the planner chooses the strategy"
+        "Time to plan a request whose strategy the planner chooses"
     );
 }
 

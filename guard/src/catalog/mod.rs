@@ -2,7 +2,7 @@
 
 pub(crate) mod gpus;
 
-pub use gpus::{CatalogError, Fact, Gpu, Source, gpu, gpus, limits};
-// For the fuzz targets.
+pub use gpus::{CatalogError, Gpu, gpu, gpus, limits};
+// Parts of a GPU, and the parser for the fuzz targets.
 #[doc(hidden)]
-pub use gpus::parse_gpus;
+pub use gpus::{Fact, Source, parse_gpus};

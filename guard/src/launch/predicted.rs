@@ -146,7 +146,7 @@ mod tests {
     const LIVE_60: Kernel = (896, 72, 0, 49_152);
     const LIVE_200: Kernel = (256, 254, 0, 49_152);
     const BOUNDED_128: Kernel = (128, 4, 0, 49_152);
-    /// Bounds below what the registers allow.
+    /// Launch bounds below the register limit.
     const BOUNDED_128_LIVE_200: Kernel = (128, 254, 0, 49_152);
 
     fn limits((threads, registers, fixed, dynamic): Kernel) -> KernelLimits {

@@ -1,7 +1,7 @@
 //! The rules that a launch must obey: one table with each rule's stable id, unit, error codes and message.
 //!
-//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. "H200" marks what was measured on
-//! an NVIDIA H200 with driver 580.159.04. `RULES.md` lists all measurements.
+//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. "H200" marks
+//! measurements on an NVIDIA H200 with driver 580.159.04. `RULES.md` lists all measurements.
 
 use core::fmt;
 
@@ -28,7 +28,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, in the order in which violations are reported.
+            /// Every rule, in the order of reported violations.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             const ROWS: &'static [Row] = &[
@@ -88,7 +88,7 @@ rules! {
     /// do: see `KernelAttributes` of the feature `image`.
     RequiredBlock = "required-block", Threads, May[INVALID_VALUE, 9],
         "block.{axis} is {requested} {unit}, {owner} requires {limit}";
-    /// Registers of a block: `FA NUM_REGS`, rounded up as they are allocated, against
+    /// Registers of a block: `FA NUM_REGS`, rounded up to the allocation unit, against
     /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).
     RegistersPerBlock = "registers-per-block", Registers, Returns[LAUNCH_OUT_OF_RESOURCES, 720],
@@ -103,7 +103,7 @@ rules! {
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 232,449 bytes).
     SharedMemoryTotal = "shared-memory-total", Bytes, Returns[INVALID_VALUE, 9, 720],
         "static and dynamic shared memory is {exceeds}";
-    /// Dynamic shared memory beyond what the kernel opted in to,
+    /// Dynamic shared memory above the kernel's opt-in,
     /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver returns `CUDA_ERROR_INVALID_VALUE`
     /// (H200: 49,153 bytes without opt-in).
     DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes, Returns[INVALID_VALUE, 9, 720],

@@ -18,7 +18,7 @@ pub struct Violation {
     pub requested: u128,
     /// The limit, in the rule's unit.
     pub limit: u64,
-    /// Whose limit it is.
+    /// The owner of the limit.
     pub owner: Owner,
     /// How to make the launch legal.
     pub remedy: Remedy,
@@ -31,7 +31,7 @@ impl Violation {
         self.rule.unit()
     }
 
-    /// The message without its remedy: what is wrong, the limit and whose limit it is.
+    /// The message without its remedy: the value, the limit and its owner.
     pub(crate) fn problem(&self) -> String {
         let Self { rule, axis, requested, limit, owner, remedy: _ } = self;
         let message = match rule {

@@ -23,7 +23,7 @@ impl OccupancyLimits {
     pub const UNKNOWN: Self = Self { blocks: None, cluster_blocks: None };
 }
 
-/// The compute capability from which shared memory is allocated in units of 128 bytes.
+/// From this compute capability on, shared memory is allocated in units of 128 bytes.
 const FINE_SHARED_MEMORY: ComputeCapability = ComputeCapability::new(8, 0);
 /// The allocation unit of shared memory, in bytes, from 8.0 on. No driver attribute; from
 /// `cuda_occupancy.h`.

@@ -136,7 +136,7 @@ impl Document {
         self.entries.get(self.find(key, shape).ok()?)
     }
 
-    /// Removes the entries for which `keep` returns false.
+    /// Removes the entries that `keep` rejects.
     pub fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.entries.retain(keep);
     }

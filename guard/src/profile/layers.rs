@@ -12,7 +12,7 @@ use crate::files::user_cache_folder;
 
 /// The places to look for a device's profile.
 ///
-/// The best match of all layers is used. Of equally good matches, the entry of the higher layer is used.
+/// The best match of all layers is used. If several match equally well, the highest layer is used.
 ///
 /// ```
 /// use gridguard::DeviceLimits;

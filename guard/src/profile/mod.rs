@@ -62,7 +62,7 @@
 //! with another schema is rejected. Any input is safe to read: size, nesting and number of entries are
 //! limited, and the time is linear in the size.
 
-/// Displays types as they are serialized.
+/// Implements `Display` with the serialized form.
 macro_rules! display_as_serialized {
     ($($type:ty),*) => {$(
         impl core::fmt::Display for $type {

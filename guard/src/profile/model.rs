@@ -34,7 +34,7 @@ pub enum Submission {
     Graph,
 }
 
-/// The conditions under which times were measured.
+/// The conditions of the measurements.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

@@ -176,8 +176,8 @@ impl Rings {
         self.rings.get_mut(place)
     }
 
-    /// A free ring for `stream`; else the least recently used ring whose launches are all proven; else the
-    /// shared ring.
+    /// A free ring for `stream`; else the least recently used ring without unproven launches; else the shared
+    /// ring.
     #[cold]
     fn place_for(&mut self, stream: StreamKey) -> usize {
         let rings = self.streams.iter_mut().zip(&mut self.rings).enumerate();

@@ -80,7 +80,7 @@ fn a_compressed_image_that_lies_about_its_size_is_an_error_and_takes_no_memory()
     let error = ImageError::TooLarge { bytes: 1 << 31, most: 1 << 30 };
     assert_eq!(
         error.to_string(),
-        "the image has 2147483648 bytes when it is decompressed, the limit is 1073741824"
+        "the decompressed image has 2147483648 bytes, the limit is 1073741824"
     );
 }
 
