@@ -103,7 +103,7 @@ fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
     }
 }
 
-/// The refusal of an entry whose parameters would exceed the limit with that of a form.
+/// The refusal of an entry if the added parameter would exceed the parameter limit.
 fn exceeds(item: &Item<'_>, limit: u64) -> Option<Refusal> {
     let own = item.header.parameters.bytes;
     let most = Form::Shifted.parameter_bytes().max(Form::Folded.parameter_bytes());
