@@ -102,7 +102,7 @@ fn a_link_that_leads_nowhere_gets_its_target() {
     assert_eq!(fs::read_to_string(&target).expect("there"), "text");
 }
 
-/// Such as one onto a disk that is not mounted.
+/// For example a link to a disk that is not mounted.
 #[test]
 fn a_link_into_a_missing_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -126,7 +126,7 @@ fn links_in_a_circle_are_refused() {
     assert!(one.is_symlink() && two.is_symlink());
 }
 
-/// Makes this binary publish a file in place of its tests: where.
+/// Makes this binary write a file at this path instead of running its tests.
 const PUBLISHES: &str = "GRIDGUARD_TEST_PUBLISHES";
 
 /// What other tests start. Without the variable it does nothing.

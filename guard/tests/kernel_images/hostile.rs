@@ -1,4 +1,4 @@
-//! Images that are damaged, lie, or are written in unusual ways.
+//! Damaged, inconsistent and unusual images.
 
 use gridguard::image::{ImageError, ImageFile, KernelAttributes};
 
@@ -121,7 +121,7 @@ fn other_files_are_no_images() {
     assert_eq!(read(b""), Err(ImageError::Empty));
     let mut foreign = program(".nv_fatbin", b"not a fatbin");
     assert!(matches!(read(&foreign), Err(ImageError::Unknown { .. })));
-    // Of 32 bits.
+    // A 32-bit ELF file.
     foreign[4] = 1;
     assert!(matches!(read(&foreign), Err(ImageError::Unknown { .. })));
 }

@@ -27,7 +27,7 @@ pub(crate) fn snapshots() -> Vec<Snapshot> {
     [items(), splits()].concat()
 }
 
-/// Of one launch, and where not even one item fits.
+/// Violations of single launches, and of batches in which no item fits.
 fn items() -> Vec<Snapshot> {
     let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
     let any = Choice::AUTOMATIC;

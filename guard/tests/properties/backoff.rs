@@ -1,4 +1,4 @@
-//! Launches with a workspace back off to chunks that fit, and every item is processed once.
+//! Launches with a workspace fall back to smaller chunks, and process every item once.
 
 use gridguard::{
     Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3, KernelLimits,
