@@ -9,6 +9,8 @@ use super::matching::Layer;
 use super::notice::{LayerNotice, ProfileNotice};
 use super::store::load;
 use crate::files::user_cache_folder;
+#[cfg(feature = "catalog")]
+use crate::guard::Guard;
 
 /// The places to look for a device's profile.
 ///
@@ -133,6 +135,27 @@ impl Layers {
     fn with(mut self, layer: Layer, source: Source) -> Self {
         self.sources.push((layer, source));
         self
+    }
+}
+
+#[cfg(feature = "catalog")]
+impl Guard {
+    /// The guard with the profile of its device, loaded from the user's folder and the built-in profiles, and the
+    /// notices about it.
+    ///
+    /// ```
+    /// use gridguard::{DeviceLimits, Guard};
+    ///
+    /// let (guard, notices) = Guard::host(DeviceLimits::any_device()).with_device_profile();
+    /// notices.iter().for_each(|notice| eprintln!("{notice}"));
+    /// assert!(guard.profile().is_some());
+    /// ```
+    #[must_use]
+    pub fn with_device_profile(self) -> (Self, Vec<LayerNotice>) {
+        let identity = self.identity();
+        let layers = Layers::new().user().built_in(&identity);
+        let LoadedProfile { profile, notices } = layers.load(&identity, &self.environment());
+        (self.with_profile(profile.into()), notices)
     }
 }
 
