@@ -113,7 +113,7 @@ def markdown(document):
     for shape in dict.fromkeys(row["shape"] for row in document["rows"]):
         here = [row for row in document["rows"] if row["shape"] == shape]
         ours = [row for row in here if row["source"] == "ours"]
-        # The first plan is that of one chunk.
+        # The first plan has one chunk.
         whole = ours[0] if ours else None
         chosen = [(f"PyTorch, {row['way']}", row) for row in here if row["source"] == "peer"]
         chosen += [("ours, whole", whole)] if whole else []
@@ -126,8 +126,8 @@ def markdown(document):
             of_whole = divided(row["ms"], whole["ms"] if whole else None)
             lines.append([shape, name, f"{row['ms']:.2f}", f"{row['bytes'] / 1e6:,.0f}", ratio(of_whole)])
     text = ["# The temporal transformer block compared with PyTorch's\n", measuring.described(document["machine"]) + ".\n",
-            "f16; ours as one CUDA graph, each plan checked against f64. Of the plans within a budget the fastest is "
-            "shown.\n", measuring.table(head, lines)]
+            "f16; ours as one CUDA graph, each plan checked against f64. The table shows the fastest plan of each "
+            "budget.\n", measuring.table(head, lines)]
     return "\n".join(text + measuring.appendix(document))
 
 

@@ -203,12 +203,12 @@ def ratio(value, digits=2):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-# What the rows named `limit` of our bench are, in words.
-LIMIT = ("the fastest of 16 kernels, with and without streaming loads and stores, with four and eight loads of "
-         "16 bytes under way in each thread, with a block for every chunk and with resident blocks, and of the "
-         "driver's device copy where as much is written as read. Each reads and writes as many bytes as the case "
-         "must, in that proportion, computes nothing, and is launched back to back over the same memory, as ours "
-         "is, so that what L2 keeps between launches serves both. The .json names the one that was fastest")
+# Describes the rows named `limit` of our bench.
+LIMIT = ("the fastest of 16 copy kernels: with and without streaming loads and stores, with four and eight loads of "
+         "16 bytes in flight per thread, with one block per chunk and with resident blocks; or the driver's device "
+         "copy if reads equal writes. Each reads and writes the minimal bytes of the case, computes nothing, and is "
+         "launched back to back over the same memory, with the same L2 hits as our kernel. The .json has the name "
+         "of the fastest kernel")
 
 
 def beyond(shares):

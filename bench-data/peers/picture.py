@@ -16,7 +16,7 @@ def bars(title, subtitle, unit, series, mark, remark, line, sections):
     """Horizontal bars, a group a row.
 
     sections: (heading, rows); a row is {"label", "values" in the order of `series`, "mark", "remark"}, None for
-    what is missing. `mark` and `remark` are the legends of those columns; `line` is (name, value) of a line
+    missing values. `mark` and `remark` are the legends of those columns; `line` is (name, value) of a line
     across all rows.
     """
     rows = [row for _, rows in sections for row in rows]

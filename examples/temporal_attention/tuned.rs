@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gridguard::profile::{Layers, Objective, Policy, TunedChoice};
+use gridguard::profile::{Objective, Policy, TunedChoice};
 use gridguard::{Choice, Guard, Plan};
 use gridguard_kernels::Operation;
 use gridguard_kernels::temporal_attention::TemporalAttention;
@@ -12,13 +12,11 @@ use crate::report;
 
 /// Loads the profile of the guard's device, and prints what is wrong with its files.
 pub(crate) fn with_profile(guard: Guard) -> Guard {
-    let identity = guard.identity();
-    let layers = Layers::new().user().built_in(&identity);
-    let loaded = layers.load(&identity, &guard.environment());
-    for notice in &loaded.notices {
+    let (guard, notices) = guard.with_device_profile();
+    for notice in &notices {
         eprintln!("profile: {notice}");
     }
-    guard.with_profile(loaded.profile.into())
+    guard
 }
 
 /// The attention with the parameters and the choice of its profile entry. If there is none, or it

@@ -1,17 +1,16 @@
-//! Translates launches, limits and violations into evidence for [`gridguard_diagnose`], and
-//! diagnoses [`Error`].
+//! Converts launches, limits and violations into evidence for [`gridguard_diagnose`], and diagnoses
+//! [`Error`].
 
 use gridguard_diagnose::{Capability, Diagnosis, Evidence, FailureId, ViolatedRule, diagnose};
 
 use crate::dim::Dim3;
 use crate::error::Error;
 use crate::launch::request::LaunchRequest;
-use crate::launch::rule::Rule;
 use crate::launch::violation::{Violation, Violations};
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 impl Error {
-    /// What the failure means in CUDA's terms; `None` where CUDA has no error code for it.
+    /// The CUDA failure behind the error. `None` if CUDA has no error code for it.
     ///
     /// ```
     /// # use gridguard::{DeviceLimits, Dim3, Error, KernelLimits, LaunchLimits, LaunchRequest};
@@ -37,10 +36,10 @@ impl Error {
 }
 
 impl Violations {
-    /// What the launch would fail with, and why; `None` where CUDA does not reject it.
+    /// The CUDA failure of the launch. `None` if CUDA does not reject it.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
-        let code = self.iter().find_map(|violation| codes(violation.rule).first())?;
+        let code = self.iter().find_map(|violation| violation.rule.possible_codes().first())?;
         Some(diagnose(&FailureId::from_code(*code), &self.into()))
     }
 }
@@ -55,10 +54,12 @@ impl From<&Violations> for Evidence {
 
 impl From<&Violation> for ViolatedRule {
     fn from(violation: &Violation) -> Self {
-        let remedy = violation.remedy.to_string();
-        let text = violation.to_string();
-        let what = text.strip_suffix(&format!(": {remedy}")).unwrap_or(&text).to_owned();
-        Self { id: violation.rule.to_string(), what, remedy, codes: codes(violation.rule) }
+        Self {
+            id: violation.rule.to_string(),
+            what: violation.problem(),
+            remedy: violation.remedy.to_string(),
+            codes: violation.rule.possible_codes(),
+        }
     }
 }
 
@@ -84,7 +85,7 @@ impl From<&LaunchRequest> for Evidence {
             cluster,
             cooperative,
             parameter_bytes,
-            // No rule is about it.
+            // No rule limits it.
             priority: _,
             dependent,
         } = request;
@@ -134,8 +135,8 @@ mod cuda {
     const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
     impl DriverError {
-        /// What the driver's result means and what probably caused it. The driver's log and the suspected
-        /// launches are added to `evidence`, unless that has such already.
+        /// The meaning and the probable causes of the driver's result. The driver's log and the suspected
+        /// launches are added to `evidence`, unless it already has them.
         #[must_use]
         pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
             let failure = FailureId::from_code(self.code);
@@ -176,7 +177,7 @@ mod cuda {
     }
 
     impl DriverUnavailable {
-        /// What it means that no driver is available, and how to get one.
+        /// Why no driver is available, and how to install one.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
@@ -201,7 +202,7 @@ mod cuda {
     }
 
     impl LoadError {
-        /// What the error means; `None` where CUDA has no error code for it.
+        /// The meaning of the error. `None` if CUDA has no error code for it.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             let (code, evidence) = match self {
@@ -228,8 +229,8 @@ mod cuda {
     }
 
     impl LaunchError {
-        /// Why the launch failed; `None` where CUDA has no error code for it. Violated rules are
-        /// explained as the error that the driver would have returned.
+        /// Why the launch failed. `None` if CUDA has no error code for it. Violated rules are explained as the
+        /// error that the driver would have returned.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
@@ -254,7 +255,7 @@ mod cuda {
     }
 
     impl CudaError {
-        /// What the failure means; `None` where CUDA has no error code for it.
+        /// The meaning of the failure. `None` if CUDA has no error code for it.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
@@ -291,55 +292,9 @@ mod cuda {
     }
 }
 
-/// The codes that a launch violating `rule` can fail with, the driver's own first; empty where CUDA
-/// does not check the rule.
-const fn codes(rule: Rule) -> &'static [i32] {
-    match rule {
-        Rule::GridDimX
-        | Rule::GridDimY
-        | Rule::GridDimZ
-        | Rule::GridDimZero
-        | Rule::BlockDimX
-        | Rule::BlockDimY
-        | Rule::BlockDimZ
-        | Rule::BlockDimZero
-        | Rule::ThreadsPerBlock
-        | Rule::KernelThreadsPerBlock
-        | Rule::RequiredBlock => &[1, 9],
-        // A cooperative launch of which not even one block fits is too large.
-        Rule::SharedMemoryTotal | Rule::DynamicSharedMemoryOptIn => &[1, 9, 720],
-        Rule::RegistersPerBlock => &[701, 720],
-        Rule::LocalMemory => &[1, 2],
-        Rule::ClusterUnsupported | Rule::CooperativeUnsupported => &[801, 1, 9, 912],
-        Rule::DependentUnsupported => &[801, 1, 9],
-        Rule::ClusterSize | Rule::ClusterDividesGrid | Rule::ClusterRequired => &[912, 1, 9],
-        Rule::ClusterResidency => &[912],
-        Rule::CooperativeResidency => &[720],
-        Rule::ParameterBytes => &[1, 701],
-        Rule::IndexWidth => &[700, 719],
-        Rule::WorkspaceMemory => &[2],
-        Rule::BatchCoversGrid
-        | Rule::SplitCooperative
-        | Rule::SplitCluster
-        | Rule::SplitAlignment
-        | Rule::SplitItem
-        | Rule::FoldUnavailable
-        | Rule::ShiftUnavailable => &[],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_code_of_a_rule_is_the_driver_s() {
-        for rule in Rule::ALL {
-            if let Some(code) = rule.driver_code() {
-                assert_eq!(codes(*rule).first(), Some(&code), "{rule}");
-            }
-        }
-    }
 
     #[test]
     fn a_launch_becomes_options_of_the_check_command() {

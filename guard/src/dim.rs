@@ -1,4 +1,4 @@
-//! Axes and three-dimensional sizes of grids, blocks and clusters.
+//! Axes, and three-dimensional sizes of grids, blocks and clusters.
 
 use core::fmt;
 
@@ -36,9 +36,8 @@ impl fmt::Display for Axis {
     }
 }
 
-/// A three-dimensional size in u64, so that a size beyond 32 bits is reported and not truncated.
-///
-/// The driver takes 32-bit sizes; they are narrowed once, after validation.
+/// A three-dimensional size in u64, so that sizes beyond 32 bits are reported and not truncated. Validated
+/// sizes fit the 32 bits that the driver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)"))]
@@ -102,7 +101,7 @@ impl Dim3 {
         self.x == 0 || self.y == 0 || self.z == 0
     }
 
-    /// The size in 32 bits, as the driver takes it, if each axis fits.
+    /// The size in 32 bits, if each axis fits.
     #[must_use]
     pub(crate) fn narrow(self) -> Option<[u32; 3]> {
         let x = u32::try_from(self.x).ok()?;

@@ -103,13 +103,11 @@ pub use launch::validate::validate;
 pub use launch::validate::validate_co_resident;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, LocalMemory, OccupancyLimits,
+    ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits,
 };
+// Evidence of the driver's errors, and a constant for the conformance test.
 #[doc(hidden)]
-pub use limits::{
-    DeviceFacts, FormLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD, PARAMETER_BYTES,
-    SHARED_BYTES_WITHOUT_OPT_IN,
-};
+pub use limits::{FormLimits, LOCAL_BYTES_PER_THREAD, LocalMemory};
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};

@@ -1,29 +1,13 @@
-//! Events for `tracing` and numbers for `metrics`. Without these features the functions here do nothing more.
+//! Events for `tracing` and numbers for `metrics`. Without these features the functions are empty.
 //!
-//! Subscribers and recorders run the program's own code, which may begin a capture or make another context
-//! current. So a launch calls them before it makes its context current and queries captures, or after it
-//! recorded the uses of its memory.
+//! Subscribers and recorders run code of the program, which may begin a capture or make another context
+//! current. Therefore a launch calls them either before it makes its context current and queries captures,
+//! or after it has recorded the uses of its memory.
 
 use crate::launch::violation::Violations;
 use crate::plan::launches::Plan;
 #[cfg(feature = "profile")]
 use crate::profile::matching::MatchKind;
-
-/// Counters of requests, from names that are literals: `metrics` hashes any other name at each use.
-#[cfg(feature = "metrics")]
-mod counters {
-    use metrics::{Counter, counter};
-
-    #[inline]
-    pub(super) fn requests() -> Counter {
-        counter!("gridguard_requests_total")
-    }
-
-    #[inline]
-    pub(super) fn launches() -> Counter {
-        counter!("gridguard_launches_total")
-    }
-}
 
 /// The target of all events.
 #[cfg(feature = "tracing")]
@@ -44,74 +28,62 @@ const TARGET: &str = "gridguard";
 /// | `gridguard_profile_lookups_total` | counter | `match`: `exact`, `bucket`, `neighbour` or `default` |
 #[cfg(feature = "metrics")]
 pub fn describe_metrics() {
-    use metrics::{Unit, describe_counter as counter, describe_histogram as histogram};
-
-    let count = Unit::Count;
-    counter!(
-        "gridguard_requests_total",
-        count,
-        "Requests that were launched, whole, in chunks or in part"
-    );
-    counter!("gridguard_launches_total", count, "Launches that were submitted");
-    counter!("gridguard_split_total", count, "Requests that took more than one launch");
-    counter!(
-        "gridguard_rejections_total",
-        count,
-        "Rejected requests, by each rule that they break"
-    );
-    counter!(
-        "gridguard_refused_by_driver_total",
-        count,
-        "Valid requests that stopped at a launch or an allocation that failed"
-    );
-    counter!(
-        "gridguard_late_errors_total",
-        count,
-        "Errors that a call returned for an earlier launch"
-    );
-    histogram!(
+    for (name, text) in [
+        ("requests", "Requests that were launched, whole, in chunks or in part"),
+        ("launches", "Launches that were submitted"),
+        ("split", "Requests that took more than one launch"),
+        ("rejections", "Rejected requests, by each rule that they break"),
+        ("refused_by_driver", "Valid requests that stopped at a failed launch or allocation"),
+        ("late_errors", "Errors that a call returned for an earlier launch"),
+        ("profile_lookups", "Profile lookups, by kind of match"),
+    ] {
+        metrics::describe_counter!(format!("gridguard_{name}_total"), metrics::Unit::Count, text);
+    }
+    metrics::describe_histogram!(
         "gridguard_planning_seconds",
-        Unit::Seconds,
-        "Time to plan a request, where the planner chooses"
+        metrics::Unit::Seconds,
+        "Time to plan a request whose strategy the planner chooses"
     );
-    counter!("gridguard_profile_lookups_total", count, "Profile lookups, by what they matched");
 }
 
-/// A request that ran, in `launches` launches.
+/// Reports a request that ran in `launches` launches.
 #[inline]
 pub(crate) fn ran(launches: u64) {
+    count(launches);
+    #[cfg(feature = "metrics")]
+    if launches > 1 {
+        metrics::counter!("gridguard_split_total").increment(1);
+    }
+}
+
+/// Counts a request and its launches. Names are literals: `metrics` hashes any other name at each use.
+#[inline]
+fn count(launches: u64) {
     #[cfg(feature = "metrics")]
     {
-        counters::requests().increment(1);
-        counters::launches().increment(launches);
-        if launches > 1 {
-            metrics::counter!("gridguard_split_total").increment(1);
-        }
+        metrics::counter!("gridguard_requests_total").increment(1);
+        metrics::counter!("gridguard_launches_total").increment(launches);
     }
     let _ = launches;
 }
 
-/// A request that stopped after `launches` launches.
+/// Reports a request that stopped after `launches` launches.
 pub(crate) fn stopped(launches: u64) {
+    count(launches);
     #[cfg(feature = "metrics")]
-    {
-        counters::requests().increment(1);
-        metrics::counter!("gridguard_refused_by_driver_total").increment(1);
-        counters::launches().increment(launches);
-    }
+    metrics::counter!("gridguard_refused_by_driver_total").increment(1);
     #[cfg(feature = "tracing")]
     tracing::error!(target: TARGET, launches, "a request stopped before its end");
-    let _ = launches;
 }
 
-/// A request that was rejected.
+/// Reports a rejected request.
 pub(crate) fn rejected(violations: &Violations) {
     #[cfg(feature = "metrics")]
     let mut counted = None;
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     for violation in violations {
         let rule = violation.rule.id();
-        // A rule that is broken on several axes counts once.
+        // A rule that is broken on several axes is counted once.
         #[cfg(feature = "metrics")]
         if counted.replace(rule) != Some(rule) {
             metrics::counter!("gridguard_rejections_total", "rule" => rule).increment(1);
@@ -121,7 +93,7 @@ pub(crate) fn rejected(violations: &Violations) {
             target: TARGET,
             rule,
             axis = violation.axis.map(tracing::field::display),
-            // Fields have 64 bits where they are numbers.
+            // Numeric fields have 64 bits.
             requested = u64::try_from(violation.requested).unwrap_or(u64::MAX),
             limit = violation.limit,
             owner = %violation.owner,
@@ -144,7 +116,7 @@ pub(crate) fn planning<T>(plan: impl FnOnce() -> T) -> T {
     planned
 }
 
-/// `plan` was launched, of the kernel of this name.
+/// Reports a plan that was launched, if it is split.
 #[inline]
 pub(crate) fn launched(kernel: Option<&str>, plan: &Plan) {
     #[cfg(feature = "tracing")]
@@ -158,7 +130,7 @@ pub(crate) fn launched(kernel: Option<&str>, plan: &Plan) {
     let _ = (kernel, plan);
 }
 
-/// An error of `call` that an earlier launch may have caused: one of `suspects` on record.
+/// Reports an error of `call` that one of `suspects` recorded launches may have caused.
 #[cfg(feature = "cuda")]
 pub(crate) fn late_error(call: &str, error: &str, suspects: usize) {
     #[cfg(feature = "metrics")]
@@ -168,19 +140,19 @@ pub(crate) fn late_error(call: &str, error: &str, suspects: usize) {
     let _ = (call, error, suspects);
 }
 
-/// A guard that runs on the host although a device was wanted.
+/// Reports a guard that runs on the host because there is no device.
 pub(crate) fn fell_back(reason: &dyn core::fmt::Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, %reason, "no CUDA device: the guard runs on the host");
     let _ = reason;
 }
 
-/// A lookup of `kernel` in the profile, and what it `matched`.
+/// Reports a profile lookup.
 #[cfg(feature = "profile")]
 #[inline]
 pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: MatchKind) {
     #[cfg(feature = "metrics")]
-    // A label that is not a literal is allocated.
+    // With literal labels `metrics` allocates nothing.
     match matched {
         MatchKind::Exact => {
             metrics::counter!("gridguard_profile_lookups_total", "match" => "exact")
@@ -204,7 +176,7 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     let _ = (kernel, names, sizes, matched);
 }
 
-/// A stored choice that is not legal for the launch.
+/// Reports a stored choice that is not legal for the launch.
 #[cfg(feature = "profile")]
 pub(crate) fn choice_refused() {
     #[cfg(feature = "tracing")]

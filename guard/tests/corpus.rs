@@ -4,15 +4,16 @@
 
 use std::collections::BTreeSet;
 
-use gridguard::catalog::{corpus, gpu, gpus};
+use gridguard::catalog::{gpu, gpus};
 use gridguard::check::Legality;
 use gridguard::{ComputeCapability, DeviceLimits, Dim3, explain};
+use gridguard_test_support::corpus;
 
 #[test]
 fn every_reported_launch_gets_its_expected_verdict_under_h200_limits() {
     let h200 = &gpu("h200").expect("in the catalogue").limits;
     let mut wrong = Vec::new();
-    for row in corpus().expect("the corpus parses") {
+    for row in corpus() {
         let verdict = row.request.check(h200);
         let limits = row.request.limits(h200);
         let batch = row.request.batch(h200);
@@ -31,7 +32,7 @@ fn every_reported_launch_gets_its_expected_verdict_under_h200_limits() {
 
 #[test]
 fn the_corpus_has_every_verdict_and_names_each_launch_once() {
-    let rows = corpus().expect("the corpus parses");
+    let rows = corpus();
     let names: BTreeSet<&str> = rows.iter().map(|row| row.request.name.as_str()).collect();
     assert_eq!(names.len(), rows.len(), "two launches of one name");
     assert!(!names.contains(""), "a launch without a name");
@@ -48,7 +49,7 @@ fn the_corpus_has_every_verdict_and_names_each_launch_once() {
 #[test]
 fn the_plan_of_each_chunked_launch_covers_its_batch() {
     let h200 = &gpu("h200").expect("in the catalogue").limits;
-    let rows = corpus().expect("the corpus parses");
+    let rows = corpus();
     for row in rows.iter().filter(|row| row.expect.verdict == Legality::Chunked) {
         let name = &row.request.name;
         let items = row.request.batch.expect("it has a batch").items();

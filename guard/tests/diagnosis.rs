@@ -7,10 +7,11 @@ use gridguard::{
     ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, Rule,
     Violations, catalog, validate, validate_co_resident,
 };
+use gridguard_test_support::corpus;
 
 #[test]
 fn the_violated_rule_is_the_first_cause() {
-    for row in catalog::corpus().expect("the corpus parses") {
+    for row in corpus() {
         let gpu = catalog::gpu("h200").expect("listed");
         let request = row.request.request;
         let limits = row.request.limits(&gpu.limits);
@@ -71,7 +72,7 @@ fn launch_device_and_violations_are_evidence() {
 fn outcomes_of_the_corpus_are_recognized() {
     let texts = [("launch out of resources", 701), ("invalid value", 1)];
     for (text, number) in texts {
-        let rows = catalog::corpus().expect("the corpus parses");
+        let rows = corpus();
         assert!(rows.iter().any(|row| row.outcome == text), "{text} is in no row");
         let mut log = LogScanner::for_question();
         log.line(text);

@@ -93,7 +93,7 @@ fn a_link_that_leads_nowhere_gets_its_target() {
     assert_eq!(load(&target).expect("reads").expect("is there").document, document(1));
 }
 
-/// Such as one onto a disk that is not mounted.
+/// For example a link to a disk that is not mounted.
 #[test]
 fn a_link_into_a_missing_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

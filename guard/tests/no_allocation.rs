@@ -169,7 +169,11 @@ fn every_kind_of_lookup_allocates_nothing() {
         (&copy, 65, Match::Bucket),
         (&copy, 128, Match::Neighbour { distance_millioctaves: 1000 }),
         (&copy, 1000, Match::Default(DefaultReason::NoNeighbour)),
-        (&copy, 9000, Match::Default(DefaultReason::OutOfRange { size: 0 })),
+        (
+            &copy,
+            9000,
+            Match::Default(DefaultReason::OutOfRange { index: 0, size: 9000, bits: (7, 13) }),
+        ),
         (&sum, 64, Match::Default(DefaultReason::NoEntries)),
         (&edited, 64, Match::Default(DefaultReason::OtherSource)),
     ] {

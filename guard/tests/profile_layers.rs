@@ -1,4 +1,4 @@
-//! Profiles loaded from several places, some of which hold none.
+//! Loads profiles from several layers, including empty ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use core::num::NonZeroU64;
@@ -165,7 +165,7 @@ fn a_huge_file_is_rejected_without_reading_it() {
     assert_eq!(load(&path), Err(ProfileError::TooLarge { bytes }));
     let file = File::options().write(true).open(&path).expect("opens");
     file.set_len(MAX_FILE_BYTES).expect("sparse");
-    // Of zeros, within the limit: no header.
+    // A file of zeros within the limit has no header.
     assert!(matches!(load(&path), Err(ProfileError::Header(_))));
 }
 

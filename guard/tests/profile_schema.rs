@@ -5,8 +5,8 @@ use core::num::NonZeroU64;
 
 use gridguard::ComputeCapability;
 use gridguard::profile::{
-    Backend, DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, L2, Objective,
-    Policy, Processor, Provenance, StopReason, StoredChoice, Submission, Summary,
+    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, Objective, Policy, Processor,
+    Provenance, StopReason, StoredChoice, Submission, Summary,
 };
 
 /// Never changed: a change of the schema adds a file.
@@ -131,7 +131,8 @@ fn a_host_profile_names_its_processor_and_one_without_it_still_parses() {
     assert_eq!(nameless.faults, []);
     assert_eq!(nameless.document.to_ron(), before);
     assert_eq!(nameless.document.entries(), read.document.entries());
-    let expected = DeviceMismatch::Processor { profile: None, device: Some(processor) };
     let serves = nameless.document.device().serves(&[], read.document.device());
-    assert_eq!(serves, Err(expected));
+    let mismatch = serves.expect_err("the processor is unknown");
+    assert_eq!(mismatch.profile, "unnamed");
+    assert_eq!(mismatch.device, processor.to_string());
 }

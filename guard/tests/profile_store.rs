@@ -1,4 +1,4 @@
-//! Several processes publish to one profile: nothing is lost, and readers see whole files.
+//! Concurrent writers of one profile: no entry is lost, and readers see complete files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs;
@@ -9,8 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, MatchKind, MissLog,
-    ProfileError, Provenance, StoredChoice, Summary, load, publish, update,
+    DeviceIdentity, Document, Entry, Environment, Key, MatchKind, MissLog, ProfileError,
+    Provenance, StoredChoice, Summary, load, publish, update,
 };
 
 /// Make this binary write instead of test: what, and where.
@@ -62,7 +62,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What a writer prints once it has published something.
+/// A writer prints it after its first write.
 const WRITES: &str = "writes";
 
 /// This binary, running the test `writer` in a role.
@@ -127,13 +127,13 @@ fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = profile_in(&folder);
     let (mut kills, mut dates) = (0, std::collections::BTreeSet::new());
-    // Random enough: how far a process comes in so many microseconds.
+    // The delay before the kill decides how far the process gets.
     for round in 0..120_u64 {
         let mut writer = writer_process("forever", &path);
         let mut writer = writer.stdout(Stdio::piped()).spawn().expect("starts");
         // However long the process takes to start on a busy machine.
         let mut said = BufReader::new(writer.stdout.take().expect("its output")).lines();
-        assert!(said.any(|line| line.is_ok_and(|line| line == WRITES)), "it never published");
+        assert!(said.any(|line| line.is_ok_and(|line| line == WRITES)), "it never wrote a file");
         std::thread::sleep(Duration::from_micros(round * 7919 % 9000));
         writer.kill().expect("killed");
         kills += u32::from(!writer.wait().expect("ends").success());
@@ -146,8 +146,8 @@ fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
         }
     }
     assert_eq!(kills, 120);
-    assert!(!dates.is_empty(), "no writer ever came to publish");
-    // What was left behind goes with the next writer.
+    assert!(!dates.is_empty(), "no writer finished a file");
+    // The next writer deletes the leftovers.
     publish(&path, &document([entry("after", 1, 1)])).expect("the lock died with its holder");
     let parent = path.parent().expect("a folder");
     assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
@@ -243,7 +243,7 @@ fn a_file_whose_entries_would_be_lost_is_not_overwritten() {
     let refused = publish(&path, &ours).expect_err("the host's");
     let ProfileError::NotReplaced { reason, .. } = refused else { panic!("{refused}") };
     let ProfileError::OtherDevice { mismatch, .. } = *reason else { panic!("{reason}") };
-    assert!(matches!(mismatch, DeviceMismatch::Backend { .. }));
+    assert_eq!(mismatch.property, "the backend");
     assert_eq!(fs::read_to_string(&path).expect("reads"), host.to_ron());
 }
 
@@ -284,7 +284,7 @@ fn a_log_of_misses_does_not_grow_beyond_its_capacity_if_writing_fails() {
     const CAPACITY: usize = 8;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("misses.ron");
-    fs::create_dir(&path).expect("a folder in the place of the file");
+    fs::create_dir(&path).expect("a folder with the name of the file");
     let lock = fs::File::create(folder.path().join("misses.ron.lock")).expect("the lock's file");
     let log = MissLog::new(CAPACITY);
     let key = entry("copy", 1, 1).key;

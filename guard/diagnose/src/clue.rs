@@ -1,8 +1,8 @@
-//! Words in a log that suggest a cause, above all the names of functions in a traceback.
+//! Words in a log that suggest a cause, most often the names of functions in a traceback.
 
 use super::failure::Hint;
 
-/// What a line of a log suggests about the cause of a failure.
+/// A line of a log that suggests the cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clue {
     pub(super) suggests: Suggestion,
@@ -26,12 +26,12 @@ pub(super) struct Case {
     pub(super) remedy: &'static str,
 }
 
-/// Where words count.
+/// The place in a log where words count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In a traceback, or beside the message.
+    /// In a traceback, or next to the message.
     Traceback,
-    /// In the innermost function of a traceback, which is the call that failed.
+    /// In the innermost function of a traceback, which is the failed call.
     Innermost,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Place {
 pub(super) struct Row {
     pub(super) place: Place,
     pub(super) suggests: Suggestion,
-    /// Parts of names; one that has a space ends with a whole word.
+    /// Parts of names. A part with a space ends with a whole word.
     pub(super) words: &'static [&'static str],
 }
 

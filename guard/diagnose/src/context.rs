@@ -1,14 +1,12 @@
-//! Which CUDA results make the context unusable: the one table that the guard, the diagnoses and
-//! the tuner share.
+//! The table of CUDA results that make a context unusable.
 
 /// State of a CUDA context after a call in it has returned a given result.
 ///
-/// The source is the comment on each `CUresult` in `cuda.h` of CUDA 13; where `cuda.h` does not
-/// say, the table does.
+/// The source is the comment on each `CUresult` in `cuda.h` of CUDA 13, or else the source named in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContextState {
-    /// The call failed, or returned a status, and nothing else happened.
+    /// The call failed or returned a status, without other effects.
     Usable,
     /// Work submitted earlier failed on the device. Every later call in the context returns an
     /// error, until the process is restarted.
@@ -63,13 +61,13 @@ impl ContextState {
             // kernel module.
             999 // CUDA_ERROR_UNKNOWN
             => Self::Unknown,
-            // Among them those that look similar and are not: 701 and 720 (a launch is rejected
-            // before it runs), 909 (a wait ends early), 910 (a graph is not updated).
+            // Including 701 and 720 (a launch is rejected before it runs), 909 (a wait ends early) and
+            // 910 (a graph is not updated).
             _ => Self::Usable,
         }
     }
 
-    /// Whether work may go on in the context; `false` where that is not known.
+    /// Whether work may continue in the context. `false` if unknown.
     #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Usable)

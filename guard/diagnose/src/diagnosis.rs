@@ -1,4 +1,4 @@
-//! Diagnoses: what a failure means, its causes ranked by evidence, and commands to run next.
+//! Diagnoses: the meaning of a failure, its causes ranked by evidence, and commands to run next.
 
 use core::fmt;
 
@@ -8,27 +8,27 @@ use super::evidence::{CudaVersion, Evidence, Verdict, ViolatedRule};
 use super::failure::{Hint, KnownCause};
 use super::failure_id::FailureId;
 
-/// What a failure means and what probably caused it.
+/// The meaning of a failure and its probable causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Diagnosis {
     /// The failure.
     pub failure: FailureId,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
     /// Whether the context is lost: every later CUDA call in the process returns an error.
     pub sticky: bool,
-    /// Whether an unrelated later call usually reports it, not the one that caused it.
+    /// Whether an unrelated later call usually reports it, instead of the call that caused it.
     pub late: bool,
-    /// What the failure is not, and why.
+    /// Excluded explanations, each with the reason.
     pub not: Vec<String>,
-    /// What the driver logged about the failed call.
+    /// The driver's log about the failed call.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub driver_log: Vec<String>,
-    /// Possible causes, the likeliest first.
+    /// Possible causes, the most likely first.
     pub causes: Vec<Cause>,
-    /// Commands that reveal more; the first decides most.
+    /// Commands that give more information, the most useful first.
     pub commands: Vec<String>,
 }
 
@@ -37,19 +37,19 @@ pub struct Diagnosis {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Cause {
-    /// A stable id, where evidence can decide the cause: that of the violated rule, for example.
+    /// A stable id if evidence can decide the cause, for example the id of the violated rule.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub id: Option<String>,
     /// The cause.
     pub what: String,
-    /// The evidence for it, where there is some.
+    /// The evidence for it, if any.
     pub why_likely: Option<String>,
     /// How to fix it.
     pub remedy: String,
 }
 
-/// Explains `failure`: causes that `evidence` supports come first, and those that it excludes are
-/// listed as what the failure is not.
+/// Explains `failure`. Causes that `evidence` supports come first, and causes that it excludes are listed in
+/// [`Diagnosis::not`].
 ///
 /// ```
 /// use gridguard_diagnose::{Evidence, FailureId, diagnose};
@@ -70,7 +70,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
     for known in entry.known_causes() {
         if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
-            // The violated rules say it precisely.
+            // The violated rules are more precise.
             continue;
         }
         match known.hint.and_then(|hint| evidence.weigh(hint)) {
@@ -80,7 +80,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             None => open.push(Cause::known(known, None)),
         }
     }
-    // A traceback that ends in a copy may have passed through a known kernel before.
+    // A traceback that ends in a copy may contain a known kernel, too.
     let place = if evidence.host_call().is_some() { likely.len() } else { 0 };
     likely.splice(place..place, case);
     let causes = [rules, likely, open, unlikely].concat();
@@ -96,7 +96,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     }
 }
 
-/// `command` with what is known filled in.
+/// `command` with the known values filled in.
 fn command(command: &str, evidence: &Evidence) -> String {
     let Evidence { device_name, program, .. } = evidence;
     // A launch that violates no rule need not be checked again.
@@ -137,7 +137,7 @@ impl Cause {
     }
 }
 
-/// The violated rules that CUDA reports as this very failure.
+/// The violated rules that CUDA reports as this failure.
 fn violated_rules(failure: &FailureId, evidence: &Evidence) -> Vec<Cause> {
     let Some(number) = failure.number().filter(|_| failure.is_cuda()) else {
         return Vec::new();
@@ -147,8 +147,8 @@ fn violated_rules(failure: &FailureId, evidence: &Evidence) -> Vec<Cause> {
 }
 
 impl fmt::Display for Diagnosis {
-    /// Several lines: name, meaning, when it is reported, what it is not, causes, commands. The
-    /// last line is the command that decides most.
+    /// Several lines: name, meaning, time of the report, excluded explanations, causes, commands. The last line
+    /// is the most useful command.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { failure, meaning, sticky, late, not, driver_log, causes, commands } = self;
         write!(f, "{failure}")?;

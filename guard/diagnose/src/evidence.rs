@@ -1,11 +1,11 @@
-//! What is known about a failure besides its code or message, and how that ranks its causes.
+//! Facts about a failure besides its code or message, and how they rank its causes.
 
 use core::fmt;
 
 use super::clue::{Case, Clue, Suggestion};
 use super::failure::Hint;
 
-/// What is known besides the failure itself. Every field may be missing.
+/// Facts about a failure. Every field may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The device's name, such as `NVIDIA H200`.
@@ -13,11 +13,11 @@ pub struct Evidence {
     /// The failed launch, as options of `gridguard check`, such as
     /// `--grid 1,76800,1 --block 128,1,1`.
     pub launch: Option<String>,
-    /// The rules that the launch violates; empty where it was checked and violates none.
+    /// The rules that the launch violates. Empty if it was checked and violates none.
     pub violated_rules: Option<Vec<ViolatedRule>>,
     /// The CUDA version that the driver supports.
     pub driver_cuda: Option<CudaVersion>,
-    /// The CUDA version that the program, its PTX or its NVRTC was built with.
+    /// The CUDA version of the program, its PTX or its NVRTC.
     pub program_cuda: Option<CudaVersion>,
     /// Bytes requested from the allocator.
     pub requested_bytes: Option<u64>,
@@ -25,7 +25,7 @@ pub struct Evidence {
     pub free_bytes: Option<u64>,
     /// Total bytes of the device.
     pub total_bytes: Option<u64>,
-    /// Bytes that an allocator in this process reserves without using them.
+    /// Bytes reserved but unused by an allocator in this process.
     pub cached_bytes: Option<u64>,
     /// Bytes of the device that this process uses.
     pub process_bytes: Option<u64>,
@@ -39,25 +39,25 @@ pub struct Evidence {
     pub ordinal: Option<usize>,
     /// The device's compute capability.
     pub capability: Option<Capability>,
-    /// Architectures that the program contains machine code for; empty where not known.
+    /// Architectures of the program's machine code; empty if unknown.
     pub architectures: Vec<Capability>,
     /// The failed assertion of device code.
     pub assertion: Option<String>,
     /// Recent launches that may have failed, newest last.
     pub recent_launches: Vec<String>,
-    /// The launch that failed, where it was synchronized individually.
+    /// The failed launch, if each launch was synchronized.
     pub faulting_launch: Option<String>,
     /// The sizes of the launch that the log states.
     pub launch_sizes: LaunchSizes,
-    /// What the log suggests, above all its traceback.
+    /// Clues in the log and its traceback.
     pub clues: Vec<Clue>,
-    /// What the driver logged about the failed call (`CUDA_LOG_FILE`).
+    /// The driver's log about the failed call (`CUDA_LOG_FILE`).
     pub driver_log: Vec<String>,
     /// The Python program that failed.
     pub program: Option<String>,
 }
 
-/// Sizes of a launch, as far as they are known; an axis that is not stated is 1.
+/// Known sizes of a launch. An axis that is not stated is 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchSizes {
@@ -70,7 +70,7 @@ pub struct LaunchSizes {
 }
 
 impl LaunchSizes {
-    /// What is known here, or else in `other`.
+    /// The known sizes, or else the sizes in `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             grid: self.grid.or(other.grid),
@@ -85,7 +85,7 @@ impl LaunchSizes {
 pub struct ViolatedRule {
     /// The rule's id, such as `grid-dim-y`.
     pub id: String,
-    /// What is wrong, with value and limit.
+    /// The problem, with value and limit.
     pub what: String,
     /// How to fix it.
     pub remedy: String,
@@ -141,7 +141,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What the evidence says about a known cause, and why.
+/// The verdict of the evidence on a known cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Likely(String),
@@ -151,11 +151,11 @@ pub(super) enum Verdict {
 
 use Verdict::{Excluded, Likely, Unlikely};
 
-/// Calls of the host that are no launches.
+/// Host calls other than launches.
 const HOST_CALLS: [Hint; 3] = [Hint::Copy, Hint::Allocation, Hint::Synchronization];
 
 impl Evidence {
-    /// Whether a known cause applies; `None` where the evidence does not decide it.
+    /// Whether a known cause applies. `None` if the evidence does not decide.
     pub(super) fn weigh(&self, hint: Hint) -> Option<Verdict> {
         match hint {
             Hint::LaunchSize => self.sizes(),
@@ -186,7 +186,7 @@ impl Evidence {
         }
     }
 
-    /// The most specific known case that the log suggests, and the line that does.
+    /// The most specific known case that the log suggests, and the line that suggests it.
     pub(super) fn case(&self) -> Option<(&'static Case, String)> {
         let of_case = |clue: &Clue| match clue.suggests {
             Suggestion::Case(case) => Some((case, says(&clue.text))),
@@ -195,7 +195,7 @@ impl Evidence {
         self.clues.iter().find_map(of_case)
     }
 
-    /// The call of the host that failed.
+    /// The failed host call.
     pub(super) fn host_call(&self) -> Option<Verdict> {
         HOST_CALLS.into_iter().find_map(|hint| self.suggested(hint))
     }
@@ -205,7 +205,7 @@ impl Evidence {
         Some(Likely(says(&clue.text)))
     }
 
-    /// Violated rules are causes of their own; here only whether there are none.
+    /// Only whether there are violated rules. They are reported as causes of their own.
     fn sizes(&self) -> Option<Verdict> {
         match &self.violated_rules {
             Some(rules) if rules.is_empty() => Some(Excluded(
@@ -222,7 +222,7 @@ impl Evidence {
         is_index.iter().any(|word| condition.contains(word)).then(|| Likely(assertion.clone()))
     }
 
-    /// A device that is empty has room for a small request.
+    /// A small request fails only if the device was full.
     fn shared_device(&self) -> Option<Verdict> {
         const SMALL: Bytes = Bytes(64 << 20);
         let requested = Bytes(self.requested_bytes.filter(|_| self.free_bytes.is_none())?);
@@ -245,7 +245,7 @@ impl Evidence {
         Some((Bytes(self.requested_bytes?), Bytes(self.free_bytes?)))
     }
 
-    /// Requested and free bytes, where the request would have fit.
+    /// Requested and free bytes, if the request would have fit.
     fn enough_free(&self) -> Option<(Bytes, Bytes)> {
         self.requested_and_free().filter(|(requested, free)| requested <= free)
     }
@@ -297,7 +297,7 @@ impl Evidence {
     fn other_process(&self) -> Option<Verdict> {
         let (total, free, own) = (self.total_bytes?, self.free_bytes?, self.process_bytes?);
         let others = total.saturating_sub(free).saturating_sub(own);
-        // Contexts and rounding leave a difference that means nothing.
+        // Contexts and rounding leave a small difference.
         let is_notable = others > total / 8;
         let [total, free, own, others] = [total, free, own, others].map(Bytes);
         Some(match is_notable {
@@ -336,7 +336,7 @@ impl Evidence {
 
     fn driver_age(&self) -> Option<Verdict> {
         let Some(driver_cuda) = self.driver_cuda else {
-            // What was compiled a moment ago is not damaged.
+            // Code that was just compiled is not damaged.
             return self.suggested(Hint::RunTimeCompiler);
         };
         let supports = format!("supports CUDA {driver_cuda}");

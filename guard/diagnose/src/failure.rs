@@ -1,8 +1,8 @@
-//! An entry of the failure tables, and how the tables build it.
+//! Entries of the failure tables, and the functions that build them.
 
 use super::context::ContextState;
 
-/// Who reports a failure.
+/// The reporter of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -48,37 +48,37 @@ impl Origin {
     }
 }
 
-/// A failure of the tables: its names, what it means and what usually causes it.
+/// A failure of the tables: its names, meaning and usual causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KnownFailure {
-    /// Who reports it.
+    /// Its reporter.
     pub origin: Origin,
-    /// Its number, where it has one; driver and runtime use the same.
+    /// Its number, if it has one. Driver and runtime use the same number.
     pub number: Option<i32>,
-    /// Its number in the runtime before CUDA 10.1, where that differs.
+    /// Its number in the runtime before CUDA 10.1, if it differs.
     pub former_number: Option<i32>,
-    /// Its name; the driver's where the driver has one.
+    /// Its name in the driver, or else in the runtime or library.
     pub name: &'static str,
     /// The runtime's name for a failure of the driver.
     pub runtime_name: Option<&'static str>,
-    /// The messages it is reported with, the most usual first; a part of a message is enough.
+    /// Its messages or parts of them, the most usual first.
     pub messages: &'static [&'static str],
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
-    /// What it is often mistaken for, and why it is not that.
+    /// Another failure that it is often mistaken for, with the difference.
     pub mistaken_for: Option<&'static str>,
     /// Whether the context is lost: every later CUDA call in the process returns an error.
     pub sticky: bool,
-    /// Whether an unrelated later call usually reports it, not the one that caused it.
+    /// Whether an unrelated later call usually reports it, instead of the call that caused it.
     pub late: bool,
-    /// Whether it only says that a call it depends on failed; another message names that failure.
+    /// Whether it only reports that another call failed. Another message names that failure.
     pub wraps: bool,
-    /// Whether later calls return it once another failure has cost them the context.
+    /// Whether later calls return it after another failure has made the context unusable.
     pub follows: bool,
     /// Whether no CUDA release since 10.1 returns it.
     pub retired: bool,
-    /// Commands that reveal more.
+    /// Commands that give more information.
     pub commands: &'static [&'static str],
     causes: [Option<KnownCause>; MAX_CAUSES],
 }
@@ -91,24 +91,24 @@ pub struct KnownCause {
     pub what: &'static str,
     /// How to fix it.
     pub remedy: &'static str,
-    /// The evidence that speaks for it or against it.
+    /// The evidence that decides it.
     pub(super) hint: Option<Hint>,
 }
 
-/// Which evidence decides whether a known cause applies.
+/// The kind of evidence that decides whether a known cause applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     /// Sizes of the launch: the rules that it violates.
     LaunchSize,
-    /// Other rules that the launch may violate; a check may not know enough to exclude them.
+    /// Other rules that the launch may violate, which a check may be unable to exclude.
     LaunchRule,
     /// More memory is requested than is free.
     TooLittleFree,
-    /// Hardly any memory is free for what a library sets up.
+    /// Hardly any memory is free for a library's handles and workspaces.
     LittleFree,
     /// Enough memory is free, but fragmented or reserved by an allocator.
     Fragments,
-    /// Stacks and local memory of threads, which do not show in the free memory.
+    /// Stacks and local memory of threads, which the free memory does not include.
     LocalMemory,
     /// Another process uses the memory.
     OtherProcess,
@@ -116,7 +116,7 @@ pub(super) enum Hint {
     AbsurdSize,
     /// No code for the device's architecture.
     Architecture,
-    /// The driver is older than what the program was built with.
+    /// The driver is older than the program's CUDA version.
     DriverAge,
     /// No device is visible.
     NoDevice,
@@ -200,12 +200,12 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 }
 
 impl KnownFailure {
-    /// What usually causes it, the likeliest first.
+    /// Its usual causes, the most likely first.
     pub fn known_causes(&self) -> impl Iterator<Item = &KnownCause> {
         self.causes.iter().flatten()
     }
 
-    /// An entry; the methods below add everything but origin and name.
+    /// An entry with origin and name. The methods below add the rest.
     pub(super) const fn new(origin: Origin, name: &'static str) -> Self {
         Self {
             origin,
@@ -273,7 +273,7 @@ impl KnownFailure {
         Self { commands, ..self }
     }
 
-    /// For failures of other origins than CUDA; theirs follow from [`ContextState`].
+    /// For failures that CUDA does not report. For the others, see [`ContextState`].
     pub(super) const fn sticky(self) -> Self {
         Self { sticky: true, ..self }
     }
@@ -295,5 +295,5 @@ impl KnownFailure {
     }
 }
 
-/// More causes than that do not compile.
+/// Entries with more causes do not compile.
 const MAX_CAUSES: usize = 6;

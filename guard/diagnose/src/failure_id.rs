@@ -15,8 +15,8 @@ pub struct FailureId {
 impl FailureId {
     /// The failure of this `CUresult` or `cudaError_t`, listed or not.
     ///
-    /// Driver and runtime agree on every number that both use. A number that only the runtime
-    /// before CUDA 10.1 used becomes the current number of the same failure.
+    /// Driver and runtime agree on every number that both use. A number that only the runtime before CUDA 10.1
+    /// used is replaced by the current number of the same failure.
     #[must_use]
     pub fn from_code(code: i32) -> Self {
         let entry = codes::by_number(code).unwrap_or(&codes::UNLISTED_CODE);
@@ -44,7 +44,7 @@ impl FailureId {
         codes::by_name(name).map(Self::from)
     }
 
-    /// Its entry in the tables; a generic one where it is not listed.
+    /// Its entry in the tables, or a generic entry if it is not listed.
     #[must_use]
     pub const fn entry(&self) -> &'static KnownFailure {
         self.entry

@@ -1,10 +1,10 @@
 //! Explains CUDA failures: what an error code, a message or a whole log means, what usually causes
 //! it, and how to fix it.
 //!
-//! The input is a code, a name, a message or a log; no driver is called. Whatever else is known of
-//! the failure goes in as [`Evidence`], which ranks the causes and rules some of them out. The
-//! tables cover CUDA 13 (driver and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, NCCL, NVRTC, NVML,
-//! Xids, and what PyTorch, Triton, vLLM, XLA and container runtimes print.
+//! The input is a code, a name, a message or a log; no driver is called. Other facts about the failure are
+//! passed as [`Evidence`], which ranks the causes and rules some of them out. The tables cover CUDA 13 (driver
+//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
+//! vLLM, XLA and container runtimes.
 //!
 //! ```
 //! use gridguard_diagnose::{LogScanner, diagnose};
@@ -21,9 +21,9 @@
 //!
 //! # Features
 //!
-//! - `explain` (default): everything above. Without it the package is [`ContextState`] alone, the
-//!   table of results that make a context unusable. `gridguard` always depends on that table, so
-//!   that guard, diagnoses and tuner cannot disagree on it.
+//! - `explain` (default): everything above. Otherwise the package only has [`ContextState`], the table of
+//!   results that make a context unusable. `gridguard` always uses this table, so that guard, diagnoses and
+//!   tuner agree on it.
 //! - `serde`: [`Diagnosis`] and [`FailureId`] can be serialized.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,4 +1,4 @@
-//! What the body of a function reads, and whom it calls.
+//! The block indices and grid sizes that a function body reads, and its calls.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::refusal::Reason;
 use crate::special::{Read, Values, is_special, reads, refused_instruction, refused_register};
 use crate::statement::{Statement, Statements};
 
-/// A function that is called, or may be, and where.
+/// A function that is or may be called, and the position of the call.
 pub(crate) type Callee<'a> = (&'a [u8], Position);
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// Reads the body that `open` begins; the lexer is behind it then.
+    /// Reads the body that `open` begins, and returns a lexer after it.
     pub(crate) fn read(text: &'a [u8], open: &Token<'a>) -> Result<(Self, Lexer<'a>), PtxError> {
         let mut statements = Statements::of(text, open);
         let mut reader = Reader::default();
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
 pub(crate) struct Parts<'t, 'a> {
     pub(crate) opcode: Token<'a>,
     modifiers: &'t [Token<'a>],
-    /// The index of the first token behind opcode and modifiers.
+    /// The index of the first token after opcode and modifiers.
     pub(crate) operands: usize,
 }
 
@@ -171,7 +171,7 @@ impl<'t, 'a> Parts<'t, 'a> {
         }
     }
 
-    /// Checks that the register of `read` can be replaced by one of 32 bits, a vector by three and zero.
+    /// Checks that the register of `read` can be replaced by a 32-bit register, or a vector by three and zero.
     fn check(&self, read: Read) -> Result<(), Reason> {
         let mut types = self.modifiers.iter().rev().map(|modifier| modifier.text);
         let source = types.next().unwrap_or_default();
@@ -185,7 +185,7 @@ impl<'t, 'a> Parts<'t, 'a> {
                     Err(Reason::UnknownRead)
                 }
             }
-            // Two of them packed.
+            // Two packed registers.
             (b"mov", b".b64") if read.axis.is_some() => Ok(()),
             (b"mov" | b"cvt", b".u16" | b".s16" | b".b16" | b".u8" | b".s8" | b".b8") => {
                 Err(Reason::NarrowRead)

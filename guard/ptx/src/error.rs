@@ -1,4 +1,4 @@
-//! Why a text is not rewritten at all.
+//! Errors of reading PTX.
 
 use core::fmt;
 
@@ -17,36 +17,36 @@ impl fmt::Display for Position {
     }
 }
 
-/// Why a text cannot be read as PTX. Nothing of it is rewritten then.
+/// Why a text cannot be read as PTX. It is then not rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PtxError {
     /// The text does not begin with `.version` and `.target`.
     NotPtx,
-    /// The version is one that may have other ways to read a block index.
+    /// The version is unknown, and may have other ways to read a block index.
     UnknownVersion {
         /// The version, such as `10.0`.
         version: String,
     },
-    /// A byte that PTX does not have outside of comments and strings, or a zero byte anywhere.
+    /// A byte that is invalid outside of comments and strings, or a zero byte anywhere.
     UnexpectedByte {
         /// The byte.
         byte: u8,
         /// Where it is.
         at: Position,
     },
-    /// A comment, a string, a body or a statement that does not end.
+    /// An unterminated comment, string, body or statement.
     Unterminated {
-        /// What does not end.
+        /// The unterminated part.
         what: &'static str,
         /// Where it begins.
         at: Position,
     },
-    /// A token that cannot be where it is.
+    /// An unexpected token.
     UnexpectedToken {
         /// The token, or its first bytes.
         found: String,
-        /// What must be there.
+        /// The expected token.
         expected: &'static str,
         /// Where it is.
         at: Position,
@@ -58,7 +58,7 @@ pub enum PtxError {
         /// The second definition.
         at: Position,
     },
-    /// A statement of more tokens than any compiler writes.
+    /// A statement with more tokens than any compiler writes.
     StatementTooLong {
         /// The most tokens that a statement may have.
         limit: usize,

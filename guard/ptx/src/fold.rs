@@ -1,4 +1,4 @@
-//! What the additional parameter of a form holds for a launch.
+//! The words of the additional parameter of a form.
 
 use core::num::NonZeroU32;
 
@@ -7,8 +7,8 @@ pub const SHIFTED_WORDS: usize = 6;
 /// The 32-bit words of the parameter that the folded form of an entry takes.
 pub const FOLDED_WORDS: usize = 10;
 
-/// The words of the additional parameter of a shifted entry, for the chunk of a launch of `grid` blocks
-/// that begins at block `first`. The driver launches the chunk's own number of blocks.
+/// The words of the additional parameter of a shifted entry, for the chunk at block `first` of a launch of `grid`
+/// blocks. The driver launches the blocks of the chunk.
 ///
 /// Every block sees `first` plus its index in the chunk as its block index, and `grid` as the grid size.
 ///
@@ -22,7 +22,7 @@ pub const fn shifted_words(grid: [u32; 3], first: [u32; 3]) -> [u32; SHIFTED_WOR
     [first_x, first_y, first_z, x, y, z]
 }
 
-/// A grid whose blocks are launched as a flat one on x, and get their indices back by division.
+/// A grid that is launched flat on x. Its blocks compute their indices by division.
 ///
 /// ```
 /// use gridguard_ptx::Fold;
@@ -43,7 +43,7 @@ impl Fold {
     /// The most blocks of a folded grid. One launch on x takes one block less.
     pub const MAX_BLOCKS: u32 = 1 << 31;
 
-    /// The fold of `grid`; `None` if an axis is zero or there are more than [`Self::MAX_BLOCKS`] blocks.
+    /// The fold of `grid`. `None` if an axis is zero or there are more than [`Self::MAX_BLOCKS`] blocks.
     pub fn new(grid: [u32; 3]) -> Option<Self> {
         let [x, y, z] = grid;
         let blocks = x.checked_mul(y)?.checked_mul(z).filter(|all| *all <= Self::MAX_BLOCKS)?;
@@ -60,7 +60,7 @@ impl Fold {
     /// The words of the additional parameter of a folded entry, for the chunk that begins at block
     /// `first` of the flat grid. The driver launches the chunk's number of blocks on x.
     ///
-    /// Words that an entry needs together are a pair, which it loads at once.
+    /// Words that an entry needs together form a pair, so that one instruction loads them.
     pub const fn words(&self, first: u32) -> [u32; FOLDED_WORDS] {
         let ([x, y, z], by_x, by_y) = (self.grid, self.by_x, self.by_y);
         [
@@ -77,7 +77,7 @@ impl Fold {
         ]
     }
 
-    /// The block index that the block `flat` of the flat grid sees, computed as a folded entry does.
+    /// The block index of block `flat` of the flat grid, computed as in a folded entry.
     pub fn block_index(&self, flat: u32) -> [u32; 3] {
         let [x, y, _] = self.grid;
         let rest = self.by_x.divide(flat);
@@ -86,13 +86,12 @@ impl Fold {
     }
 }
 
-/// Division of any number below 2^31 by a fixed one of at most 2^31: a multiplication and a shift.
+/// Division of any number below 2^31 by a constant up to 2^31, with a multiplication and a shift.
 ///
-/// With `2^(k - 1) < divisor <= 2^k`, the multiplier is `2^(31 + k) / divisor` rounded up, which has 32
-/// bits. It is too large by less than one, so that the product of `number` with it, divided by `2^(31 + k)`,
-/// is too large by less than `number / 2^(31 + k)`, and so by less than `2^-k`. That is not more than
-/// `1 / divisor`, by which a quotient that is not whole is at least below the next whole number: rounded
-/// down, both are the same.
+/// Let `2^(k - 1) < divisor <= 2^k`. The multiplier is `2^(31 + k) / divisor` rounded up, and has 32 bits. The
+/// rounding error is below one. Therefore the error of `number * multiplier / 2^(31 + k)` is below
+/// `number / 2^(31 + k)`, which is below `2^-k` and at most `1 / divisor`. A quotient that is not whole is at
+/// least `1 / divisor` below the next whole number, so rounding down gives the exact result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Divisor {
     multiplier: u32,
@@ -161,7 +160,7 @@ mod tests {
             let Divisor { multiplier, shift } = Divisor::new(small);
             let (power, product) = (1_u128 << shift, u128::from(multiplier) * u128::from(divisor));
             assert!(divisor << 31 <= 1_u64 << shift && 1_u64 << shift < divisor << 32, "{divisor}");
-            // Of the largest number, the quotient is too large by less than 1 / divisor.
+            // For the largest number the error of the quotient is below 1 / divisor.
             let error = product.checked_sub(power).expect("rounded up");
             assert!(error * u128::from(END - 1) < power, "{divisor}");
         }

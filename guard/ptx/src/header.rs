@@ -1,4 +1,4 @@
-//! What stands before the body of an entry or function.
+//! Headers of entries and functions: name, parameters and directives before the body.
 
 use core::ops::Range;
 
@@ -26,23 +26,23 @@ impl<'a> Problem<'a> {
 pub(crate) struct Header<'a> {
     pub(crate) name: Token<'a>,
     pub(crate) parameters: Parameters,
-    /// The opening brace of the body; `None` for a declaration.
+    /// The opening brace of the body. `None` for a declaration.
     pub(crate) open: Option<Token<'a>>,
-    /// The offset behind the header: behind the brace, or the semicolon of a declaration.
+    /// The offset after the header, that is after the brace, or the semicolon of a declaration.
     pub(crate) end: usize,
     pub(crate) problem: Option<Problem<'a>>,
 }
 
-/// What begins another declaration.
+/// Words that begin another declaration.
 const BEGINS_ANOTHER: [&[u8]; 5] = [b".entry", b".func", b".visible", b".weak", b".extern"];
 
 /// The list of parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parameters {
-    /// The offsets of the list, without its parentheses; `None` if there are none.
+    /// The offsets of the list, without its parentheses. `None` without a list.
     pub(crate) list: Option<Range<usize>>,
     pub(crate) count: usize,
-    /// The bytes of all, each at its alignment.
+    /// The bytes of all parameters, each at its alignment.
     pub(crate) bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Header<'a> {
         let mut reader = Reader { lexer, at: keyword.at, problem: None };
         let mut parameters = None;
         let mut token = reader.next()?;
-        // `.attribute(...)`, then what a function returns.
+        // `.attribute(...)`, then the return value of a function.
         while token.kind == Kind::Dotted {
             if BEGINS_ANOTHER.contains(&token.text) {
                 return Err(token.unexpected("a name"));
@@ -103,7 +103,7 @@ struct Reader<'l, 'a> {
     lexer: &'l mut Lexer<'a>,
     /// The keyword, for errors.
     at: Position,
-    /// The first one found.
+    /// The first problem.
     problem: Option<Problem<'a>>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// Skips to the end of a parenthesis that was read.
+    /// Skips to the end of an open parenthesis.
     fn skip_parentheses(&mut self) -> Result<(), PtxError> {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -183,7 +183,7 @@ struct Parameter<'a> {
     align: u64,
     elements: Option<u64>,
     is_array: bool,
-    /// Alignments after `.ptr` are those of what the pointer points to.
+    /// After `.ptr`, an alignment is that of the pointer's target.
     is_pointer: bool,
 }
 
@@ -208,7 +208,7 @@ impl<'a> Parameter<'a> {
         Ok(())
     }
 
-    /// Where the parameter ends if the ones before it end at `offset`; `None` if its size is unknown.
+    /// The end of the parameter, if the parameters before it end at `offset`. `None` if its size is unknown.
     fn placed_at(&self, offset: u64) -> Option<u64> {
         let element = self.element_bytes?;
         let elements = if self.is_array { self.elements? } else { 1 };
@@ -229,8 +229,8 @@ fn bytes_of(kind: &[u8]) -> Option<u64> {
     }
 }
 
-/// An integer as PTX writes it: decimal, octal after `0`, hexadecimal after `0x`, binary after `0b`,
-/// each with an optional `U`.
+/// An integer literal of PTX: decimal, octal after `0`, hexadecimal after `0x`, binary after `0b`, each with an
+/// optional `U`.
 fn number(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     let text = text.strip_suffix('U').unwrap_or(text);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_declaration_is_an_error() {
+    fn an_invalid_declaration_is_an_error() {
         for (text, expected) in [
             (".entry", "line 1, column 1: the declaration does not end"),
             (".entry {", "line 1, column 8: expected a name, found `{`"),

@@ -1,4 +1,4 @@
-//! Tokens of PTX, with positions. Blanks, comments and line markers between them are skipped.
+//! Tokens of PTX, with positions. Blanks, comments and line markers are skipped.
 
 use crate::error::{Position, PtxError};
 
@@ -24,7 +24,7 @@ pub(crate) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// The offset behind its last byte.
+    /// The offset after its last byte.
     pub(crate) const fn end(&self) -> usize {
         self.start + self.text.len()
     }
@@ -48,7 +48,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// Names are ASCII; what is shown of other tokens may be anything.
+/// Text for an error. Names are ASCII, other tokens may contain any bytes.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -67,14 +67,14 @@ impl<'a> Lexer<'a> {
         Self { text, offset: 0, line: 1, line_start: 0 }
     }
 
-    /// Reads on behind `token`.
+    /// A lexer that continues after `token`.
     pub(crate) fn after(text: &'a [u8], token: &Token<'_>) -> Self {
         let column = usize::try_from(token.at.column).unwrap_or(1);
         let line_start = (token.start + 1).saturating_sub(column);
         Self { text, offset: token.end(), line: token.at.line, line_start }
     }
 
-    /// The offset of the next token, or of what is skipped before it.
+    /// The offset of the next token, or of the blanks before it.
     pub(crate) const fn offset(&self) -> usize {
         self.offset
     }
@@ -107,7 +107,7 @@ impl<'a> Lexer<'a> {
         Ok(Some(Token { kind, text, start, at }))
     }
 
-    /// The next token, which must be there, since `what`, which begins at `at`, has not ended.
+    /// The next token. It is an error if the text ends, because `what`, which begins at `at`, is unterminated.
     pub(crate) fn need(&mut self, what: &'static str, at: Position) -> Result<Token<'a>, PtxError> {
         self.next()?.ok_or(PtxError::Unterminated { what, at })
     }
@@ -163,7 +163,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The end of the string that begins at `start`. A backslash means nothing in it.
+    /// The end of the string that begins at `start`. A backslash has no meaning in it.
     fn string(&mut self, start: usize, at: Position) -> Result<usize, PtxError> {
         self.offset = start + 1;
         loop {
@@ -180,7 +180,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A zero byte ends the text for a driver, so there is none within.
+    /// Rejects a zero byte, since it ends the text for the driver.
     fn no_zero(&self) -> Result<(), PtxError> {
         match self.text.get(self.offset) {
             Some(0) => Err(PtxError::UnexpectedByte { byte: 0, at: self.position() }),
@@ -193,13 +193,13 @@ impl<'a> Lexer<'a> {
         self.line_start = self.offset;
     }
 
-    /// The end of the bytes from `from` on that `is_part` accepts.
+    /// The end of the run of bytes from `from` on that `is_part` accepts.
     fn run(&self, from: usize, is_part: impl Fn(u8) -> bool) -> usize {
         let rest = self.text.get(from..).unwrap_or_default();
         rest.iter().position(|byte| !is_part(*byte)).map_or(self.text.len(), |end| from + end)
     }
 
-    /// The end of a word that may have parts, such as `shared::cta`.
+    /// The end of a word with optional parts, such as `shared::cta`.
     fn dotted(&self, from: usize) -> usize {
         let mut end = self.run(from, is_word);
         while let Some([b':', b':', part, ..]) = self.text.get(end..)
@@ -215,7 +215,7 @@ pub(crate) const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
 }
 
-/// Whether a line that goes on so behind `#` says where the next one came from.
+/// Whether a line with this text after `#` is a line marker.
 fn is_line_marker(after: &[u8]) -> bool {
     let after = after.trim_ascii_start();
     after.first().is_some_and(u8::is_ascii_digit) || after.starts_with(b"line")
@@ -224,7 +224,7 @@ fn is_line_marker(after: &[u8]) -> bool {
 /// The most bytes of an unexpected token in an error.
 const MOST_SHOWN: usize = 40;
 
-/// How many bytes were read as tokens or skipped, each time that they were.
+/// Counts the bytes that are read as tokens or skipped, in every pass.
 #[cfg(test)]
 pub(crate) mod work {
     use core::cell::Cell;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_told_apart_as_ptxas_does() {
+    fn tokens_are_split_as_by_ptxas() {
         for (text, expected) in [
             ("mov.u32 %r1,%ctaid.x;", "mov .u32 %r1 , %ctaid .x ;"),
             ("mov/**/.u32\t%r1, %ctaid /* y */ .x\r\n;", "mov .u32 %r1 , %ctaid .x ;"),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_or_is_no_character_of_ptx_is_an_error_with_its_place() {
+    fn unterminated_text_and_invalid_bytes_are_errors_with_their_position() {
         let error = |text: &[u8]| {
             let mut lexer = Lexer::new(text);
             loop {

@@ -13,12 +13,12 @@ pub(crate) struct Module<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) version: (u32, u32),
     pub(crate) target: &'a [u8],
-    /// Declarations and definitions, in their order.
+    /// Declarations and definitions, in the order of the text.
     pub(crate) items: Vec<Item<'a>>,
-    /// Entries and functions, by the order in which their names first occur.
+    /// Entries and functions, in the order of their first occurrence.
     pub(crate) functions: Vec<Function<'a>>,
     ids: HashMap<&'a [u8], usize>,
-    /// Words of debug sections and other sections: among them are labels of functions.
+    /// Words of debug sections and other sections, which may be labels of functions.
     pub(crate) section_words: HashSet<&'a [u8]>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Item<'a> {
     /// The offset of the keyword.
     pub(crate) keyword: usize,
     pub(crate) header: Header<'a>,
-    /// The offset behind it.
+    /// The offset after it.
     pub(crate) end: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Function<'a> {
     pub(crate) name: &'a [u8],
     /// The number of the item that defines it, and its body.
     pub(crate) definition: Option<(usize, Body<'a>)>,
-    /// The function that this name is another one of.
+    /// The function that this name is an alias of.
     alias_of: Option<usize>,
     /// Whether it was declared or defined as an entry, if it was.
     is_entry: Option<bool>,
@@ -55,7 +55,7 @@ impl<'a> Module<'a> {
         let mut lexer = Lexer::new(text);
         let mut module = Self { text, ..Self::default() };
         module.first_directives(&mut lexer)?;
-        // The outermost block that is open and how deep this token is in it, and linkage just before it.
+        // The outermost open block, the depth of the token in it, and the linkage before the token.
         let (mut open, mut depth, mut linkage) = (None, 0_usize, None);
         while let Some(token) = lexer.next()? {
             let begin = linkage.take();
@@ -89,17 +89,17 @@ impl<'a> Module<'a> {
         open.map_or(Ok(module), |open| Err(unclosed(&open)))
     }
 
-    /// The number of the function called `name`, which may be an alias of another one.
+    /// The number of the function called `name`, or of the function that it is an alias of.
     pub(crate) fn resolve(&self, name: &[u8]) -> Option<usize> {
         self.ids.get(name).map(|id| self.aliased(*id))
     }
 
-    /// The function that `id` is another name of, or itself.
+    /// The function that `id` is an alias of, or itself.
     pub(crate) fn aliased(&self, id: usize) -> usize {
         self.functions.get(id).and_then(|function| function.alias_of).unwrap_or(id)
     }
 
-    /// `.version MAJOR.MINOR` and `.target NAME`, which come first.
+    /// Reads `.version MAJOR.MINOR` and `.target NAME` at the start of the text.
     fn first_directives(&mut self, lexer: &mut Lexer<'a>) -> Result<(), PtxError> {
         let version = lexer.next()?.filter(|token| token.is_dotted(".version"));
         let number = lexer.next()?.filter(|token| token.kind == Kind::Number);

@@ -1,18 +1,18 @@
-//! Names of what is added to a text. None of them occurs in it before.
+//! Names of added entries, functions and registers. None of them occurs in the original text.
 
 use std::collections::HashSet;
 
 use crate::report::Form;
 use crate::special::Quantity;
 
-/// The part that all added names have, and no other name of the text.
+/// The part that all added names share, and that no other name of the text has.
 #[derive(Debug)]
 pub(crate) struct Names {
     tag: String,
 }
 
 impl Names {
-    /// Names for `text`. What was rewritten before may be rewritten again: a number makes them different.
+    /// Names for `text`. A number keeps names unique if the text was rewritten before.
     pub(crate) fn new(text: &[u8]) -> Self {
         let mut taken = HashSet::new();
         let mut rest = text;
@@ -82,7 +82,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     }
 }
 
-/// A number of more digits is another one than any that is chosen.
+/// Numbers with more digits are never chosen.
 const MOST_DIGITS: usize = 18;
 const TAG: &str = "__gridguard";
 pub(crate) const AXES: [&str; 3] = ["x", "y", "z"];

@@ -1,4 +1,4 @@
-//! What was found in a text and made of it.
+//! The result of rewriting a text.
 
 use core::fmt;
 
@@ -6,16 +6,16 @@ use crate::error::Position;
 use crate::fold::{FOLDED_WORDS, SHIFTED_WORDS};
 use crate::refusal::Refusal;
 
-/// A rewritten text, and what is in it.
+/// A rewritten text and its report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewritten {
-    /// The text, in which forms stand behind their originals.
+    /// The text. Forms follow their originals.
     pub text: Vec<u8>,
-    /// What was found and made.
+    /// The report.
     pub report: Report,
 }
 
-/// What was found in a text and made of it.
+/// The entries of a text, their forms, and the reasons for missing forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -23,9 +23,9 @@ pub struct Report {
     pub version: (u32, u32),
     /// The target, such as `sm_80`.
     pub target: String,
-    /// The entries, in their order.
+    /// The entries, in the order of the text.
     pub entries: Vec<EntryReport>,
-    /// The functions of which there is a variant with block indices and grid size as parameters.
+    /// The functions with a variant that takes block indices and grid size as parameters.
     pub functions: Vec<String>,
 }
 
@@ -36,24 +36,24 @@ impl Report {
     }
 }
 
-/// What was found about one entry.
+/// An entry of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntryReport {
     /// Its name.
     pub name: String,
-    /// Where its name stands.
+    /// The position of its name.
     pub at: Position,
-    /// The parameters that it takes.
+    /// The number of its parameters.
     pub parameters: usize,
-    /// Their bytes, each at its alignment.
+    /// The bytes of all parameters, each at its alignment.
     pub parameter_bytes: u64,
-    /// On which of x, y and z it reads the block index, itself or through functions that it calls.
+    /// The axes x, y and z whose block index it reads, itself or through functions that it calls.
     pub reads_block_index: [bool; 3],
-    /// On which of x, y and z it reads the grid size. Then a batch axis cannot be declared for the
-    /// original: each chunk would see its own size.
+    /// The axes x, y and z whose grid size it reads. The original then cannot have a batch axis, because each
+    /// chunk would see its own size.
     pub reads_grid_size: [bool; 3],
-    /// Its forms, or why there are none.
+    /// Its forms, or the reason why it has none.
     pub forms: Result<Forms, Refusal>,
 }
 
@@ -64,8 +64,8 @@ impl EntryReport {
     }
 }
 
-/// The forms of an entry. Each takes the entry's own parameters, and one more behind them: an array of
-/// 32-bit words, passed by value as one parameter.
+/// The forms of an entry. Each takes the parameters of the entry, and an array of 32-bit words by value as the
+/// last parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forms {
@@ -75,12 +75,12 @@ pub struct Forms {
     pub folded: String,
     /// The index of the added parameter, for an array of addresses of parameters.
     pub parameter_index: usize,
-    /// The offset of the added parameter in bytes, for a buffer that holds all parameters. The parameter is
-    /// aligned to 8 bytes, its words are of 4.
+    /// The offset of the added parameter in bytes, for a buffer with all parameters. The parameter is aligned to
+    /// 8 bytes, and its words have 4 bytes.
     pub parameter_offset: u64,
 }
 
-/// How a form learns the block index of the whole launch.
+/// How a form computes the block index of the whole launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// The driver's block index plus the chunk's first block, on each axis.

@@ -11,15 +11,15 @@ use crate::special::Quantity;
 use crate::usage::Usage;
 use crate::write::Writer;
 
-/// Adds a shifted and a folded form to every entry of `ptx` that can have them.
+/// Adds a shifted and a folded form to every entry of `ptx`, if possible.
 ///
-/// The text must be the whole program: functions that another module defines are not known. Zero bytes at
-/// its end, where a C string ends, stay there.
+/// The text must be the whole program, because functions of other modules are not known. Zero bytes at the end,
+/// as in a C string, are kept.
 ///
 /// # Errors
 ///
-/// [`PtxError`] if the text is not PTX. An entry that cannot be rewritten is no error: it keeps only its
-/// original, and the report has the reason.
+/// [`PtxError`] if the text is not PTX. An entry that cannot be rewritten is not an error: the report has the
+/// reason.
 ///
 /// # Examples
 ///
@@ -40,8 +40,8 @@ pub fn rewrite(ptx: &[u8]) -> Result<Rewritten, PtxError> {
     rewrite_entries(ptx, |_| true)
 }
 
-/// [`rewrite`] for the entries whose names `is_wanted` accepts. The others stay without forms, and are not
-/// in the report.
+/// [`rewrite`] for the entries whose names `is_wanted` accepts. The others get no forms, and are not in the
+/// report.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
     }
 }
 
-/// The refusal of an entry whose parameters would exceed the limit with that of a form.
+/// The refusal of an entry if the added parameter would exceed the parameter limit.
 fn exceeds(item: &Item<'_>, limit: u64) -> Option<Refusal> {
     let own = item.header.parameters.bytes;
     let most = Form::Shifted.parameter_bytes().max(Form::Folded.parameter_bytes());
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::lexer::work;
 
-    /// The bytes that are read as tokens for `text`, of which there may be several passes.
+    /// The bytes of `text` that are read as tokens, in all passes.
     fn work_for(text: &str) -> usize {
         work::take();
         let _ = rewrite(text.as_bytes());
@@ -189,7 +189,7 @@ mod tests {
             let [once, twice] = [500, 1000].map(|n| format!("{HEADER}{}", shape(n)));
             let (small, large) = (work_for(&once), work_for(&twice));
             assert!(small >= once.len() / 2, "{name}: {small} bytes of {}", once.len());
-            // At most: once to find it, and for each of two forms once for labels and once to write it.
+            // One pass to read it, and for each of two forms one pass for labels and one to write it.
             assert!(large <= 5 * twice.len(), "{name}: {large} bytes of {}", twice.len());
         }
     }

@@ -1,4 +1,4 @@
-//! Special registers and instructions: which read the grid, and which tie a launch together.
+//! Special registers and instructions that read the grid, or that cannot be split.
 
 use crate::lexer::{Kind, Token};
 use crate::refusal::Reason;
@@ -40,7 +40,7 @@ impl Values {
         Self(self.0 | other.0)
     }
 
-    /// Those of one quantity.
+    /// The values of one quantity.
     pub(crate) fn only(self, quantity: Quantity) -> Self {
         let kept = Self::ALL.into_iter().filter(|(of, _)| *of == quantity);
         Self(self.0 & kept.fold(0, |bits, (of, axis)| bits | Self::bit(of, axis)))
@@ -68,7 +68,7 @@ pub(crate) struct Read {
     pub(crate) first: usize,
     pub(crate) last: usize,
     pub(crate) quantity: Quantity,
-    /// The axis; `None` for all as a vector. The fourth element, which is zero, is axis 3.
+    /// The axis. `None` for all axes as a vector. The fourth element, which is zero, is axis 3.
     pub(crate) axis: Option<usize>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn refused_register(token: &Token<'_>) -> Option<Reason> {
     }
 }
 
-/// Whether `token` is the name of a special register that a declaration would hide.
+/// Whether `token` is the name of a special register. A declaration would hide the register.
 pub(crate) fn is_special(token: &Token<'_>) -> bool {
     quantity(token).is_some() || refused_register(token).is_some()
 }
@@ -140,8 +140,8 @@ pub(crate) fn refused_instruction(opcode: &[u8], modifiers: &[Token<'_>]) -> Opt
     }
 }
 
-/// Why a function that calls the external `name` cannot be rewritten; `None` for those that are known
-/// to read nothing of the grid.
+/// Why a function that calls the external `name` cannot be rewritten. `None` for functions that do not read the
+/// grid.
 pub(crate) fn refused_external(name: &[u8]) -> Option<Reason> {
     if name.starts_with(b"cudaCG") {
         return Some(Reason::GridSynchronization);
@@ -163,7 +163,7 @@ pub(crate) fn refused_directive(directive: &[u8]) -> Option<Reason> {
 /// Functions of the driver that device code calls.
 const HARMLESS: [&[u8]; 4] = [b"vprintf", b"malloc", b"free", b"__assertfail"];
 
-/// Directives before a body that hold for a form of it too.
+/// Directives before a body that are also valid for its forms.
 const DIRECTIVES: [&[u8]; 9] = [
     b".maxntid",
     b".reqntid",

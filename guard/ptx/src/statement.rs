@@ -6,7 +6,7 @@ use crate::lexer::{Kind, Lexer, Token};
 /// What a statement is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Statement {
-    /// `{` or `}`, or where the next instruction comes from (`.loc`).
+    /// `{`, `}` or `.loc`.
     Other,
     /// A label and its colon.
     Label,
@@ -21,9 +21,9 @@ pub(crate) struct Statements<'a> {
     lexer: Lexer<'a>,
     /// The opening brace, for errors.
     open: Token<'a>,
-    /// Blocks that are open, this body included.
+    /// Number of open blocks, including this body.
     depth: usize,
-    /// A token that was read and belongs to the next statement.
+    /// A token that was read ahead.
     next: Option<Token<'a>>,
     /// The tokens of the last statement, with its semicolon or colon.
     pub(crate) tokens: Vec<Token<'a>>,
@@ -36,7 +36,7 @@ impl<'a> Statements<'a> {
         Self { lexer, open: *open, depth: 1, next: None, tokens: Vec::new() }
     }
 
-    /// The next statement; `None` when the body has ended, and its closing brace is the last token.
+    /// The next statement. `None` at the end of the body, whose closing brace is then the last token.
     pub(crate) fn next(&mut self) -> Result<Option<Statement>, PtxError> {
         self.tokens.clear();
         if self.depth == 0 {
@@ -98,7 +98,7 @@ impl<'a> Statements<'a> {
         Ok(token)
     }
 
-    /// Whether the next token is `byte`, which is taken then.
+    /// Takes the next token if it is `byte`.
     fn take_if(&mut self, byte: u8) -> Result<bool, PtxError> {
         let token = self.read()?;
         if token.is(byte) {
@@ -155,5 +155,5 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// The most tokens of a statement: a few hundred are usual, and a jump table has one for each case.
+/// The most tokens of a statement. A few hundred are usual; a jump table has one for each case.
 const MOST_TOKENS: usize = 1 << 18;

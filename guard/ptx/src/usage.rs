@@ -1,4 +1,4 @@
-//! What each function reads, and why it is refused, by itself or because of what it calls.
+//! The values that each function reads, and its reasons for a refusal, including those of its callees.
 
 use crate::error::Position;
 use crate::header::Problem;
@@ -12,7 +12,7 @@ use crate::special::{Values, refused_external};
 pub(crate) struct Usage<'a> {
     /// The block indices and grid sizes that it reads, itself or through direct calls.
     pub(crate) reads: Vec<Values>,
-    /// The first reason to refuse it, and the number of the function that has it.
+    /// The first reason to refuse it, and the number of the function with this reason.
     problems: Vec<Option<(usize, Problem<'a>)>>,
     calls: Calls<'a>,
 }
@@ -20,13 +20,13 @@ pub(crate) struct Usage<'a> {
 /// Calls between the functions of a module that have a body.
 #[derive(Debug)]
 struct Calls<'a> {
-    /// The functions that each one calls directly.
+    /// The direct callees of each function.
     callees: Vec<Vec<usize>>,
-    /// The functions that call each one directly.
+    /// The direct callers of each function.
     callers: Vec<Vec<usize>>,
-    /// The functions that may call each one by address, and where.
+    /// The functions that may call each function by address, and the positions.
     by_address: Vec<Vec<(usize, Position)>>,
-    /// The first call of each one that leads out of the module.
+    /// The first call of each function to a function outside of the module.
     outward: Vec<Option<Problem<'a>>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Usage<'a> {
         needed
     }
 
-    /// Who calls a function with a problem has it too.
+    /// Passes problems on to callers.
     fn spread_problems(&mut self) {
         let ids = 0..self.problems.len();
         let mut open: Vec<usize> = ids.filter(|id| self.problems[*id].is_some()).collect();
@@ -130,13 +130,13 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// What each function reads: what its body does and what those do that it calls.
+/// The values that each function reads, itself and through its callees.
 fn spread_reads(module: &Module<'_>, calls: &Calls<'_>) -> Vec<Values> {
     let body = |id: usize| module.functions[id].definition.as_ref().map(|(_, body)| body);
     let mut open: Vec<usize> = (0..module.functions.len()).collect();
     let mut reads: Vec<Values> =
         open.iter().map(|id| body(*id).map(|body| body.reads).unwrap_or_default()).collect();
-    // A function comes here again only when it gained one of six values.
+    // A function is visited again only if it gained one of six values.
     while let Some(id) = open.pop() {
         for caller in &calls.callers[id] {
             let all = reads[*caller].with(reads[id]);
@@ -149,7 +149,7 @@ fn spread_reads(module: &Module<'_>, calls: &Calls<'_>) -> Vec<Values> {
     reads
 }
 
-/// The reason to refuse a function that is in itself.
+/// The reason to refuse a function, without its callees.
 fn own_problem<'a>(
     module: &Module<'a>,
     calls: &Calls<'a>,
@@ -158,7 +158,7 @@ fn own_problem<'a>(
 ) -> Option<Problem<'a>> {
     let (item, body) = module.functions[id].definition.as_ref()?;
     let item = &module.items[*item];
-    // Only what gets a form must have a header and variables that allow one.
+    // Header and variables only matter for functions with forms.
     let has_forms = item.is_entry || !reads.is_empty();
     let of_form = item.header.problem.or(body.variable).filter(|_| has_forms);
     let all = [body.problem, calls.outward[id], of_form];

@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::report::Form;
 use crate::special::{Quantity, Values};
 
-/// Declares the registers of `values`, and those of intermediate results.
+/// Declares registers for `values` and for intermediate results.
 pub(crate) fn declare(names: &Names, values: Values) -> String {
     let mut text = String::new();
     for (quantity, axis) in values.iter() {
@@ -107,7 +107,7 @@ impl Code<'_> {
         self.line(&format!("cvt.u32.u64 {quotient}, {wide};"));
     }
 
-    /// Loads two words of the added parameter, of which the first is at a multiple of 8 bytes.
+    /// Loads two words of the added parameter. The first must be at a multiple of 8 bytes.
     fn load_pair(&mut self, [first, second]: [&str; 2], word: usize) {
         let parameter = self.names.parameter();
         let offset = word * 4;
@@ -137,7 +137,7 @@ const OTHER: &str = "other";
 const WIDE: &str = "wide";
 const SCRATCH: [&str; 4] = [FLAT, REST, WORD, OTHER];
 
-/// The words of a folded entry, as [`Fold::words`](crate::Fold::words) has them.
+/// Indices into [`Fold::words`](crate::Fold::words).
 const FIRST_AND_MINUS_X: usize = 0;
 const BY_X: usize = 2;
 const BY_Y: usize = 4;

@@ -1,4 +1,4 @@
-//! Writes the forms of entries, and functions with added parameters, behind their originals.
+//! Writes the forms of entries, and functions with added parameters, after their originals.
 
 use core::ops::Range;
 use std::collections::HashSet;
@@ -19,11 +19,11 @@ pub(crate) struct Writer<'m, 'a> {
     usage: &'m Usage<'a>,
     names: &'m Names,
     out: Vec<u8>,
-    /// The offset in the text behind what was copied.
+    /// The offset in the text up to which it was copied.
     copied: usize,
 }
 
-/// What is made of an item.
+/// A variant of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
     Entry(Form),
@@ -68,8 +68,8 @@ impl<'m, 'a> Writer<'m, 'a> {
         Ok(self.out)
     }
 
-    /// Whether a variant of `item` follows it. A declaration of a function has none where the definition
-    /// stands before it, as for another name of a function.
+    /// Whether a variant of `item` follows it. A declaration of a function has no variant if it follows the
+    /// definition, for example for an alias.
     fn has_variant(&self, item: &Item<'_>, has_forms: &[bool]) -> bool {
         let id = self.module.aliased(item.function);
         if item.header.open.is_some() || !has_forms[id] {
@@ -102,7 +102,7 @@ impl<'m, 'a> Writer<'m, 'a> {
             }
         };
         self.push("\n\n");
-        // A function is called from this text alone.
+        // Functions are only called from this text.
         self.copied = if item.is_entry { item.start } else { item.keyword };
         self.copy_to(item.header.name.start);
         self.push(&name);
@@ -129,7 +129,7 @@ impl<'m, 'a> Writer<'m, 'a> {
         self.push("\n");
         self.push(&match variant {
             Variant::Entry(form) => {
-                // What is computed here, ptxas keeps in uniform registers.
+                // ptxas keeps values that are computed here in uniform registers.
                 let early = self.early_reads(open)?.only(Quantity::BlockIndex);
                 values::declare(self.names, all) + &values::compute(self.names, form, early)
             }
@@ -160,8 +160,8 @@ impl<'m, 'a> Writer<'m, 'a> {
         Ok(())
     }
 
-    /// Computes `values` before the instruction at `offset`. Once for the whole body took up to 21 more
-    /// registers, where the values were not needed until later.
+    /// Computes `values` before the instruction at `offset`. Computing them at the start of the body took up to
+    /// 21 more registers.
     fn compute(&mut self, form: Form, offset: usize, values: Values) {
         if !values.is_empty() {
             self.copy_to(offset);
@@ -170,7 +170,7 @@ impl<'m, 'a> Writer<'m, 'a> {
         }
     }
 
-    /// What the body that `open` begins reads before its first label, branch or call.
+    /// The values that the body reads before its first label, branch or call.
     fn early_reads(&self, open: &Token<'a>) -> Result<Values, PtxError> {
         let mut all = Values::default();
         let mut statements = Statements::of(self.module.text, open);
@@ -225,8 +225,7 @@ impl<'m, 'a> Writer<'m, 'a> {
         }
     }
 
-    /// The labels of the body that `open` begins to which a section refers: those of a variant must have
-    /// other names.
+    /// The labels of the body that sections refer to. A variant must rename them.
     fn labels(&self, open: &Token<'a>) -> Result<HashSet<&'a [u8]>, PtxError> {
         let mut labels = HashSet::new();
         if self.module.section_words.is_empty() {
@@ -280,13 +279,13 @@ impl<'m, 'a> Writer<'m, 'a> {
     }
 }
 
-/// What an instruction reads, itself or through the function that it calls.
+/// The values that an instruction reads, itself or through the function that it calls.
 fn needed(tokens: &[Token<'_>], call: Option<&VariantCall<'_>>) -> Values {
     let passed = call.map(|call| call.values).unwrap_or_default();
     reads(tokens).fold(passed, |all, read| all.with(read.values()))
 }
 
-/// Whether the statement after this one is always the next to be executed, and only reached from here.
+/// Whether execution always continues with the next statement, which is only reached from here.
 fn is_straight(statement: Statement, tokens: &[Token<'_>]) -> Result<bool, PtxError> {
     Ok(match statement {
         Statement::Label => false,
@@ -298,5 +297,5 @@ fn is_straight(statement: Statement, tokens: &[Token<'_>]) -> Result<bool, PtxEr
     })
 }
 
-/// What a form adds to its original, roughly.
+/// Roughly the bytes that a form adds to its original.
 const MORE_BYTES: usize = 2048;

@@ -29,7 +29,7 @@ pub struct Fact {
     pub name: &'static str,
     /// The number; 0 and 1 stand for no and yes.
     pub value: u64,
-    /// The source that states it; `None` where none was found, and the number is 0.
+    /// The source that states it. `None` if none was found; the number is then 0.
     pub source: Option<Arc<Source>>,
 }
 
@@ -75,7 +75,7 @@ macro_rules! row {
 }
 
 row! {
-    /// What a compute capability fixes.
+    /// The numbers of a compute capability.
     struct CapabilityRow {
         compute_capability: ComputeCapability,
         cooperative_launch: (bool, String),
@@ -108,7 +108,7 @@ row! {
 }
 
 row! {
-    /// What a GPU has.
+    /// The numbers of a GPU.
     struct GpuRow {
         name: String,
         aliases: Vec<String>,
@@ -125,7 +125,7 @@ row! {
 const FILE: &str = "gpus.ron";
 /// The source of a number that is not known.
 const UNKNOWN: &str = "unknown";
-/// The schema of both data files that this code reads.
+/// The schema of the catalogue that this code reads.
 const SCHEMA: u32 = 1;
 
 /// All GPUs of the catalogue.
@@ -164,8 +164,8 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
     })
 }
 
-/// The limits of the GPU with this name or alias, as [`gpu`]; of `sm_86`, those of the GPU of this compute
-/// capability with the fewest multiprocessors; of `any`, [`DeviceLimits::any_device`].
+/// The limits of the GPU with this name or alias, as [`gpu`]. `sm_86` stands for the GPU of this compute
+/// capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`].
 ///
 /// # Errors
 ///
@@ -224,14 +224,6 @@ pub enum CatalogError {
     },
 }
 
-pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), CatalogError> {
-    if schema == SCHEMA {
-        return Ok(());
-    }
-    let what = format!("schema {schema}, this version reads {SCHEMA}");
-    Err(CatalogError::Inconsistent { file, what })
-}
-
 /// Parses another catalogue in the format of the built-in one.
 ///
 /// # Errors
@@ -241,7 +233,10 @@ pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), Catalo
 pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
-    check_schema(FILE, file.schema)?;
+    if file.schema != SCHEMA {
+        let what = format!("schema {}, this version reads {SCHEMA}", file.schema);
+        return Err(CatalogError::Inconsistent { file: FILE, what });
+    }
     let sources: BTreeMap<String, Arc<Source>> =
         file.sources.into_iter().map(|(id, source)| (id, Arc::new(source))).collect();
     let gpu = |gpu: &GpuRow| {

@@ -1,7 +1,8 @@
-//! Limits of well-known GPUs, each with its source, and a corpus of reported launches that overflowed.
+//! Limits of well-known GPUs, each number with its source.
 
-mod corpus;
-mod gpus;
+pub(crate) mod gpus;
 
-pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
-pub use gpus::{CatalogError, Fact, Gpu, Source, gpu, gpus, limits, parse_gpus};
+pub use gpus::{CatalogError, Gpu, gpu, gpus, limits};
+// Parts of a GPU, and the parser for the fuzz targets.
+#[doc(hidden)]
+pub use gpus::{Fact, Source, parse_gpus};

@@ -7,19 +7,19 @@ use crate::limits::ComputeCapability;
 /// The architecture that machine code or PTX was compiled for, such as `sm_90a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Architecture {
-    /// The oldest compute capability that it runs on.
+    /// The oldest compute capability that runs it.
     pub capability: ComputeCapability,
-    /// Which later ones it runs on.
+    /// The later compute capabilities that run it.
     pub scope: Scope,
 }
 
-/// Which compute capabilities besides its own an architecture runs on.
+/// The later compute capabilities that run code of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Scope {
-    /// PTX: all later ones. Machine code: the later ones of its generation.
+    /// PTX: all later capabilities. Machine code: the later capabilities of its generation.
     Later,
-    /// Suffix `f`: the later ones of its generation.
+    /// Suffix `f`: the later capabilities of its generation.
     Family,
     /// Suffix `a`: none.
     Own,

@@ -1,7 +1,5 @@
-//! Checks kernel images before they are loaded.
-//!
-//! A truncated cubin makes the driver crash with a segmentation fault (seen on an H200), so only
-//! complete images may reach it.
+//! Checks kernel images before they are loaded. A truncated cubin makes the driver crash with a segmentation
+//! fault (H200).
 
 #[cfg(feature = "cuda")]
 use super::architecture::Architecture;
@@ -20,9 +18,8 @@ pub struct Image {
 impl Image {
     /// Checks `bytes` and takes ownership of them.
     ///
-    /// PTX is ASCII text. A byte order mark before it is removed, and each byte past ASCII, which may
-    /// stand in a comment or in the path of a source file, becomes a `?`: ptxas of CUDA 13.0 refuses
-    /// such bytes, and that of 12.4 crashes.
+    /// PTX is ASCII text. A byte order mark is removed, and other non-ASCII bytes become `?`. They occur in
+    /// comments and paths of source files. ptxas of CUDA 13.0 rejects such bytes, and ptxas of 12.4 crashes.
     ///
     /// # Errors
     ///
@@ -55,7 +52,7 @@ impl Image {
         if self.is_ptx { core::str::from_utf8(text).ok() } else { None }
     }
 
-    /// The PTX in a fatbin, for each of its entries that has any: text, or compressed bytes.
+    /// The PTX entries of a fatbin: text, or compressed bytes.
     #[must_use]
     pub fn embedded_ptx(&self) -> Vec<&[u8]> {
         if self.bytes.starts_with(&fatbin::MAGIC) {
@@ -71,7 +68,7 @@ impl Image {
     }
 }
 
-/// What loading asks.
+/// Queries for loading.
 #[cfg(feature = "cuda")]
 impl Image {
     /// The PTX version, such as `8.0`.
@@ -91,7 +88,7 @@ impl Image {
     }
 }
 
-/// PTX with a zero byte at its end, as the driver takes it.
+/// Checks PTX, and ends it with the zero byte that the driver expects.
 fn check_ptx(mut bytes: Vec<u8>) -> Result<Vec<u8>, ImageError> {
     let unknown = ImageError::unknown(&bytes);
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -111,7 +108,7 @@ fn check_ptx(mut bytes: Vec<u8>) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// What some editors write before UTF-8 text.
+/// Some editors write it before UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
 #[cfg(all(test, feature = "cuda"))]
@@ -165,7 +162,7 @@ mod tests {
         assert_eq!(Image::new(image.bytes()), Ok(image));
         let error = Image::new(*b"\xef\xbb\xbf.version 8.0\n\0x").expect_err("zero within");
         assert_eq!(error, ImageError::ZeroByte { at: 16 });
-        // Where it means something, it is no blank.
+        // A non-ASCII blank is not skipped.
         let start = b"\xc2\xa0.versi".to_vec();
         assert_eq!(Image::new(*b"\xc2\xa0.version 8.0\n"), Err(ImageError::Unknown { start }));
     }

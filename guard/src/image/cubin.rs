@@ -49,7 +49,7 @@ pub(super) fn kernels(bytes: &[u8]) -> Result<Vec<KernelAttributes>, ImageError>
         }
         let name = names.get(position(symbol.st_name.get(LE))..).unwrap_or_default();
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        // Names that overlap would have what they share copied again and again.
+        // Overlapping names would make the work quadratic.
         looked_at += wide(name.len());
         require("names", "size of all kernels' names", looked_at, looked_at <= wide(bytes.len()))?;
         let code = match symbol.st_shndx.get(LE) {
@@ -71,7 +71,7 @@ pub(super) fn kernels(bytes: &[u8]) -> Result<Vec<KernelAttributes>, ImageError>
     Ok(kernels)
 }
 
-/// For each symbol the number of its section, where the symbols themselves cannot hold it.
+/// The section number of each symbol, for numbers above 16 bits.
 fn large_section_numbers(elf: &Elf<'_>) -> Result<Vec<u32>, ImageError> {
     let mut sections = elf.sections.iter();
     let table = sections.find(|section| section.sh_type.get(LE) == SHT_SYMTAB_SHNDX);
@@ -83,7 +83,7 @@ fn position(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
-/// What the sections of a cubin state about its functions.
+/// The resources of the functions of a cubin.
 #[derive(Default)]
 struct Resources {
     /// By the index of the function's symbol.
@@ -92,7 +92,7 @@ struct Resources {
     stacks: HashMap<u32, u64>,
     /// Bytes of shared memory, by the section of the code.
     shared: HashMap<u32, u64>,
-    /// What the source declares, by the section of the code.
+    /// Attributes declared in the source, by the section of the code.
     declared: HashMap<u32, KernelAttributes>,
 }
 
@@ -114,7 +114,7 @@ impl Resources {
         Ok(resources)
     }
 
-    /// The records of all functions, each of a symbol and a number.
+    /// The records of all functions. Each has a symbol and a number.
     fn read_functions(&mut self, section: &[u8]) {
         for record in records(section).map_while(Result::ok) {
             let of = match record.attribute {
@@ -136,7 +136,7 @@ impl Resources {
     }
 }
 
-/// What the records of one kernel state.
+/// The attributes in the records of one kernel.
 fn declared(elf: &Elf<'_>, section: &Section) -> Result<KernelAttributes, ImageError> {
     let mut kernel = KernelAttributes::default();
     for record in records(elf.data(section)?).map_while(Result::ok) {
@@ -159,7 +159,7 @@ fn declared(elf: &Elf<'_>, section: &Section) -> Result<KernelAttributes, ImageE
     Ok(kernel)
 }
 
-/// The 32-bit numbers of a record, of which there are few.
+/// The first three 32-bit numbers of a record.
 fn words(bytes: &[u8]) -> arrayvec::ArrayVec<u32, 3> {
     let (words, _) = bytes.as_chunks::<4>();
     words.iter().take(3).map(|word| u32::from_le_bytes(*word)).collect()
@@ -167,27 +167,26 @@ fn words(bytes: &[u8]) -> arrayvec::ArrayVec<u32, 3> {
 
 /// The first version of the ABI that states the architecture in other bits of the flags.
 const NEW_ABI: u8 = 8;
-/// Flags of code that runs on its own compute capability alone; from CUDA 13.0 on in [`SHT_COMPAT`].
+/// Flags of code that only runs on its own compute capability. From CUDA 13.0 on they are in [`SHT_COMPAT`].
 const OLD_ABI_ACCELERATED: u32 = 0x800;
 const ACCELERATED: u32 = 0x8;
-/// Sections about compatibility, and their record that says the same as these flags.
+/// Sections about compatibility, and the record that replaces these flags.
 const SHT_COMPAT: SectionType = SectionType(0x7000_0086);
 const COMPAT_ACCELERATED: u8 = 9;
 
 /// The bit of `st_other` that kernels have.
 const ENTRY_POINT: u8 = 0x10;
-/// How the names of sections of shared memory begin.
+/// The prefix of the names of shared memory sections.
 const SHARED_MEMORY: &[u8] = b".nv.shared.";
-/// From compute capability 9.0 on the shared memory of kernels begins with what the driver reserves.
+/// From compute capability 9.0 on, the shared memory of a kernel begins with the driver's reserved part.
 const FIRST_THAT_RESERVES: u32 = 9;
 const RESERVED_SHARED_BYTES: u64 = 1024;
 
-/// Records about all functions: of each, its symbol and a number. The stack includes the frames of the
-/// functions that it calls.
+/// Records about all functions: a symbol and a number. The stack includes the frames of called functions.
 const REGISTERS: u8 = 0x2f;
 const FRAME_BYTES: u8 = 0x11;
 const STACK_BYTES: u8 = 0x12;
-/// The stack of a function that calls itself, or others through pointers.
+/// The stack of a recursive function, or of a function that calls through pointers.
 const UNKNOWN: u64 = 0xffff_ffff;
 /// Records about one kernel.
 const MAX_THREADS: u8 = 0x05;

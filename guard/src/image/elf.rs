@@ -11,9 +11,9 @@ use object::pod::{Pod, slice_from_all_bytes};
 use super::error::{ImageError, part, require, wide};
 use super::info::records;
 
-/// Checks that a cubin is complete: its headers, sections and segments lie within the file, its tables
-/// refer only to what exists, and its symbols, relocations and kernel attributes lie within their
-/// sections. Linear in the size of the file.
+/// Checks that a cubin is complete, in time linear in its size. Headers, sections and segments must be within the
+/// file. Tables must have valid indices. Symbols, relocations and kernel attributes must be within their
+/// sections.
 pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     let elf = Elf::of_cubin(bytes)?;
     elf.sections.iter().try_for_each(|section| elf.check_header(section))?;
@@ -23,7 +23,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
         let fits = segment.p_type.get(LE) != PT_LOAD || memory >= size;
         require("segment", "size in memory", memory, fits)?;
     }
-    // Sections that overlap would have what they share looked at again and again.
+    // Overlapping sections would make the work quadratic.
     let mut looked_at = 0_u64;
     let symbols = elf.section_of_symbols().map_or(0, |symbols| symbols.sh_size.get(LE));
     let symbols = symbols / wide(size_of::<Sym64<LE>>());
@@ -50,7 +50,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
 
 pub(super) type Section = SectionHeader64<LE>;
 
-/// A file whose tables of sections and segments are complete.
+/// A file with complete tables of sections and segments.
 pub(super) struct Elf<'a> {
     bytes: &'a [u8],
     #[cfg(feature = "image")]
@@ -80,7 +80,7 @@ impl<'a> Elf<'a> {
         let (start, entry_bytes) = (header.e_shoff.get(LE), header.e_shentsize.get(LE).into());
         let mut count = u64::from(header.e_shnum.get(LE));
         let mut names = u64::from(header.e_shstrndx.get(LE).0);
-        // Numbers that do not fit 16 bits are in the header of the first section, which is unused.
+        // Numbers above 16 bits are in the header of the first section, which is unused.
         if start > 0 && (count == 0 || names == u64::from(SHN_XINDEX.0)) {
             let first = entry::<Section>(bytes, TABLE, start)?;
             count = if count == 0 { first.sh_size.get(LE) } else { count };
@@ -128,8 +128,8 @@ impl<'a> Elf<'a> {
         Ok((self.entries(table, SYMBOLS)?, self.data(names)?))
     }
 
-    /// The section `index` as one of strings, whose number `part` has: they are zero-terminated, so the
-    /// last byte must be zero.
+    /// The string section `index`, which `part` refers to. Strings end with a zero byte, so the last byte must
+    /// be zero.
     fn strings(&self, index: u64, part: &'static str) -> Result<&'a Section, ImageError> {
         let section = self.section(index).filter(|names| names.sh_type.get(LE) == SHT_STRTAB);
         let Some(names) = section else {
@@ -175,7 +175,7 @@ impl<'a> Elf<'a> {
             }
             let section = self.section(of.0.into());
             require(SYMBOLS, "section", of.0.into(), section.is_some())?;
-            // Symbols of shared memory end behind it in cubins that are to be linked.
+            // In relocatable cubins, symbols of shared memory may end past their section.
             let end = symbol.st_value.get(LE).saturating_add(symbol.st_size.get(LE));
             let lies_within = section.is_none_or(|section| {
                 WITHOUT_BYTES.contains(&section.sh_type.get(LE)) || end <= section.sh_size.get(LE)
@@ -185,8 +185,8 @@ impl<'a> Elf<'a> {
         Ok(())
     }
 
-    /// Checks a table of relocations, of which `read` tells place and symbol, where there are so many
-    /// `symbols`. The section that it names as that of its symbols is another one in cubins of CUDA 12.2.
+    /// Checks a relocation table. `read` returns (offset, symbol index); `symbols` is the number of symbols. The
+    /// table's own link to the symbols is not checked, because it is wrong in cubins of CUDA 12.2.
     fn check_relocations<T: Pod>(
         &self,
         relocations: &Section,
@@ -238,7 +238,7 @@ fn table<'a, T: Pod>(
     let found = part(bytes, name, at, count.saturating_mul(wide(size_of::<T>())))?;
     #[cfg(test)]
     work::count(found);
-    // As many bytes as the entries have, which need no alignment: never an error.
+    // The bytes are whole entries, which need no alignment: never an error.
     Ok(slice_from_all_bytes(found).unwrap_or_default())
 }
 
@@ -249,8 +249,8 @@ fn entry<'a, T: Pod>(bytes: &'a [u8], name: &'static str, at: u64) -> Result<&'a
 
 /// Attributes of kernels.
 pub(super) const SHT_CUDA_INFO: SectionType = SectionType(0x7000_0000);
-/// Sections without bytes in the file: in cubins that are to be linked also CUDA's own, of global, local
-/// and shared memory.
+/// Sections without bytes in the file. Relocatable cubins also have such sections of global, local and shared
+/// memory.
 const WITHOUT_BYTES: [SectionType; 5] = [
     SHT_NULL,
     SHT_NOBITS,
@@ -258,7 +258,7 @@ const WITHOUT_BYTES: [SectionType; 5] = [
     SectionType(0x7000_0009),
     SectionType(0x7000_000a),
 ];
-/// Sections whose entries are looked at.
+/// Sections whose entries are checked.
 const TABLES: [SectionType; 4] = [SHT_SYMTAB, SHT_RELA, SHT_REL, SHT_CUDA_INFO];
 
 const HEADER: &str = "ELF header";
@@ -266,7 +266,7 @@ const TABLE: &str = "section table";
 const SYMBOLS: &str = "symbol table";
 const RELOCATIONS: &str = "relocation table";
 
-/// How many bytes of tables are looked at.
+/// Counts the bytes of tables that are checked.
 #[cfg(test)]
 mod work {
     use core::cell::Cell;
@@ -289,8 +289,7 @@ mod work {
 mod tests {
     use super::*;
 
-    /// A file of `kilobytes` each for the headers of sections and for symbols, of which each section
-    /// has all.
+    /// A file with `kilobytes` of section headers and `kilobytes` of symbols. Each section has all symbols.
     fn overlapping(kilobytes: usize) -> Vec<u8> {
         let (table, count) = (64 + kilobytes * 1008, kilobytes * 16);
         let mut bytes = vec![0; table + count * 64];

@@ -1,4 +1,4 @@
-//! Why bytes are not an image, and the reads that find it out.
+//! Errors of incomplete images, and reads that return them.
 
 /// Why bytes are not a complete image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,19 +35,19 @@ pub enum ImageError {
         /// The value.
         value: u64,
     },
-    /// A cubin in a fatbin is not complete: offsets and sizes are those within the cubin.
+    /// A cubin in a fatbin is incomplete. Offsets and sizes are relative to the cubin.
     #[error("entry {entry} of the fatbin: {source}")]
     InFatbin {
         /// The entry, from 0.
         entry: usize,
-        /// What is wrong with it.
+        /// Its error.
         source: Box<Self>,
     },
     /// An object file, a library or a program contains no image.
     #[error("the file contains neither a cubin nor PTX")]
     NoImage,
-    /// A compressed image is larger than what is decompressed.
-    #[error("the image has {bytes} bytes when it is decompressed, the limit is {most}")]
+    /// A compressed image is larger than the limit of decompression.
+    #[error("the decompressed image has {bytes} bytes, the limit is {most}")]
     TooLarge {
         /// Its size, in bytes.
         bytes: u64,
@@ -57,7 +57,7 @@ pub enum ImageError {
     /// A compressed image is damaged.
     #[error("the image cannot be decompressed: {reason}")]
     Compressed {
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The PTX text contains a zero byte.

@@ -5,8 +5,7 @@ use super::error::{ImageError, part, require, wide};
 
 pub(super) const MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 
-/// Checks that a fatbin is complete: its entries fill its content, and those that are cubins and not
-/// compressed are complete.
+/// Checks that a fatbin is complete: its entries fill its content, and its uncompressed cubins are complete.
 pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     for (index, entry) in entries(bytes)?.enumerate() {
         let Entry { kind, stored, .. } = entry?;
@@ -18,7 +17,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// The PTX of a fatbin that was checked. What is compressed is no text.
+/// The PTX entries of a checked fatbin. Compressed entries are not text.
 pub(super) fn ptx(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let entries = entries(bytes).into_iter().flatten().flatten();
     entries.filter(|entry| entry.kind == PTX).map(|entry| entry.stored)
@@ -26,16 +25,16 @@ pub(super) fn ptx(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// An entry of a fatbin.
 pub(super) struct Entry<'a> {
-    /// What it holds.
+    /// The kind of its contents.
     pub(super) kind: u64,
     /// Its header.
     #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only readers need them"))]
     pub(super) header: &'a [u8],
-    /// What it holds, which may be compressed and padded.
+    /// Its contents, which may be compressed and padded.
     pub(super) stored: &'a [u8],
 }
 
-/// The entries of a fatbin, up to the first that is not complete.
+/// The entries of a fatbin, up to the first incomplete entry.
 pub(super) fn entries(
     bytes: &[u8],
 ) -> Result<impl Iterator<Item = Result<Entry<'_>, ImageError>>, ImageError> {
@@ -49,7 +48,7 @@ pub(super) fn entries(
     }))
 }
 
-/// What follows the header of a fatbin: its entries.
+/// The contents of a fatbin after its header: its entries.
 fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let header = part(bytes, HEADER, 0, HEADER_BYTES)?;
     let (header_bytes, content) = (number(header, 6, 2), number(header, 8, 8));
@@ -57,7 +56,7 @@ fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
     part(bytes, "fatbin content", header_bytes, content)
 }
 
-/// The size of the fatbin that begins with `start`, in bytes; `None` if that is no fatbin.
+/// The size in bytes of the fatbin that begins with `start`. `None` if it is not a fatbin.
 #[cfg(feature = "image")]
 #[must_use]
 pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
@@ -84,7 +83,7 @@ fn split_entry(rest: &[u8]) -> Result<(Entry<'_>, &[u8]), ImageError> {
     Ok((Entry { kind: number(rest, 0, 2), header, stored }, part(rest, ENTRY, end, left - end)?))
 }
 
-/// The little-endian number of `size` bytes at `at`; bytes that are not there count as zeros.
+/// The little-endian number of `size` bytes at `at`. Missing bytes count as zeros.
 pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let bytes = bytes.iter().skip(at).take(size).rev();
     bytes.fold(0, |number, byte| (number << 8) | u64::from(*byte))

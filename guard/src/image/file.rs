@@ -1,4 +1,4 @@
-//! The images of a file: of a cubin, PTX or a fatbin, or of a program that contains fatbins.
+//! The images of a file: a cubin, PTX, a fatbin, or a program that contains fatbins.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::limits::ComputeCapability;
 
 /// The images of a file.
 ///
-/// Each has the same kernels for another architecture, except in programs and libraries, which contain a
+/// The images of a fatbin have the same kernels for different architectures. Programs and libraries contain a
 /// fatbin for each source file.
 ///
 /// ```
@@ -62,8 +62,8 @@ enum Compression {
 }
 
 impl<'a> ImageFile<'a> {
-    /// Finds the images of a file: a cubin, PTX, a fatbin, or a 64-bit ELF file that contains fatbins:
-    /// an object file, a library or a program. Decompresses nothing.
+    /// Finds the images of a file without decompressing them. The file is a cubin, PTX, a fatbin, or a 64-bit
+    /// ELF file with fatbins: an object file, a library or a program.
     ///
     /// # Errors
     ///
@@ -85,8 +85,8 @@ impl<'a> ImageFile<'a> {
         self.images.iter()
     }
 
-    /// The images that a device of `capability` uses: of each fatbin, like the driver, the machine code for
-    /// the nearest architecture that it runs, or else the PTX for the latest.
+    /// The images that a device of `capability` uses. Like the driver, it chooses from each fatbin the machine
+    /// code for the nearest architecture, or else the PTX for the latest architecture.
     pub fn images_for(
         &self,
         capability: ComputeCapability,
@@ -100,13 +100,13 @@ impl<'a> ImageFile<'a> {
 }
 
 impl FileImage<'_> {
-    /// Whether it is PTX, which the driver compiles; otherwise it is machine code.
+    /// Whether it is PTX. Otherwise it is machine code.
     #[must_use]
     pub fn is_ptx(&self) -> bool {
         self.format == Format::Ptx
     }
 
-    /// The architecture that it was compiled for. `None` if it is PTX that does not state it.
+    /// The architecture that it was compiled for. `None` for PTX without a target.
     #[must_use]
     pub const fn architecture(&self) -> Option<Architecture> {
         self.architecture
@@ -153,7 +153,7 @@ impl FileImage<'_> {
         let (Compression::Lz4(bytes) | Compression::Zstd(bytes)) = self.compression else {
             return Ok(Cow::Borrowed(self.stored));
         };
-        // The work stays linear in the size of the file, however many images claim to be large.
+        // Keeps the work linear in the size of the file.
         let most = wide(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
         let size = usize::try_from(bytes).ok().filter(|_| bytes <= most);
         let size = size.ok_or(ImageError::TooLarge { bytes, most })?;
@@ -171,7 +171,7 @@ impl FileImage<'_> {
         }
         match contents.len() == size {
             true => Ok(Cow::Owned(contents)),
-            false => Err(damaged(format!("it is not of the {size} bytes that its header states"))),
+            false => Err(damaged(format!("its size differs from the {size} bytes in its header"))),
         }
     }
 }
@@ -219,7 +219,7 @@ fn read_fatbin<'a>(
             _ => part(stored, "compressed fatbin entry", 0, stored_bytes)?,
         };
         let architecture = Some(Architecture { capability, scope });
-        // Where in the header they are; older headers have none.
+        // Older headers have no options.
         let options = part(header, "options", number(header, 64, 4), number(header, 68, 4));
         let options = options.unwrap_or_default().split(|byte| *byte == 0).next();
         let options = options.unwrap_or_default();
@@ -251,14 +251,14 @@ fn read_program<'a>(bytes: &'a [u8], images: &mut Vec<FileImage<'a>>) -> Result<
     Ok(())
 }
 
-/// Sections of fatbins: those of programs, and those that are linked first.
+/// Sections of fatbins in programs and in relocatable objects.
 const FATBIN_SECTIONS: [&[u8]; 2] = [b".nv_fatbin\0", b"__nv_relfatbin\0"];
 /// Flags of a fatbin's entry: its compression, and the suffix of its architecture.
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
 const FOR_OWN: u64 = 0x10_0000;
 const FOR_FAMILY: u64 = 0x20_0000;
-/// The largest image that is decompressed: real ones have some 10 MiB.
+/// The largest image that is decompressed. Real images have about 10 MiB.
 const MOST_BYTES: u64 = 1 << 30;
-/// How many times as large an image may be as its compressed form.
+/// The highest accepted compression ratio.
 const MOST_TIMES_SMALLER: u64 = 1024;

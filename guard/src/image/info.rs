@@ -3,7 +3,7 @@
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// What it describes.
+    /// The attribute that it describes.
     pub(super) attribute: u8,
     /// The number in its header.
     pub(super) number: u16,
@@ -11,11 +11,11 @@ pub(super) struct Record<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// A record reaches this many bytes past the end of its section.
+/// The number of bytes of a record past the end of its section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Surplus(pub(super) usize);
 
-/// The records of a section, up to the first of an unknown format, whose size is unknown too.
+/// The records of a section, up to the first record of an unknown format and size.
 pub(super) fn records(section: &[u8]) -> impl Iterator<Item = Result<Record<'_>, Surplus>> {
     let mut rest = section;
     core::iter::from_fn(move || {
@@ -43,8 +43,8 @@ pub(super) fn records(section: &[u8]) -> impl Iterator<Item = Result<Record<'_>,
     })
 }
 
-/// Formats of a record: without a value, with one of 8 or 16 bits in its header, and with as many bytes
-/// after it as the number says.
+/// Formats of a record: without a value, with 8 or 16 bits in its header, and with `number` bytes after its
+/// header.
 const NO_VALUE: u8 = 1;
 const BYTE_VALUE: u8 = 2;
 const HALF_VALUE: u8 = 3;

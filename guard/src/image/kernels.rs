@@ -1,24 +1,23 @@
-//! What an image states about its kernels.
+//! The attributes of a kernel that its image states.
 
 use crate::dim::Dim3;
 use crate::launch::rule::Rule;
 use crate::limits::KernelLimits;
 
-/// What an image states about one kernel. An attribute is `None` where the image does not state it: PTX
-/// states neither registers nor memory, and a cubin that has yet to be linked may need more of them
-/// than it states.
+/// The attributes of a kernel that its image states. An attribute is `None` if the image does not state it. PTX
+/// states neither registers nor memory, and linking a relocatable cubin may increase them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct KernelAttributes {
-    /// The kernel's name, as it is looked up: that of C++ is mangled.
+    /// The kernel's name in the module. C++ names are mangled.
     pub name: String,
     /// Registers per thread.
     pub registers_per_thread: Option<u64>,
-    /// Static shared memory in bytes, without what the driver reserves.
+    /// Static shared memory in bytes, without the driver's reserved part.
     pub static_shared_bytes: Option<u64>,
-    /// Local memory per thread in bytes: the stack of the kernel and of the functions that it calls.
-    /// Where functions call themselves or others through pointers, the compiler does not know it: cubins
-    /// of some versions then state nothing, others too little.
+    /// Local memory per thread in bytes: the stack of the kernel and of the functions that it calls. With
+    /// recursion or calls through pointers the compiler does not know it. Cubins of some versions then state
+    /// nothing, and others too little.
     pub local_bytes_per_thread: Option<u64>,
     /// Bytes of all parameters.
     pub parameter_bytes: Option<u64>,
@@ -33,7 +32,7 @@ pub struct KernelAttributes {
 }
 
 impl KernelAttributes {
-    /// The kernel's limits, as far as they are known.
+    /// The kernel's limits, with unknown attributes as no limits.
     #[must_use]
     pub fn limits(&self) -> KernelLimits {
         KernelLimits {
@@ -50,8 +49,7 @@ impl KernelAttributes {
         }
     }
 
-    /// The rules that cannot be checked against [`Self::limits`], because the image does not state what
-    /// they depend on.
+    /// The rules that cannot be checked against [`Self::limits`], because the image lacks an attribute.
     #[must_use]
     pub fn unchecked_rules(&self) -> Vec<Rule> {
         let shared: &[Rule] = &[Rule::SharedMemoryTotal, Rule::DynamicSharedMemoryOptIn];

@@ -1,5 +1,5 @@
-//! Images of device code: PTX, cubins and fatbins, checked before they are loaded, and what they state
-//! about their kernels, without a GPU.
+//! Images of device code: checks PTX, cubins and fatbins before they are loaded, and reads the attributes of
+//! their kernels without a GPU.
 
 mod architecture;
 mod checked;
@@ -17,10 +17,13 @@ mod ptx;
 #[cfg(feature = "image")]
 mod ptx_kernels;
 
+#[doc(hidden)]
 pub use architecture::{Architecture, Scope};
 pub use checked::Image;
 pub use error::ImageError;
+// For the preload library.
 #[cfg(feature = "image")]
+#[doc(hidden)]
 pub use fatbin::fatbin_bytes;
 #[cfg(feature = "image")]
 pub use file::{FileImage, ImageFile};

@@ -1,7 +1,7 @@
-//! PTX: what its text begins with, and the kernels that it declares.
+//! Reads the version, the target and the kernel names of PTX.
 
-/// The version and the target, such as `8.0` and `sm_90`, that PTX begins with: blanks and comments may
-/// stand before them, nothing else. `None` if `text` is not PTX.
+/// The version and the target of PTX, such as `8.0` and `sm_90`. Only blanks and comments may precede them.
+/// `None` if `text` is not PTX.
 pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
     let after = skip(text, true).strip_prefix(".version")?;
     let version = after.trim_start_matches([' ', '\t']);
@@ -25,14 +25,13 @@ pub(super) fn kernel_names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `text` from its first character on that is neither a blank nor in a comment; empty if a
-/// comment does not end.
+/// `text` without leading blanks and comments; empty if a comment does not end.
 pub(super) fn skip_blanks(text: &str) -> &str {
     skip(text, false)
 }
 
-/// As [`skip_blanks`]. The driver does not recognize PTX after a comment that `/*/` opens, `as_driver`, which
-/// ptxas does (H200, 580.159.04).
+/// As [`skip_blanks`]. With `as_driver`, `/*/` does not begin a comment. The driver rejects PTX after such a
+/// comment, ptxas does not (H200, 580.159.04).
 fn skip(mut text: &str, as_driver: bool) -> &str {
     loop {
         text = text.trim_start_matches([' ', '\t', '\r', '\n', '\x0c']);

@@ -1,4 +1,4 @@
-//! The kernels of PTX, with the attributes that their declarations state.
+//! Reads the kernels of PTX with their declared attributes.
 
 use super::error::{ImageError, wide};
 use super::kernels::KernelAttributes;
@@ -17,7 +17,7 @@ pub(super) fn kernels(text: &str) -> Result<Vec<KernelAttributes>, ImageError> {
                 let truncated = ImageError::Truncated { part: "PTX entry", needed, available };
                 kernels.extend(tokens.entry().ok_or(truncated)?);
             }
-            // What functions contain declares no kernel.
+            // Function bodies declare no kernels.
             "{" => tokens.skip_block().unwrap_or_default(),
             _ => {}
         }
@@ -68,7 +68,7 @@ impl Tokens<'_> {
         Some(())
     }
 
-    /// The kernel after `.entry`: `Some(None)` if it is only declared, `None` if it does not end.
+    /// The kernel after `.entry`. `Some(None)` if it is only declared, `None` if the text ends.
     fn entry(&mut self) -> Option<Option<KernelAttributes>> {
         let name = self.next()?.to_owned();
         let parameter_bytes = Some(0);
@@ -114,8 +114,8 @@ impl Tokens<'_> {
         Some(Dim3::new(x, y, z))
     }
 
-    /// The bytes of the parameters up to the parenthesis that ends them: `Some(None)` if one has an
-    /// unknown type, `None` if they do not end.
+    /// The bytes of the parameters up to the closing parenthesis. `Some(None)` if a type is unknown, `None` if the
+    /// text ends.
     fn parameters(&mut self) -> Option<Option<u64>> {
         let mut total = Some(0_u64);
         loop {
@@ -147,7 +147,7 @@ impl Tokens<'_> {
                 }
                 ".v2" => vector = 2,
                 ".v4" => vector = 4,
-                // The alignment of what a pointer refers to is stated after `.ptr`.
+                // `.align` after `.ptr` is the alignment of the target.
                 ".ptr" => of_pointer = true,
                 ".align" if !of_pointer => alignment = number(self.next()?),
                 "[" => elements = product(elements, number(self.next()?)),

@@ -7,8 +7,8 @@ use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::LOCAL_BYTES_PER_THREAD;
 use crate::limits::launch::{LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
 
-/// The violations of the `broken` rules. `co_resident` is the limit of a cooperative grid in blocks,
-/// `cluster_blocks` the largest cluster by occupancy.
+/// The violations of the `broken` rules. `co_resident` is the most blocks of a cooperative grid,
+/// `cluster_blocks` the largest cluster that occupancy allows.
 #[cold]
 pub(crate) fn violations(
     request: &LaunchRequest,
@@ -127,7 +127,7 @@ fn violation(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, report:
             let (bytes, limit) = (request.parameter_bytes, thresholds.parameter_bytes);
             report(None, bytes.into(), limit, device(limits), Remedy::PassByPointer);
         }
-        // Reported by `cluster_violation` and by the planner.
+        // `cluster_violation` and the planner report the others.
         _ => {}
     }
 }
@@ -168,7 +168,7 @@ fn cluster_violation(
                 }
             }
         }
-        // Another cluster than the required one: what has none returned above.
+        // The cluster differs from the required one.
         _ => {
             let required = required.unwrap_or(cluster);
             let differs = |axis: &Axis| cluster.along(*axis) != required.along(*axis);
@@ -190,6 +190,9 @@ fn zeros(size: Dim3, remedy: &Remedy, report: &mut Report<'_>) {
 fn split_axis(axis: Axis, grid: Dim3, limit: Dim3) -> Remedy {
     let blocks = grid.along(axis);
     let launches = blocks.div_ceil(limit.along(axis).max(1)).max(1);
+    if launches > MOST_LAUNCHES {
+        return Remedy::ShrinkGrid;
+    }
     let folded = grid.x.checked_mul(blocks).is_some_and(|x| x <= limit.x);
     Remedy::SplitAxis {
         axis,
@@ -198,3 +201,6 @@ fn split_axis(axis: Axis, grid: Dim3, limit: Dim3) -> Remedy {
         fold: axis != Axis::X && folded,
     }
 }
+
+/// The most launches that a remedy suggests. More would take longer than a kernel that loops.
+const MOST_LAUNCHES: u64 = 1 << 16;

@@ -1,6 +1,5 @@
-//! Launch requests, the rules they must obey, and validation against the limits of device and kernel.
-//!
-//! Everything here is pure: it takes requests and limits as data and never calls a driver.
+//! Launch requests, the rules that they must obey, and their validation against the limits of device and
+//! kernel. No function here calls a driver.
 
 pub(crate) mod explain;
 pub(crate) mod predicted;

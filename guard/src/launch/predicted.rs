@@ -1,7 +1,7 @@
 //! Predicts the error code that the driver returns for a launch that breaks rules.
 //!
 //! The order of the driver's checks was derived from random launches on an NVIDIA H200 with driver
-//! 580.159.04; `RULES.md` has their number.
+//! 580.159.04. `RULES.md` has their number.
 
 use crate::launch::rule::{
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_CLUSTER_SIZE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES,
@@ -15,19 +15,27 @@ use crate::limits::launch::NON_PORTABLE_CLUSTER_BLOCKS;
 const RESERVED_BYTES: u128 = 1024;
 
 impl Violations {
-    /// The `CUresult` that the driver returns for the launch that breaks these rules, if it checks any
-    /// of them.
+    /// The `CUresult` that the driver returns for a launch that breaks these rules, if it checks any of
+    /// them.
     ///
-    /// The driver checks the block first, with the launch bounds; then zeros in the cluster, the grid,
-    /// and the cluster, unless its kernel allows non-portable sizes. A cooperative launch whose blocks cannot
-    /// be co-resident is then too large (720), for whatever reason; other launches fail for local and shared
-    /// memory, then for registers, then for a cluster that is too large for the device.
+    /// The driver checks in this order:
     ///
-    /// `None` also in these cases. The kernel requires another block, or needs more local memory than the
-    /// device has: these were not measured. A cooperative launch has so much shared memory that the
-    /// driver's sum does not fit 32 bits: an H200 returned 1 or 720. Or it has too much local memory: it
-    /// returned 720 for a grid that cannot be co-resident and 1 for others, and the driver states no
-    /// occupancy for such a kernel.
+    /// 1. the block and the launch bounds,
+    /// 2. zeros in the cluster,
+    /// 3. the grid,
+    /// 4. the cluster, unless its kernel allows non-portable sizes,
+    /// 5. for a cooperative launch, whether all blocks can be co-resident, for whatever reason (720),
+    /// 6. for other launches, local and shared memory, then registers, then a cluster that is too large for
+    ///    the device.
+    ///
+    /// `None` also in these cases:
+    ///
+    /// - The kernel requires another block, or needs more local memory than the device has. These cases were
+    ///   not measured.
+    /// - The shared memory of a cooperative launch overflows the driver's 32-bit sum. An H200 returned 1 or
+    ///   720.
+    /// - A cooperative launch has too much local memory. An H200 returned 720 for a grid that cannot be
+    ///   co-resident and 1 for other grids, and the driver states no occupancy for such a kernel.
     ///
     /// ```
     /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
@@ -88,7 +96,7 @@ impl Violations {
         self.iter().find(|violation| violation.rule == rule)
     }
 
-    /// Registers limit a kernel's threads too, but are checked later: the launch bounds are checked
+    /// Registers also limit a kernel's threads, but the driver checks them later. It checks the launch bounds
     /// first if they are lower.
     fn exceeds_launch_bounds(&self) -> bool {
         let Some(bounds) = self.of(Rule::KernelThreadsPerBlock) else {
@@ -100,8 +108,8 @@ impl Violations {
         }
     }
 
-    /// Whether the cluster is larger than its kernel allows. For a kernel that allows non-portable
-    /// sizes, the driver checks occupancy later.
+    /// Whether the cluster is larger than its kernel allows. For kernels that allow non-portable sizes the
+    /// driver checks occupancy later.
     fn exceeds_portable_cluster(&self) -> bool {
         self.of(Rule::ClusterSize)
             .is_some_and(|violation| violation.limit < NON_PORTABLE_CLUSTER_BLOCKS)
@@ -138,7 +146,7 @@ mod tests {
     const LIVE_60: Kernel = (896, 72, 0, 49_152);
     const LIVE_200: Kernel = (256, 254, 0, 49_152);
     const BOUNDED_128: Kernel = (128, 4, 0, 49_152);
-    /// Bounds below what the registers allow.
+    /// Launch bounds below the register limit.
     const BOUNDED_128_LIVE_200: Kernel = (128, 254, 0, 49_152);
 
     fn limits((threads, registers, fixed, dynamic): Kernel) -> KernelLimits {

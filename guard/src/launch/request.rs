@@ -1,9 +1,9 @@
-//! Launch requests: launch configurations before validation.
+//! Launch configurations before validation.
 
 use crate::dim::Dim3;
 use crate::limits::kernel::KernelLimits;
 
-/// A launch configuration that was not validated yet, with sizes in u64.
+/// A launch configuration before validation, with sizes in u64.
 ///
 /// ```
 /// use gridguard::{Dim3, LaunchRequest};
@@ -24,19 +24,19 @@ pub struct LaunchRequest {
     /// Dynamic shared memory per block in bytes.
     #[cfg_attr(feature = "serde", serde(default))]
     pub dynamic_shared_bytes: u64,
-    /// Blocks per cluster, where the launch specifies one: see [`LaunchRequest::named_cluster`].
+    /// Blocks per cluster, if the launch specifies one: see [`LaunchRequest::named_cluster`].
     #[cfg_attr(feature = "serde", serde(default))]
     pub cluster: Option<Dim3>,
     /// Whether the launch is cooperative: all blocks are co-resident and can synchronize.
     #[cfg_attr(feature = "serde", serde(default))]
     pub cooperative: bool,
-    /// Bytes of kernel parameters; 0 where unknown.
+    /// Bytes of kernel parameters; 0 if unknown.
     #[cfg_attr(feature = "serde", serde(default))]
     pub parameter_bytes: u64,
     /// The launch's priority, instead of its stream's.
     #[cfg_attr(feature = "serde", serde(default))]
     pub priority: Option<i32>,
-    /// Whether the launch may start before the previous one in its stream has ended.
+    /// Whether the launch may start before the previous launch in its stream has ended.
     #[cfg_attr(feature = "serde", serde(default))]
     pub dependent: bool,
 }
@@ -90,8 +90,8 @@ impl LaunchRequest {
         }
     }
 
-    /// The cluster that the launch runs with: the specified one, or the one that `kernel` was compiled
-    /// with, which also applies to a plain launch (H200).
+    /// The cluster that the launch runs with: the specified cluster, or the compiled-in cluster of `kernel`,
+    /// which also applies to a plain launch (H200).
     pub(crate) fn cluster_with(&self, kernel: &KernelLimits) -> Option<Dim3> {
         self.named_cluster().or(kernel.required_cluster)
     }
@@ -104,19 +104,19 @@ impl LaunchRequest {
 
     /// Requests a priority instead of the stream's; lower numbers run first, 0 is the default.
     ///
-    /// Each chunk of a split launch has it. A priority outside the device's range breaks no rule: for
-    /// streams the driver documents that it clamps it. `Guard::priorities` of the feature `cuda`
-    /// returns the range.
+    /// It applies to each chunk of a split launch. A priority outside the device's range breaks no rule,
+    /// since the driver documents that it clamps the priorities of streams. `Guard::priorities` of the
+    /// feature `cuda` returns the range.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Requests programmatic dependent launch: the launch may start before the previous one in its
-    /// stream has ended, for kernels that wait for it themselves.
+    /// Requests programmatic dependent launch: the launch may start before the previous launch in its
+    /// stream has ended. The kernel must wait for the previous launch itself.
     ///
-    /// In a split launch it applies to the first chunk. The others follow the chunk before them,
-    /// which they overlap only if the kernel was declared to allow it.
+    /// In a split launch it applies to the first chunk. Later chunks overlap the chunk before them only if
+    /// the kernel was declared to allow it.
     pub const fn dependent(mut self) -> Self {
         self.dependent = true;
         self

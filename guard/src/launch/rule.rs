@@ -1,14 +1,19 @@
-//! The rules that a launch must obey, each with a stable id.
+//! The rules that a launch must obey: one table with each rule's stable id, unit, error codes and message.
 //!
-//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. What the driver returns was
-//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so; `RULES.md` lists all.
+//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. "H200" marks
+//! measurements on an NVIDIA H200 with driver 580.159.04. `RULES.md` lists all measurements.
 
 use core::fmt;
 
 use crate::dim::Axis;
 
+/// Declares the rules from rows of `Variant = id, unit, codes, message`.
+///
+/// `Returns[..]` means that the driver returns the first code (measured), `May[..]` that no code was
+/// measured or that the driver does not check the rule at the launch. The other codes are results that may
+/// follow from breaking the rule. Messages are filled in by [`Violation`](crate::Violation).
 macro_rules! rules {
-    ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident, $code:expr;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident, $kind:ident[$($code:expr),*], $message:expr;)*) => {
         /// A constraint on launches, with a stable id.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -23,152 +28,154 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, in the order in which violations are reported.
+            /// Every rule, in the order of reported violations.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The stable id, in kebab case.
-            #[must_use]
-            pub const fn id(self) -> &'static str {
-                match self { $(Self::$variant => $id,)* }
-            }
-
-            /// The unit of `requested` and `limit` in this rule's violations.
-            #[must_use]
-            pub const fn unit(self) -> Unit {
-                match self { $(Self::$variant => Unit::$unit,)* }
-            }
-
-            /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
-            /// cooperative; for [`Rule::CooperativeResidency`], for one that is.
-            ///
-            /// `None` where no result was measured, and for rules that the driver does not check at the
-            /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers enforce.
-            /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result where several
-            /// rules are broken or the launch is cooperative.
-            ///
-            /// ```
-            /// use gridguard::Rule;
-            /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
-            /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
-            /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
-            /// ```
-            #[must_use]
-            pub const fn driver_code(self) -> Option<i32> {
-                match self { $(Self::$variant => $code,)* }
-            }
+            const ROWS: &'static [Row] = &[
+                $(Row { id: $id, unit: Unit::$unit, codes: Codes::$kind(&[$($code),*]), message: $message },)*
+            ];
         }
     };
+}
+
+/// What the table says about a rule.
+struct Row {
+    id: &'static str,
+    unit: Unit,
+    codes: Codes,
+    message: &'static str,
+}
+
+/// Results of the driver for a launch that breaks a rule.
+enum Codes {
+    Returns(&'static [i32]),
+    May(&'static [i32]),
 }
 
 rules! {
     /// Blocks along x of the grid, `DA MAX_GRID_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 2^31).
-    GridDimX = "grid-dim-x", Blocks, Some(INVALID_VALUE);
+    GridDimX = "grid-dim-x", Blocks, Returns[INVALID_VALUE, 9], "grid.{axis} is {exceeds}";
     /// Blocks along y of the grid, `DA MAX_GRID_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
-    GridDimY = "grid-dim-y", Blocks, Some(INVALID_VALUE);
+    GridDimY = "grid-dim-y", Blocks, Returns[INVALID_VALUE, 9], "grid.{axis} is {exceeds}";
     /// Blocks along z of the grid, `DA MAX_GRID_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
-    GridDimZ = "grid-dim-z", Blocks, Some(INVALID_VALUE);
-    /// An axis of the grid without blocks. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
-    GridDimZero = "grid-dim-zero", Blocks, Some(INVALID_VALUE);
+    GridDimZ = "grid-dim-z", Blocks, Returns[INVALID_VALUE, 9], "grid.{axis} is {exceeds}";
+    /// An axis of the grid has no blocks. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
+    GridDimZero = "grid-dim-zero", Blocks, Returns[INVALID_VALUE, 9],
+        "grid.{axis} is 0 {unit}, the minimum is 1 ({owner})";
     /// Threads along x of a block, `DA MAX_BLOCK_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
-    BlockDimX = "block-dim-x", Threads, Some(INVALID_VALUE);
+    BlockDimX = "block-dim-x", Threads, Returns[INVALID_VALUE, 9], "block.{axis} is {exceeds}";
     /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
-    BlockDimY = "block-dim-y", Threads, Some(INVALID_VALUE);
+    BlockDimY = "block-dim-y", Threads, Returns[INVALID_VALUE, 9], "block.{axis} is {exceeds}";
     /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65).
-    BlockDimZ = "block-dim-z", Threads, Some(INVALID_VALUE);
-    /// An axis of the block without threads. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
-    BlockDimZero = "block-dim-zero", Threads, Some(INVALID_VALUE);
+    BlockDimZ = "block-dim-z", Threads, Returns[INVALID_VALUE, 9], "block.{axis} is {exceeds}";
+    /// An axis of the block has no threads. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
+    BlockDimZero = "block-dim-zero", Threads, Returns[INVALID_VALUE, 9],
+        "block.{axis} is 0 {unit}, the minimum is 1 ({owner})";
     /// Threads of a block, `DA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 32 x 33).
-    ThreadsPerBlock = "threads-per-block", Threads, Some(INVALID_VALUE);
+    ThreadsPerBlock = "threads-per-block", Threads, Returns[INVALID_VALUE, 9], "block has {exceeds}";
     /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 129 threads under `__launch_bounds__(128)`).
-    KernelThreadsPerBlock = "kernel-threads-per-block", Threads, Some(INVALID_VALUE);
-    /// The only block that a kernel compiled with `.reqntid` may be launched with. No driver attribute
-    /// states it; images do, see `KernelAttributes` of the feature `image`. PTX calls other launches errors.
-    RequiredBlock = "required-block", Threads, None;
-    /// Registers of a block: `FA NUM_REGS`, rounded up as they are allocated, against
+    KernelThreadsPerBlock = "kernel-threads-per-block", Threads, Returns[INVALID_VALUE, 9],
+        "block has {exceeds}";
+    /// The block size that a kernel was compiled for with `.reqntid`. No driver attribute states it. Images
+    /// do: see `KernelAttributes` of the feature `image`.
+    RequiredBlock = "required-block", Threads, May[INVALID_VALUE, 9],
+        "block.{axis} is {requested} {unit}, {owner} requires {limit}";
+    /// Registers of a block: `FA NUM_REGS`, rounded up to the allocation unit, against
     /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).
-    RegistersPerBlock = "registers-per-block", Registers, Some(LAUNCH_OUT_OF_RESOURCES);
-    /// Local memory of a thread, `FA LOCAL_SIZE_BYTES`: at most
-    /// [`LOCAL_BYTES_PER_THREAD`](crate::LOCAL_BYTES_PER_THREAD), and the device's memory must hold that of
-    /// all threads that can be resident, see
-    /// [`DeviceLimits::max_local_bytes_per_thread`](crate::DeviceLimits::max_local_bytes_per_thread).
-    /// Such a kernel loads, but no launch of it succeeds. The driver returns
+    RegistersPerBlock = "registers-per-block", Registers, Returns[LAUNCH_OUT_OF_RESOURCES, 720],
+        "block needs {exceeds}";
+    /// Local memory per thread, `FA LOCAL_SIZE_BYTES`, against
+    /// [`DeviceLimits::max_local_bytes_per_thread`](crate::DeviceLimits::max_local_bytes_per_thread). A
+    /// kernel above the limit loads, but cannot be launched. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 523,728 bytes).
-    LocalMemory = "local-memory", Bytes, Some(INVALID_VALUE);
+    LocalMemory = "local-memory", Bytes, Returns[INVALID_VALUE, 2], "local memory per thread is {exceeds}";
     /// Static plus dynamic shared memory, `FA SHARED_SIZE_BYTES` against
     /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 232,449 bytes).
-    SharedMemoryTotal = "shared-memory-total", Bytes, Some(INVALID_VALUE);
-    /// Dynamic shared memory beyond what the kernel opted in to,
+    SharedMemoryTotal = "shared-memory-total", Bytes, Returns[INVALID_VALUE, 9, 720],
+        "static and dynamic shared memory is {exceeds}";
+    /// Dynamic shared memory above the kernel's opt-in,
     /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver returns `CUDA_ERROR_INVALID_VALUE`
     /// (H200: 49,153 bytes without opt-in).
-    DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes, Some(INVALID_VALUE);
+    DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes, Returns[INVALID_VALUE, 9, 720],
+        "dynamic shared memory is {exceeds}";
     /// A cluster on a device without cluster support, `DA CLUSTER_LAUNCH`.
-    ClusterUnsupported = "cluster-unsupported", Blocks, None;
-    /// Blocks of a cluster: at most 8, or 16 if the kernel sets
-    /// `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`, also for a cluster size that was compiled in. No axis
-    /// may be zero, unless all are, which means no cluster. The driver returns
+    ClusterUnsupported = "cluster-unsupported", Blocks, May[801, 1, 9, 912],
+        "cluster has {requested} {unit}, {owner} does not support clusters";
+    /// Blocks of a cluster: at most 8, or 16 if the kernel sets `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`. It
+    /// also holds for a compiled-in cluster. Either all axes are zero (no cluster) or none. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
-    ClusterSize = "cluster-size", Blocks, Some(INVALID_CLUSTER_SIZE);
-    /// Each axis of the grid must be a multiple of the cluster's, also for a cluster size that was
-    /// compiled in. The driver returns `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
-    ClusterDividesGrid = "cluster-divides-grid", Blocks, Some(INVALID_CLUSTER_SIZE);
+    ClusterSize = "cluster-size", Blocks, Returns[INVALID_CLUSTER_SIZE, 1, 9], "cluster has {exceeds}";
+    /// Each axis of the grid must be a multiple of the cluster's axis, also with a compiled-in cluster. The
+    /// driver returns `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
+    ClusterDividesGrid = "cluster-divides-grid", Blocks, Returns[INVALID_CLUSTER_SIZE, 1, 9],
+        "grid.{axis} ({requested}) is not a multiple of the cluster size ({limit})";
     /// A kernel compiled with `__cluster_dims__` accepts only that cluster, and one with
     /// `FA CLUSTER_SIZE_MUST_BE_SET` requires one. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200, another size).
-    ClusterRequired = "cluster-required", Blocks, Some(INVALID_CLUSTER_SIZE);
+    ClusterRequired = "cluster-required", Blocks, Returns[INVALID_CLUSTER_SIZE, 1, 9],
+        "cluster.{axis} is {requested} {unit}, {owner} requires {limit}";
     /// Blocks of a cluster that can be co-resident with this block size and shared memory:
-    /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
-    /// are known, see [`OccupancyLimits`](crate::OccupancyLimits). The driver returns
+    /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. It is checked if
+    /// [`OccupancyLimits`](crate::OccupancyLimits) has them. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (never seen on an H200, which fits all sizes).
-    ClusterResidency = "cluster-residency", Blocks, Some(INVALID_CLUSTER_SIZE);
+    ClusterResidency = "cluster-residency", Blocks, Returns[INVALID_CLUSTER_SIZE],
+        "cluster has {requested} {unit}, only {limit} can be co-resident ({owner})";
     /// A cooperative launch on a device without support, `DA COOPERATIVE_LAUNCH`.
-    CooperativeUnsupported = "cooperative-unsupported", Launches, None;
-    /// Blocks of a cooperative grid, which must all be co-resident:
-    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times the multiprocessors that the context and its
-    /// stream can use, which are fewer than `DA MULTIPROCESSOR_COUNT` in a green context or under execution
-    /// affinity, or the blocks of `cuOccupancyMaxActiveClusters` if these are fewer. Without a driver it is
-    /// calculated by the same rules, see
+    CooperativeUnsupported = "cooperative-unsupported", Launches, May[801, 1, 9, 912],
+        "{owner} does not support cooperative launch";
+    /// All blocks of a cooperative grid must be co-resident. The limit is
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times the multiprocessors that the stream can use, or
+    /// the blocks of `cuOccupancyMaxActiveClusters` if these are fewer. Green contexts and execution affinity
+    /// reduce the multiprocessors. Without a driver, see
     /// [`LaunchLimits::co_resident_blocks`](crate::LaunchLimits::co_resident_blocks).
     /// The driver returns `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024
     /// threads, or 236 in clusters of 5).
-    CooperativeResidency = "cooperative-residency", Blocks, Some(COOPERATIVE_LAUNCH_TOO_LARGE);
+    CooperativeResidency = "cooperative-residency", Blocks, Returns[COOPERATIVE_LAUNCH_TOO_LARGE],
+        "cooperative grid has {requested} {unit}, only {limit} can be co-resident ({owner})";
     /// Programmatic dependent launch on a device before compute capability 9.0.
-    DependentUnsupported = "dependent-unsupported", Launches, None;
+    DependentUnsupported = "dependent-unsupported", Launches, May[801, 1, 9],
+        "{owner} does not support programmatic dependent launch";
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
-    /// of CUDA 12.1 or later. Compilers enforce it: NVRTC rejects 32,765, and PTX with as many does
-    /// not load, `CUDA_ERROR_INVALID_PTX` (H200).
-    ParameterBytes = "parameter-bytes", Bytes, None;
-    /// Elements that one launch of a kernel with 32-bit indices addresses, at most 2^31 - 1. The
-    /// driver does not check: the index wraps silently.
-    IndexWidth = "index-width", Elements, None;
-    /// Workspace of one launch against the memory available for it. The allocation returns
+    /// of CUDA 12.1 or later. Compilers enforce it: NVRTC rejects 32,765 bytes, and PTX with 32,765 fails to
+    /// load with `CUDA_ERROR_INVALID_PTX` (H200).
+    ParameterBytes = "parameter-bytes", Bytes, May[1, 701], "kernel parameters are {exceeds}";
+    /// Elements that one launch of a kernel with 32-bit indices addresses: at most 2^31 - 1. The driver does
+    /// not check it, and the index wraps silently.
+    IndexWidth = "index-width", Elements, May[700, 719], "the launch addresses {exceeds}";
+    /// Workspace of one launch against the available memory. The allocation returns
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    WorkspaceMemory = "workspace-memory", Bytes, None;
-    /// The grid must have as many blocks along the batch axis as the declared items need. The driver
-    /// cannot check: missing blocks leave output unwritten.
-    BatchCoversGrid = "batch-covers-grid", Blocks, None;
-    /// A cooperative launch cannot be split: it synchronizes the whole grid.
-    SplitCooperative = "split-cooperative", Launches, None;
+    WorkspaceMemory = "workspace-memory", Bytes, May[2], "workspace is {exceeds}";
+    /// The grid must have the blocks along the batch axis that the declared items need. The driver cannot
+    /// check it: missing blocks leave output unwritten.
+    BatchCoversGrid = "batch-covers-grid", Blocks, May[],
+        "grid.{axis} is {requested} {unit}, the batch needs {limit}";
+    /// A cooperative launch synchronizes the whole grid, so it cannot be split.
+    SplitCooperative = "split-cooperative", Launches, May[],
+        "{requested} {unit} are needed, but a cooperative launch cannot be split";
     /// A launch cannot be split if every chunk would cut a cluster.
-    SplitCluster = "split-cluster", Items, None;
+    SplitCluster = "split-cluster", Items, May[], "the smallest possible chunk is {exceeds}";
     /// A launch cannot be split into chunks smaller than one unit of the batch's alignment.
-    SplitAlignment = "split-alignment", Items, None;
+    SplitAlignment = "split-alignment", Items, May[], "the smallest possible chunk is {exceeds}";
     /// A launch cannot be split if one item alone needs more blocks than the axis allows.
-    SplitItem = "split-item", Blocks, None;
-    /// Folding was chosen, but the batch is not declared foldable, or already on x, or a cluster lies
-    /// along the axis; and the kernel was not rewritten, or its grid has more than 2^31 blocks.
-    FoldUnavailable = "fold-unavailable", Launches, None;
+    SplitItem = "split-item", Blocks, May[],
+        "one item needs {requested} {unit} along {axis}, the limit is {limit} ({owner})";
+    /// Folding was chosen, but the batch is not foldable: it is not declared so, is already on x, or has a
+    /// cluster along the axis. Nor can a rewritten kernel replace it, or its grid has more than 2^31 blocks.
+    FoldUnavailable = "fold-unavailable", Launches, May[],
+        "folding was chosen, but the grid cannot be folded into x";
     /// Shifting was chosen, but the kernel was not rewritten, or is launched in clusters.
-    ShiftUnavailable = "shift-unavailable", Launches, None;
+    ShiftUnavailable = "shift-unavailable", Launches, May[],
+        "shifting was chosen, but {owner} was not rewritten or has clusters";
 }
 
 /// A [`RuleSet`] has one bit per rule.
@@ -184,6 +191,58 @@ pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
 pub(crate) const INVALID_CLUSTER_SIZE: i32 = 912;
 
 impl Rule {
+    const fn row(self) -> &'static Row {
+        &Self::ROWS[self.index()]
+    }
+
+    /// The stable id, in kebab case.
+    #[must_use]
+    pub const fn id(self) -> &'static str {
+        self.row().id
+    }
+
+    /// The unit of `requested` and `limit` in this rule's violations.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        self.row().unit
+    }
+
+    /// The text of a violation without its remedy, with names in braces for its values.
+    pub(crate) const fn message(self) -> &'static str {
+        self.row().message
+    }
+
+    /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
+    /// cooperative. For [`Rule::CooperativeResidency`] the launch is cooperative.
+    ///
+    /// `None` if no result was measured, or the driver does not check the rule at the launch: the rules of
+    /// plans, and [`Rule::ParameterBytes`], which compilers enforce.
+    /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result for several broken
+    /// rules and for cooperative launches.
+    ///
+    /// ```
+    /// use gridguard::Rule;
+    /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
+    /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
+    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
+    /// ```
+    #[must_use]
+    pub const fn driver_code(self) -> Option<i32> {
+        match self.row().codes {
+            Codes::Returns([code, ..]) => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// The codes that a launch that breaks this rule can fail with, the driver's own first. Empty if CUDA
+    /// does not check the rule.
+    #[cfg_attr(not(feature = "diagnose"), allow(dead_code, reason = "only diagnoses need them"))]
+    pub(crate) const fn possible_codes(self) -> &'static [i32] {
+        match self.row().codes {
+            Codes::Returns(codes) | Codes::May(codes) => codes,
+        }
+    }
+
     /// The rule's index in [`Rule::ALL`].
     #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
     pub(crate) const fn index(self) -> usize {
@@ -202,7 +261,7 @@ impl Rule {
         }
     }
 
-    /// Whether it limits the blocks along an axis of the grid.
+    /// Whether the rule limits the blocks along an axis of the grid.
     #[cfg(all(feature = "cuda", feature = "ptx"))]
     pub(crate) const fn is_grid_dim(self) -> bool {
         matches!(self, Self::GridDimX | Self::GridDimY | Self::GridDimZ)
@@ -247,15 +306,7 @@ pub enum Unit {
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Blocks => "blocks",
-            Self::Threads => "threads",
-            Self::Registers => "registers",
-            Self::Bytes => "bytes",
-            Self::Elements => "elements",
-            Self::Items => "items",
-            Self::Launches => "launches",
-        })
+        f.write_str(&format!("{self:?}").to_ascii_lowercase())
     }
 }
 

@@ -1,13 +1,12 @@
-//! A launch that passed validation: proof that it was validated.
+//! Launches that passed validation.
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::limits::launch::LaunchLimits;
 
-/// A launch that breaks no rule that can be checked against the limits of one kernel on one device.
+/// A launch that was validated against the limits of one kernel on one device.
 ///
-/// Only [`validate`](crate::validate()) and [`Plan`](crate::Plan) create it, so a holder need not
-/// check again.
+/// Only [`validate`](crate::validate()) and [`Plan`](crate::Plan) create it, so it need not be checked again.
 ///
 /// ```compile_fail
 /// use gridguard::{Dim3, ValidLaunch};
@@ -24,9 +23,9 @@ pub struct ValidLaunch {
     cooperative: bool,
     dependent: bool,
     priority: Option<i32>,
-    /// Whether blocks must be co-resident: all of them, or those of a cluster.
+    /// Whether all blocks, or the blocks of each cluster, must be co-resident.
     co_resident: bool,
-    /// Not co-resident, not dependent and without a priority: one test on the hot path, not five.
+    /// Not co-resident, not dependent and without a priority: one test on the hot path instead of five.
     plain: bool,
     limits: u64,
 }
@@ -50,7 +49,7 @@ impl ValidLaunch {
         self.dynamic_shared_bytes
     }
 
-    /// Blocks of a cluster along x, y, z, where the launch specifies one and the device supports
+    /// Blocks of a cluster along x, y, z, if the launch specifies a cluster and the device supports
     /// clusters.
     #[must_use]
     pub const fn cluster(&self) -> Option<[u32; 3]> {
@@ -63,13 +62,13 @@ impl ValidLaunch {
         self.cooperative
     }
 
-    /// The launch's priority, where it has one instead of its stream's.
+    /// The launch's own priority, if it has one.
     #[must_use]
     pub const fn priority(&self) -> Option<i32> {
         self.priority
     }
 
-    /// Whether the launch may start before the previous one in its stream has ended.
+    /// Whether the launch may start before the previous launch in its stream has ended.
     #[must_use]
     pub const fn is_dependent(&self) -> bool {
         self.dependent
@@ -82,14 +81,14 @@ impl ValidLaunch {
         self.plain
     }
 
-    /// Whether blocks must be co-resident: all of a cooperative launch, or those of a cluster, also of
-    /// one that the kernel was compiled with.
+    /// Whether blocks must be co-resident: all blocks of a cooperative launch, or the blocks of each cluster,
+    /// also of a compiled-in cluster.
     #[cfg(feature = "cuda")]
     pub(crate) const fn is_co_resident(&self) -> bool {
         self.co_resident
     }
 
-    /// The same launch without dependence on the previous one.
+    /// The same launch without dependence on the previous launch.
     pub(crate) const fn independent(mut self) -> Self {
         self.dependent = false;
         self.plain = !self.co_resident && self.priority.is_none();
@@ -102,7 +101,7 @@ impl ValidLaunch {
         self.limits == limits.id()
     }
 
-    /// The request again, without its parameter bytes.
+    /// The launch as a request, without its parameter bytes.
     #[cfg(feature = "cuda")]
     pub(crate) fn request(&self) -> LaunchRequest {
         LaunchRequest {
@@ -117,8 +116,8 @@ impl ValidLaunch {
         }
     }
 
-    /// The same launch with at most as many blocks along `axis`. Each part of a legal grid is legal,
-    /// except for clusters, which the planner keeps whole.
+    /// The same launch with fewer blocks along `axis`. Each part of a legal grid is legal, as long as the
+    /// planner keeps clusters whole.
     pub(crate) const fn shortened(mut self, axis: Axis, blocks: u32) -> Self {
         match axis {
             Axis::X => self.grid[0] = blocks,
@@ -128,14 +127,14 @@ impl ValidLaunch {
         self
     }
 
-    /// The fast path for nearly all launches: the launch, if it is plain and legal. `None` leaves the
-    /// decision to the rules.
+    /// The fast path for nearly all launches: the launch, if it is plain and legal. For `None` the rules
+    /// decide.
     #[inline]
     pub(crate) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         Self::plain_with_grid(request.grid, request, limits)
     }
 
-    /// As [`Self::plain`], of the same request with another grid.
+    /// As [`Self::plain`], with another grid.
     #[inline]
     pub(crate) fn plain_with_grid(
         grid: Dim3,
@@ -169,7 +168,7 @@ impl ValidLaunch {
         })
     }
 
-    /// Only for requests that break no rule.
+    /// The launch of a request that breaks no rule.
     #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = match request.named_cluster() {

@@ -1,4 +1,4 @@
-//! Validates launch requests. Pure: no driver call, and no allocation while the launch is legal.
+//! Validates launch requests, without a driver call, and without allocation while the launch is legal.
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::explain::violations;
@@ -11,13 +11,12 @@ use crate::limits::occupancy::OccupancyLimits;
 
 /// Validates `request` against `limits`.
 ///
-/// Allocates nothing while the launch is legal. Of a cooperative launch it also estimates whether
-/// all blocks can be co-resident, see [`LaunchLimits::co_resident_blocks`].
+/// Allocates nothing while the launch is legal. For a cooperative launch it estimates whether all blocks can
+/// be co-resident: see [`LaunchLimits::co_resident_blocks`].
 ///
 /// # Errors
 ///
-/// All [`Violations`] of the launch, each with the requested value, the limit, whose limit it is and
-/// a remedy.
+/// All [`Violations`] of the launch, each with the requested value, the limit, its owner and a remedy.
 ///
 /// ```
 /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
@@ -39,7 +38,7 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
     }
 }
 
-/// As [`validate`], with what the driver reports about occupancy.
+/// As [`validate`], with the occupancy that the driver reports.
 ///
 /// Allocates nothing while the launch is legal.
 ///
@@ -88,8 +87,8 @@ pub(crate) fn check(
     }
 }
 
-/// As [`check`], of a launch that may be split along `axis`: most break no rule but that of their grid there,
-/// which is found without going through the others.
+/// As [`check`], for a launch that may be split along `axis`. Most such launches break only the rule of their
+/// grid along that axis, which this function finds without checking the other rules.
 #[inline]
 pub(crate) fn check_along(
     axis: Axis,
@@ -100,7 +99,7 @@ pub(crate) fn check_along(
     let grid = request.grid.with(axis, blocks.min(most));
     match ValidLaunch::plain_with_grid(grid, request, limits) {
         Some(launch) if blocks <= most => Ok(launch),
-        // Plain launches of every grid are legal up to the limits of the grid alone.
+        // A plain launch of a smaller grid is legal, so only the grid is too large.
         Some(_) => Err(RuleSet::of(Rule::grid_dim(axis))),
         None => check_rules(request, limits),
     }
@@ -132,11 +131,11 @@ pub(crate) fn broken_rules(
         grid,
         block,
         dynamic_shared_bytes,
-        // See `cluster_with`.
+        // `cluster_with` reads it.
         cluster: _,
         cooperative,
         parameter_bytes,
-        // The driver accepts any.
+        // The driver accepts any priority.
         priority: _,
         dependent,
     } = request;
@@ -190,7 +189,7 @@ fn cluster_rules(
     occupancy: &OccupancyLimits,
 ) {
     let above = |most: u64| cluster.volume() > most.into();
-    // Also where the kernel was compiled with it: compilers accept 9 and 17 blocks (H200).
+    // Compiled-in clusters too: compilers accept 9 and 17 blocks (H200).
     let too_large = cluster.has_zero() || above(thresholds.cluster_blocks);
     if thresholds.cluster_launch {
         let required = thresholds.required_cluster;
@@ -207,7 +206,7 @@ fn cluster_rules(
     broken.add(Rule::ClusterResidency, residency && !broken.contains(Rule::ClusterSize));
 }
 
-/// The most blocks of a cooperative `request`: the driver's number where it is known.
+/// The most blocks of a cooperative `request`: the driver's number if it is known.
 fn co_resident_blocks(
     request: &LaunchRequest,
     limits: &LaunchLimits,
@@ -251,7 +250,7 @@ mod tests {
         );
     }
 
-    /// Kernels of which nothing is known, that know all their limits, or that need a cluster.
+    /// Kernels without known limits, with all limits known, and with a required cluster.
     fn kernels() -> Vec<LaunchLimits> {
         let known = |kernel: &mut KernelLimits| {
             kernel.max_threads_per_block = Some(700);

@@ -1,4 +1,4 @@
-//! Violations: the rule that a launch breaks, the numbers, and the message.
+//! Violations of a launch: the broken rule, the requested value, the limit, its owner and the remedy.
 
 use core::fmt;
 
@@ -12,13 +12,13 @@ use crate::launch::rule::{Rule, Unit};
 pub struct Violation {
     /// The broken rule.
     pub rule: Rule,
-    /// The axis it was broken on, where the rule has one.
+    /// The axis, if the rule is about one.
     pub axis: Option<Axis>,
     /// The requested value, in the rule's unit; never wrapped.
     pub requested: u128,
     /// The limit, in the rule's unit.
     pub limit: u64,
-    /// Whose limit it is.
+    /// The owner of the limit.
     pub owner: Owner,
     /// How to make the launch legal.
     pub remedy: Remedy,
@@ -29,6 +29,28 @@ impl Violation {
     #[must_use]
     pub const fn unit(&self) -> Unit {
         self.rule.unit()
+    }
+
+    /// The message without its remedy: the value, the limit and its owner.
+    pub(crate) fn problem(&self) -> String {
+        let Self { rule, axis, requested, limit, owner, remedy: _ } = self;
+        let message = match rule {
+            Rule::ClusterSize if *requested == 0 => {
+                "cluster.{axis} is 0 {unit}, the minimum is 1 ({owner})"
+            }
+            Rule::ClusterRequired if *requested == 0 => {
+                "{owner} requires a cluster, the launch has none"
+            }
+            _ => rule.message(),
+        };
+        // The owner's name comes last, since it may contain anything.
+        message
+            .replace("{exceeds}", "{requested} {unit}, the limit is {limit} ({owner})")
+            .replace("{axis}", axis.map_or("", Axis::letter))
+            .replace("{requested}", &requested.to_string())
+            .replace("{unit}", &rule.unit().to_string())
+            .replace("{limit}", &limit.to_string())
+            .replace("{owner}", &owner.to_string())
     }
 }
 
@@ -44,9 +66,9 @@ pub enum Owner {
     Cuda,
     /// The cluster of the launch.
     Cluster(Dim3),
-    /// The kernel's index arithmetic, of so many bits.
+    /// The kernel's index arithmetic, with its width in bits.
     IndexBits(u32),
-    /// The memory that is available for workspace.
+    /// The memory available for workspace.
     Memory,
     /// The batch that the caller declared.
     Batch,
@@ -73,23 +95,23 @@ impl fmt::Display for Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Split a grid axis into several launches. `blockIdx` along it begins at 0 in each of them, and
-    /// `gridDim` is that launch's: see `BatchAxis`.
+    /// Split a grid axis into several launches. In each launch `blockIdx` begins at 0 along the axis, and
+    /// `gridDim` is the size of that launch: see `BatchAxis`.
     SplitAxis {
         /// The axis to split.
         axis: Axis,
-        /// How many launches it takes.
+        /// The number of launches.
         launches: u64,
-        /// Blocks of the largest one.
+        /// Blocks of the largest launch.
         blocks: u64,
-        /// Whether folding the axis into x would fit as well.
+        /// Whether the axis could also be folded into x.
         fold: bool,
     },
     /// Split the batch into several launches.
     SplitItems {
-        /// How many launches it takes.
+        /// The number of launches.
         launches: u64,
-        /// Items of the largest one.
+        /// Items of the largest launch.
         items: u64,
     },
     /// Do not launch: there is nothing to do.
@@ -105,7 +127,7 @@ pub enum Remedy {
     },
     /// Launch with the block that the kernel was compiled for.
     UseBlock {
-        /// That block.
+        /// The block size.
         block: Dim3,
     },
     /// Use smaller blocks, or compile for fewer registers.
@@ -115,25 +137,26 @@ pub enum Remedy {
     },
     /// Use less local memory.
     LessLocalMemory {
-        /// The threads that the device's memory must hold local memory for, where that sets the limit.
+        /// The resident threads that the driver reserves local memory for, if the device's memory sets the
+        /// limit.
         resident_threads: Option<u64>,
     },
     /// Request less dynamic shared memory.
     LessSharedMemory {
-        /// Dynamic bytes that fit beside the static ones.
+        /// Dynamic bytes that fit beside the static bytes.
         dynamic_bytes: u64,
         /// Static bytes of the kernel.
         static_bytes: u64,
     },
     /// Opt in to large dynamic shared memory.
     OptIn {
-        /// Dynamic bytes that the device allows the kernel after opting in.
+        /// Dynamic bytes available to the kernel after opting in.
         device_bytes: u64,
     },
     /// Launch without a cluster, or on another device.
     NoCluster,
-    /// Use a smaller cluster, or allow non-portable sizes, as `Module::kernel_in_wide_clusters` of
-    /// the feature `cuda` does.
+    /// Use a smaller cluster, or allow non-portable sizes with `Module::kernel_in_wide_clusters` of the
+    /// feature `cuda`.
     SmallerCluster {
         /// Whether allowing non-portable sizes is enough.
         non_portable: bool,
@@ -147,7 +170,7 @@ pub enum Remedy {
     },
     /// Launch with the cluster that the kernel was compiled for.
     UseCluster {
-        /// That cluster, or `None` where any size is accepted.
+        /// The cluster size, or `None` if any size is accepted.
         cluster: Option<Dim3>,
     },
     /// Launch without grid-wide synchronization.
@@ -176,7 +199,7 @@ pub enum Remedy {
     FewerBlocksPerItem,
     /// Declare the batch foldable, or choose another strategy.
     DeclareFold,
-    /// Rewrite the kernel's PTX, as `Guard::load_ptx` of the feature `ptx` does, and launch without
+    /// Load the kernel with `Guard::load_ptx` of the feature `ptx`, which rewrites it, and launch it without
     /// clusters.
     LoadRewritten,
 }
@@ -204,9 +227,7 @@ impl fmt::Display for Remedy {
             ),
             Self::LessLocalMemory { resident_threads } => {
                 let why = resident_threads.map_or_else(String::new, |threads| {
-                    format!(
-                        ": the device's memory must hold those of all {threads} resident threads"
-                    )
+                    format!(": the driver reserves them for all {threads} resident threads")
                 });
                 format!("use smaller arrays per thread, or keep them in device memory{why}")
             }
@@ -214,12 +235,12 @@ impl fmt::Display for Remedy {
                 format!("reduce the {static_bytes} bytes of static shared memory")
             }
             Self::LessSharedMemory { dynamic_bytes, static_bytes } => format!(
-                "request at most {dynamic_bytes} dynamic bytes beside the {static_bytes} static \
-                 ones"
+                "request at most {dynamic_bytes} bytes of dynamic shared memory, since \
+                 {static_bytes} bytes are static"
             ),
             Self::OptIn { device_bytes } => format!(
-                "opt in with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, the device allows \
-                 {device_bytes}"
+                "set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, up to {device_bytes} on this \
+                 device"
             ),
             Self::PadGrid { blocks } => {
                 format!("pad the axis to {blocks} blocks, or use a cluster that divides it")
@@ -251,7 +272,8 @@ impl fmt::Display for Remedy {
                 "launch without grid-wide synchronization, or on another device".into()
             }
             Self::NotDependent => {
-                "launch without it, or on a device of compute capability 9.0 or later".into()
+                "launch without the dependence, or on a device of compute capability 9.0 or later"
+                    .into()
             }
             Self::PassByPointer => "pass large parameters through device memory".into(),
             Self::WiderIndex => "compile the kernel with 64-bit indices".into(),
@@ -262,7 +284,7 @@ impl fmt::Display for Remedy {
             }
             Self::DeclareFold => "declare the batch foldable, or choose another strategy".into(),
             Self::LoadRewritten => {
-                "load its PTX rewritten and launch it without clusters, or choose \
+                "load the kernel with Guard::load_ptx and launch it without clusters, or choose \
                  another strategy"
                     .into()
             }
@@ -273,71 +295,7 @@ impl fmt::Display for Remedy {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, axis, requested, limit, owner, remedy } = self;
-        let axis = axis.map_or("", Axis::letter);
-        let unit = rule.unit();
-        let exceeds =
-            |what: &str| format!("{what} {requested} {unit}, the limit is {limit} ({owner})");
-        let zero = |what: &str| format!("{what}.{axis} is 0 {unit}, the minimum is 1 ({owner})");
-        let co_resident = |what: &str| {
-            format!("{what} has {requested} {unit}, only {limit} can be co-resident ({owner})")
-        };
-        let problem = match rule {
-            Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => exceeds(&format!("grid.{axis} is")),
-            Rule::GridDimZero => zero("grid"),
-            Rule::BlockDimX | Rule::BlockDimY | Rule::BlockDimZ => {
-                exceeds(&format!("block.{axis} is"))
-            }
-            Rule::BlockDimZero => zero("block"),
-            Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => exceeds("block has"),
-            Rule::RequiredBlock => {
-                format!("block.{axis} is {requested} {unit}, {owner} requires {limit}")
-            }
-            Rule::RegistersPerBlock => exceeds("block needs"),
-            Rule::LocalMemory => exceeds("local memory per thread is"),
-            Rule::SharedMemoryTotal => exceeds("static and dynamic shared memory is"),
-            Rule::DynamicSharedMemoryOptIn => exceeds("dynamic shared memory is"),
-            Rule::ClusterUnsupported => {
-                format!("cluster has {requested} {unit}, {owner} does not support clusters")
-            }
-            Rule::ClusterSize if *requested == 0 => zero("cluster"),
-            Rule::ClusterSize => exceeds("cluster has"),
-            Rule::ClusterDividesGrid => {
-                format!("grid.{axis} ({requested}) is not a multiple of the cluster size ({limit})")
-            }
-            Rule::ClusterRequired if *requested == 0 => {
-                format!("{owner} requires a cluster, the launch has none")
-            }
-            Rule::ClusterRequired => {
-                format!("cluster.{axis} is {requested} {unit}, {owner} requires {limit}")
-            }
-            Rule::ClusterResidency => co_resident("cluster"),
-            Rule::CooperativeResidency => co_resident("cooperative grid"),
-            Rule::CooperativeUnsupported => format!("{owner} does not support cooperative launch"),
-            Rule::DependentUnsupported => {
-                format!("{owner} does not support programmatic dependent launch")
-            }
-            Rule::ParameterBytes => exceeds("kernel parameters are"),
-            Rule::IndexWidth => exceeds("the launch addresses"),
-            Rule::WorkspaceMemory => exceeds("workspace is"),
-            Rule::BatchCoversGrid => {
-                format!("grid.{axis} is {requested} {unit}, the batch needs {limit}")
-            }
-            Rule::SplitCooperative => {
-                format!("{requested} {unit} are needed, but a cooperative launch cannot be split")
-            }
-            Rule::SplitCluster | Rule::SplitAlignment => exceeds("the smallest possible chunk is"),
-            Rule::SplitItem => format!(
-                "one item needs {requested} {unit} along {axis}, the limit is {limit} ({owner})"
-            ),
-            Rule::FoldUnavailable => {
-                "folding was chosen, but the grid cannot be folded into x".into()
-            }
-            Rule::ShiftUnavailable => {
-                format!("shifting was chosen, but {owner} was not rewritten or has clusters")
-            }
-        };
-        write!(f, "{problem}: {remedy}")
+        write!(f, "{}: {}", self.problem(), self.remedy)
     }
 }
 
@@ -356,11 +314,11 @@ impl serde::Serialize for Violation {
     }
 }
 
-/// All violations of one launch, never only the first. Not empty where it is an error.
+/// All violations of one launch. As an error it has at least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
     list: Vec<Violation>,
-    /// Whether the launch is cooperative: the driver then checks in another order.
+    /// Whether the launch is cooperative. The driver then checks in another order.
     pub(crate) cooperative: bool,
 }
 
@@ -370,7 +328,7 @@ impl Violations {
         Self { list: Vec::new(), cooperative: request.cooperative }
     }
 
-    /// Adds a violation in order, after those of the same rule.
+    /// Inserts a violation in the order of rules.
     pub(crate) fn push(&mut self, violation: Violation) {
         let place = self.list.partition_point(|other| other.rule <= violation.rule);
         self.list.insert(place, violation);

@@ -1,59 +1,50 @@
-//! Limits from the attributes that a driver reports: which attribute is which limit.
+//! Maps the attributes that a driver reports to limits.
 
 use super::device::{ComputeCapability, DeviceLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES};
 use super::kernel::KernelLimits;
 use crate::dim::Dim3;
 
-/// What a driver reports about a device besides its attributes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceFacts {
-    /// `cuDeviceGetName`.
-    pub name: String,
-    /// `cuDeviceTotalMem`.
-    pub memory_bytes: u64,
-    /// `cuDriverGetVersion`: 1000 * major + 10 * minor.
-    pub driver_version: i32,
-}
-
 impl DeviceLimits {
-    /// The limits of a device whose attribute `CUdevice_attribute` number `n` is `ask(n)`, for programs
-    /// that query a driver themselves.
+    /// The limits of a device, for programs that query a driver themselves.
+    ///
+    /// The arguments are the results of `cuDeviceGetName`, `cuDeviceTotalMem` and `cuDriverGetVersion`.
+    /// `ask(n)` returns the `CUdevice_attribute` with number `n`.
     ///
     /// # Errors
     ///
-    /// The error of the first query that fails, of an attribute that every supported driver knows.
+    /// The first failed query of an attribute that every supported driver knows.
     ///
     /// ```
-    /// use gridguard::{DeviceFacts, DeviceLimits};
+    /// use gridguard::DeviceLimits;
     ///
-    /// let facts = DeviceFacts { name: "GPU".into(), memory_bytes: 1 << 34, driver_version: 13_000 };
     /// let ask = |attribute| match attribute {
     ///     5 | 6 | 7 => Ok(65_535),
     ///     120 => Err("unknown attribute"), // clusters, which older drivers do not know
     ///     _ => Ok(1),
     /// };
-    /// let limits = DeviceLimits::from_attributes(facts, ask)?;
+    /// let limits = DeviceLimits::from_attributes("GPU", 1 << 34, 13_000, ask)?;
     /// assert_eq!((limits.max_grid.x, limits.cluster_launch), (65_535, false));
     /// # Ok::<(), &str>(())
     /// ```
     pub fn from_attributes<E>(
-        facts: DeviceFacts,
+        name: impl Into<String>,
+        memory_bytes: u64,
+        driver_version: i32,
         mut ask: impl FnMut(i32) -> Result<i32, E>,
     ) -> Result<Self, E> {
         use device_attribute as da;
-        let DeviceFacts { name, memory_bytes, driver_version } = facts;
         let mut ask = |number: i32| ask(number).map(natural);
         let narrow = |value: u64| u32::try_from(value).unwrap_or(0);
         let capability = ComputeCapability::new(
             narrow(ask(da::COMPUTE_CAPABILITY_MAJOR)?),
             narrow(ask(da::COMPUTE_CAPABILITY_MINOR)?),
         );
-        // Newer than the oldest supported driver: without the attribute there is no such feature.
+        // Older drivers lack these attributes and features.
         let cluster_launch = ask(da::CLUSTER_LAUNCH).unwrap_or(0) != 0;
         let reserved_shared_bytes = ask(da::RESERVED_SHARED_MEMORY_PER_BLOCK).unwrap_or(0);
         let large = capability.major >= 7 && driver_version >= LARGE_PARAMETERS_FROM;
         Ok(Self {
-            name,
+            name: name.into(),
             compute_capability: capability,
             max_grid: Dim3::new(
                 ask(da::MAX_GRID_DIM_X)?,
@@ -89,12 +80,12 @@ impl DeviceLimits {
 }
 
 impl KernelLimits {
-    /// The limits of a loaded function whose attribute `CUfunction_attribute` number `n` is `ask(n)`,
-    /// for programs that query a driver themselves.
+    /// The limits of a loaded function, for programs that query a driver themselves. `ask(n)` returns the
+    /// `CUfunction_attribute` with number `n`.
     ///
     /// # Errors
     ///
-    /// The error of the first query that fails, of an attribute that every supported driver knows.
+    /// The first failed query of an attribute that every supported driver knows.
     ///
     /// ```
     /// use gridguard::KernelLimits;
@@ -116,7 +107,7 @@ impl KernelLimits {
         let static_shared_bytes = ask(fa::SHARED_SIZE_BYTES)?;
         let max_dynamic_shared_bytes = Some(ask(fa::MAX_DYNAMIC_SHARED_SIZE_BYTES)?);
         let local_bytes_per_thread = ask(fa::LOCAL_SIZE_BYTES)?;
-        // Without the attributes of CUDA 12.0 there are no clusters.
+        // Drivers before CUDA 12.0 lack these attributes and clusters.
         let mut ask_if_known = |number| ask(number).unwrap_or(0);
         let cluster = Dim3::new(
             ask_if_known(fa::REQUIRED_CLUSTER_WIDTH),
@@ -126,7 +117,7 @@ impl KernelLimits {
         Ok(Self {
             name: name.into(),
             max_threads_per_block,
-            // No attribute states it.
+            // No driver attribute states it.
             required_block: None,
             registers_per_thread,
             static_shared_bytes,
@@ -144,7 +135,7 @@ fn natural(value: i32) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-/// `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
+/// `CUdevice_attribute` as integers, because a driver may know other attributes than a binding.
 pub(crate) mod device_attribute {
     pub(crate) const MAX_THREADS_PER_BLOCK: i32 = 1;
     pub(crate) const MAX_BLOCK_DIM_X: i32 = 2;
@@ -194,8 +185,8 @@ const LARGE_PARAMETERS_FROM: i32 = 12_010;
 const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
 /// Registers of a warp are allocated in multiples of this on every capability from 3.0 on.
 const REGISTER_ALLOCATION_UNIT: u64 = 256;
-/// Registers of a block are allocated for a multiple of this many warps, one for each partition of
-/// a multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
+/// Registers of a block are allocated for a multiple of the partitions of a multiprocessor: two on 6.0, four
+/// on every other capability from 3.0 on (`cuda_occupancy.h`).
 const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
     match capability {
         ComputeCapability { major: 6, minor: 0 } => 2,

@@ -70,20 +70,20 @@ pub struct DeviceLimits {
     /// Registers are allocated to a warp in multiples of this. No driver attribute; from
     /// `cuda_occupancy.h`.
     pub register_allocation_unit: u64,
-    /// The number of register file partitions of a multiprocessor, to a multiple of which the warps
-    /// of a block are rounded up. No driver attribute; from `cuda_occupancy.h`.
+    /// Register file partitions of a multiprocessor. The warps of a block are rounded up to a multiple of
+    /// them. No driver attribute; from `cuda_occupancy.h`.
     pub warp_allocation_granularity: u64,
     /// Shared memory per block in bytes without opt-in: `DA MAX_SHARED_MEMORY_PER_BLOCK`.
     pub max_shared_bytes_per_block: u64,
     /// Static plus dynamic shared memory per block in bytes after the kernel opted in:
     /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
     pub max_shared_bytes_per_block_opt_in: u64,
-    /// Shared memory in bytes that the system reserves for each block: `DA
-    /// RESERVED_SHARED_MEMORY_PER_BLOCK`. It counts for occupancy, not for the limit of a launch.
+    /// Shared memory in bytes that the system reserves per block: `DA RESERVED_SHARED_MEMORY_PER_BLOCK`. It
+    /// counts for occupancy, not for the limit of a launch.
     pub reserved_shared_bytes_per_block: u64,
     /// Shared memory per multiprocessor in bytes: `DA MAX_SHARED_MEMORY_PER_MULTIPROCESSOR`.
     pub shared_bytes_per_multiprocessor: u64,
-    /// Multiprocessors: `DA MULTIPROCESSOR_COUNT`. 0 where unknown.
+    /// Multiprocessors: `DA MULTIPROCESSOR_COUNT`. 0 if unknown.
     pub multiprocessors: u64,
     /// Maximum resident threads per multiprocessor: `DA MAX_THREADS_PER_MULTIPROCESSOR`.
     pub max_threads_per_multiprocessor: u64,
@@ -107,19 +107,17 @@ pub struct DeviceLimits {
 }
 
 /// Kernel parameter bytes that every device and driver accepts.
-pub const PARAMETER_BYTES: u64 = 4096;
+pub(super) const PARAMETER_BYTES: u64 = 4096;
 /// Kernel parameter bytes from compute capability 7.0 on, with a driver of CUDA 12.1 or later.
-pub const LARGE_PARAMETER_BYTES: u64 = 32_764;
-/// Local memory per thread, in bytes: 576 less than the 512 KiB that the CUDA programming guide states for
-/// all compute capabilities. An H200 launches a kernel with this much and rejects 16 bytes more (driver
-/// 580.159.04, `facts.json`).
+pub(super) const LARGE_PARAMETER_BYTES: u64 = 32_764;
+/// The most local memory per thread, in bytes: 576 less than the 512 KiB of the CUDA programming guide. An H200
+/// launches a kernel with this much and rejects 16 bytes more (driver 580.159.04, `facts.json`).
 pub const LOCAL_BYTES_PER_THREAD: u64 = 512 * 1024 - 576;
 /// Shared memory per block, in bytes, that needs no opt-in on any device.
-pub const SHARED_BYTES_WITHOUT_OPT_IN: u64 = 48 * 1024;
+const SHARED_BYTES_WITHOUT_OPT_IN: u64 = 48 * 1024;
 
 impl DeviceLimits {
-    /// The lowest limits among devices of compute capability 5.0 to 12.0, for launches whose device
-    /// is not known yet.
+    /// The lowest limits among devices of compute capability 5.0 to 12.0, for launches on an unknown device.
     ///
     /// ```
     /// use gridguard::{Axis, DeviceLimits};
@@ -154,22 +152,21 @@ impl DeviceLimits {
         }
     }
 
-    /// Whether the device supports programmatic dependent launch, in which a kernel starts before
-    /// the previous one in its stream has ended: from compute capability 9.0 on.
+    /// Whether the device supports programmatic dependent launch: from compute capability 9.0 on.
     #[must_use]
     pub fn dependent_launch(&self) -> bool {
         self.compute_capability >= ComputeCapability::new(9, 0)
     }
 
-    /// Threads that can be resident on the whole device; 0 where unknown.
+    /// Threads that can be resident on the whole device; 0 if unknown.
     #[must_use]
     pub const fn resident_threads(&self) -> u64 {
         self.multiprocessors.saturating_mul(self.max_threads_per_multiprocessor)
     }
 
-    /// Maximum local memory per thread in bytes: [`LOCAL_BYTES_PER_THREAD`], or less where the device's
-    /// memory is small. For whatever launch, the driver reserves as much for every thread that can be
-    /// resident (H200: a launch of 32 threads with 64 KiB each took 64 KiB for all 270,336).
+    /// Maximum local memory per thread in bytes: 523,712, or less if the device's memory is small. For every
+    /// launch the driver reserves local memory for all resident threads (H200: a launch of 32 threads with
+    /// 64 KiB each reserved 64 KiB for all 270,336).
     #[must_use]
     pub fn max_local_bytes_per_thread(&self) -> u64 {
         let known = Some(self.memory_bytes).filter(|bytes| *bytes > 0);
@@ -177,7 +174,7 @@ impl DeviceLimits {
         fitting.unwrap_or(u64::MAX).min(LOCAL_BYTES_PER_THREAD)
     }
 
-    /// Maximum static plus dynamic shared memory per block in bytes, with opt-in where supported.
+    /// Maximum static plus dynamic shared memory per block in bytes, with opt-in if supported.
     pub(crate) fn shared_bytes_limit(&self) -> u64 {
         self.max_shared_bytes_per_block_opt_in.max(self.max_shared_bytes_per_block)
     }

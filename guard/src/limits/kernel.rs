@@ -1,4 +1,4 @@
-//! Limits that one compiled kernel sets for its launches.
+//! Limits that a compiled kernel sets for its launches.
 
 use core::fmt;
 
@@ -15,17 +15,16 @@ pub struct KernelLimits {
     /// The kernel's name.
     pub name: String,
     /// Maximum threads per block by launch bounds and registers: `FA MAX_THREADS_PER_BLOCK`.
-    /// `None` where unknown.
+    /// `None` if unknown.
     pub max_threads_per_block: Option<u64>,
-    /// The only block that the kernel accepts, by `.reqntid`: images state it, no driver attribute does.
+    /// The only block that the kernel accepts (`.reqntid`). Images state it, driver attributes do not.
     pub required_block: Option<Dim3>,
-    /// Registers per thread: `FA NUM_REGS`. 0 where unknown.
+    /// Registers per thread: `FA NUM_REGS`. 0 if unknown.
     pub registers_per_thread: u64,
     /// Static shared memory in bytes: `FA SHARED_SIZE_BYTES`.
     pub static_shared_bytes: u64,
-    /// Dynamic shared memory in bytes that a launch may request: `FA
-    /// MAX_DYNAMIC_SHARED_SIZE_BYTES`. `None` where the kernel did not opt in to more than the
-    /// device's default (48 KiB) less the static part.
+    /// Dynamic shared memory in bytes that a launch may request: `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. `None`
+    /// for the default: 48 KiB less the static shared memory.
     pub max_dynamic_shared_bytes: Option<u64>,
     /// Local memory per thread in bytes: `FA LOCAL_SIZE_BYTES`.
     pub local_bytes_per_thread: u64,
@@ -40,15 +39,14 @@ pub struct KernelLimits {
 }
 
 impl KernelLimits {
-    /// A kernel of which only the name is known: it sets no limits besides the shared memory that
-    /// needs no opt-in.
+    /// A kernel without known limits, except for the shared memory that needs no opt-in.
     #[must_use]
     pub fn unknown(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// The local memory that the driver reserves on `device` for any launch of the kernel; `None` if a
-    /// new context already has that much.
+    /// The local memory that the driver reserves on `device` for any launch of the kernel. `None` if every
+    /// new context reserves at least as much.
     #[must_use]
     pub fn local_memory(&self, device: &DeviceLimits) -> Option<LocalMemory> {
         let bytes_per_thread = self.local_bytes_per_thread;
@@ -58,10 +56,10 @@ impl KernelLimits {
     }
 }
 
-/// The local memory that the driver reserves for a kernel at its first launch and keeps.
+/// The local memory that the driver reserves at a kernel's first launch and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalMemory {
-    /// Bytes of each thread.
+    /// Bytes per thread.
     pub bytes_per_thread: u64,
     /// Threads that can be resident on the device.
     pub resident_threads: u64,
@@ -83,5 +81,5 @@ impl fmt::Display for LocalMemory {
     }
 }
 
-/// Bytes per thread of a new context, which has the default `CU_LIMIT_STACK_SIZE` (H200).
+/// Bytes per thread of a new context, by the default `CU_LIMIT_STACK_SIZE` (H200).
 const INITIAL_LOCAL_BYTES: u64 = 1024;

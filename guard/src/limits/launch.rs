@@ -1,4 +1,4 @@
-//! One kernel's limits on one device, prepared for validation.
+//! The limits of one kernel on one device, prepared for validation.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::borrow::Cow;
@@ -8,10 +8,10 @@ use super::device::DeviceLimits;
 use super::kernel::KernelLimits;
 use crate::dim::{Axis, Dim3};
 
-/// One kernel's limits on one device: what a launch is validated against.
+/// The limits of one kernel on one device. Launches are validated against them.
 ///
-/// Cheap to clone. Each has an identity that validated launches carry, so that a launch validated
-/// for one kernel cannot be used for another.
+/// Cheap to clone. Validated launches carry the identity of their limits, so that a launch validated for one
+/// kernel cannot be used for another.
 #[derive(Clone, Debug)]
 pub struct LaunchLimits {
     id: u64,
@@ -22,33 +22,39 @@ pub struct LaunchLimits {
     forms: Option<Arc<Forms>>,
 }
 
-/// What is known about the forms of a rewritten kernel, which the planner launches if the kernel's own grid
-/// is too large. See the feature `ptx`.
+/// The forms of a rewritten kernel. The planner launches them if the kernel's own grid is too large. See the
+/// feature `ptx`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormLimits {
+pub struct FormLimits<L = KernelLimits> {
     /// The form for parts of the grid.
-    pub shifted: KernelLimits,
+    pub shifted: L,
     /// The form for all blocks flat on x.
-    pub folded: KernelLimits,
-    /// On which of x, y and z the kernel reads the block index.
+    pub folded: L,
+    /// The axes x, y and z whose block index the kernel reads.
     pub reads_block_index: [bool; 3],
-    /// On which of x, y and z the kernel reads the grid size.
+    /// The axes x, y and z whose grid size the kernel reads.
     pub reads_grid_size: [bool; 3],
 }
 
-/// The forms of a rewritten kernel, each with an identity of its own. A launch goes to the form whose
-/// identity its plan has, so only this crate pairs an identity with a form.
-#[derive(Clone, Debug)]
-pub(crate) struct Forms {
-    pub(crate) shifted: LaunchLimits,
-    pub(crate) folded: LaunchLimits,
-    pub(crate) reads_block_index: [bool; 3],
-    pub(crate) reads_grid_size: [bool; 3],
+/// Forms with identities of their own. A chunk is launched with the form whose identity its plan has, so only
+/// this crate may pair an identity with a form.
+pub(crate) type Forms = FormLimits<LaunchLimits>;
+
+impl<L> FormLimits<L> {
+    fn map<M>(&self, limits: impl Fn(&L) -> M) -> FormLimits<M> {
+        let Self { shifted, folded, reads_block_index, reads_grid_size } = self;
+        FormLimits {
+            shifted: limits(shifted),
+            folded: limits(folded),
+            reads_block_index: *reads_block_index,
+            reads_grid_size: *reads_grid_size,
+        }
+    }
 }
 
 impl Forms {
-    /// Whether the kernel's text contradicts a batch along `axis`: it never reads its block index there, or
-    /// it reads the grid size, which in a chunk is the chunk's.
+    /// Whether the kernel's code contradicts a batch along `axis`: it never reads the block index there, or
+    /// it reads the grid size, which differs in a chunk.
     pub(crate) fn contradict_batch_along(&self, axis: Axis) -> bool {
         let [index, size] = [self.reads_block_index, self.reads_grid_size]
             .map(|on| Axis::ALL.into_iter().zip(on).any(|(one, reads)| one == axis && reads));
@@ -56,13 +62,13 @@ impl Forms {
     }
 }
 
-/// The thresholds of a plain launch: one without a cluster, cooperation, dependence or a priority.
-/// They fit in one cache line, because between two launches the driver evicts the rest.
+/// The thresholds of a plain launch: without a cluster, cooperation, dependence or a priority. They fit in
+/// one cache line, because the driver evicts the caches between two launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainThresholds {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
-    /// The lowest of device, launch bounds and registers; 0 where no plain launch is legal.
+    /// The lowest limit of device, launch bounds and registers; 0 if no plain launch is legal.
     pub(crate) threads: u32,
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) parameter_bytes: u32,
@@ -74,17 +80,17 @@ pub(crate) struct Thresholds {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
     pub(crate) device_threads: u64,
-    /// Threads by launch bounds, where they are known.
+    /// Threads by launch bounds, if they are known.
     pub(crate) kernel_threads: Option<u64>,
     /// The only block that the kernel accepts, if any.
     pub(crate) required_block: Option<Dim3>,
-    /// Threads of a block whose registers still fit, where registers are known.
+    /// The most threads of a block whose registers fit, if registers are known.
     pub(crate) register_threads: Option<u128>,
     /// Whether the kernel needs more local memory than any launch can have.
     pub(crate) too_much_local_memory: bool,
     pub(crate) dynamic_shared_bytes: u64,
-    /// Dynamic bytes that fit beside the static ones after opt-in; `None` where the static ones
-    /// alone do not fit.
+    /// Dynamic bytes that fit beside the static bytes after opt-in; `None` if the static bytes alone do not
+    /// fit.
     pub(crate) opt_in_dynamic_bytes: Option<u64>,
     pub(crate) cluster_blocks: u64,
     pub(crate) parameter_bytes: u64,
@@ -113,7 +119,7 @@ impl LaunchLimits {
 
     /// The limits of a rewritten kernel with these forms, to plan its launches without loading it.
     ///
-    /// No loaded kernel takes the plans: only those for the limits that it returns itself.
+    /// A loaded kernel rejects such plans: it only accepts plans for the limits that it returns itself.
     #[must_use]
     pub fn rewritten(
         device: impl Into<Arc<DeviceLimits>>,
@@ -121,9 +127,7 @@ impl LaunchLimits {
         forms: FormLimits,
     ) -> Self {
         let device = device.into();
-        let FormLimits { shifted, folded, reads_block_index, reads_grid_size } = forms;
-        let [shifted, folded] = [shifted, folded].map(|form| Self::new(Arc::clone(&device), form));
-        let forms = Forms { shifted, folded, reads_block_index, reads_grid_size };
+        let forms = forms.map(|form| Self::new(Arc::clone(&device), form.clone()));
         Self::new(device, kernel).with_forms(forms)
     }
 
@@ -132,23 +136,17 @@ impl LaunchLimits {
         Self { forms: Some(Arc::new(forms)), ..self }
     }
 
-    /// What is known about the kernel's forms, if it was rewritten.
+    /// The limits of the kernel's forms, if it was rewritten.
     #[must_use]
     pub fn form_limits(&self) -> Option<FormLimits> {
-        let Forms { shifted, folded, reads_block_index, reads_grid_size } = self.forms()?;
-        Some(FormLimits {
-            shifted: shifted.kernel().clone(),
-            folded: folded.kernel().clone(),
-            reads_block_index: *reads_block_index,
-            reads_grid_size: *reads_grid_size,
-        })
+        Some(self.forms()?.map(|form| form.kernel().clone()))
     }
 
     pub(crate) fn forms(&self) -> Option<&Forms> {
         self.forms.as_deref()
     }
 
-    /// The same limits for callers whose launches work on items: parts of a grid are none.
+    /// The same limits for callers whose launches work on items, so that the grid is not split into parts.
     pub(crate) fn without_forms(&self) -> Cow<'_, Self> {
         match self.forms {
             None => Cow::Borrowed(self),
@@ -156,22 +154,19 @@ impl LaunchLimits {
         }
     }
 
-    /// The same limits for a launcher that opts in to large dynamic shared memory by itself: the
-    /// limit is the device's opt-in limit less the static part.
+    /// The same limits for a launcher that opts in to large dynamic shared memory. The limit is then the
+    /// device's opt-in limit less the static shared memory.
     #[must_use]
     pub fn with_automatic_opt_in(self) -> Self {
         let mut kernel = KernelLimits::clone(&self.kernel);
         let opt_in = self.thresholds.opt_in_dynamic_bytes.unwrap_or(0);
         kernel.max_dynamic_shared_bytes = Some(self.thresholds.dynamic_shared_bytes.max(opt_in));
-        let forms = self.forms.map(|forms| {
-            let [shifted, folded] =
-                [&forms.shifted, &forms.folded].map(|form| form.clone().with_automatic_opt_in());
-            Arc::new(Forms { shifted, folded, ..Forms::clone(&forms) })
-        });
+        let with_opt_in = |form: &Self| form.clone().with_automatic_opt_in();
+        let forms = self.forms.map(|forms| Arc::new(forms.map(with_opt_in)));
         Self { forms, ..Self::new(self.device, kernel) }
     }
 
-    /// The same limits for a launcher that asks the driver how many blocks can be co-resident.
+    /// The same limits for a launcher that queries the driver for co-resident blocks.
     #[cfg(feature = "cuda")]
     pub(crate) const fn without_occupancy_estimate(mut self) -> Self {
         self.thresholds.estimates_occupancy = false;
@@ -208,12 +203,12 @@ impl LaunchLimits {
         &self.thresholds
     }
 
-    /// Registers allocated to a warp; 0 where unknown.
+    /// Registers allocated to a warp; 0 if unknown.
     pub(crate) fn registers_per_warp(&self) -> u128 {
         registers_per_warp(&self.device, &self.kernel)
     }
 
-    /// Registers that a block of `threads` needs: the launch check assumes an allocation in every
+    /// Registers that a block of `threads` needs. The driver's launch check assumes an allocation in every
     /// partition of the register file, so warps are rounded up to a multiple of the partitions.
     pub(crate) fn registers_per_block(&self, threads: u128) -> u128 {
         let warps = threads.div_ceil(self.device.warp_size.max(1).into());
@@ -234,7 +229,7 @@ impl Thresholds {
             cooperative_launch,
             cluster_launch,
             max_parameter_bytes,
-            // Used below for registers, shared and local memory, for occupancy, or in messages.
+            // Read below, for occupancy, or in messages.
             max_shared_bytes_per_block_opt_in: _,
             max_registers_per_block: _,
             register_allocation_unit: _,
@@ -287,8 +282,7 @@ impl PlainThresholds {
         Dim3::from(self.grid).along(axis)
     }
 
-    /// A plain launch within these is legal by `thresholds`; one that exceeds them is checked rule by
-    /// rule.
+    /// A plain launch within these is legal by `thresholds`. Other launches are checked rule by rule.
     fn new(thresholds: &Thresholds) -> Self {
         let needs_cluster = thresholds.required_cluster.is_some() || thresholds.cluster_must_be_set;
         let register_threads =
@@ -313,7 +307,7 @@ impl PlainThresholds {
     }
 }
 
-/// The driver takes 32-bit dimensions, whatever the limits claim.
+/// The driver takes 32-bit dimensions, even if the limits are higher.
 fn at_most_32_bits(dim: Dim3) -> Dim3 {
     let most = u64::from(u32::MAX);
     Dim3::new(dim.x.min(most), dim.y.min(most), dim.z.min(most))
@@ -325,7 +319,7 @@ fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
     exact.div_ceil(unit).saturating_mul(unit)
 }
 
-/// The most threads of a block whose registers fit, where registers are known.
+/// The most threads of a block whose registers fit, if registers are known.
 fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u128> {
     let partitions = u128::from(device.warp_allocation_granularity.max(1));
     let per_warp = registers_per_warp(device, kernel);

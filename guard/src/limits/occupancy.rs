@@ -1,43 +1,43 @@
-//! How many blocks of a kernel can be resident at the same time: the CUDA occupancy calculation.
+//! The CUDA occupancy calculation: blocks of a kernel that can be resident at the same time.
 
 use super::device::ComputeCapability;
 use super::launch::LaunchLimits;
 use crate::dim::Dim3;
 
-/// How many blocks of a kernel, of one size and with so much shared memory, can be co-resident on a
-/// device. It limits cooperative launches and launches with a cluster.
+/// Co-resident blocks of a kernel with one block size and shared memory size. They limit cooperative launches
+/// and launches with a cluster.
 ///
-/// The exact numbers come from the driver, for a loaded kernel (`Kernel::occupancy` of the feature
-/// `cuda`). Where `blocks` is unknown, validation uses [`LaunchLimits::co_resident_blocks`].
+/// For a loaded kernel the driver reports them (`Kernel::occupancy` of the feature `cuda`). If `blocks` is
+/// unknown, validation uses [`LaunchLimits::co_resident_blocks`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OccupancyLimits {
-    /// Co-resident blocks on the whole device, also of a launch with a cluster: the maximum grid of
-    /// a cooperative launch. `None` where unknown.
+    /// Co-resident blocks on the whole device, with or without a cluster: the maximum grid of a cooperative
+    /// launch. `None` if unknown.
     pub blocks: Option<u64>,
-    /// Blocks of the largest cluster. `None` where unknown, or without a cluster.
+    /// Blocks of the largest cluster. `None` if unknown, or without a cluster.
     pub cluster_blocks: Option<u64>,
 }
 
 impl OccupancyLimits {
-    /// Limits of which the driver said nothing.
+    /// Unknown limits.
     pub const UNKNOWN: Self = Self { blocks: None, cluster_blocks: None };
 }
 
-/// The compute capability from which shared memory is allocated in units of 128 bytes.
+/// From this compute capability on, shared memory is allocated in units of 128 bytes.
 const FINE_SHARED_MEMORY: ComputeCapability = ComputeCapability::new(8, 0);
-/// The shared memory of a block is rounded up to a multiple of this, in bytes, from 8.0 on. No
-/// driver attribute; from `cuda_occupancy.h` of the CUDA toolkit.
+/// The allocation unit of shared memory, in bytes, from 8.0 on. No driver attribute; from
+/// `cuda_occupancy.h`.
 const FINE_SHARED_UNIT_BYTES: u128 = 128;
-/// The same before 8.0.
+/// The allocation unit before 8.0.
 const COARSE_SHARED_UNIT_BYTES: u128 = 256;
 
 impl LaunchLimits {
-    /// Blocks of `block` threads with `dynamic_shared_bytes` that can be resident on one
-    /// multiprocessor at the same time, limited by its warps, registers, shared memory and block
-    /// slots; 0 for a block that does not fit.
+    /// The number of blocks of `block` threads with `dynamic_shared_bytes` that can be resident on one
+    /// multiprocessor. Warps, registers, shared memory and block slots limit it. 0 for a block that does not
+    /// fit.
     ///
-    /// Unknown registers count as none, and clusters, which may leave multiprocessors unused, are
-    /// not considered: the result is then an upper bound.
+    /// It is an upper bound if registers are unknown, and for launches with clusters, which may leave
+    /// multiprocessors unused.
     ///
     /// ```
     /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits};
@@ -61,12 +61,10 @@ impl LaunchLimits {
             .min(device.max_blocks_per_multiprocessor)
     }
 
-    /// An upper bound on the blocks of `block` threads with `dynamic_shared_bytes` that can be
-    /// co-resident on the whole device, as in [`Self::blocks_per_multiprocessor`]. For a kernel whose
-    /// registers are known it is what the driver allows a cooperative launch without a cluster.
+    /// [`Self::blocks_per_multiprocessor`] times the multiprocessors of the device. If registers are known,
+    /// it equals the driver's limit for a cooperative launch without a cluster.
     ///
-    /// `None` where the number of multiprocessors is unknown, or not one block fits, which other
-    /// rules report.
+    /// `None` if the number of multiprocessors is unknown, or no block fits, which other rules report.
     #[must_use]
     pub fn co_resident_blocks(&self, block: Dim3, dynamic_shared_bytes: u64) -> Option<u64> {
         let multiprocessors = self.device().multiprocessors;
@@ -74,7 +72,7 @@ impl LaunchLimits {
         Some(blocks.saturating_mul(multiprocessors)).filter(|blocks| *blocks > 0)
     }
 
-    /// Each warp takes its registers from one partition of the multiprocessor's register file.
+    /// Each warp allocates its registers from one partition of the register file.
     fn blocks_by_registers(&self, threads: u128, warps: u128) -> u128 {
         let device = self.device();
         if self.registers_per_block(threads) > device.max_registers_per_block.into() {

@@ -128,7 +128,7 @@ impl Pipeline<'_> {
     /// let tuned = pipeline.tuned(&guard, &key);
     /// let pipeline = build(tuned.parameter("fill.block").unwrap_or(64).max(1))?;
     /// let planned = pipeline.plan_tuned(&guard, tuned, &Budget::bytes(1 << 20).in_flight(4))?;
-    /// assert_eq!(planned.matched.to_string(), "default, no profile is loaded: load one");
+    /// assert_eq!(planned.matched.to_string(), "default, because no profile is loaded: load one");
     /// # }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -1,4 +1,4 @@
-//! The device and the software versions that a profile was measured with.
+//! The device and the software versions of a profile's measurements.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -23,13 +23,6 @@ pub enum Backend {
     Host,
 }
 
-impl fmt::Display for Backend {
-    /// `cuda`, `host`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
 /// The device that a profile was measured on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,82 +34,37 @@ pub struct DeviceIdentity {
     pub name: String,
     /// Its compute capability.
     pub compute_capability: ComputeCapability,
-    /// Number of multiprocessors; an instance of a partitioned device has fewer.
+    /// Number of multiprocessors. An instance of a partitioned device has fewer than the device.
     pub multiprocessors: u64,
     /// Device memory in bytes.
     pub memory_bytes: u64,
     /// L2 cache in bytes.
     pub l2_bytes: u64,
-    /// The CPU that ran the launches; `None` for a CUDA device, and in host profiles of earlier
-    /// versions, which no host matches.
+    /// The CPU that ran the launches. `None` for a CUDA device, and in host profiles of earlier versions,
+    /// which match no host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<Processor>,
 }
 
 /// Why a profile does not apply to a device: the first difference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceMismatch {
-    /// Times of the host do not apply to a device, nor the reverse.
-    #[error("the profile was measured on backend {profile}, this is {device}: tune here")]
-    Backend {
-        /// The profile's.
-        profile: Backend,
-        /// The device's.
-        device: Backend,
-    },
-    /// The device's name is neither the profile's nor one of its aliases.
-    #[error("the profile is for {profile:?}, the device is {device:?}: tune here or add an alias")]
-    Name {
-        /// The profile's.
-        profile: String,
-        /// The device's.
-        device: String,
-    },
-    /// The compute capability differs.
-    #[error("the profile is for compute capability {profile}, the device has {device}: tune here")]
-    ComputeCapability {
-        /// The profile's.
-        profile: ComputeCapability,
-        /// The device's.
-        device: ComputeCapability,
-    },
-    /// The number of multiprocessors differs.
-    #[error("the profile is for {profile} multiprocessors, the device has {device}: tune here")]
-    Multiprocessors {
-        /// The profile's.
-        profile: u64,
-        /// The device's.
-        device: u64,
-    },
-    /// The size of the L2 cache differs.
-    #[error("the profile is for {profile} bytes of L2 cache, the device has {device}: tune here")]
-    L2Bytes {
-        /// The profile's.
-        profile: u64,
-        /// The device's.
-        device: u64,
-    },
-    /// Device memory differs by more than a sixteenth.
-    #[error("the profile is for {profile} bytes of memory, the device has {device}: tune here")]
-    MemoryBytes {
-        /// The profile's.
-        profile: u64,
-        /// The device's.
-        device: u64,
-    },
-    /// The host's processor differs.
-    #[error("the profile is for {}, this is {}: tune here", named(profile), named(device))]
-    Processor {
-        /// The profile's, if it names one.
-        profile: Option<Processor>,
-        /// The one of this machine.
-        device: Option<Processor>,
-    },
+#[error("{property} is {profile} in the profile and {device} on this device: {}", self.remedy())]
+pub struct DeviceMismatch {
+    /// The property that differs, such as `compute capability`.
+    pub property: &'static str,
+    /// Its value in the profile.
+    pub profile: String,
+    /// Its value on the device.
+    pub device: String,
 }
 
-fn named(processor: &Option<Processor>) -> String {
-    processor.as_ref().map_or_else(|| "an unnamed processor".into(), Processor::to_string)
+impl DeviceMismatch {
+    fn remedy(&self) -> &'static str {
+        match self.property {
+            NAME => "tune on this device, or add its name to the profile's aliases",
+            _ => "tune on this device",
+        }
+    }
 }
 
 impl DeviceIdentity {
@@ -150,8 +98,8 @@ impl DeviceIdentity {
         Self { backend: Backend::Host, processor, ..self }
     }
 
-    /// The name of the device's file: lower case with dashes, such as `nvidia-h200.ron`. A host's
-    /// file also names the processor, because machines often share a home folder.
+    /// The name of the device's profile file, such as `nvidia-h200.ron`. The name of a host's file also has
+    /// the processor, because machines often share a home folder.
     #[must_use]
     pub fn file_name(&self) -> String {
         let prefix = match self.backend {
@@ -162,7 +110,7 @@ impl DeviceIdentity {
         let name = format!("{prefix}{} {processor}", self.name).to_lowercase();
         let words = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
         let mut file = words.collect::<Vec<_>>().join("-");
-        // File systems allow 255 bytes, and the lock and backup files append to this name.
+        // File systems allow 255 bytes, and lock and backup files append to this name.
         while file.len() > MAX_FILE_STEM_BYTES {
             file.pop();
         }
@@ -177,6 +125,19 @@ impl DeviceIdentity {
     ///
     /// The first difference.
     pub fn serves(&self, aliases: &[String], device: &Self) -> Result<(), DeviceMismatch> {
+        let bytes = [self.memory_bytes, device.memory_bytes];
+        let mut pairs = self.properties().into_iter().zip(device.properties());
+        let mismatch = pairs.find(|((property, own), (_, other))| match *property {
+            NAME => own != other && !aliases.contains(&device.name),
+            MEMORY => bytes[0].abs_diff(bytes[1]) > bytes[0].max(bytes[1]) / MEMORY_TOLERANCE,
+            _ => own != other,
+        });
+        let Some(((property, profile), (_, device))) = mismatch else { return Ok(()) };
+        Err(DeviceMismatch { property, profile, device })
+    }
+
+    /// The properties that must agree, with their values as text.
+    fn properties(&self) -> [(&'static str, String); 7] {
         // No `..`, so that a new field cannot be forgotten here.
         let Self {
             backend,
@@ -187,35 +148,15 @@ impl DeviceIdentity {
             l2_bytes,
             processor,
         } = self;
-        if *backend != device.backend {
-            return Err(DeviceMismatch::Backend { profile: *backend, device: device.backend });
-        }
-        if *name != device.name && !aliases.contains(&device.name) {
-            return Err(DeviceMismatch::Name {
-                profile: name.clone(),
-                device: device.name.clone(),
-            });
-        }
-        if *compute_capability != device.compute_capability {
-            let (profile, device) = (*compute_capability, device.compute_capability);
-            return Err(DeviceMismatch::ComputeCapability { profile, device });
-        }
-        if *multiprocessors != device.multiprocessors {
-            let (profile, device) = (*multiprocessors, device.multiprocessors);
-            return Err(DeviceMismatch::Multiprocessors { profile, device });
-        }
-        if *l2_bytes != device.l2_bytes {
-            return Err(DeviceMismatch::L2Bytes { profile: *l2_bytes, device: device.l2_bytes });
-        }
-        let (profile, bytes) = (*memory_bytes, device.memory_bytes);
-        if profile.abs_diff(bytes) > profile.max(bytes) / MEMORY_TOLERANCE {
-            return Err(DeviceMismatch::MemoryBytes { profile, device: bytes });
-        }
-        if *processor != device.processor {
-            let (profile, device) = (processor.clone(), device.processor.clone());
-            return Err(DeviceMismatch::Processor { profile, device });
-        }
-        Ok(())
+        [
+            ("the backend", backend.to_string()),
+            (NAME, name.clone()),
+            ("the compute capability", compute_capability.to_string()),
+            ("the number of multiprocessors", multiprocessors.to_string()),
+            ("the L2 cache in bytes", l2_bytes.to_string()),
+            (MEMORY, memory_bytes.to_string()),
+            ("the processor", processor.as_ref().map_or("unnamed".into(), Processor::to_string)),
+        ]
     }
 }
 
@@ -231,7 +172,7 @@ impl fmt::Display for DeviceIdentity {
     }
 }
 
-/// A CPU and how many of its threads a process may use.
+/// A CPU and the number of its threads that a process may use.
 ///
 /// ```
 /// use gridguard::profile::Processor;
@@ -242,14 +183,14 @@ impl fmt::Display for DeviceIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
-    /// The model as in `/proc/cpuinfo`, or `unknown processor`.
+    /// The model in `/proc/cpuinfo`, or `unknown processor`.
     pub name: String,
-    /// Threads that can run at the same time, as limited by affinity and control groups.
+    /// Threads that can run at the same time. Affinity and control groups limit them.
     pub threads: u64,
 }
 
 impl Processor {
-    /// The CPU of this process, queried once; again if its name could not be read.
+    /// The CPU of this process. It is queried once, or until its name can be read.
     pub fn current() -> Self {
         static CURRENT: OnceCell<Processor> = OnceCell::new();
         let query = || {
@@ -289,13 +230,13 @@ fn model(text: &str) -> Option<String> {
     value("model name").or_else(numbered).or_else(|| value("cpu"))
 }
 
-/// The value with single spaces, without control characters, and shortened to a name's limit.
+/// The value with single spaces, without control characters, and shortened to the limit of names.
 fn printable(value: &str) -> String {
     let words: Vec<&str> = value.split_whitespace().collect();
     words.join(" ").chars().filter(|c| !c.is_control()).take(MAX_MODEL_CHARACTERS).collect()
 }
 
-/// The software versions that a profile was measured with; an empty string means unknown.
+/// The software versions of measurements. An empty string means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Environment {
@@ -303,12 +244,12 @@ pub struct Environment {
     pub driver: String,
     /// The version of the device code's compiler, as `13.0`; empty on the host.
     pub compiler: String,
-    /// The version of the tuner, or of the crate that looks up.
+    /// The version of the tuner, or of the crate that looks up entries.
     pub tuner: String,
 }
 
 impl Environment {
-    /// The environment of the host: this crate's version alone.
+    /// The environment of the host: only this crate's version.
     #[must_use]
     pub fn host() -> Self {
         let tuner = env!("CARGO_PKG_VERSION").to_owned();
@@ -357,18 +298,20 @@ fn compare(one: &str, other: &str) -> Ordering {
     numbers(one).cmp(&numbers(other)).then_with(|| one.cmp(other))
 }
 
-/// Whether two versions have the same major number; an unknown version matches all.
+/// Whether two versions have the same major number. An unknown version matches all.
 pub(super) fn same_major(one: &str, other: &str) -> bool {
     one.is_empty() || other.is_empty() || one.split('.').next() == other.split('.').next()
 }
 
-/// Whether two versions are the same; an unknown version matches all.
+/// Whether two versions are the same. An unknown version matches all.
 pub(super) fn same(one: &str, other: &str) -> bool {
     one.is_empty() || other.is_empty() || one == other
 }
 
-/// Device memory may differ by one part in so many.
+/// Device memory may differ by 1/16.
 const MEMORY_TOLERANCE: u64 = 16;
+const NAME: &str = "the device name";
+const MEMORY: &str = "the memory in bytes";
 /// The most bytes of a file name without its extension.
 const MAX_FILE_STEM_BYTES: usize = 200;
 const UNKNOWN: &str = "unknown processor";
@@ -395,23 +338,26 @@ mod tests {
     fn a_profile_applies_to_its_own_device_and_its_aliases() {
         let nvl = DeviceIdentity { name: "NVIDIA H200 NVL".into(), ..h200() };
         assert_eq!(h200().serves(&[], &h200()), Ok(()));
-        assert!(matches!(h200().serves(&[], &nvl), Err(DeviceMismatch::Name { .. })));
+        let mismatch = h200().serves(&[], &nvl).expect_err("another name");
+        assert_eq!(mismatch.property, NAME);
         assert_eq!(h200().serves(&["NVIDIA H200 NVL".into()], &nvl), Ok(()));
     }
 
     #[test]
     fn every_other_field_distinguishes_devices() {
-        let mismatch = |device: DeviceIdentity| h200().serves(&[], &device).expect_err("another");
-        let cc = ComputeCapability::new(10, 0);
-        let device = DeviceIdentity { compute_capability: cc, ..h200() };
-        assert!(matches!(mismatch(device), DeviceMismatch::ComputeCapability { .. }));
+        let differs = |device: DeviceIdentity, values: [&str; 3]| {
+            let mismatch = h200().serves(&[], &device).expect_err("another device");
+            let DeviceMismatch { property, profile, device } = &mismatch;
+            assert_eq!([property, profile.as_str(), device], values);
+        };
+        let capability = ComputeCapability::new(10, 0);
+        let device = DeviceIdentity { compute_capability: capability, ..h200() };
+        differs(device, ["the compute capability", "9.0", "10.0"]);
         let device = DeviceIdentity { multiprocessors: 66, ..h200() };
-        assert_eq!(mismatch(device), DeviceMismatch::Multiprocessors { profile: 132, device: 66 });
+        differs(device, ["the number of multiprocessors", "132", "66"]);
         let device = DeviceIdentity { l2_bytes: 1, ..h200() };
-        assert_eq!(mismatch(device), DeviceMismatch::L2Bytes { profile: 62_914_560, device: 1 });
-        let device = h200().on_host();
-        let (profile, host) = (Backend::Cuda, Backend::Host);
-        assert_eq!(mismatch(device), DeviceMismatch::Backend { profile, device: host });
+        differs(device, ["the L2 cache in bytes", "62914560", "1"]);
+        differs(h200().on_host(), ["the backend", "cuda", "host"]);
     }
 
     #[test]
@@ -424,8 +370,10 @@ mod tests {
         assert_eq!(one.serves(&[], &on("A 1", 2)), Ok(()));
         for other in [on("A 1", 4), on("A 2", 2), nameless.clone()] {
             let mismatch = other.serves(&[], &one).expect_err("another");
-            let (profile, device) = (other.processor, one.processor.clone());
-            assert_eq!(mismatch, DeviceMismatch::Processor { profile, device });
+            assert_eq!(
+                (mismatch.property, &*mismatch.device),
+                ("the processor", "A 1 with 2 threads")
+            );
         }
         assert_eq!(nameless.serves(&[], &nameless), Ok(()));
         assert_eq!(one.file_name(), "host-nvidia-h200-a-1-with-2-threads.ron");
@@ -437,8 +385,11 @@ mod tests {
         let with = |memory_bytes| DeviceIdentity { memory_bytes, ..h200() };
         assert_eq!(with(1600).serves(&[], &with(1500)), Ok(()));
         assert_eq!(with(1500).serves(&[], &with(1600)), Ok(()));
-        let mismatch = with(1600).serves(&[], &with(1499));
-        assert_eq!(mismatch, Err(DeviceMismatch::MemoryBytes { profile: 1600, device: 1499 }));
+        let mismatch = with(1600).serves(&[], &with(1499)).expect_err("less");
+        assert_eq!(
+            mismatch.to_string(),
+            "the memory in bytes is 1600 in the profile and 1499 on this device: tune on this device"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::model::{
 };
 use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, locate, read_rows};
 
-/// All that was tuned on one device: the contents of a file.
+/// The tuned entries of one device: the contents of a profile file.
 ///
 /// Entries are sorted by key and shape, within the limits of [`Entry::check`], and unique.
 ///
@@ -40,7 +40,7 @@ pub struct Document {
 pub struct ParsedProfile {
     /// The valid entries.
     pub document: Document,
-    /// What is wrong with the others, in the file's order.
+    /// The faults of the other entries, in the file's order.
     pub faults: Vec<FileFault>,
 }
 
@@ -51,7 +51,7 @@ impl Document {
         Self { device, aliases: Vec::new(), environment, entries: Vec::new() }
     }
 
-    /// The document, declared to apply to devices of these names too.
+    /// The document, which then also applies to devices with these names.
     #[must_use]
     pub fn with_aliases(mut self, names: impl IntoIterator<Item = String>) -> Self {
         let own = &self.device.name;
@@ -63,13 +63,13 @@ impl Document {
 
     /// Parses a file.
     ///
-    /// An invalid entry is reported with its position and left out. After a bracket, string or
-    /// comment without an end, parsing resumes at the next line that begins an entry.
+    /// An invalid entry is reported with its position and left out. After an unterminated bracket, string or
+    /// comment, parsing resumes at the next line that begins an entry.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Schema`], [`ProfileError::Header`] if the device is not known, and
-    /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file beyond the limits.
+    /// [`ProfileError::Schema`], [`ProfileError::Header`] for an invalid device or environment, and
+    /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file above the limits.
     pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
         let Rows { header, good, mut bad } = read_rows::<File, EntryRow>(text)?;
         let entries = sorted(good, &mut bad);
@@ -77,25 +77,25 @@ impl Document {
         Ok(ParsedProfile { document, faults: locate(text, bad) })
     }
 
-    /// The document as text, the same bytes for the same document.
+    /// The document as text. Equal documents give the same bytes.
     #[must_use]
     pub fn to_ron(&self) -> String {
         self.to_string()
     }
 
-    /// The device that the times were measured on.
+    /// The device of the measurements.
     #[must_use]
     pub const fn device(&self) -> &DeviceIdentity {
         &self.device
     }
 
-    /// Names of other devices that the document is declared to apply to.
+    /// Names of other devices that the document also applies to.
     #[must_use]
     pub fn aliases(&self) -> &[String] {
         &self.aliases
     }
 
-    /// The versions that the times were measured with.
+    /// The versions of the measurements.
     #[must_use]
     pub const fn environment(&self) -> &Environment {
         &self.environment
@@ -113,7 +113,7 @@ impl Document {
         self.entries
     }
 
-    /// Adds an entry and returns the one that it replaces.
+    /// Adds an entry and returns the entry that it replaces.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Document {
         self.entries.get(self.find(key, shape).ok()?)
     }
 
-    /// Removes the entries for which `keep` returns false.
+    /// Removes the entries that `keep` rejects.
     pub fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.entries.retain(keep);
     }
@@ -147,8 +147,8 @@ impl Document {
 }
 
 impl fmt::Display for Document {
-    /// The file's text. An entry takes four lines, so that a diff shows what changed: the key, the
-    /// choice, the times or how they were measured.
+    /// The file's text. Key, choice, times and provenance of an entry are on lines of their own, for readable
+    /// diffs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, aliases, environment, entries } = self;
         let (device, aliases, environment) = (Ron(device), Ron(aliases), Ron(environment));
@@ -187,7 +187,7 @@ struct File {
     _entries: Vec<FirstRow>,
 }
 
-/// An entry, whose key is not nested in a file. A field that a later version adds needs a default.
+/// An entry as in a file, where its key is not nested. Fields that later versions add need a default.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Entry")]
 struct EntryRow {
@@ -239,9 +239,9 @@ impl File {
     }
 }
 
-/// Sorts entries. Of two with the same key and shape the first one in the file is kept.
+/// Sorts entries, and keeps the first entry in the file of each key and shape.
 fn sorted(mut entries: Vec<(usize, Entry)>, bad: &mut Vec<Offset>) -> Vec<Entry> {
-    // Stable, and fast for a file that is already sorted.
+    // The sort is stable, and fast for a file that is already sorted.
     entries.sort_by(|(_, one), (_, other)| one.subject().cmp(&other.subject()));
     entries.dedup_by(|(offset, later), (_, earlier)| {
         let is_duplicate = later.subject() == earlier.subject();
@@ -253,5 +253,5 @@ fn sorted(mut entries: Vec<(usize, Entry)>, bad: &mut Vec<Offset>) -> Vec<Entry>
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The most bytes of a device name: as many as `cuDeviceGetName` is asked for.
+/// The most bytes of a device name: the buffer size for `cuDeviceGetName`.
 const MAX_DEVICE_NAME_BYTES: usize = 256;

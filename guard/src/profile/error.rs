@@ -17,7 +17,7 @@ pub struct FileFault {
     pub line: usize,
     /// The character in the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The fault.
     pub message: String,
 }
 
@@ -29,12 +29,15 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// Why a profile cannot be read, merged or written. A file that cannot be written is unchanged.
+/// Why a profile cannot be read, merged or written. If writing fails, the old file is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The file was written by another version.
-    #[error("schema {found}, this version reads {SCHEMA}: use a matching version or re-tune")]
+    #[error(
+        "the file has schema {found}, this version reads schema {SCHEMA}: use a matching version, \
+         or re-tune"
+    )]
     Schema {
         /// The file's schema.
         found: u64,
@@ -48,7 +51,7 @@ pub enum ProfileError {
     /// Too many bytes.
     #[error("the file has {bytes} bytes, the limit is {MAX_FILE_BYTES}: split it by kernel")]
     TooLarge {
-        /// The file's size, or the number of bytes read of a file that grew meanwhile.
+        /// The file's size, or the number of bytes read if the file grew.
         bytes: u64,
     },
     /// Not UTF-8.
@@ -76,9 +79,9 @@ pub enum ProfileError {
     /// Profiles of different devices cannot be merged.
     #[error("the profiles cannot be merged: {mismatch}")]
     OtherDevice {
-        /// The document of another device, from 0; document 0 is the one merged into.
+        /// The document of another device, from 0. Document 0 is the target of the merge.
         document: usize,
-        /// What differs.
+        /// The difference.
         mismatch: DeviceMismatch,
     },
     /// The merged profile would have too many entries.
@@ -87,7 +90,7 @@ pub enum ProfileError {
              split the profiles by kernel"
     )]
     MergedEntries {
-        /// Entries of all documents, those of the same key and shape counted once.
+        /// Entries of all documents. Equal keys and shapes are counted once.
         entries: usize,
     },
     /// The merged profile would have too many aliases.
@@ -95,7 +98,7 @@ pub enum ProfileError {
         "the merged profile would have {aliases} aliases, the limit is {MAX_ALIASES}: remove some"
     )]
     MergedAliases {
-        /// Aliases of all documents, equal ones counted once.
+        /// Different aliases of all documents.
         aliases: usize,
     },
     /// The existing file cannot be merged with, so it is not overwritten.
@@ -107,7 +110,7 @@ pub enum ProfileError {
         reason: Box<Self>,
     },
     /// The new file would not parse.
-    #[error("refusing to write {}, it would not parse back: {reason}", path.display())]
+    #[error("{} was not written, because the new text does not parse: {reason}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -122,18 +125,17 @@ pub enum ProfileError {
     Locked {
         /// The file.
         path: PathBuf,
-        /// What the lock file says about its holder, such as `process 4711 on node7 since
-        /// 2026-11-20T12:00:00Z`.
+        /// The holder by the lock file, for example `process 4711 on node7 since 2026-11-20T12:00:00Z`.
         holder: String,
         /// How long this process waited.
         waited: Duration,
     },
-    /// The file system reports an error, such as no permission or no space.
+    /// The file system reports an error, for example no permission or no space.
     #[error("cannot write {} ({step}): {reason}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What failed, such as `locking`.
+        /// The step that failed, for example `locking`.
         step: &'static str,
         /// The system's kind of error.
         kind: io::ErrorKind,
@@ -142,9 +144,9 @@ pub enum ProfileError {
     },
 }
 
-/// The schema that is written, and the only one that is read.
-pub const SCHEMA: u64 = 1;
-/// The most bytes of a file; a larger one is rejected without reading it.
+/// The only schema that is written and read.
+pub(super) const SCHEMA: u64 = 1;
+/// The most bytes of a file. A larger file is rejected without reading it.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The most other device names that a file may declare.
 pub(super) const MAX_ALIASES: usize = 64;

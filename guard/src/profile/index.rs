@@ -1,4 +1,4 @@
-//! An index of the tuned shapes of one key, which finds the one nearest to a shape.
+//! An index of the tuned shapes of one key. It finds the shape nearest to a requested shape.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ pub(super) struct ShapeIndex {
     names: Vec<String>,
     /// Sorted by sizes.
     rows: Vec<IndexRow>,
-    /// The same shapes, so that an exact match needs no search.
+    /// The same shapes, so that exact matches need no search.
     exact: HashMap<Box<[u64]>, Indexed, RandomState>,
     /// The least and the largest bucket of each size.
     spans: Vec<(u32, u32)>,
@@ -29,7 +29,7 @@ struct IndexRow {
     indexed: Indexed,
 }
 
-/// What a lookup returns of an entry.
+/// The part of an entry that a lookup returns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Indexed {
     /// The index of the entry within its profile.
@@ -55,8 +55,7 @@ impl ShapeIndex {
         self.names.iter().eq(shape.iter().map(|(name, _)| name))
     }
 
-    /// Appends a shape. Shapes must come in order, and of equal ones that of the highest layer
-    /// first, which alone is kept.
+    /// Appends a shape. Push in sorted order, highest layer first. Duplicates are ignored.
     pub(super) fn push(&mut self, shape: &Named, indexed: Indexed) {
         let sizes: Box<[u64]> = shape.iter().map(|(_, size)| *size).collect();
         let Entry::Vacant(exact) = self.exact.entry(sizes.clone()) else { return };
@@ -85,8 +84,8 @@ impl ShapeIndex {
             DefaultReason::SizeCount { expected: self.names.len(), given: sizes.len() }
         } else if sizes.first() == Some(&0) {
             DefaultReason::ZeroSize
-        } else if let Some(size) = sizes.iter().zip(&self.spans).position(outside) {
-            DefaultReason::OutOfRange { size }
+        } else if let Some(index) = sizes.iter().zip(&self.spans).position(outside) {
+            self.out_of_range(index, sizes)
         } else if let Some((matched, indexed)) = self.nearest(sizes) {
             return (matched, Some(indexed));
         } else {
@@ -95,8 +94,15 @@ impl ShapeIndex {
         (Match::Default(reason), None)
     }
 
-    /// The best row within an octave of each size: first by bucket, then by distance, layer and
-    /// order.
+    fn out_of_range(&self, index: usize, sizes: &[u64]) -> DefaultReason {
+        let (least, most) = self.spans.get(index).copied().unwrap_or_default();
+        let bits = [least, most].map(|bucket| u8::try_from(bucket).unwrap_or(64));
+        let size = sizes.get(index).copied().unwrap_or_default();
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        DefaultReason::OutOfRange { index, size, bits: bits.into() }
+    }
+
+    /// The best row within an octave of each size: by bucket, then distance, layer and order.
     fn nearest(&self, sizes: &[u64]) -> Option<(Match, Indexed)> {
         let mut logs = [0; MAX_SIZES];
         for (log, size) in logs.iter_mut().zip(sizes) {
@@ -126,25 +132,25 @@ impl ShapeIndex {
     }
 }
 
-/// Equal for sizes between the same powers of two; 0 has a bucket of its own.
+/// The bit length: equal for sizes between the same powers of two. 0 has a bucket of its own.
 fn bucket(size: u64) -> u32 {
     size.checked_ilog2().map_or(0, |power| power + 1)
 }
 
-/// Whether neither size is more than twice the other, which for 0 only 0 is.
+/// Whether neither size is more than twice the other. Only 0 is within an octave of 0.
 const fn within_octave(one: u64, other: u64) -> bool {
     one <= other.saturating_mul(2) && other <= one.saturating_mul(2)
 }
 
-/// The logarithm of `size` to base 2 in 65,536ths, rounded down. In integers, so that every machine
-/// ranks neighbours alike. Zero has that of one; it is never compared with another size.
+/// The logarithm of `size` to base 2 in 65,536ths, rounded down. It uses integers, so that every machine ranks
+/// neighbours alike. Zero has the logarithm of one, and is never compared with another size.
 fn log2(size: u64) -> u32 {
     let whole = size.checked_ilog2().unwrap_or(0);
     let mut log = whole;
     // From 1 to 2, as a multiple of 2^-63.
     let mut mantissa = size.max(1) << (63 - whole);
     for _ in 0..FRACTION_BITS {
-        // Squaring doubles the logarithm: its next binary digit is whether the square reaches 2.
+        // Squaring doubles the logarithm. Its next binary digit is 1 if the square reaches 2.
         let square = (u128::from(mantissa) * u128::from(mantissa)) >> 63;
         let carry = square >> 64 != 0;
         let square = if carry { square >> 1 } else { square };

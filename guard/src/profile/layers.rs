@@ -1,4 +1,4 @@
-//! Loads a device's profile from several places, local ones before shipped ones.
+//! Loads a device's profile from several places. Local files precede shipped files.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,12 @@ use super::lookup::Profile;
 use super::matching::Layer;
 use super::notice::{LayerNotice, ProfileNotice};
 use super::store::load;
+#[cfg(feature = "catalog")]
+use crate::guard::Guard;
 
 /// The places to look for a device's profile.
 ///
-/// Of two entries that match equally well, that of the higher layer is used; a better match of a
-/// lower layer is preferred.
+/// The best match of all layers is used. If several match equally well, the highest layer is used.
 ///
 /// ```
 /// use gridguard::DeviceLimits;
@@ -45,7 +46,7 @@ enum Source {
 pub struct LoadedProfile {
     /// The profile.
     pub profile: Profile,
-    /// What was left out, and what may be stale.
+    /// Notices about ignored entries, and about entries that may be stale.
     pub notices: Vec<LayerNotice>,
 }
 
@@ -55,8 +56,8 @@ impl Layers {
         Self { sources: Vec::new() }
     }
 
-    /// Adds a file, or a folder with a [file per device](DeviceIdentity::file_name). A missing file
-    /// gives a notice.
+    /// Adds a file, or a folder with a [file per device](DeviceIdentity::file_name). If the file is missing, a
+    /// notice says so.
     pub fn explicit(self, path: impl Into<PathBuf>) -> Self {
         self.with(Layer::Explicit, Source::Named(path.into()))
     }
@@ -69,7 +70,7 @@ impl Layers {
         }
     }
 
-    /// Adds this folder in place of the user's.
+    /// Adds this folder as the user's folder.
     pub fn user_at(self, folder: impl Into<PathBuf>) -> Self {
         self.with(Layer::User, Source::Folder(folder.into()))
     }
@@ -79,8 +80,8 @@ impl Layers {
         self.with(Layer::Shipped, Source::Folder(folder.into()))
     }
 
-    /// Adds a profile's text. One for another device gives a notice: choose the text by
-    /// [`DeviceIdentity::file_name`].
+    /// Adds the text of a profile. Choose it by [`DeviceIdentity::file_name`]: the text of another device only
+    /// gives a notice.
     pub fn embedded(self, text: &'static str) -> Self {
         self.with(Layer::Embedded, Source::Text(text))
     }
@@ -95,8 +96,7 @@ impl Layers {
         }
     }
 
-    /// Loads all layers for a device. A layer that cannot be used gives a notice; the others are
-    /// used.
+    /// Loads all layers for a device. An unusable layer gives a notice, and the other layers are used.
     #[must_use]
     pub fn load(&self, device: &DeviceIdentity, running: &Environment) -> LoadedProfile {
         let mut profile = Profile::default();
@@ -126,7 +126,7 @@ impl Layers {
         LoadedProfile { profile, notices }
     }
 
-    /// The file of a layer for a device; `None` if there is no such layer, or it is a text.
+    /// The file of a layer for a device. `None` if there is no such layer, or it is a text.
     #[must_use]
     pub fn path(&self, layer: Layer, device: &DeviceIdentity) -> Option<PathBuf> {
         let (_, source) = self.sources.iter().find(|(other, _)| *other == layer)?;
@@ -136,6 +136,27 @@ impl Layers {
     fn with(mut self, layer: Layer, source: Source) -> Self {
         self.sources.push((layer, source));
         self
+    }
+}
+
+#[cfg(feature = "catalog")]
+impl Guard {
+    /// The guard with the profile of its device, loaded from the user's folder and the built-in profiles, and the
+    /// notices about it.
+    ///
+    /// ```
+    /// use gridguard::{DeviceLimits, Guard};
+    ///
+    /// let (guard, notices) = Guard::host(DeviceLimits::any_device()).with_device_profile();
+    /// notices.iter().for_each(|notice| eprintln!("{notice}"));
+    /// assert!(guard.profile().is_some());
+    /// ```
+    #[must_use]
+    pub fn with_device_profile(self) -> (Self, Vec<LayerNotice>) {
+        let identity = self.identity();
+        let layers = Layers::new().user().built_in(&identity);
+        let LoadedProfile { profile, notices } = layers.load(&identity, &self.environment());
+        (self.with_profile(profile.into()), notices)
     }
 }
 

@@ -21,12 +21,12 @@ pub struct Profile {
     /// By key, sizes and layer.
     entries: Vec<LayeredEntry>,
     kernels: HashMap<Key, ShapeIndex, RandomState>,
-    /// The keys in the order of [`Key::purpose`], to tell edited code from code never tuned.
+    /// The keys in the order of [`Key::purpose`], to distinguish edited code from code that was never tuned.
     purposes: Vec<Key>,
     counters: LookupCounters,
 }
 
-/// An entry and where it comes from.
+/// An entry and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LayeredEntry {
     entry: Entry,
@@ -51,14 +51,13 @@ pub struct TunedChoice<'a> {
     pub entry: Option<&'a Entry>,
     /// The layer that the entry comes from.
     pub layer: Option<Layer>,
-    /// Whether the entry was measured with another major version of the driver, and therefore may
-    /// not be the fastest.
+    /// Whether the entry was measured with another major version of the driver, so that it may not be the
+    /// fastest.
     pub degraded: bool,
 }
 
 impl Profile {
-    /// A profile of one document, with notices about it. A document of another device gives an
-    /// empty profile.
+    /// A profile of one document, with notices about it. It is empty if the document is for another device.
     #[must_use]
     pub fn from_document(
         document: Document,
@@ -72,8 +71,7 @@ impl Profile {
         (profile, notices)
     }
 
-    /// Adds the entries of a document, or returns why they do not apply. [`Self::build_index`] must
-    /// follow.
+    /// Adds the entries of a document, or returns why they do not apply. Call [`Self::build_index`] afterwards.
     pub(super) fn add(
         &mut self,
         document: Document,
@@ -92,7 +90,7 @@ impl Profile {
         Ok(notices)
     }
 
-    /// Builds the index, and returns notices about the entries that it leaves out.
+    /// Builds the index, and returns notices about the entries that it ignores.
     pub(super) fn build_index(&mut self) -> Vec<(Layer, ProfileNotice)> {
         self.entries.sort_by(|one, other| {
             let (one_sizes, other_sizes) = (sizes(&one.entry.shape), sizes(&other.entry.shape));
@@ -105,7 +103,7 @@ impl Profile {
         let mut notices = Vec::new();
         let mut before = 0;
         for of_key in self.entries.chunk_by(|one, other| one.entry.key == other.entry.key) {
-            // The first entry of the highest layer decides on the size names.
+            // The first entry of the highest layer determines the size names.
             let Some(first) = of_key.iter().min_by_key(|entry| entry.layer) else { continue };
             let key = &first.entry.key;
             let mut index = ShapeIndex::new(&first.entry.shape);
@@ -128,10 +126,9 @@ impl Profile {
 
     /// Looks up the entry for `sizes`, given in the order of the kernel's shape.
     ///
-    /// An entry of the same sizes is preferred, then one between the same powers of two, then the
-    /// nearest within an octave of each size. Sizes outside the tuned powers of two match nothing. A
-    /// size of 0, such as no padding, matches only 0; and with 0 items, which the first size counts,
-    /// nothing matches.
+    /// It prefers an entry with the same sizes, then an entry between the same powers of two, then the nearest
+    /// entry within an octave of each size. Sizes outside the tuned powers of two match nothing. A size of 0
+    /// only matches 0. The first size counts the items, so nothing matches if it is 0.
     pub fn lookup(&self, key: &Key, sizes: &[u64]) -> TunedChoice<'_> {
         if let Some(index) = self.kernels.get(key) {
             return self.find(index, sizes);
@@ -143,6 +140,7 @@ impl Profile {
     }
 
     /// The entries of a key, if there are any.
+    #[doc(hidden)]
     #[must_use]
     pub fn tuned(&self, key: &Key) -> Option<TunedKernel<'_>> {
         self.kernels.get(key).map(|index| TunedKernel { profile: self, index })
@@ -155,12 +153,13 @@ impl Profile {
     }
 
     /// The number of lookups so far.
+    #[doc(hidden)]
     #[must_use]
     pub fn counts(&self) -> LookupCounts {
         self.counters.snapshot()
     }
 
-    /// The entries of all layers by key, sizes and layer, including those that a higher layer hides.
+    /// The entries of all layers by key, sizes and layer, including entries that a higher layer hides.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Layer, &Entry)> {
         self.entries.iter().map(|layered| (layered.layer, &layered.entry))
     }
@@ -209,7 +208,7 @@ impl<'a> TunedChoice<'a> {
         Self { matched: Match::Default(reason), entry: None, layer: None, degraded: false }
     }
 
-    /// How to plan the launch: the planner's default if no entry matches.
+    /// The choice for the planner: its default if no entry matches.
     pub fn choice(&self) -> Choice {
         self.entry.map_or(Choice::AUTOMATIC, |entry| entry.choice.into())
     }
@@ -232,7 +231,7 @@ fn sizes(shape: &Named) -> impl Iterator<Item = u64> {
     shape.iter().map(|(_, size)| *size)
 }
 
-/// Counts an entry with other size names, in the last notice if that is about the same names.
+/// Counts an entry with other size names, in the last notice if it has the same names.
 fn note_other_sizes(
     notices: &mut Vec<(Layer, ProfileNotice)>,
     layer: Layer,

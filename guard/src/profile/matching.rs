@@ -1,11 +1,11 @@
-//! How an entry matches a shape, and the counts of lookups by match.
+//! Kinds of matches between an entry and a shape, and counts of lookups by kind.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Where an entry comes from, the layer of highest precedence first.
+/// The origin of an entry, the layer with the highest precedence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -26,7 +26,7 @@ pub enum Match {
     Exact,
     /// Each pair of sizes is between the same powers of two, or both are 0.
     Bucket,
-    /// Each size is within an octave, that is a factor of two; 0 is within an octave of 0 only.
+    /// Each size is within an octave (a factor of two). 0 is within an octave of 0 only.
     Neighbour {
         /// The distance in thousandths of an octave, summed over the sizes.
         distance_millioctaves: u32,
@@ -41,7 +41,7 @@ pub enum Match {
 pub enum DefaultReason {
     /// No profile is loaded.
     NoProfile,
-    /// The kernel was not tuned in this variant, with these types, for this purpose.
+    /// The kernel was not tuned with this variant, these types, and this policy and objective.
     NoEntries,
     /// All entries are for other device code: the kernel was edited since.
     OtherSource,
@@ -57,7 +57,11 @@ pub enum DefaultReason {
     /// A size is outside the powers of two that were tuned.
     OutOfRange {
         /// The index of the size.
-        size: usize,
+        index: u32,
+        /// The size.
+        size: u64,
+        /// The bit lengths of the smallest and the largest tuned size.
+        bits: (u8, u8),
     },
     /// No entry within the tuned range is within an octave of each size.
     NoNeighbour,
@@ -106,7 +110,7 @@ impl Match {
     }
 }
 
-/// The number of lookups of a profile so far, by result.
+/// The numbers of lookups of a profile, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LookupCounts {
@@ -161,20 +165,6 @@ impl LookupCounters {
     }
 }
 
-impl fmt::Display for Layer {
-    /// `explicit`, `user`, `shipped`, `embedded`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-impl fmt::Display for MatchKind {
-    /// `exact`, `bucket`, `neighbour`, `default`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
 impl fmt::Display for Match {
     /// `exact`, `bucket`, `neighbour at 0.585 octaves`, `default, ...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,7 +172,7 @@ impl fmt::Display for Match {
             Self::Neighbour { distance_millioctaves: distance } => {
                 write!(f, "neighbour at {}.{:03} octaves", distance / 1000, distance % 1000)
             }
-            Self::Default(reason) => write!(f, "default, {reason}"),
+            Self::Default(reason) => write!(f, "default, because {reason}"),
             Self::Exact | Self::Bucket => self.kind().fmt(f),
         }
     }
@@ -196,12 +186,18 @@ impl fmt::Display for DefaultReason {
             Self::OtherSource => {
                 f.write_str("the kernel was edited since it was tuned: re-tune it")
             }
-            Self::SizeCount { expected, given } => {
-                write!(f, "{given} sizes were given, the entries have {expected}: give as many")
-            }
+            Self::SizeCount { expected, given } => write!(
+                f,
+                "{given} sizes were given, the entries have {expected}: pass {expected} sizes"
+            ),
             Self::ZeroSize => f.write_str("there are no items: nothing is launched"),
-            Self::OutOfRange { size } => {
-                write!(f, "size {size} is outside the tuned range: tune this shape")
+            Self::OutOfRange { index, size, bits } => {
+                let (least, most) = ((1_u128 << bits.0) >> 1, (1_u128 << bits.1) - 1);
+                write!(
+                    f,
+                    "size {index} is {size}, outside the tuned range of {least} to {most}: tune this \
+                     shape"
+                )
             }
             Self::NoNeighbour => {
                 f.write_str("no tuned shape is within an octave of each size: tune this shape")

@@ -1,4 +1,4 @@
-//! Merges documents of one device, and compares two documents.
+//! Merges documents of one device.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -28,9 +28,9 @@ pub enum MergeReason {
     Date,
     /// The dates are the same, and it has more samples.
     Samples,
-    /// Dates and samples are the same; one is kept by an order that does not depend on the files.
+    /// Dates and samples are the same. One is kept by an order that does not depend on the files.
     Order,
-    /// It was put in the other's place, whatever their dates and samples are.
+    /// It replaced the other entry, independent of dates and samples.
     Replaced,
 }
 
@@ -49,47 +49,33 @@ impl MergeConflict {
     }
 }
 
-/// A difference between two documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EntryDifference<'a> {
-    /// Only the first document has the entry.
-    OnlyFirst(&'a Entry),
-    /// Only the second document has the entry.
-    OnlySecond(&'a Entry),
-    /// Choice, parameters or launches differ.
-    Choice(&'a Entry, &'a Entry),
-    /// The choice is the same; its times or those of the default differ.
-    Times(&'a Entry, &'a Entry),
-    /// Only how the entries were measured differs.
-    Provenance(&'a Entry, &'a Entry),
-}
-
 impl Document {
     /// Merges another document of the same device into this one, as [`Self::merge_all`].
     ///
     /// # Errors
     ///
     /// As [`Self::merge_all`].
+    #[doc(hidden)]
     pub fn merge(&mut self, other: &Self) -> Result<Vec<MergeConflict>, ProfileError> {
         self.merge_all(core::slice::from_ref(other))
     }
 
     /// Merges other documents of the same device into this one.
     ///
-    /// Of entries with the same key and shape the latest is kept; of the same date the one with most
-    /// samples; else the greatest. The smallest of several device names becomes the document's, the
-    /// others become aliases; of each version the latest is kept. So the result depends neither on the
-    /// order of the documents nor on repetitions.
+    /// The result depends neither on the order of the documents nor on repetitions. For each key and shape the
+    /// latest entry is kept. With equal dates the entry with the most samples is kept, else the greatest. The
+    /// smallest device name becomes the document's name, and the others become aliases. The latest version of
+    /// each component is kept.
     ///
-    /// Devices are the same if all their figures agree and their names are linked: by a name or
-    /// alias that two documents share, directly or through other documents. Merged one by one, a
-    /// document that is linked only through a later one is rejected.
+    /// Devices are the same if all their figures agree and their names are linked. Two documents are linked if
+    /// they share a name or an alias, directly or through other documents. Merged one by one, a document that
+    /// is linked only through a later document is rejected.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::OtherDevice`], [`ProfileError::MergedEntries`] and
-    /// [`ProfileError::MergedAliases`]; the document is then unchanged.
+    /// [`ProfileError::OtherDevice`], [`ProfileError::MergedEntries`] and [`ProfileError::MergedAliases`]. The
+    /// document is then unchanged.
+    #[doc(hidden)]
     pub fn merge_all(&mut self, others: &[Self]) -> Result<Vec<MergeConflict>, ProfileError> {
         let all: Vec<&Self> = core::iter::once(&*self).chain(others).collect();
         let (device, aliases) = same_device(self, &all)
@@ -120,43 +106,28 @@ impl Document {
         Ok(conflicts)
     }
 
-    /// The differences between `self` and `other`, in the order of entries. Devices are not compared.
-    pub fn diff<'a>(&'a self, other: &'a Self) -> Vec<EntryDifference<'a>> {
+    /// The entries of `self` and `other` by key and shape. `None` stands for a missing entry.
+    #[doc(hidden)]
+    pub fn pairs<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Entry>, Option<&'a Entry>)> {
         let (mut first, mut second) =
             (self.entries.iter().peekable(), other.entries.iter().peekable());
-        let mut differences = Vec::new();
-        loop {
+        core::iter::from_fn(move || {
             let order = match (first.peek(), second.peek()) {
                 (Some(one), Some(two)) => one.subject().cmp(&two.subject()),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (None, None) => return differences,
+                (None, None) => return None,
             };
-            let one = first.next_if(|_| order.is_le());
-            let two = second.next_if(|_| order.is_ge());
-            differences.extend(match (one, two) {
-                (Some(one), Some(two)) => difference(one, two),
-                (Some(one), None) => Some(EntryDifference::OnlyFirst(one)),
-                (None, two) => two.map(EntryDifference::OnlySecond),
-            });
-        }
+            Some((first.next_if(|_| order.is_le()), second.next_if(|_| order.is_ge())))
+        })
     }
 }
 
-fn difference<'a>(one: &'a Entry, two: &'a Entry) -> Option<EntryDifference<'a>> {
-    let chosen = |entry: &'a Entry| (entry.choice, &entry.parameters, entry.launches);
-    let times = |entry: &Entry| (entry.chosen, entry.default);
-    if chosen(one) != chosen(two) {
-        Some(EntryDifference::Choice(one, two))
-    } else if times(one) != times(two) {
-        Some(EntryDifference::Times(one, two))
-    } else {
-        (one != two).then_some(EntryDifference::Provenance(one, two))
-    }
-}
-
-/// The entries of all documents by key and shape, of the same key and shape the one to keep last.
-/// Equal entries occur once.
+/// The entries of all documents by key and shape. Among entries of one key and shape the last is kept. Equal
+/// entries occur once.
 fn ranked<'a>(all: &[&'a Document]) -> Vec<&'a Entry> {
     let rank = |entry: &'a Entry| (entry.subject(), &entry.found.date, entry.chosen.samples, entry);
     let mut entries: Vec<&Entry> = all.iter().flat_map(|document| &document.entries).collect();
@@ -203,7 +174,7 @@ fn same_device(
         one.device.serves(alias, &other.device).map_err(|mismatch| (index, mismatch))
     };
     all.iter().enumerate().try_for_each(|other| compare(first, other))?;
-    // Each may have nearly the memory of the first, and yet not of another.
+    // Memory may be close to the first device's, and yet differ too much between two others.
     let memory = |document: &Document| document.device.memory_bytes;
     let least = all.iter().min_by_key(|document| memory(document));
     let most = all.iter().enumerate().max_by_key(|(_, document)| memory(document));
@@ -213,8 +184,7 @@ fn same_device(
     Ok((device.clone(), aliases.collect()))
 }
 
-/// The names and aliases of the first document and of all that share one with it, directly or
-/// through others.
+/// The names and aliases of the first document and of all documents that are linked with it.
 fn linked_names<'a>(first: &'a Document, all: &[&'a Document]) -> BTreeSet<&'a str> {
     let names_of = |document: &'a Document| {
         core::iter::once(&document.device.name).chain(&document.aliases).map(String::as_str)

@@ -1,4 +1,4 @@
-//! Logs the shapes that had no exact match, and reads and writes them as a file of shapes to tune.
+//! A log of shapes without an exact match, and its file of shapes to tune.
 
 use core::cmp::{Ordering, Reverse};
 use core::sync::atomic::{self, AtomicU64};
@@ -16,20 +16,20 @@ use super::store::{Published, Replacement, read, replace};
 /// A shape that had no exact match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissedShape {
-    /// The kernel and its purpose. Read from a file it has no source.
+    /// The kernel and its purpose. In a file it has no source.
     pub key: Key,
     /// The sizes.
     pub shape: Named,
     /// Number of lookups.
     pub seen: u64,
-    /// How the last lookup was served.
+    /// The kind of match of the last lookup.
     pub served: MatchKind,
 }
 
-/// Collects the shapes that had no exact match, up to a number of them.
+/// A bounded log of shapes without an exact match.
 ///
-/// Recording never waits: while another thread records, or when the log is full, a miss is only
-/// counted as dropped.
+/// Recording never waits. While another thread records, or if the log is full, a miss is only counted as
+/// dropped.
 ///
 /// ```
 /// use gridguard::profile::{Key, MatchKind, MissLog};
@@ -57,8 +57,7 @@ impl MissLog {
 
     /// Records a miss; an exact match is not recorded.
     ///
-    /// A shape whose names and sizes differ in number, or that [`MissedShape::check`] rejects, is
-    /// dropped.
+    /// A shape is dropped if its numbers of names and sizes differ, or if a name is too long.
     pub fn record(&self, key: &Key, names: &[&str], sizes: &[u64], served: MatchKind) {
         if served == MatchKind::Exact {
             return;
@@ -104,27 +103,27 @@ impl MissLog {
         self.dropped.load(atomic::Ordering::Relaxed)
     }
 
-    /// What was recorded since the last [`write`](Self::write), by key and sizes.
+    /// The shapes recorded since the last [`write`](Self::write), by key and sizes.
     #[must_use]
     pub fn snapshot(&self) -> Vec<MissedShape> {
         self.shapes.lock().clone()
     }
 
-    /// Adds what was recorded to the file at `path`, and empties the log. It can be called repeatedly.
+    /// Adds the recorded shapes to the file at `path`, and empties the log.
     ///
-    /// The sources of kernels are not written, because the next tuning uses the current code. If the
-    /// file is full, the shapes seen least are removed.
+    /// The sources of kernels are not written, because the next tuning uses the current code. If the file is
+    /// full, the least seen shapes are removed.
     ///
     /// # Errors
     ///
-    /// As [`publish`](super::publish); the log then keeps what it has, up to its capacity.
+    /// As [`publish`](super::publish). The log then keeps its shapes, up to its capacity.
     pub fn write(&self, path: &Path) -> Result<Published<()>, ProfileError> {
         let recorded = core::mem::take(&mut *self.shapes.lock());
         let written = add_to_file(path, &recorded);
         if written.is_err() {
             let mut shapes = self.shapes.lock();
             let all = combined(recorded.into_iter().chain(shapes.drain(..)).collect());
-            // Others may have filled the log in the meantime.
+            // Other threads may have filled the log.
             let (kept, removed) = most_seen(all, self.capacity);
             *shapes = kept;
             let dropped = removed.iter().map(|missed| missed.seen).sum();
@@ -133,8 +132,7 @@ impl MissLog {
         written
     }
 
-    /// Reads a file of shapes, as written by [`write`](Self::write) or by hand; `None` if there is no
-    /// file.
+    /// Reads a file of shapes, written by [`write`](Self::write) or by hand. `None` if there is no file.
     ///
     /// A shape needs `kernel`, `dtypes` and `shape`; `variant`, `policy`, `objective`, `seen` and
     /// `served` are optional.
@@ -195,7 +193,7 @@ fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<Published<()>, P
     })
 }
 
-/// Sorts shapes, and combines equal ones: `seen` is added up, and `served` is that of the last.
+/// Sorts shapes, and combines equal shapes: adds up `seen`, and keeps the last `served`.
 fn combined(mut shapes: Vec<MissedShape>) -> Vec<MissedShape> {
     shapes.sort_by(MissedShape::order);
     shapes.dedup_by(|later, earlier| {
@@ -209,7 +207,7 @@ fn combined(mut shapes: Vec<MissedShape>) -> Vec<MissedShape> {
     shapes
 }
 
-/// The `count` shapes that were seen most, and the others.
+/// The `count` most seen shapes, and the others.
 fn most_seen(mut shapes: Vec<MissedShape>, count: usize) -> (Vec<MissedShape>, Vec<MissedShape>) {
     if shapes.len() <= count {
         return (shapes, Vec::new());
@@ -225,7 +223,7 @@ fn most_seen(mut shapes: Vec<MissedShape>, count: usize) -> (Vec<MissedShape>, V
 pub struct ParsedShapes {
     /// The valid shapes, by key and sizes, each once.
     pub shapes: Vec<MissedShape>,
-    /// What is wrong with the others, in the file's order.
+    /// The faults of the other shapes, in the file's order.
     pub faults: Vec<FileFault>,
 }
 
@@ -303,6 +301,5 @@ impl Row for ShapeRow {
     }
 }
 
-/// The most shapes that are written to a file: fewer than are read, so that some can be added by
-/// hand.
+/// The most shapes that are written to a file. More can be read, so that shapes can be added by hand.
 const MAX_SHAPES: usize = 50_000;

@@ -1,9 +1,9 @@
-//! Tuned choices: stores what was fastest for each kernel and shape, and looks it up for a launch.
+//! Tuned choices: stores the fastest choice for each kernel and shape, and looks it up for a launch.
 //!
-//! A tuner measures on a device and [publishes](publish) the results to that device's file
+//! A tuner measures on a device and [publishes](publish) the results to the file of that device
 //! ([`DeviceIdentity::file_name`]). A server [loads](Layers) the file once, passes it to its
-//! [`Guard`](crate::Guard) and looks up every launch: the result says which entry matches and how
-//! well, and is the planner's default if none does. The plan is validated like any other.
+//! [`Guard`](crate::Guard) and looks up every launch. The result says how well an entry matches. Without a
+//! match it is the planner's default. In both cases the plan is validated.
 //!
 //! ```
 //! use gridguard::profile::{
@@ -44,7 +44,8 @@
 //! // For each launch.
 //! let names = ["rows", "columns"];
 //! let tuned = guard.tuned(&key, &names, &[30_000, 4096]);
-//! assert_eq!(tuned.matched, Match::Default(DefaultReason::OutOfRange { size: 0 }));
+//! let outside = DefaultReason::OutOfRange { index: 0, size: 30_000, bits: (16, 16) };
+//! assert_eq!(tuned.matched, Match::Default(outside));
 //! assert_eq!(tuned.choice(), Choice::AUTOMATIC);
 //! let tuned = guard.tuned(&key, &names, &[40_000, 4096]);
 //! assert_eq!((tuned.matched, tuned.parameters()), (Match::Bucket, &[("warps".into(), 4)][..]));
@@ -57,9 +58,20 @@
 //! # The file
 //!
 //! RON: `(schema: 1, device: (..), aliases: [..], environment: (..), entries: [..])`, with sorted
-//! entries of four lines each. An invalid entry is reported with its line and column and left out; a
-//! file with another schema is rejected. Any input is safe to read: size, nesting and number of
-//! entries are limited, and reading takes time linear in the size.
+//! entries of four lines each. An invalid entry is reported with its line and column and left out. A file
+//! with another schema is rejected. Any input is safe to read: size, nesting and number of entries are
+//! limited, and the time is linear in the size.
+
+/// Implements `Display` with the serialized form.
+macro_rules! display_as_serialized {
+    ($($type:ty),*) => {$(
+        impl core::fmt::Display for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        }
+    )*};
+}
 
 pub(crate) mod device;
 mod document;
@@ -77,17 +89,29 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Backend, DeviceIdentity, DeviceMismatch, Environment, Processor};
-pub use document::{Document, ParsedProfile};
-pub use error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
-pub use layers::{Layers, LoadedProfile, user_folder};
-pub use lookup::{Profile, TunedChoice, TunedKernel};
-pub use matching::{DefaultReason, Layer, LookupCounts, Match, MatchKind};
-pub use merge::{EntryDifference, MergeConflict, MergeReason};
-pub use misses::{MissLog, MissedShape, ParsedShapes};
-pub use model::{
-    Entry, EntryError, Key, L2, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_NAME_BYTES, MAX_SIZES, Named,
-    Objective, Policy, Provenance, StopReason, StoredChoice, Submission, Summary,
+display_as_serialized!(Backend, Layer, MatchKind, NoticeLevel);
+
+pub use device::{DeviceIdentity, Environment};
+pub use document::Document;
+pub use error::ProfileError;
+pub use layers::{Layers, LoadedProfile};
+pub use lookup::{Profile, TunedChoice};
+pub use matching::{DefaultReason, Layer, Match};
+pub use misses::MissLog;
+pub use model::{Entry, Key, L2, Objective, Policy, Provenance, StoredChoice, Submission, Summary};
+pub use notice::{LayerNotice, NoticeLevel, ProfileNotice};
+pub use store::publish;
+// Parts of the items above, and what only the tuner and the command of this workspace use.
+#[doc(hidden)]
+pub use {
+    device::{Backend, DeviceMismatch, Processor},
+    document::ParsedProfile,
+    error::{FileFault, MAX_FILE_BYTES},
+    layers::user_folder,
+    lookup::TunedKernel,
+    matching::{LookupCounts, MatchKind},
+    merge::{MergeConflict, MergeReason},
+    misses::{MissedShape, ParsedShapes},
+    model::{EntryError, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_SIZES, Named, StopReason},
+    store::{Published, load, update},
 };
-pub use notice::{Component, LayerNotice, NoticeLevel, ProfileNotice};
-pub use store::{Published, load, publish, update};

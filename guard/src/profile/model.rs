@@ -1,4 +1,4 @@
-//! What a profile stores: the key, shape, choice and measured times of each tuned problem.
+//! The entries of a profile: key, shape, choice and measured times of each tuned problem.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -17,7 +17,7 @@ pub enum L2 {
     /// The cache is flushed before each sample.
     #[default]
     Cold,
-    /// The same launches ran just before.
+    /// The same launches ran just before the sample.
     Hot,
 }
 
@@ -34,7 +34,7 @@ pub enum Submission {
     Graph,
 }
 
-/// The conditions under which times were measured.
+/// The conditions of the measurements.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -46,7 +46,7 @@ pub struct Policy {
     pub submission: Submission,
 }
 
-/// What a choice is optimized for.
+/// The goal of a choice.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -55,42 +55,39 @@ pub enum Objective {
     /// The least time for the whole batch.
     #[default]
     Throughput,
-    /// The largest chunk whose single launch stays within a time limit, for a server that shares
-    /// its device.
+    /// The largest chunk whose launch stays within a time limit, for servers that share a device.
     Latency {
-        /// The time limit of one launch in microseconds; of a pipeline, of the first chunks in flight.
+        /// The time limit of one launch in microseconds. For a pipeline, of the first chunks in flight.
         max_launch_us: u64,
     },
     /// The least time for the whole batch within a workspace.
     Memory {
-        /// Workspace that one item of a launch needs, in bytes; 0 for a pipeline, whose plan has the
-        /// bytes of its scratch.
+        /// Workspace per item, in bytes; 0 for a pipeline, whose plan has the size of its scratch.
         bytes_per_item: u64,
         /// The whole workspace, or all scratch of a pipeline, in bytes.
         bytes: u64,
     },
 }
 
-/// What entries of different shapes have in common: kernel, code and purpose.
+/// The part that entries of different shapes share: kernel, code and purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Key {
-    /// The kernel's name, such as `rms_norm`, or that of a pipeline.
+    /// The name of the kernel or the pipeline, for example `rms_norm`.
     pub kernel: String,
-    /// A hash of the device code in hexadecimal digits; edited code matches no entry.
+    /// A hash of the device code in hexadecimal digits. Edited code matches no entry.
     pub source: String,
-    /// Which of several implementations; empty if there is only one. Of a pipeline, a hash of its
-    /// stages and buffers.
+    /// The implementation, if there are several. For a pipeline, a hash of its stages and buffers.
     pub variant: String,
     /// The element types of the tensors, such as `f16` or `f16 i64`.
     pub dtypes: String,
-    /// How the times were measured.
+    /// The conditions of the measurements.
     pub policy: Policy,
-    /// What the choice is optimized for.
+    /// The goal of the choice.
     pub objective: Objective,
 }
 
 impl Key {
-    /// Everything but the source: equal for the same kernel before and after an edit.
+    /// The key without its source, which an edit of the kernel does not change.
     pub(super) fn purpose(&self) -> (&str, &str, &str, Policy, Objective) {
         let Self { kernel, source: _, variant, dtypes, policy, objective } = self;
         (kernel, variant, dtypes, *policy, *objective)
@@ -99,8 +96,7 @@ impl Key {
 
 /// A planner's choice as stored in a profile.
 ///
-/// It never makes a launch legal: the planner applies it within what validation allows, and reports
-/// an error where that is not possible.
+/// The planner applies it within the limits, and reports an error if it is not legal.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -109,11 +105,11 @@ pub enum StoredChoice {
     /// The planner's default.
     #[default]
     Automatic,
-    /// One launch, as requested; of a pipeline, one chunk.
+    /// One launch, as requested. For a pipeline, one chunk.
     Whole,
-    /// One launch with the batch axis folded into x; of a rewritten kernel, all blocks flat on x.
+    /// One launch with the batch axis folded into x. For a rewritten kernel, all blocks flat on x.
     Folded,
-    /// Of a rewritten kernel, launches of parts of the grid, as few as possible.
+    /// For a rewritten kernel, as few launches of parts of the grid as possible.
     Shifted,
     /// Several launches, one per chunk.
     Chunked {
@@ -139,7 +135,7 @@ impl From<StoredChoice> for Choice {
 /// Names and values, in the kernel's order: the sizes of a shape, or launch parameters.
 pub type Named = Vec<(String, u64)>;
 
-/// The value of this name, if it is there.
+/// The value with this name.
 pub(crate) fn value_of(named: &[(String, u64)], name: &str) -> Option<u64> {
     named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
@@ -179,8 +175,7 @@ pub enum StopReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
-    /// When, in the form `2026-11-20T12:00:00Z`, so that the order of texts is that of dates; empty if
-    /// unknown.
+    /// The date in the form `2026-11-20T12:00:00Z`, which sorts as text; empty if unknown.
     pub date: String,
     /// The driver's CUDA version, as `13.0`; empty on the host.
     pub driver: String,
@@ -192,20 +187,20 @@ pub struct Provenance {
     pub candidates: u64,
     /// Number of candidates that failed: rejected, wrong result, timed out, or crashed.
     pub failed: u64,
-    /// Samples taken of all candidates together, dropped ones included.
+    /// Samples of all candidates, including dropped candidates.
     pub samples: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
 }
 
-/// The tuned choice for one shape. Serialized, it has the fields of its key beside its own.
+/// The tuned choice for one shape. It serializes with the fields of its key at the same level.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Entry {
     /// Kernel, code and purpose.
     #[serde(flatten)]
     pub key: Key,
-    /// The sizes, such as `[("rows", 32768), ("columns", 4096)]`. The first counts the items and is
-    /// at least 1; the others may be 0.
+    /// The sizes, for example `[("rows", 32768), ("columns", 4096)]`. The first size counts the items and is at
+    /// least 1. The others may be 0.
     pub shape: Named,
     /// How to plan the launch.
     pub choice: StoredChoice,
@@ -264,17 +259,22 @@ pub enum EntryError {
     /// Too many bytes.
     #[error("the entry has {bytes} bytes, the limit is {MAX_ENTRY_BYTES}: shorten it")]
     TooLarge {
-        /// The entry's size in its file, with comments.
+        /// The entry's size in the file, with comments.
         bytes: usize,
     },
     /// The date is not in the form of a profile's dates, or does not exist.
-    #[error("date {date:?} is not a date such as 2026-11-20T12:00:00Z: correct or empty it")]
+    #[error(
+        "date {date:?} is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty"
+    )]
     InvalidDate {
         /// The date.
         date: String,
     },
     /// The date is more than a day after now, by this machine's clock.
-    #[error("date {date} is in the future: check the clock, correct the date or empty it")]
+    #[error(
+        "date {date} is more than a day in the future: check the clock, and correct the date or \
+         leave it empty"
+    )]
     FutureDate {
         /// The date.
         date: String,
@@ -283,7 +283,7 @@ pub enum EntryError {
     #[error("an earlier entry has the same kernel and shape: remove one")]
     Duplicate,
     /// The profile cannot take another entry.
-    #[error("the profile has {MAX_ENTRIES} entries, which is the limit: split it by kernel")]
+    #[error("the profile has {MAX_ENTRIES} entries, the limit of a profile: split it by kernel")]
     ProfileFull,
 }
 
@@ -306,7 +306,7 @@ impl Entry {
         check_named("parameters", parameters)
     }
 
-    /// What identifies the entry within a profile, and its order.
+    /// The identity of the entry within a profile, which is also its sort key.
     pub(super) const fn subject(&self) -> (&Key, &Named) {
         (&self.key, &self.shape)
     }
@@ -339,14 +339,14 @@ fn check_length(field: &'static str, text: &str) -> Result<(), EntryError> {
     Ok(())
 }
 
-/// Checks a date, because the entry with the latest one is kept where two are merged.
+/// Checks a date. Merging keeps the entry with the latest date.
 fn check_date(date: &str) -> Result<(), EntryError> {
     if date.is_empty() {
         return Ok(());
     }
     let parsed = humantime::parse_rfc3339(date).ok().filter(|_| date.len() == DATE_BYTES);
     let parsed = parsed.ok_or_else(|| EntryError::InvalidDate { date: date.to_owned() })?;
-    // With a clock that was never set, every entry would be from the future.
+    // If the clock was never set, every entry would be from the future.
     let now = SystemTime::now().max(UNIX_EPOCH + EARLIEST_NOW);
     match parsed.duration_since(now) {
         Ok(ahead) if ahead > MAX_AHEAD => Err(EntryError::FutureDate { date: date.to_owned() }),
@@ -421,15 +421,15 @@ impl fmt::Display for StoredChoice {
 
 /// The most entries of a file, valid and invalid together.
 pub const MAX_ENTRIES: usize = 200_000;
-/// The most bytes of an entry in a file, with comments: hundreds of times what a valid one needs.
+/// The most bytes of an entry in a file, with comments: hundreds of times the size of a valid entry.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
-/// The most bytes of a name, hash or date in an entry: as many as a SHA-256 in hexadecimal digits.
-pub const MAX_NAME_BYTES: usize = 64;
+/// The most bytes of a name, hash or date in an entry: the length of a hexadecimal SHA-256.
+pub(super) const MAX_NAME_BYTES: usize = 64;
 /// The length of every date, such as 2026-11-20T12:00:00Z.
 const DATE_BYTES: usize = 20;
 /// How far the clock of the machine that measured may be ahead.
 const MAX_AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
-/// 2026-11-22, in time since 1970. Every clock that is right says more.
+/// 2026-11-22 in time since 1970. Every correct clock is later.
 const EARLIEST_NOW: Duration = Duration::from_secs(1_795_305_600);
 /// The most sizes of a shape, and parameters of an entry.
 pub const MAX_SIZES: usize = 16;

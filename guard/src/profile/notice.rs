@@ -1,4 +1,4 @@
-//! Notices about a loaded profile: what was left out, and what may be stale.
+//! Notices about a loaded profile: ignored entries, and entries that may be stale.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -11,28 +11,16 @@ use super::error::{FileFault, ProfileError};
 use super::matching::Layer;
 use super::model::Entry;
 
-/// What a notice means for the entries that it concerns.
+/// The effect of a notice on the entries that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NoticeLevel {
-    /// They are used.
+    /// The entries are used.
     Note,
-    /// They are used, and every lookup reports that they may not be the fastest.
+    /// The entries are used, and every lookup reports that they may not be the fastest.
     Degrade,
-    /// They are not used.
+    /// The entries are ignored.
     Reject,
-}
-
-/// A component whose version may differ between measuring and running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Component {
-    /// The CUDA driver.
-    Driver,
-    /// The compiler of the device code.
-    Compiler,
-    /// The tuner.
-    Tuner,
 }
 
 /// A notice about a file or some of its entries.
@@ -40,7 +28,7 @@ pub enum Component {
 #[non_exhaustive]
 pub enum ProfileNotice {
     /// The file that the program names does not exist.
-    #[error("there is no such file: give another path, or tune")]
+    #[error("the file does not exist: give another path, or tune")]
     Missing,
     /// The file cannot be used.
     #[error(transparent)]
@@ -69,14 +57,14 @@ pub enum ProfileNotice {
     /// Entries were measured with another version of a component.
     #[error(
         "{entries} entries were measured with {component} {measured}, this is {running}: {}",
-        if is_stale_driver(*component, measured, running) { "re-tune" } else { "they are still used" }
+        if self.level() == NoticeLevel::Degrade { "re-tune" } else { "they are still used" }
     )]
     OtherVersion {
-        /// The component.
-        component: Component,
-        /// The version they were measured with.
+        /// The component: `driver`, `compiler` or `tuner`.
+        component: &'static str,
+        /// The version of the measurements.
         measured: String,
-        /// The version now.
+        /// The running version.
         running: String,
         /// Number of entries.
         entries: usize,
@@ -95,13 +83,13 @@ pub struct LayerNotice {
 }
 
 impl ProfileNotice {
-    /// What it means for the entries that it concerns. Only another major version of the driver
-    /// degrades entries.
+    /// The effect on the entries that it concerns. Only another major version of the driver degrades
+    /// entries.
     #[must_use]
     pub fn level(&self) -> NoticeLevel {
         match self {
             Self::OtherVersion { component, measured, running, .. }
-                if is_stale_driver(*component, measured, running) =>
+                if *component == DRIVER && !same_major(measured, running) =>
             {
                 NoticeLevel::Degrade
             }
@@ -116,7 +104,7 @@ impl ProfileNotice {
 }
 
 impl LayerNotice {
-    /// What it means for the entries that it concerns.
+    /// The effect on the entries that it concerns.
     #[must_use]
     pub fn level(&self) -> NoticeLevel {
         self.notice.level()
@@ -125,62 +113,43 @@ impl LayerNotice {
 
 /// Whether an entry was measured with another major version of the driver.
 pub(super) fn is_degraded(entry: &Entry, file: &Environment, running: &Environment) -> bool {
-    let measured = measured_with(Component::Driver, entry, file);
-    is_stale_driver(Component::Driver, measured, &running.driver)
+    let [driver, ..] = measured_with(entry, file);
+    !same_major(driver, &running.driver)
 }
 
-fn is_stale_driver(component: Component, measured: &str, running: &str) -> bool {
-    component == Component::Driver && !same_major(measured, running)
-}
-
-/// Compares the versions that entries were measured with to those now.
+/// Compares the versions that entries were measured with to the running versions.
 pub(super) fn version_notices(
     entries: &[Entry],
     file: &Environment,
     running: &Environment,
 ) -> Vec<ProfileNotice> {
-    let mut notices = Vec::new();
-    for (component, running) in [
-        (Component::Driver, &running.driver),
-        (Component::Compiler, &running.compiler),
-        (Component::Tuner, &running.tuner),
-    ] {
-        let mut others = BTreeMap::new();
-        let versions = entries.iter().map(|entry| measured_with(component, entry, file));
-        for measured in versions.filter(|measured| !same(measured, running)) {
-            *others.entry(measured).or_insert(0) += 1;
+    let mut others = BTreeMap::new();
+    for entry in entries {
+        let running = [&running.driver, &running.compiler, &running.tuner];
+        let versions = COMPONENTS.into_iter().zip(measured_with(entry, file)).zip(running);
+        for (place, ((component, measured), running)) in versions.enumerate() {
+            if !same(measured, running) {
+                *others.entry((place, component, measured, running)).or_insert(0) += 1;
+            }
         }
-        notices.extend(others.into_iter().map(|(measured, entries)| {
-            let (measured, running) = (measured.to_owned(), running.clone());
-            ProfileNotice::OtherVersion { component, measured, running, entries }
-        }));
     }
-    notices
-}
-
-/// The version in the entry, or in its file if the entry has none.
-fn measured_with<'a>(component: Component, entry: &'a Entry, file: &'a Environment) -> &'a str {
-    let (own, of_file) = match component {
-        Component::Driver => (&entry.found.driver, &file.driver),
-        Component::Compiler => (&entry.found.compiler, &file.compiler),
-        Component::Tuner => (&entry.found.tuner, &file.tuner),
+    let notice = |((_, component, measured, running), entries): ((_, _, &str, &String), _)| {
+        let (measured, running) = (measured.to_owned(), running.clone());
+        ProfileNotice::OtherVersion { component, measured, running, entries }
     };
-    if own.is_empty() { of_file } else { own }
+    others.into_iter().map(notice).collect()
 }
 
-impl fmt::Display for NoticeLevel {
-    /// `note`, `degrade`, `reject`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
+/// The versions of [`COMPONENTS`] in the entry, or in its file if the entry has none.
+fn measured_with<'a>(entry: &'a Entry, file: &'a Environment) -> [&'a str; 3] {
+    let found = &entry.found;
+    [(&found.driver, &file.driver), (&found.compiler, &file.compiler), (&found.tuner, &file.tuner)]
+        .map(|(own, of_file)| if own.is_empty() { of_file.as_str() } else { own })
 }
 
-impl fmt::Display for Component {
-    /// `driver`, `compiler`, `tuner`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+/// Components whose versions may differ between measuring and running.
+const COMPONENTS: [&str; 3] = [DRIVER, "compiler", "tuner"];
+const DRIVER: &str = "driver";
 
 impl fmt::Display for LayerNotice {
     /// `reject: user profile /path/nvidia-h200.ron: ...`.

@@ -1,7 +1,8 @@
-//! Reads RON files of the form `(schema: 1, .., rows: [..])`, so that a bad row costs only itself.
+//! Reads RON files of the form `(schema: 1, .., rows: [..])` row by row, so that an invalid row does not affect
+//! the others.
 //!
-//! Rows are parsed one by one. After a broken bracket, string or comment, reading resumes at the next
-//! line that begins a row. The time is linear in the file's size.
+//! After an unbalanced bracket or an unterminated string or comment, reading resumes at the next line that
+//! begins a row. The time is linear in the file's size.
 
 use core::fmt;
 
@@ -13,8 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
 use super::model::{EntryError, MAX_ENTRIES, MAX_ENTRY_BYTES};
 
-/// The number of the file's schema. Any but the current one stops the parser at once, for the rest
-/// of such a file may have any form.
+/// The file's schema. Another schema stops the parser at once, because the rest of the file may have any form.
 #[derive(Debug)]
 pub(super) struct Schema;
 
@@ -27,7 +27,7 @@ impl<'de> Deserialize<'de> for Schema {
     }
 }
 
-/// In place of the type of a row: stops the parser at the first row, behind the header.
+/// Stands for the type of a row, and stops the parser at the first row, after the header.
 #[derive(Debug)]
 pub(super) struct FirstRow;
 
@@ -37,16 +37,16 @@ impl<'de> Deserialize<'de> for FirstRow {
     }
 }
 
-/// The form of a row in a file.
+/// A row of a file.
 pub(super) trait Row: DeserializeOwned {
-    /// What a row contains.
+    /// The contents of a row.
     type Item;
 
     /// The contents, if they are within the limits.
     fn checked(self) -> Result<Self::Item, EntryError>;
 }
 
-/// A file read row by row. Positions are byte offsets; [`locate`] turns them into lines.
+/// The rows of a file with their byte offsets, which [`locate`] turns into lines.
 #[derive(Debug)]
 pub(super) struct Rows<H, T> {
     pub(super) header: H,
@@ -57,7 +57,7 @@ pub(super) struct Rows<H, T> {
 /// A fault whose line and column count from a byte offset.
 pub(super) type Offset = (usize, FileFault);
 
-/// Reads a file. `H` is its type with [`FirstRow`] as its rows, of which it has none then.
+/// Reads a file. `H` is the type of the file with [`FirstRow`] as the type of its rows.
 ///
 /// # Errors
 ///
@@ -105,20 +105,20 @@ struct RowReader<'a, H, R: Row> {
     /// Where the first row begins.
     list: usize,
     options: ron::Options,
-    /// Everything but the rows, once the end of their list is found.
+    /// The file without its rows, once the end of their list is found.
     header: Option<H>,
     good: Vec<(usize, R::Item)>,
     bad: Vec<Offset>,
 }
 
-/// A row without an end: where it begins, and what is wrong.
+/// A row without an end: its offset, and the fault.
 struct Broken(usize, Offset);
 
 impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
     fn read(mut self) -> Result<Rows<H, R::Item>, ProfileError> {
         let end = self.text.len();
         let mut broken = self.read_until(end, self.list).err().map(|Broken(begin, _)| begin);
-        // From a broken row on, each row that begins a line is read by itself.
+        // After a broken row, each row that begins a line is read separately.
         while let Some(begin) = broken.filter(|_| !self.is_full()) {
             let next = self.row_line(begin, end).unwrap_or(end);
             if let Err(Broken(_, fault)) = self.read_until(next, begin) {
@@ -134,7 +134,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
             None => {
                 let before = self.part(0, self.list);
                 let header = format!("{before}\n])");
-                // What is missing is reported where the rows begin.
+                // Missing fields are reported where the rows begin.
                 ron::from_str(&header).map_err(|error| bad_header(before, error))?
             }
         };
@@ -151,7 +151,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
                 Ok(reader) => reader,
                 Err(error) => return broken(begin, error),
             };
-            // Blanks and comments before the row were skipped.
+            // The reader has skipped blanks and comments before the row.
             let row = end - reader.remainder().len();
             match reader.remainder().chars().next() {
                 None if !is_last => return Ok(()),
@@ -172,7 +172,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
             };
             let next = begin + length;
             let checked = match parsed {
-                // A bracket too many or too few may have made this row swallow the next one.
+                // With an unbalanced bracket this row may contain the next row.
                 Err(fault) if self.row_line(row, next).is_some() => {
                     return Err(Broken(row, fault));
                 }
@@ -188,8 +188,8 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
         Ok(())
     }
 
-    /// Parses a value and the blanks after it. Returns it with its length, if a comma or the list's
-    /// end follows.
+    /// Parses a value and the blanks after it. Returns the value with its length, if a comma or the end of the
+    /// list follows.
     fn value<V: DeserializeOwned>(&self, part: &str) -> Result<(V, usize), SpannedError> {
         let mut reader = Deserializer::from_str_with_options(part, &self.options)?;
         let parsed = V::deserialize(&mut reader).and_then(|value| match reader.end() {
@@ -216,8 +216,8 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
         self.options.from_str(part).map_err(|error| (begin, fault(error)))
     }
 
-    /// Checks that there are only blanks and comments before a row. The parser takes what it finds
-    /// there for the start of a file, which may have attributes.
+    /// Checks that there are only blanks and comments before a row. The parser would also accept attributes
+    /// there, as at the start of a file.
     fn check_attributes(&mut self, begin: usize, row: usize) {
         let before = self.part(begin, row);
         if before.contains('#') && ron::from_str::<()>(&format!("()\n{before}")).is_err() {
@@ -225,10 +225,10 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
         }
     }
 
-    /// Reads what follows the list, from the bracket that closes it.
+    /// Reads the rest of the file, from the bracket that closes the list.
     fn read_end(&mut self, list_end: usize) -> Result<(), Broken> {
         let (before, after) = (self.part(0, self.list), self.part(list_end, self.text.len()));
-        // On a line of its own, for a comment may be before the first row.
+        // On a line of its own, because a comment may precede the first row.
         match ron::from_str(&format!("{before}\n{after}")) {
             Ok(header) => {
                 self.header = Some(header);
@@ -291,7 +291,7 @@ fn fault(error: SpannedError) -> FileFault {
     FileFault { line: error.span.start.line, column: error.span.start.col, message }
 }
 
-/// Turns offsets into positions within the text, in its order.
+/// Turns offsets into positions in the text, in order.
 pub(super) fn locate(text: &str, mut bad: Vec<Offset>) -> Vec<FileFault> {
     bad.sort_by_key(|(offset, fault)| (*offset, fault.line, fault.column));
     let (mut line, mut column, mut at) = (1, 1, 0);
@@ -311,7 +311,7 @@ pub(super) fn locate(text: &str, mut bad: Vec<Offset>) -> Vec<FileFault> {
         let column = if line <= 1 { first_column + column.max(1) - 1 } else { column };
         faults.push(FileFault { line: first_line + line.max(1) - 1, column, message });
     }
-    // The parser may have read brackets that were appended to the text.
+    // The parser may have read brackets appended to the text.
     let end = advance(text.len());
     for fault in &mut faults {
         (fault.line, fault.column) = (fault.line, fault.column).min(end);
@@ -329,9 +329,9 @@ impl<T: ?Sized + Serialize> fmt::Display for Ron<'_, T> {
     }
 }
 
-/// How each line begins that begins a row.
+/// The start of a line that begins a row.
 const ROW_BEGIN: &str = "(kernel:";
-/// The deepest nesting of brackets; a row needs four levels.
+/// The deepest nesting of brackets. A row needs four levels.
 const MAX_DEPTH: usize = 16;
 /// The messages of [`Schema`] and [`FirstRow`], which reach [`read_rows`] through the parser.
 const OTHER_SCHEMA: &str = "the schema is ";

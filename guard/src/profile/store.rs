@@ -16,41 +16,42 @@ use super::merge::MergeConflict;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published<T> {
-    /// What the change returned; for [`publish`], the conflicts of the merge.
+    /// The result of the change. For [`publish`], the conflicts of the merge.
     pub outcome: T,
-    /// Number of entries in the file now.
+    /// Number of entries in the new file.
     pub entries: usize,
-    /// Entries of the old file that could not be read. They are not in the new file.
+    /// Invalid entries of the old file, which are not in the new file.
     pub faults: Vec<FileFault>,
-    /// The copy of the old file, if it had such entries.
+    /// The copy of the old file, if it had invalid entries.
     pub backup: Option<PathBuf>,
-    /// How the file's owner changed, if this user may not give files to the former one.
+    /// The change of the file's owner, if this user may not give files to the old owner.
     pub owner: Option<OwnerChange>,
 }
 
-/// Reads a profile; `None` if there is no file.
+/// Reads a profile. `None` if there is no file.
 ///
 /// # Errors
 ///
-/// As [`Document::parse`]; and if the file cannot be read, is not a regular file, or is larger than
-/// [`MAX_FILE_BYTES`](super::MAX_FILE_BYTES).
+/// As [`Document::parse`], and if the file cannot be read, is not a regular file, or is larger than 64 MiB.
 pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
     read(path)?.map(|text| Document::parse(&text)).transpose()
 }
 
-/// Merges a document into the file at `path`, which is created if there is none.
+/// Merges a document into the file at `path`, or creates the file.
 ///
-/// Any number of processes may publish to the same file: each waits for the others, up to half a minute, so
-/// nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in
-/// the file are lost. Entries that cannot be read are lost too, but then the old file is copied to
-/// [`Published::backup`]; among them those that this machine's clock takes to be of the future. Permissions,
-/// owner and links are kept as by [`gridguard_files::publish`].
+/// Any number of processes may publish to the same file. Each waits for the others, up to half a minute. Readers
+/// see the old file or the new file, never a part of one, also after a crash. Comments in the file are lost.
+/// Invalid entries are lost too, but then the old file is copied to [`Published::backup`]. Entries that are in
+/// the future by this machine's clock are invalid. Permissions, owner and links are kept as by
+/// [`gridguard_files::publish`].
 ///
 /// # Errors
 ///
-/// [`ProfileError::NotReplaced`] if the file has another schema, does not parse or is for another device;
-/// [`ProfileError::Locked`] if another process does not release it; [`ProfileError::Write`] if the file
-/// system reports an error. The old file is then unchanged.
+/// - [`ProfileError::NotReplaced`]: the file has another schema, does not parse or is for another device.
+/// - [`ProfileError::Locked`]: another process does not release the file.
+/// - [`ProfileError::Write`]: the file system reports an error.
+///
+/// In each case the old file is unchanged.
 pub fn publish(
     path: &Path,
     ours: &Document,
@@ -61,7 +62,7 @@ pub fn publish(
 
 /// Changes the file at `path` under its lock, starting from `empty` if there is none.
 ///
-/// `change` must be quick and must not measure, because other processes wait for it.
+/// `change` must be fast and must not measure, because other processes wait for it.
 ///
 /// # Errors
 ///
@@ -77,7 +78,7 @@ pub fn update<T>(
             parsed.unwrap_or(ParsedProfile { document: empty, faults: Vec::new() });
         let outcome = change(&mut document)?;
         let text = document.to_ron();
-        // A file that does not parse must never replace one that does.
+        // A file that does not parse must never replace a valid file.
         if let Err(reason) = Document::parse(&text) {
             let (path, reason) = (path.to_owned(), Box::new(reason));
             return Err(ProfileError::Unreadable { path, reason });
@@ -86,7 +87,7 @@ pub fn update<T>(
     })
 }
 
-/// The text of a file; `None` if there is no file.
+/// The text of a file. `None` if there is no file.
 pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
     let bytes = gridguard_files::read(path, MAX_FILE_BYTES).map_err(|error| match error {
         ReadError::NotRegular => ProfileError::NotAFile { path: path.to_owned() },
@@ -106,15 +107,15 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
 /// The new contents of a file.
 pub(super) struct Replacement<T> {
     pub(super) text: String,
-    /// What the change returns.
+    /// The result of the change.
     pub(super) outcome: T,
     /// Number of entries in the text.
     pub(super) entries: usize,
-    /// Entries of the old file that are not in the text. If there are any, the old file is copied.
+    /// Invalid entries of the old file, which are not in the text. If there are any, the old file is copied.
     pub(super) faults: Vec<FileFault>,
 }
 
-/// Replaces a file under its lock by what `change` makes of its text.
+/// Replaces a file under its lock with the result of `change`.
 ///
 /// # Errors
 ///
@@ -125,14 +126,14 @@ pub(super) fn replace<T>(
     change: impl FnOnce(Option<&str>) -> Result<Replacement<T>, ProfileError>,
 ) -> Result<Published<T>, ProfileError> {
     let failed = |step| move |error: io::Error| write_error(path, PublishError { step, error });
-    // A link stays a link: its target is locked and replaced.
+    // A link is kept: its target is locked and replaced.
     let end = gridguard_files::resolve_links(path).map_err(failed("following its link"))?;
     if end == path {
         gridguard_files::create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     }
     let path = &*end;
     let _lock = lock(path, PATIENCE)?;
-    // Under the lock no other process is writing.
+    // Under the lock no other process writes.
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     delete_leftovers(folder_of(path), |file| file == name, Duration::ZERO);
     let not_replaced = |reason| match reason {

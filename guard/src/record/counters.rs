@@ -1,4 +1,4 @@
-//! Counters of plans, launches and rejections, which take no lock.
+//! Lock-free counters of plans, launches and rejections.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -6,14 +6,14 @@ use crate::launch::rule::Rule;
 use crate::launch::violation::Violations;
 use crate::observe;
 
-/// What a guard counts.
+/// The counters of a guard.
 #[derive(Debug)]
 pub(crate) struct Counters {
     /// Plans of one launch: the common case costs one addition.
     single: Tally,
-    /// All other plans: of no launch, of several, or stopped by an error.
+    /// All other plans: with no launch, with several, or stopped by an error.
     other: AtomicU64,
-    /// Launches of these.
+    /// Launches of the other plans.
     other_launches: AtomicU64,
     split: AtomicU64,
     refused_by_driver: AtomicU64,
@@ -91,7 +91,7 @@ impl Counters {
     }
 }
 
-/// What a guard has counted so far.
+/// The counters of a guard at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -109,21 +109,21 @@ pub struct Counts {
     pub rejections: Vec<(Rule, u64)>,
     /// Checked launches in the guard's context: each was synchronised at once.
     pub checked: u64,
-    /// Launches in the guard's context that were to be checked and were not, because their stream
-    /// was being captured.
+    /// Launches in the guard's context that could not be checked because their stream was being captured.
     pub unchecked_in_capture: u64,
-    /// Launches in the guard's context on streams beyond those with a ring of records of their own:
-    /// they share one, and are forgotten first.
+    /// Launches in the guard's context on streams without a ring of records of their own. Their records share
+    /// one ring and are overwritten first.
     pub sharing_a_record: u64,
 }
 
-/// A sum to which any thread may add, and the first that does without an atomic read-modify-write.
+/// A counter for any number of threads. The first thread that adds to it owns it, and adds without an atomic
+/// read-modify-write.
 ///
-/// Nearly all launches of a guard come from one thread. Atomic addition costs 5 to 10 ns on x86, as
-/// much as all else that counting and recording a launch does.
+/// Nearly all launches of a guard come from one thread. Atomic addition costs 5 to 10 ns on x86, the same as
+/// the rest of counting and recording a launch.
 #[derive(Debug)]
 struct Tally {
-    /// The [`this_thread`] of the thread that alone writes `by_owner`; 0 for none yet.
+    /// [`this_thread`] of the only thread that writes `by_owner`; 0 if there is none yet.
     owner: AtomicUsize,
     by_owner: AtomicU64,
     by_others: AtomicU64,
@@ -167,11 +167,11 @@ impl Tally {
     }
 }
 
-/// A number that no other living thread has: the address of one of its thread-local variables.
+/// A number that is unique among living threads: the address of a thread-local variable.
 ///
-/// A new thread may have the number of one that has ended, and then owns what that one did. This
-/// thread sees all that the other wrote: the address passed from one to the other through the
-/// system's allocator, which synchronises them.
+/// A new thread may get the number of a thread that has ended, and with it the ownership of its tallies. It
+/// then sees all writes of the other thread, because the system's allocator, which passed the address on,
+/// synchronises the two threads.
 #[inline]
 fn this_thread() -> usize {
     thread_local! {

@@ -1,4 +1,4 @@
-//! What a guard keeps of its launches: counters, and the recent launches of each context.
+//! The launch records of a guard: counters, and the recent launches of each context.
 
 pub(crate) mod counters;
 #[cfg(feature = "cuda")]

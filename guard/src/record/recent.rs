@@ -1,8 +1,8 @@
-//! The recent launches of a CUDA context, one ring of records for each stream.
+//! The recent launches of a CUDA context, in one ring buffer per stream.
 //!
-//! All rings are behind one lock, which is held for some ten nanoseconds: a spin lock, since its
-//! release does not wait for the record to be written. A thread that does not get it yields.
-//! Recording allocates nothing.
+//! One lock protects all rings and is held for about ten nanoseconds. It is a spin lock, because its release
+//! does not wait for the record to be written. A thread that does not get the lock yields. Recording
+//! allocates nothing.
 
 use core::panic::Location;
 use core::ptr;
@@ -15,9 +15,9 @@ use crate::plan::chunks::Chunk;
 
 /// Launches that a ring holds.
 const SLOTS: usize = 64;
-/// Streams that have a ring of their own; all others share one more.
+/// Streams with a ring of their own. All other streams share one more ring.
 const STREAMS: usize = 15;
-/// `CU_STREAM_PER_THREAD`: one handle that means a different stream on each thread.
+/// `CU_STREAM_PER_THREAD`: a handle that names a different stream on each thread.
 pub(crate) const PER_THREAD: usize = 2;
 
 /// A launch that the driver accepted.
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
     pub(crate) chunk: Chunk,
     /// Launches of the plan.
     pub(crate) launches: u64,
-    /// When, in nanoseconds of the caller's clock.
+    /// The time in nanoseconds of the caller's clock.
     pub(crate) at_ns: u64,
     pub(crate) call_site: &'static Location<'static>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Recorder {
     newest: AtomicPtr<Ring>,
 }
 
-/// How many launches a stream had when a synchronisation of it began.
+/// The number of launches on a stream when its synchronisation began.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct StreamMark {
@@ -55,12 +55,12 @@ pub(crate) struct StreamMark {
     launches: u64,
 }
 
-/// What may have failed without an error so far.
+/// Launches that are not known to have succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unproven {
-    /// Those on record, the oldest first.
+    /// Launches on record, the oldest first.
     pub(crate) entries: Vec<Entry>,
-    /// Further ones, whose records later launches overwrote.
+    /// Number of launches whose records were overwritten.
     pub(crate) forgotten: u64,
 }
 
@@ -68,16 +68,16 @@ pub(crate) struct Unproven {
 struct Rings {
     /// Launches so far.
     launches: u64,
-    /// The streams of the first rings; the last ring, which all other streams share, has none.
+    /// The streams of all rings but the last, which the other streams share.
     streams: [Option<StreamKey>; STREAMS],
     rings: Box<[Ring]>,
 }
 
-/// A stream: its handle, and the thread where the handle means a different stream on each.
+/// A stream: its handle, and the thread if the handle is [`PER_THREAD`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StreamKey {
     handle: usize,
-    /// 0 for all handles but [`PER_THREAD`].
+    /// 0 for other handles.
     thread: u64,
 }
 
@@ -85,14 +85,14 @@ struct StreamKey {
 struct Ring {
     /// Launches so far; launch `n` is in slot `n % SLOTS`.
     launches: u64,
-    /// Launches before this one ran without an error.
+    /// The launches before this number ran without an error.
     proven: u64,
     slots: [Option<Slot>; SLOTS],
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The launch's number among all of the context.
+    /// The launch's number among all launches of the context.
     number: u64,
     entry: Entry,
 }
@@ -117,8 +117,8 @@ impl Recorder {
         }
     }
 
-    /// Addresses that the next record reads if it is of the same stream as the newest one, for the processor to
-    /// fetch: the start and the end of what is locked, and the ring.
+    /// Addresses to prefetch for the next record on the same stream: the start and the end of the locked data,
+    /// and the ring.
     #[inline]
     pub(crate) fn read_by_next(&self) -> [*const (); 3] {
         let start = ptr::from_ref(&self.rings);
@@ -148,10 +148,10 @@ impl Recorder {
         Some(StreamMark { stream, launches })
     }
 
-    /// Notes that the launches before `mark` ran without an error.
+    /// Records that the launches before `mark` ran without an error.
     pub(crate) fn prove(&self, mark: StreamMark) {
         let mut rings = self.rings.lock();
-        // Another stream may have taken the ring over since.
+        // The ring may belong to another stream by now.
         let place = rings.place_of(mark.stream);
         if let Some(ring) = place.and_then(|place| rings.rings.get_mut(place)) {
             ring.proven = ring.proven.max(mark.launches);
@@ -176,8 +176,8 @@ impl Rings {
         self.rings.get_mut(place)
     }
 
-    /// A free ring for `stream`; else one whose launches are all proven, the least recently used;
-    /// else the shared one.
+    /// A free ring for `stream`; else the least recently used ring without unproven launches; else the shared
+    /// ring.
     #[cold]
     fn place_for(&mut self, stream: StreamKey) -> usize {
         let rings = self.streams.iter_mut().zip(&mut self.rings).enumerate();
@@ -185,7 +185,7 @@ impl Rings {
         let chosen = idle.min_by_key(|(_, (key, ring))| key.map(|_| ring.newest()));
         let Some((place, (key, ring))) = chosen else { return STREAMS };
         *key = Some(stream);
-        // The count goes on, so that a mark of the stream before proves nothing of this one.
+        // The count continues, so that marks of the previous stream prove nothing about this stream.
         ring.slots = [None; SLOTS];
         place
     }
@@ -201,12 +201,12 @@ impl Ring {
         self.launches += 1;
     }
 
-    /// The number of its newest launch among all of the context.
+    /// The number of its newest launch among all launches of the context.
     fn newest(&self) -> u64 {
         self.slots.iter().flatten().map(|slot| slot.number).max().unwrap_or(0)
     }
 
-    /// Launches that are not proven and whose records were overwritten.
+    /// Unproven launches whose records were overwritten.
     fn forgotten(&self) -> u64 {
         (self.launches - self.proven).saturating_sub(SLOTS_U64)
     }
@@ -226,14 +226,14 @@ impl StreamKey {
     }
 }
 
-/// A number of this thread, from 1, that no other thread of the process ever has.
+/// A number of this thread, from 1, that the process never reuses.
 #[cold]
 fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that ends has its number no more; as a stream of its own, its launches stay suspect.
+    // A thread that is ending has lost its number. Its launches then count as on a stream of their own.
     NUMBER.try_with(|number| *number).unwrap_or_else(|_| NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -415,7 +415,7 @@ mod tests {
                     let recorder = &recorder;
                     scope.spawn(move || {
                         for launch in 0..LAUNCHES {
-                            // Two streams, so that four threads meet in a ring.
+                            // Two streams, so that four threads share a ring.
                             recorder.record(entry(usize::from(thread > 3), thread << 32 | launch));
                         }
                     })

@@ -1,4 +1,4 @@
-//! Images that are damaged, lie, or are written in unusual ways.
+//! Damaged, inconsistent and unusual images.
 
 use gridguard::image::{ImageError, ImageFile, KernelAttributes};
 
@@ -80,7 +80,7 @@ fn a_compressed_image_that_lies_about_its_size_is_an_error_and_takes_no_memory()
     let error = ImageError::TooLarge { bytes: 1 << 31, most: 1 << 30 };
     assert_eq!(
         error.to_string(),
-        "the image has 2147483648 bytes when it is decompressed, the limit is 1073741824"
+        "the decompressed image has 2147483648 bytes, the limit is 1073741824"
     );
 }
 
@@ -121,7 +121,7 @@ fn other_files_are_no_images() {
     assert_eq!(read(b""), Err(ImageError::Empty));
     let mut foreign = program(".nv_fatbin", b"not a fatbin");
     assert!(matches!(read(&foreign), Err(ImageError::Unknown { .. })));
-    // Of 32 bits.
+    // A 32-bit ELF file.
     foreign[4] = 1;
     assert!(matches!(read(&foreign), Err(ImageError::Unknown { .. })));
 }

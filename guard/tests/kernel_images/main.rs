@@ -1,10 +1,13 @@
-//! What images state about their kernels, compared with what the compilers reported.
+//! The attributes of kernels in images, compared with the compiler's report.
 //!
-//! `ptxas` compiled the files from `kernels.ptx` and `clusters.ptx`: `turing.cubin` for sm_75 and
-//! `hopper.cubin` for sm_90a with CUDA 12.4, `blackwell.cubin` for sm_120 and `relocatable.cubin` for
-//! sm_86 with CUDA 13.0; `recursive.cubin` from `recursive.ptx` with CUDA 12.2, whose relocations refer to
-//! another section than that of symbols. `fatbinary` of CUDA 13.0 put a debug build for sm_80, a build for sm_90a and
-//! `kernels.ptx` into `zstd.fatbin` and `lz4.fatbin`, with `-compress-mode` `default` and `speed`.
+//! | file | source | compiler |
+//! |---|---|---|
+//! | `turing.cubin` | `kernels.ptx`, `clusters.ptx` | `ptxas` 12.4 for sm_75 |
+//! | `hopper.cubin` | the same | `ptxas` 12.4 for sm_90a |
+//! | `blackwell.cubin` | the same | `ptxas` 13.0 for sm_120 |
+//! | `relocatable.cubin` | the same | `ptxas` 13.0 for sm_86 |
+//! | `recursive.cubin` | `recursive.ptx` | `ptxas` 12.2, whose relocations link to a wrong symbol section |
+//! | `zstd.fatbin`, `lz4.fatbin` | `kernels.ptx`, a debug build for sm_80, a build for sm_90a | `fatbinary` 13.0, `-compress-mode` `default`, `speed` |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod hostile;

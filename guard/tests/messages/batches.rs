@@ -27,7 +27,7 @@ pub(crate) fn snapshots() -> Vec<Snapshot> {
     [items(), splits()].concat()
 }
 
-/// Of one launch, and where not even one item fits.
+/// Violations of single launches, and of batches in which no item fits.
 fn items() -> Vec<Snapshot> {
     let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
     let any = Choice::AUTOMATIC;
@@ -131,8 +131,8 @@ fn splits() -> Vec<Snapshot> {
             y_blocks(8),
             on_y(8),
             any.strategy(Strategy::Shifted),
-            "shifting was chosen, but kernel attention was not rewritten or has clusters: load its \
-             PTX rewritten and launch it without clusters, or choose another strategy",
+            "shifting was chosen, but kernel attention was not rewritten or has clusters: load the \
+             kernel with Guard::load_ptx and launch it without clusters, or choose another strategy",
         ),
         refused(
             LaunchRequest::new(Dim3::new(2_147_483_647, 2, 1), Dim3::ONE),

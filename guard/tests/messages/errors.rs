@@ -1,5 +1,4 @@
-//! Errors of the caller and of the data. Those that hold an answer of the driver are provoked on the
-//! fake one.
+//! Errors of the caller and of the data. Errors of the driver are tested with the fake driver.
 
 use gridguard::catalog::{self, CatalogError};
 use gridguard::check::CheckRequest;

@@ -75,8 +75,8 @@ fn grids() -> Vec<Snapshot> {
         ),
         plain(
             blocks_along(Axis::Y, u64::MAX),
-            "grid.y is 18446744073709551615 blocks, the limit is 65535 (NVIDIA H200): split axis \
-             y into 281479271743489 launches of 65535",
+            "grid.y is 18446744073709551615 blocks, the limit is 65535 (NVIDIA H200): use fewer \
+             blocks, each looping over several items",
         ),
         plain(
             LaunchRequest::new(Dim3::new(0, 1, 0), Dim3::ONE),
@@ -165,8 +165,8 @@ fn local_memory() -> Vec<Snapshot> {
         (
             too_much,
             "local memory per thread is 262144 bytes, the limit is 233016 (NVIDIA A10): use \
-             smaller arrays per thread, or keep them in device memory: the device's memory must \
-             hold those of all 110592 resident threads",
+             smaller arrays per thread, or keep them in device memory: the driver reserves them for \
+             all 110592 resident threads",
         ),
     ]
 }
@@ -175,19 +175,19 @@ fn shared_memory() -> Vec<Snapshot> {
     vec![
         plain(
             ONE.dynamic_shared_bytes(49_153),
-            "dynamic shared memory is 49153 bytes, the limit is 49152 (kernel attention): opt in \
-             with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, the device allows 232448",
+            "dynamic shared memory is 49153 bytes, the limit is 49152 (kernel attention): set \
+             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, up to 232448 on this device",
         ),
         plain(
             ONE.dynamic_shared_bytes(232_449),
             "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
-             request at most 232448 dynamic bytes beside the 0 static ones",
+             request at most 232448 bytes of dynamic shared memory, since 0 bytes are static",
         ),
         of_kernel(
             |kernel| kernel.static_shared_bytes = 48_000,
             ONE.dynamic_shared_bytes(184_449),
             "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
-             request at most 184448 dynamic bytes beside the 48000 static ones",
+             request at most 184448 bytes of dynamic shared memory, since 48000 bytes are static",
         ),
         of_kernel(
             |kernel| kernel.static_shared_bytes = 300_000,
@@ -293,8 +293,8 @@ fn features() -> Vec<Snapshot> {
         ),
         anywhere(
             ONE.dependent(),
-            "generic CUDA device does not support programmatic dependent launch: launch without it, \
-             or on a device of compute capability 9.0 or later",
+            "generic CUDA device does not support programmatic dependent launch: launch without the \
+             dependence, or on a device of compute capability 9.0 or later",
         ),
         anywhere(
             ONE.parameter_bytes(4097),

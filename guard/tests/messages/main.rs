@@ -46,7 +46,7 @@ fn every_violation_is_one_line_in_lower_case_without_a_full_stop() {
                 "{text}"
             );
             assert!(!text.ends_with('.') && !text.contains('\n'), "{text}");
-            assert!(text.contains(": "), "no way out: {text}");
+            assert!(text.contains(": "), "no remedy: {text}");
         }
     }
 }
@@ -70,12 +70,12 @@ fn blocks_along(axis: Axis, blocks: u64) -> LaunchRequest {
     LaunchRequest::new(Dim3::ONE.with(axis, blocks), Dim3::ONE)
 }
 
-/// Compares the text of each error, and holds that whoever prints the causes behind it as well, as
-/// most programs do, prints nothing twice.
+/// Compares the text of each error. The text must not repeat the source error, because most programs print
+/// both.
 fn read_as(errors: &[(&dyn Error, &str)]) {
     for (error, text) in errors {
         assert_eq!(error.to_string(), *text);
         let cause = error.source().map(ToString::to_string);
-        assert!(cause.is_none_or(|cause| !text.contains(&cause)), "told twice: {text}");
+        assert!(cause.is_none_or(|cause| !text.contains(&cause)), "printed twice: {text}");
     }
 }

@@ -4,11 +4,10 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gridguard::ComputeCapability;
 use gridguard::pipeline::EntryRefusal;
 use gridguard::profile::{
-    Backend, Component, DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer,
-    LayerNotice, Match, Objective, Processor, ProfileError, ProfileNotice, StoredChoice,
+    DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer, LayerNotice, Match,
+    Objective, ProfileError, ProfileNotice, StoredChoice,
 };
 
 use crate::read_as;
@@ -29,7 +28,7 @@ fn errors_of_reading_a_profile() {
     read_as(&[
         (
             &ProfileError::Schema { found: 2 },
-            "schema 2, this version reads 1: use a matching version or re-tune",
+            "the file has schema 2, this version reads schema 1: use a matching version, or re-tune",
         ),
         (&ProfileError::Header(fault()), "the header does not parse: 7:5: unexpected field"),
         (
@@ -55,20 +54,24 @@ fn errors_of_reading_a_profile() {
 
 #[test]
 fn errors_of_merging_and_writing_a_profile() {
-    let mismatch = DeviceMismatch::Multiprocessors { profile: 132, device: 66 };
+    let mismatch = DeviceMismatch {
+        property: "the number of multiprocessors",
+        profile: "132".into(),
+        device: "66".into(),
+    };
     let other = ProfileError::OtherDevice { document: 1, mismatch };
     let not_replaced =
         |reason| ProfileError::NotReplaced { path: path(), reason: Box::new(reason) };
     read_as(&[
         (
             &not_replaced(ProfileError::Schema { found: 2 }),
-            "profiles/nvidia-h200.ron was not overwritten: schema 2, this version reads 1: \
-             use a matching version or re-tune",
+            "profiles/nvidia-h200.ron was not overwritten: the file has schema 2, this version \
+             reads schema 1: use a matching version, or re-tune",
         ),
         (
             &not_replaced(other),
-            "profiles/nvidia-h200.ron was not overwritten: the profiles cannot be merged: the \
-             profile is for 132 multiprocessors, the device has 66: tune here",
+            "profiles/nvidia-h200.ron was not overwritten: the profiles cannot be merged: the number \
+             of multiprocessors is 132 in the profile and 66 on this device: tune on this device",
         ),
         (
             &ProfileError::MergedEntries { entries: 200_001 },
@@ -84,8 +87,8 @@ fn errors_of_merging_and_writing_a_profile() {
                 path: path(),
                 reason: Box::new(ProfileError::TooManyEntries),
             },
-            "refusing to write profiles/nvidia-h200.ron, it would not parse back: the file has more \
-             than 200000 entries: split it by kernel",
+            "profiles/nvidia-h200.ron was not written, because the new text does not parse: the file \
+             has more than 200000 entries: split it by kernel",
         ),
         (
             &ProfileError::Locked {
@@ -110,42 +113,22 @@ fn errors_of_merging_and_writing_a_profile() {
 
 #[test]
 fn a_device_mismatch_names_the_first_difference() {
-    let name = DeviceMismatch::Name { profile: "NVIDIA H200".into(), device: "NVIDIA H100".into() };
-    let (profile, device) = (ComputeCapability::new(9, 0), ComputeCapability::new(10, 0));
+    let mismatch = |property, profile: &str, device: &str| DeviceMismatch {
+        property,
+        profile: profile.into(),
+        device: device.into(),
+    };
+    let name = mismatch("the device name", "NVIDIA H200", "NVIDIA H100");
     read_as(&[
         (
-            &DeviceMismatch::Backend { profile: Backend::Cuda, device: Backend::Host },
-            "the profile was measured on backend cuda, this is host: tune here",
+            &mismatch("the compute capability", "9.0", "10.0"),
+            "the compute capability is 9.0 in the profile and 10.0 on this device: tune on this \
+             device",
         ),
         (
-            &name,
-            "the profile is for \"NVIDIA H200\", the device is \"NVIDIA H100\": tune here or \
-             add an alias",
-        ),
-        (
-            &ProfileError::OtherDevice { document: 1, mismatch: name.clone() },
-            "the profiles cannot be merged: the profile is for \"NVIDIA H200\", the device is \"NVIDIA \
-             H100\": tune here or add an alias",
-        ),
-        (
-            &DeviceMismatch::ComputeCapability { profile, device },
-            "the profile is for compute capability 9.0, the device has 10.0: tune here",
-        ),
-        (
-            &DeviceMismatch::L2Bytes { profile: 62_914_560, device: 1 },
-            "the profile is for 62914560 bytes of L2 cache, the device has 1: tune here",
-        ),
-        (
-            &DeviceMismatch::MemoryBytes { profile: 1600, device: 1499 },
-            "the profile is for 1600 bytes of memory, the device has 1499: tune here",
-        ),
-        (
-            &DeviceMismatch::Processor {
-                profile: None,
-                device: Some(Processor { name: "AMD EPYC 9654".into(), threads: 192 }),
-            },
-            "the profile is for an unnamed processor, this is AMD EPYC 9654 with 192 threads: \
-             tune here",
+            &ProfileError::OtherDevice { document: 1, mismatch: name },
+            "the profiles cannot be merged: the device name is NVIDIA H200 in the profile and NVIDIA \
+             H100 on this device: tune on this device, or add its name to the profile's aliases",
         ),
     ]);
 }
@@ -160,7 +143,7 @@ fn an_invalid_entry_names_the_limit_that_it_exceeds() {
         ),
         (
             &EntryError::ProfileFull,
-            "the profile has 200000 entries, which is the limit: split it by kernel",
+            "the profile has 200000 entries, the limit of a profile: split it by kernel",
         ),
         (&EntryError::NoKernel, "kernel is empty: give the kernel's name"),
         (
@@ -169,12 +152,12 @@ fn an_invalid_entry_names_the_limit_that_it_exceeds() {
         ),
         (
             &EntryError::InvalidDate { date: "zzz".into() },
-            "date \"zzz\" is not a date such as 2026-11-20T12:00:00Z: correct or empty it",
+            "date \"zzz\" is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty",
         ),
         (
             &EntryError::FutureDate { date: "2099-11-20T12:00:00Z".into() },
-            "date 2099-11-20T12:00:00Z is in the future: check the clock, correct the date or empty \
-             it",
+            "date 2099-11-20T12:00:00Z is more than a day in the future: check the clock, and correct \
+             the date or leave it empty",
         ),
         (&EntryError::NoSizes, "shape has no sizes: give at least one"),
         (
@@ -202,8 +185,8 @@ fn a_notice_gives_its_level_layer_and_remedy() {
     };
     reads(
         ProfileNotice::Missing,
-        "reject: user profile /profiles/nvidia-h200.ron: there is no such file: give another path, \
-         or tune",
+        "reject: user profile /profiles/nvidia-h200.ron: the file does not exist: give another \
+         path, or tune",
     );
     reads(
         ProfileNotice::InvalidEntry(fault()),
@@ -216,22 +199,22 @@ fn a_notice_gives_its_level_layer_and_remedy() {
         entries: 3,
     };
     reads(
-        version(Component::Driver, "13.0"),
+        version("driver", "13.0"),
         "degrade: user profile /profiles/nvidia-h200.ron: 3 entries were measured with driver 12.9, \
          this is 13.0: re-tune",
     );
     reads(
-        version(Component::Driver, "12.8"),
+        version("driver", "12.8"),
         "note: user profile /profiles/nvidia-h200.ron: 3 entries were measured with driver 12.9, \
          this is 12.8: they are still used",
     );
     reads(
-        version(Component::Compiler, "13.0"),
+        version("compiler", "13.0"),
         "note: user profile /profiles/nvidia-h200.ron: 3 entries were measured with compiler 12.9, \
          this is 13.0: they are still used",
     );
     reads(
-        version(Component::Tuner, "13.0"),
+        version("tuner", "13.0"),
         "note: user profile /profiles/nvidia-h200.ron: 3 entries were measured with tuner 12.9, \
          this is 13.0: they are still used",
     );
@@ -256,27 +239,33 @@ fn a_match_gives_its_distance_or_why_there_is_none() {
     assert_eq!(Match::Bucket.to_string(), "bucket");
     let neighbour = Match::Neighbour { distance_millioctaves: 1085 };
     assert_eq!(neighbour.to_string(), "neighbour at 1.085 octaves");
-    assert_eq!(default(DefaultReason::NoProfile), "default, no profile is loaded: load one");
-    assert_eq!(default(DefaultReason::NoEntries), "default, the kernel was not tuned: tune it");
+    assert_eq!(
+        default(DefaultReason::NoProfile),
+        "default, because no profile is loaded: load one"
+    );
+    assert_eq!(
+        default(DefaultReason::NoEntries),
+        "default, because the kernel was not tuned: tune it"
+    );
     assert_eq!(
         default(DefaultReason::OtherSource),
-        "default, the kernel was edited since it was tuned: re-tune it"
+        "default, because the kernel was edited since it was tuned: re-tune it"
     );
     assert_eq!(
         default(DefaultReason::SizeCount { expected: 2, given: 3 }),
-        "default, 3 sizes were given, the entries have 2: give as many"
+        "default, because 3 sizes were given, the entries have 2: pass 2 sizes"
     );
     assert_eq!(
         default(DefaultReason::ZeroSize),
-        "default, there are no items: nothing is launched"
+        "default, because there are no items: nothing is launched"
     );
     assert_eq!(
-        default(DefaultReason::OutOfRange { size: 1 }),
-        "default, size 1 is outside the tuned range: tune this shape"
+        default(DefaultReason::OutOfRange { index: 1, size: 64, bits: (10, 16) }),
+        "default, because size 1 is 64, outside the tuned range of 512 to 65535: tune this shape"
     );
     assert_eq!(
         default(DefaultReason::NoNeighbour),
-        "default, no tuned shape is within an octave of each size: tune this shape"
+        "default, because no tuned shape is within an octave of each size: tune this shape"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Every remedy and every owner of a limit is among the snapshots.
+//! Every remedy and every owner of a limit has a snapshot.
 
 use std::collections::BTreeSet;
 
@@ -87,7 +87,7 @@ fn a_remedy_with_a_choice_has_a_snapshot_of_each() {
 }
 
 #[test]
-fn owners_read_as_they_stand_in_a_message() {
+fn owners_have_the_text_of_messages() {
     assert_eq!(Owner::Device("NVIDIA H200".into()).to_string(), "NVIDIA H200");
     assert_eq!(Owner::Kernel("attention".into()).to_string(), "kernel attention");
 }

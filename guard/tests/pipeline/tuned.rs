@@ -110,7 +110,8 @@ fn an_entry_serves_other_numbers_of_items_by_the_rule_of_every_lookup() {
         (Match::Bucket, 50, 2)
     );
     let far = of(5000);
-    let outside = Match::Default(DefaultReason::OutOfRange { size: 0 });
+    let outside =
+        Match::Default(DefaultReason::OutOfRange { index: 0, size: 5000, bits: (10, 10) });
     assert_eq!((far.matched, far.refused, far.plan.in_flight()), (outside, None, 4));
     assert_eq!(of(0).matched, Match::Default(DefaultReason::ZeroSize));
     assert_eq!(guard.misses().expect("a log").snapshot().len(), 2);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::cases;
 
-/// Chunks that are walked one by one; of more, some neighbours are looked at.
+/// Up to this number, all chunks are checked. Of more chunks, some neighbours are checked.
 const WALKED: u64 = 100_000;
 
 /// The number of launches without the guard's own arithmetic: whole units of `align`, as many in a

@@ -1,4 +1,4 @@
-//! What holds for every number of items, every request and every plan.
+//! Properties of every number of items, every request and every plan.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod backoff;
@@ -8,7 +8,7 @@ mod validation;
 
 use proptest::prelude::ProptestConfig;
 
-/// So many cases. A failing one is written down as a test by hand and not in a file.
+/// The configuration for this number of cases. Write failing cases as tests: they are not saved to a file.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }

@@ -1,4 +1,4 @@
-//! Plans of any request and batch: what is planned is legal and whole, what is refused is hopeless.
+//! Plans of any request and batch are legal and complete, and rejected requests cannot be planned.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +23,9 @@ proptest! {
     }
 }
 
-/// Counts what the cases above come to, so that a change of the generators cannot leave one kind
-/// of plan untested.
+/// Counts the results of the cases above, so that every kind of plan stays tested if the generators change.
 #[test]
-fn the_cases_come_to_every_kind_of_plan_and_refusal() {
+fn the_cases_cover_every_kind_of_plan_and_rejection() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 

@@ -1,4 +1,4 @@
-//! Validation of any request agrees with the rules written down a second time.
+//! Validation of any request agrees with a second implementation of the rules.
 
 use gridguard_test_support::invariants::validation::{
     agrees_with_a_second_writing, every_violation_names_a_limit_that_is_passed,

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use candle_core::{CudaDevice, Device, Error, Result};
 use cudarc::driver::CudaFunction;
 use gridguard::cuda::{Args, Kernel};
-use gridguard::profile::{Layers, Objective, Policy};
+use gridguard::profile::{Objective, Policy};
 use gridguard::{BatchAxis, Guard, LaunchRequest, Parameter};
 use gridguard_kernels::argsort::Argsort;
 use gridguard_kernels::rms_norm::RmsNorm;
@@ -199,11 +199,9 @@ impl DeviceLaunches {
         }
         // Made without the lock: of two that are made at the same time one stays.
         let guard = Guard::with_context(Arc::clone(stream.context())).map_err(failed)?;
-        let identity = guard.identity();
-        let profile = Layers::new().user().built_in(&identity);
-        let loaded = profile.load(&identity, &guard.environment());
-        let notices = loaded.notices.iter().map(ToString::to_string).collect();
-        let kernels = Kernels::new(guard.with_profile(loaded.profile.into()));
+        let (guard, notices) = guard.with_device_profile();
+        let notices = notices.iter().map(ToString::to_string).collect();
+        let kernels = Kernels::new(guard);
         let made = Self {
             kernels,
             notices,

@@ -52,12 +52,10 @@ pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
     let device = Arc::clone(DEVICES.lock().entry(ordinal).or_default());
     let open = || -> Result<Device, CudaError> {
         let guard = Guard::cuda(ordinal)?;
-        let identity = guard.identity();
-        let layers = Layers::new().user().built_in(&identity);
-        let loaded = layers.load(&identity, &guard.environment());
-        let guard = guard.with_profile(loaded.profile.into()).with_miss_log(Arc::clone(&MISSES));
-        let notices = loaded.notices.iter().map(ToString::to_string).collect();
-        let profile = layers.path(Layer::User, &identity);
+        let (guard, notices) = guard.with_device_profile();
+        let guard = guard.with_miss_log(Arc::clone(&MISSES));
+        let notices = notices.iter().map(ToString::to_string).collect();
+        let profile = Layers::new().user().path(Layer::User, &guard.identity());
         Ok(Device { kernels: Kernels::new(guard), profile, notices })
     };
     Ok(device.get_or_try_init(open)?.kernels.clone())

@@ -41,7 +41,7 @@ for choice in _tuning.tuning().choices:
     assert len(launches) == 1
     # The fake device is one that has a built-in profile.
     assert profile == f"0 {tmp_path}/profiles True () 1"
-    assert choice.startswith("0 (2, 3, 16, 64) f16 None default, size ")
+    assert choice.startswith("0 (2, 3, 16, 64) f16 None default, because size ")
 
 
 def test_the_entry_of_a_shape_serves_it_with_strides_too(run):  # noqa: F811
@@ -55,7 +55,7 @@ for choice in _tuning.tuning().choices:
 print(_tuning.tuning().misses)
 """
     # Unless the kernel was edited since the device was tuned.
-    kept = ("exact", "default, the kernel was edited since it was tuned: re-tune it")
+    kept = ("exact", "default, because the kernel was edited since it was tuned: re-tune it")
     for strides, cubin in (("(5120, 1024, 64, 1)", {}), ("(5120, 64, 320, 1)", {"GRIDGUARD_FAKE_NVRTC_CUBIN": STRIDED})):
         written, launches = run(program.replace("STRIDES", strides), **cubin)
         assert written[0] == "None None" and len(launches) >= 2

@@ -1,8 +1,9 @@
 //! The launch corpus and the catalogue of GPUs.
 
-use gridguard::catalog::{self, CatalogError, parse_corpus, parse_gpus};
+use gridguard::catalog::{self, CatalogError, parse_gpus};
 use gridguard::{Axis, DeviceLimits, KernelLimits};
 use gridguard_test_support::invariants::{Bytes, case, plans};
+use gridguard_test_support::parse_corpus;
 
 use super::description;
 
@@ -15,7 +16,7 @@ pub(super) fn check(bytes: &[u8]) {
             let h200 = &catalog::gpu("h200").expect("catalogued").limits;
             rows.iter().for_each(|row| description::check(&row.request, h200));
         }
-        Err(error) => is_told(&error, "corpus.ron"),
+        Err(error) => assert!(error.starts_with("corpus.ron"), "{error}"),
     }
     match parse_gpus(text) {
         Ok(gpus) => {
@@ -24,13 +25,11 @@ pub(super) fn check(bytes: &[u8]) {
                 is_planned_for(&gpu.limits, bytes);
             }
         }
-        Err(error) => is_told(&error, "gpus.ron"),
+        Err(error) => {
+            assert!(!matches!(error, CatalogError::UnknownGpu { .. }), "{error}");
+            assert!(error.to_string().starts_with("gpus.ron"), "{error}");
+        }
     }
-}
-
-fn is_told(error: &CatalogError, file: &str) {
-    assert!(!matches!(error, CatalogError::UnknownGpu { .. }), "{error}");
-    assert!(error.to_string().starts_with(file), "{error}");
 }
 
 /// A launch that is made of `bytes`.

@@ -107,6 +107,6 @@ fn without_a_profile_the_default_serves_and_says_so() {
     let kernels = Kernels::new(Guard::cuda(0).expect("a device"));
     let tuned = kernels.prepare_tuned(norm(ROWS), Policy::default(), Objective::default());
     let tuned = tuned.expect("the default");
-    assert_eq!(tuned.matched.to_string(), "default, no profile is loaded: load one");
+    assert_eq!(tuned.matched.to_string(), "default, because no profile is loaded: load one");
     assert!(tuned.rejected.is_none());
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Entry, EntryDifference, Summary};
+use gridguard::profile::{DeviceIdentity, Entry, Summary};
 use serde::Serialize;
 
 use super::entry;
@@ -44,19 +44,23 @@ impl Diff {
         let mut report = DiffReport::default();
         let devices = [first.device(), second.device()];
         report.devices = Some(devices).filter(|[one, other]| one != other);
-        for difference in first.diff(&second) {
-            match difference {
-                EntryDifference::OnlyFirst(entry) => report.only_first.push(entry),
-                EntryDifference::OnlySecond(entry) => report.only_second.push(entry),
-                EntryDifference::Choice(one, other) => report.choices.push([one, other]),
-                EntryDifference::Times(one, other)
-                    if self.differ(one.chosen, other.chosen)
-                        || self.differ(one.default, other.default) =>
-                {
-                    report.times.push([one, other]);
+        let choice = |entry: &Entry| (entry.choice, entry.parameters.clone(), entry.launches);
+        for pair in first.pairs(&second) {
+            match pair {
+                (Some(one), Some(other)) if choice(one) != choice(other) => {
+                    report.choices.push([one, other]);
                 }
-                // Provenance does not make a difference.
-                _ => {}
+                (Some(one), Some(other)) => {
+                    if self.differ(one.chosen, other.chosen)
+                        || self.differ(one.default, other.default)
+                    {
+                        report.times.push([one, other]);
+                    }
+                }
+                (one, other) => {
+                    report.only_first.extend(one);
+                    report.only_second.extend(other);
+                }
             }
         }
         report.same = report == DiffReport::default();

@@ -215,8 +215,8 @@ impl Explain {
 /// Why no entry matches, naming the size that is out of range.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
-    if let DefaultReason::OutOfRange { size } = reason
-        && let Some((name, size)) = shape.get(size)
+    if let DefaultReason::OutOfRange { index, .. } = reason
+        && let Some((name, size)) = shape.get(usize::try_from(index).unwrap_or(usize::MAX))
     {
         return Some(format!("{name} {size} is outside the tuned range: tune this shape"));
     }

@@ -115,7 +115,7 @@ fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
     assert!(entry.found.date < ahead, "{}", entry.found.date);
     // By no clock.
     for (date, message) in
-        [("zzz", "\"zzz\" is not a date"), ("9999-12-31T23:59:59Z", "is in the future")]
+        [("zzz", "\"zzz\" is not a valid date"), ("9999-12-31T23:59:59Z", "in the future")]
     {
         fs::write(&profile, with_date(date)).expect("written");
         let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
@@ -433,7 +433,7 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     let h200 = &catalog::gpu("h200").expect("in the catalogue").limits;
     let cuda = DeviceIdentity::new(h200);
     let other = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
-    for (device, message) in [(cuda, "backend cuda"), (other, "the profile is for")] {
+    for (device, message) in [(cuda, "the backend is cuda"), (other, "the device name is")] {
         let text = Document::new(device, Environment::default()).to_ron();
         fs::write(&profile, &text).expect("written");
         let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);

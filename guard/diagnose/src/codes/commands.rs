@@ -1,6 +1,6 @@
 //! Commands that several tables recommend.
 
-/// Filled in with the launch where it is known.
+/// Filled in with the launch if it is known.
 pub(crate) const CHECK: &str = "gridguard check --device 0 --grid X,Y,Z --block X,Y,Z";
 pub(crate) const LIMITS: &str = "gridguard limits --device 0";
 pub(super) const DOCTOR: &str = "gridguard doctor";

@@ -194,7 +194,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .run(&["ldconfig -p | grep -E 'cudart|cublas|cudnn'", TORCH_BUILD]),
     KnownFailure::new(Origin::Loader, "CUDA libraries mixed")
-        .means("the loader found a library that is older or newer than the one that needs it")
+        .means("the loader found a library that is older or newer than its user needs")
         .cause(
             "LD_LIBRARY_PATH puts another toolkit's libraries before the program's own",
             "unset LD_LIBRARY_PATH and try again; if that helps, remove the toolkit's folders",

@@ -54,7 +54,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("vLLM's share of the memory measured at start is too small for model and cache")
         .causes(&[OTHER_PROCESS])
         .cause(
-            "gpu_memory_utilization is above what is free, or too low for the model",
+            "gpu_memory_utilization exceeds the free memory, or is too low for the model",
             "set it to the share of the device that is free",
         )
         .cause("the cache of one sequence of full length does not fit", "lower max_model_len")

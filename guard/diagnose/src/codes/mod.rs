@@ -1,5 +1,5 @@
-//! The tables of failures. Numbers and names are those of CUDA 13; where the message differs
-//! between releases, both are listed.
+//! The tables of failures, with the numbers and names of CUDA 13. Messages that differ between releases are all
+//! listed.
 
 pub(crate) mod commands;
 
@@ -63,7 +63,7 @@ pub(super) fn by_number(number: i32) -> Option<&'static KnownFailure> {
     find(false).or_else(|| by_former_number(number)).or_else(|| find(true))
 }
 
-/// The failure that the runtime before CUDA 10.1 returned as `number`, where it has another now.
+/// The failure that the runtime before CUDA 10.1 returned as `number`, if it has another number now.
 pub(super) fn by_former_number(number: i32) -> Option<&'static KnownFailure> {
     known_failures().find(|it| it.former_number == Some(number))
 }
@@ -79,7 +79,7 @@ pub(super) fn by_name(name: &str) -> Option<&'static KnownFailure> {
         .or_else(|| by_cudnn_prefix(name))
 }
 
-/// A status of cuDNN 9 may be finer than the one listed: `CUDNN_STATUS_NOT_SUPPORTED_LAYOUT`.
+/// A status of cuDNN 9 may be more specific than the listed status: `CUDNN_STATUS_NOT_SUPPORTED_LAYOUT`.
 fn by_cudnn_prefix(name: &str) -> Option<&'static KnownFailure> {
     let begins_with =
         |own: &str| name.get(..own.len()).is_some_and(|it| it.eq_ignore_ascii_case(own));
@@ -127,7 +127,7 @@ mod tests {
         for entry in known_failures() {
             if let Some(number) = entry.number.filter(|_| entry.origin.is_cuda()) {
                 assert!(numbers.insert(number), "{number}");
-                // A retired number means what the same number formerly meant.
+                // A retired number has the meaning of the same former number.
                 let former = by_former_number(number).filter(|_| entry.retired);
                 assert_eq!(by_number(number), Some(former.unwrap_or(entry)));
             }

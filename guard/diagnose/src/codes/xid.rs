@@ -138,7 +138,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     link(150),
     event(154, &["GPU recovery action changed"])
         .means("the driver says how to recover the device: nothing, a reset, or a reboot")
-        .cause("an earlier event", "do what the line says; find the Xid before it"),
+        .cause(
+            "an earlier event",
+            "follow the recovery action in the line; find the Xid before it",
+        ),
     link(155),
     event(156, &["Resource Retirement Event"])
         .means("a faulty part of the device will be disabled at the next reset")

@@ -1,9 +1,9 @@
-//! Reads the facts that messages state besides the failure: sizes, versions, architectures.
+//! Reads sizes, versions and architectures from messages.
 
 use super::work;
 use crate::evidence::{Capability, CudaVersion, Evidence, LaunchSizes};
 
-/// Adds what `line` states to `evidence`, which keeps what it already has.
+/// Adds the facts in `line` to `evidence`, without replacing known facts.
 pub(super) fn read(line: &str, evidence: &mut Evidence) {
     work::scanned(line);
     let lower = line.to_ascii_lowercase();
@@ -49,7 +49,7 @@ fn read_memory(lower: &str, evidence: &mut Evidence) {
     fill(&mut evidence.cached_bytes, older.map(|(all, used)| all.saturating_sub(used)));
 }
 
-/// PyTorch states the device's architecture in one sentence and its own in the next.
+/// PyTorch states the device's architecture in one sentence and its own architectures in the next.
 fn read_architectures(lower: &str, evidence: &mut Evidence) {
     let device =
         lower.split_once("cuda capability sm_").and_then(|(_, rest)| Capability::from_sm(rest));
@@ -66,7 +66,7 @@ fn read_architectures(lower: &str, evidence: &mut Evidence) {
 /// More architectures than any build has.
 const ARCHITECTURES: usize = 64;
 
-/// Adds the sizes of a launch that `lower` states to `sizes`; later ones replace earlier ones.
+/// Adds the sizes of a launch in `lower` to `sizes`. Later sizes replace earlier sizes.
 pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     work::scanned(lower);
     // As in `kernel<<<(1,65536,1),(128,1,1),0>>>`.
@@ -79,7 +79,7 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     }
     let grid = dims_after(lower, "grid").or_else(|| dims_after(lower, "block_nums"));
     sizes.grid = grid.or(sizes.grid);
-    // A block beside a thread is the place of an error, not a size.
+    // A block next to a thread is the position of an error, not a size.
     if !lower.contains("thread (") && !lower.contains("thread: [") {
         sizes.block = dims_after(lower, "block").or(sizes.block);
     }
@@ -191,7 +191,7 @@ fn amount(number: &str, unit: &str) -> Option<u64> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole: u64 = whole.parse().ok()?;
-    // Messages have at most six digits; more could overflow.
+    // Messages have at most six digits. More could overflow.
     let fraction = fraction.get(..fraction.len().min(6))?;
     let power = u32::try_from(fraction.len()).ok()?;
     let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()?.into() };

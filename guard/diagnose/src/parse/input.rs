@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 
 /// Bytes of a line that are scanned at once.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
-/// Bytes by which the pieces of a longer line overlap: more than any message.
+/// Overlap of the pieces of a longer line, in bytes: more than any message has.
 const OVERLAP_BYTES: usize = 8 * 1024;
 
 /// The encoding of the input, by its byte order mark.
@@ -136,7 +136,7 @@ impl Units {
         String::from_utf16_lossy(&units)
     }
 
-    /// What waited for more: a high surrogate without a low one.
+    /// A high surrogate without a low surrogate at the end.
     fn rest(&mut self) -> String {
         String::from_utf16_lossy(self.high.take().as_slice())
     }

@@ -13,7 +13,7 @@ use crate::evidence::Evidence;
 use crate::failure::Origin;
 use crate::failure_id::FailureId;
 
-/// Different failures that a scanner keeps; the first ones matter.
+/// The most different failures that a scanner keeps. The first failures matter.
 pub const MAX_FINDINGS: usize = 64;
 
 /// Bytes of a line that a finding keeps.
@@ -35,7 +35,7 @@ pub struct LogScanner {
     lines: u64,
     findings: Vec<LogFinding>,
     dropped: u64,
-    /// What the whole log says about the device.
+    /// Facts about the device in the whole log.
     device: Evidence,
     traceback: Traceback,
     /// Lines of the driver's log about the next failure.
@@ -54,10 +54,10 @@ pub struct LogFinding {
     pub text: String,
     /// The number of lines that report it.
     pub times: u64,
-    /// What these lines say besides.
+    /// Other facts in these lines.
     pub evidence: Evidence,
-    /// An earlier failure that probably caused it: one that loses the context, or one of another
-    /// rank.
+    /// An earlier failure that probably caused it, for example a failure that loses the context, or a failure of
+    /// another rank.
     pub consequence_of: Option<FailureId>,
     /// A remark on the number that identified it, where CUDA 10.1 changed that number's meaning.
     pub note: Option<String>,
@@ -65,14 +65,13 @@ pub struct LogFinding {
 }
 
 impl LogScanner {
-    /// A scanner of a log, in which most lines are about something else.
+    /// A scanner for logs, whose lines are mostly unrelated to failures.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A scanner of text that someone asks about: a bare number counts, and so do words that other
-    /// programs use as well.
+    /// A scanner for text from a question. Bare numbers count, and words that other programs also use.
     #[must_use]
     pub fn for_question() -> Self {
         Self { context: Context::Question, ..Self::default() }
@@ -105,7 +104,7 @@ impl LogScanner {
         self.dropped
     }
 
-    /// The failures, each once, in the order of their first lines. The first is the one to fix.
+    /// The failures, each once, in the order of their first lines. Fix the first failure.
     #[must_use]
     pub fn findings(&self) -> Vec<LogFinding> {
         let mut findings = self.findings.clone();
@@ -179,7 +178,7 @@ impl LogScanner {
         }
     }
 
-    /// XLA prints the free memory in the line below the failure, and others a backtrace.
+    /// XLA prints the free memory in the line below the failure, and other programs a backtrace.
     fn scan_below(&mut self, text: &str, number: u64) {
         let continues = self.traceback.continues(text, number);
         self.traceback.line(text, number);
@@ -193,7 +192,7 @@ impl LogScanner {
         }
     }
 
-    /// The finding of this failure, added if it is new; `None` beyond [`MAX_FINDINGS`].
+    /// The finding of this failure, added if it is new. `None` beyond [`MAX_FINDINGS`].
     fn finding(&mut self, found: Recognized, text: &str, line: u64) -> Option<&mut LogFinding> {
         let Recognized { failure, number } = found;
         let known = self.findings.iter().position(|finding| finding.failure == failure);
@@ -229,7 +228,7 @@ fn cause_of(failure: &FailureId, earlier: &[LogFinding]) -> Option<FailureId> {
     }
 }
 
-/// A remark on `number` where CUDA 10.1 changed its meaning.
+/// A remark on `number` if CUDA 10.1 changed its meaning.
 fn note(failure: &FailureId, number: i32) -> Option<String> {
     let former = FailureId::from(by_former_number(number)?);
     Some(if former == *failure {
@@ -242,7 +241,7 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
 
-/// Adds what `lines` does not have yet, up to [`KEPT`] lines.
+/// Adds new lines to `lines`, up to [`KEPT`] lines.
 fn add(lines: &mut Vec<String>, more: &[String]) {
     for line in more {
         if lines.len() < KEPT && !lines.contains(line) {

@@ -12,9 +12,9 @@ use crate::evidence::{Evidence, LaunchSizes};
 
 /// Bytes of a line that a clue keeps.
 const SHOWN_BYTES: usize = 120;
-/// Lines after which a clue is about something else.
+/// Clues older than this number of lines are unrelated.
 const LASTING_LINES: u64 = 64;
-/// The innermost functions of a backtrace that begins with them belong to error handling.
+/// The innermost functions of a backtrace, which belong to error handling.
 const INNERMOST: u64 = 4;
 
 /// Clues since the last failure.
@@ -32,14 +32,14 @@ pub(super) struct Traceback {
     above: String,
 }
 
-/// A line of a traceback, by what comes next.
+/// A line of a traceback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frame {
-    /// Functions that are further in, as in Python.
+    /// A function with inner functions below it, as in Python.
     Inner,
-    /// The call that failed, as ggml prints it.
+    /// The failed call, as ggml prints it.
     Failed,
-    /// Functions that are further out, as in Rust, C++ and gdb: so many are further in.
+    /// A function with outer functions below it, as in Rust, C++ and gdb, with its depth.
     Outer(u64),
 }
 
@@ -94,7 +94,7 @@ impl Traceback {
                 || matches!(Frame::of(text), Some(Frame::Failed | Frame::Outer(_))))
     }
 
-    /// Moves the clues to `evidence`, which keeps what it has.
+    /// Moves the clues to `evidence`, without replacing known facts.
     pub(super) fn give(&mut self, evidence: &mut Evidence) {
         let found = core::mem::take(&mut self.found);
         let clues = ROWS

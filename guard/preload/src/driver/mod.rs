@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use gridguard::{ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, OccupancyLimits};
+use gridguard::{ComputeCapability, DeviceLimits, KernelLimits, OccupancyLimits};
 
 use self::abi::{
     Handle, LaunchAttribute, LaunchConfig, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS,
@@ -209,11 +209,7 @@ impl Driver {
                 && self.driver_version?(&raw mut driver_version) == SUCCESS
         };
         let name = asked.then(|| CStr::from_bytes_until_nul(&name).ok()).flatten()?;
-        let facts = DeviceFacts {
-            name: name.to_string_lossy().into_owned(),
-            memory_bytes: u64::try_from(memory).unwrap_or(u64::MAX),
-            driver_version,
-        };
+        let memory_bytes = u64::try_from(memory).unwrap_or(u64::MAX);
         let ask = self.device_attribute?;
         let attribute = |number| {
             let mut value = 0;
@@ -221,7 +217,13 @@ impl Driver {
             let status = unsafe { ask(&raw mut value, number, device) };
             if status == SUCCESS { Ok(value) } else { Err(status) }
         };
-        DeviceLimits::from_attributes(facts, attribute).ok()
+        DeviceLimits::from_attributes(
+            name.to_string_lossy(),
+            memory_bytes,
+            driver_version,
+            attribute,
+        )
+        .ok()
     }
 
     /// The compute capabilities of all devices of the process; none if the driver does not tell.

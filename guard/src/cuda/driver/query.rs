@@ -19,7 +19,7 @@ use crate::cuda::driver::symbols::{
 use crate::cuda::error::CudaError;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::attributes::device_attribute;
-use crate::limits::{DeviceFacts, DeviceLimits, KernelLimits};
+use crate::limits::{DeviceLimits, KernelLimits};
 
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 ///
@@ -246,12 +246,10 @@ fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverEr
     // SAFETY: the pointer is to a live integer.
     let status = unsafe { (driver.device_total_mem)(&raw mut memory_bytes, device) };
     driver.check("cuDeviceTotalMem", status)?;
-    let facts = DeviceFacts {
-        name: device_name(driver, device)?,
-        memory_bytes: u64::try_from(memory_bytes).unwrap_or(u64::MAX),
-        driver_version: driver.version()?,
-    };
-    DeviceLimits::from_attributes(facts, |number| attribute(driver, device, number))
+    let (name, version) = (device_name(driver, device)?, driver.version()?);
+    let memory_bytes = u64::try_from(memory_bytes).unwrap_or(u64::MAX);
+    let ask = |number| attribute(driver, device, number);
+    DeviceLimits::from_attributes(name, memory_bytes, version, ask)
 }
 
 fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {

@@ -108,7 +108,8 @@ fn sizes_and_names_beyond_the_limits_are_faults_at_the_entry() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
-    let invalid = "is not a date such as 2026-11-20T12:00:00Z: correct or empty it";
+    let invalid =
+        "is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty";
     for date in [
         "zzz",
         "2026-11-20",
@@ -131,7 +132,7 @@ fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
     };
     for date in [ahead(25), ahead(1 << 20), "9999-12-31T23:59:59Z".to_owned()] {
         let fault = fault_of("2026-11-20T12:00:00Z", &date);
-        let expected = "is in the future: check the clock, correct the date or empty it";
+        let expected = "is more than a day in the future: check the clock, and correct the date or leave it empty";
         assert_eq!(fault.to_string(), format!("11:9: date {date} {expected}"));
     }
     for date in [String::new(), ahead(23), "1970-01-01T00:00:00Z".to_owned()] {

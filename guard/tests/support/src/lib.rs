@@ -1,10 +1,11 @@
-//! What the tests of gridguard share: a fake CUDA driver, generators with the invariants that must
-//! hold for what they generate, and the comparison of the guard with a driver.
+//! Shared by the tests of gridguard: a fake CUDA driver, generators with their invariants, the launch
+//! corpus, and the comparison of the guard with a driver.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 pub mod allocator;
 mod compile_fail;
 pub mod conformance;
+mod corpus;
 pub mod fake_driver;
 pub mod fake_library;
 pub mod invariants;
@@ -14,6 +15,7 @@ mod race;
 mod random;
 
 pub use compile_fail::do_not_compile;
+pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
 pub use limits::assert_same_limits;
 pub use process::assert_passed;
 pub use race::{THREADS, race};

@@ -120,7 +120,7 @@ fn a_compiler_older_than_the_device_is_reported() {
 #[test]
 fn a_missing_profile_is_bad_if_it_was_named() {
     let ran = Machine::healthy().doctor(&["--profile", "none.ron"]).exits(1);
-    let what = "bad      profile: reject: explicit profile none.ron: there is no such file: give \
+    let what = "bad      profile: reject: explicit profile none.ron: the file does not exist: give \
                 another path, or tune";
     assert_eq!(line(&ran.out, "bad "), what);
 }

@@ -113,7 +113,7 @@ fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
     assert_eq!(json["reason"], "the kernel was not tuned: tune it");
     assert_eq!(
         json["findings"][0],
-        "reject: explicit profile p.ron: there is no such file: give another path, or tune"
+        "reject: explicit profile p.ron: the file does not exist: give another path, or tune"
     );
     profile(&folder, &["explain", "norm", "2x2", "--gpu", "h200"]).exits(2);
     profile(&folder, &["explain", "rms_norm", "2x2", "--gpu", "voodoo"]).exits(2);
@@ -123,17 +123,16 @@ fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
 fn entries_of_another_or_an_unnamed_processor_are_not_used() {
     let folder = folder();
     let name = "Z80".to_owned();
-    for (processor, whose) in [
-        (Some(Processor { name, threads: 1 }), "Z80 with 1 thread"),
-        (None, "an unnamed processor"),
-    ] {
+    for (processor, whose) in
+        [(Some(Processor { name, threads: 1 }), "Z80 with 1 thread"), (None, "unnamed")]
+    {
         let other = DeviceIdentity { processor, ..host() };
         put_text(&folder, "p.ron", &document(other, [norm(70_000, LATE)]).to_ron());
         let json = explain(&folder, "70000x8", 1);
         assert_eq!(json["matched"], "default");
         let finding = json["findings"][0].as_str().expect("a finding");
         let expected =
-            format!("reject: explicit profile p.ron: the profile is for {whose}, this is ");
+            format!("reject: explicit profile p.ron: the processor is {whose} in the profile and ");
         assert!(finding.starts_with(&expected), "{finding}");
         // Its owner can still read it.
         let shown = profile(&folder, &["show", "p.ron"]).exits(0).out;
@@ -205,7 +204,7 @@ sequences is 2.897 octaves away, more than one
     let far = explain_foreign(&folder, "7x128", &["--format", "json"]).exits(1).json();
     assert_eq!(far["reason"], "sequences 7 is outside the tuned range: tune this shape");
     let short = explain_foreign(&folder, "7", &["--format", "json"]).exits(1).json();
-    assert_eq!(short["reason"], "1 sizes were given, the entries have 2: give as many");
+    assert_eq!(short["reason"], "1 sizes were given, the entries have 2: pass 2 sizes");
     let other =
         explain_foreign(&folder, "1024x128", &["--policy", "hot-graph", "--format", "json"]);
     let other = other.exits(1).json();

@@ -60,7 +60,7 @@ fn a_file_that_is_not_a_profile_of_this_version_is_a_usage_error() {
     put_text(&folder, "garbage.ron", "hello");
     put(&folder, "good.ron", [norm(300, EARLY)]);
     for (file, message) in [
-        ("future.ron", "future.ron: schema 2, this version reads 1"),
+        ("future.ron", "future.ron: the file has schema 2, this version reads schema 1"),
         ("garbage.ron", "garbage.ron: the header does not parse: 1:"),
         ("none.ron", "none.ron: no such file"),
     ] {
@@ -189,10 +189,10 @@ fn profiles_of_two_processors_neither_merge_nor_replace_each_other() {
     let other = DeviceIdentity { processor, ..host() };
     put_text(&folder, "b.ron", &document(other, [norm(300, EARLY)]).to_ron());
     let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
-    assert!(ran.err.contains("this is Z80 with 1 thread"), "{}", ran.err);
+    assert!(ran.err.contains("Z80 with 1 thread on this device"), "{}", ran.err);
     let tune = ["tune", "--device", "host", "--kernel", "rms_norm", "--shape", "300x8"];
     let ran = run(folder.path(), &[&tune[..], &["--profile", "b.ron"]].concat()).exits(2);
-    assert!(ran.err.contains("b.ron: the profile is for Z80 with 1 thread"), "{}", ran.err);
+    assert!(ran.err.contains("b.ron: the processor is Z80 with 1 thread"), "{}", ran.err);
     let diff = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
     assert!(diff.out.contains("processor Z80 with 1 thread"), "{}", diff.out);
 }
