@@ -164,7 +164,6 @@
 mod candidate;
 mod clock;
 mod control;
-mod evaluate;
 mod failure;
 mod in_process;
 mod journal;
@@ -190,10 +189,6 @@ mod variant;
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
 pub use control::{Budget, Observer, SearchProgress, Stage};
-pub use evaluate::{
-    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, FinalChoice, PairedRatio,
-    SearchRun, evaluate,
-};
 pub use failure::{FailureKind, MeasureFailure};
 pub use in_process::InProcess;
 pub use journal::{Journal, JournalError, JournalRecord, JournalSubject, Resumed, SubjectMismatch};

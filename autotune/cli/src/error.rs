@@ -9,7 +9,7 @@ use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
 use gridguard::files::{LockError, PublishError};
 use gridguard::profile::{EntryError, ProfileError};
-use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
+use gridguard_autotune::{PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
@@ -75,8 +75,6 @@ pub(crate) enum CommandError {
     Store(#[from] ProfileError),
     #[error("cannot store the tuned choice: {0}")]
     Insert(#[from] EntryError),
-    #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
     #[error(transparent)]
     Tune(#[from] TuneError),
     /// Another process does the same search.

@@ -12,7 +12,6 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod elf;
 mod error;
-mod evaluate;
 mod explain;
 mod files;
 mod interrupt;
@@ -48,8 +47,6 @@ enum Subcommands {
     Check(Box<check::Check>),
     /// Measure which chunk is fastest, and store the choice in a profile
     Tune(Box<tune::Tune>),
-    /// Compare the tuner's choices with an exhaustive search
-    Evaluate(evaluate::Evaluate),
     /// Show, merge, compare, re-measure, explain and prune profiles
     #[command(subcommand)]
     Profile(Box<profile::Profile>),
@@ -91,7 +88,6 @@ fn main() -> ExitCode {
         Subcommands::Limits(limits) => limits.run(),
         Subcommands::Check(check) => check.run(),
         Subcommands::Tune(tune) => tune.run(),
-        Subcommands::Evaluate(evaluate) => evaluate.run(),
         Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
         Subcommands::Ptx(ptx) => ptx.run(),

@@ -1,6 +1,7 @@
 //! The child process that measures, so that a candidate that crashes or hangs cannot stop the tuner.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use clap::Args;
 use gridguard::profile::Policy;
@@ -33,7 +34,7 @@ impl Measure {
             DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
-        let bench = LocalBench::new(target.guard()?, self.policy)?;
+        let bench = LocalBench::new(Arc::new(target.guard()?), self.policy)?;
         serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());

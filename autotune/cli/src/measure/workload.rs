@@ -97,18 +97,13 @@ pub(crate) struct LocalBench {
 
 impl LocalBench {
     /// On the guard's device, or on the host if the guard has none.
-    pub(crate) fn new(guard: Guard, policy: Policy) -> Result<Self, CudaError> {
-        let guard = Arc::new(guard);
+    pub(crate) fn new(guard: Arc<Guard>, policy: Policy) -> Result<Self, CudaError> {
         if guard.is_cuda() {
             // Without a compiler every candidate would fail.
             Compiler::find().map_err(NvrtcError::from)?;
         }
         let kernels = guard.is_cuda().then(|| Kernels::new(Arc::clone(&guard)));
         Ok(Self { guard, kernels, policy })
-    }
-
-    pub(crate) const fn guard(&self) -> &Arc<Guard> {
-        &self.guard
     }
 
     pub(crate) fn open(

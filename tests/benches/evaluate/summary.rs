@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use gridguard_autotune::{Evaluation, FinalChoice, PairedRatio, Samples, SearchRun, duration};
+use gridguard_autotune::{Samples, duration};
 use serde::Serialize;
+
+use super::exhaustive::{Evaluation, FinalChoice, PairedRatio, SearchRun};
 
 /// Which problems: their defaults decide how much a search can gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
