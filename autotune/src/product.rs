@@ -1,4 +1,4 @@
-//! Products of matrices as workloads: which of cuBLASLt's algorithms is the fastest.
+//! Makes matrix products workloads whose candidates are the algorithms of cuBLASLt.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use gridguard::cuda::{
 use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
 
-use crate::candidate::{Candidate, LaunchConfig};
+use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
-/// A [product](Guard::product) over memory of its own, whose candidates are the library's algorithms.
+/// A [product](Guard::product) of matrices that this workload allocates. The candidates are the algorithms of
+/// cuBLASLt.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -37,7 +38,7 @@ use crate::space::Space;
 ///     InProcess::new(workload, DeviceClock::new(&guard, stream, Policy::default())?);
 /// let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
 ///
-/// // A guard with this profile multiplies such matrices by that algorithm.
+/// // A guard with this profile uses that algorithm for such matrices.
 /// let mut document = Document::new(guard.identity(), guard.environment());
 /// document.insert(outcome.entry(key, entry_shape, Provenance::default()))?;
 /// publish("products.ron".as_ref(), &document)?;
@@ -63,13 +64,12 @@ struct Tensors<T> {
 }
 
 impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkload<T> {
-    /// The workload of a product by algorithms that take up to `workspace_bytes`, of matrices that hold
-    /// `values` over and over. Random values are representative: over zeros, clocks are higher.
+    /// The workload of a product with algorithms of at most `workspace_bytes`. The matrices repeat `values`.
+    /// Use random values, because clocks are higher with zeros.
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if the library cannot be used, the matrices do not fit into memory, or `values` is
-    /// empty.
+    /// [`MeasureFailure`] if cuBLASLt cannot be used, the matrices do not fit into memory, or `values` is empty.
     pub fn new(
         guard: &Guard,
         stream: Arc<CudaStream>,
@@ -107,7 +107,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
         Ok(Self { product, stream, tensors, expected: None })
     }
 
-    /// The space of its candidates: the library's algorithms, the one that it expects to be fastest first.
+    /// The space of the algorithms. The first is the choice of cuBLASLt.
     #[must_use]
     pub fn space(&self) -> Space {
         let candidates = (0..).zip(self.product.algorithms()).map(|(index, algorithm)| Candidate {
@@ -122,7 +122,7 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
         Space::listed(candidates.collect())
     }
 
-    /// The key of its entry in profiles, as a guard looks it up under the default policy.
+    /// The key of its profile entry. Guards look up the default policy.
     #[must_use]
     pub fn key(&self, policy: Policy) -> Key {
         self.product.key(policy)
@@ -167,11 +167,6 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
 }
 
 impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
-    /// None: the library launches its own kernels.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        Ok(Vec::new())
-    }
-
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.product.choose(algorithm_of(candidate)?)?;
         Ok(())
@@ -222,13 +217,13 @@ fn relative_error<T: Copy + Into<f64>>(out: &[T], expected: &[T]) -> f64 {
     if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
 }
 
-/// Two algorithms add in other orders, in f32, and each rounds the result by half a unit in the last place.
-/// Where a residual is added, some round before, too.
+/// Algorithms add f32 sums in different orders, and each rounds the result by half a unit in the last place.
+/// Some also round before they add a residual.
 fn tolerance(element: ProductElement) -> f64 {
     let unit = match element {
         ProductElement::F16 => -10,
         ProductElement::Bf16 => -7,
-        // The sums themselves differ.
+        // The f32 sums differ.
         ProductElement::F32 => -17,
     };
     2.0_f64.powi(unit)
@@ -244,7 +239,7 @@ fn size(elements: u64) -> Result<usize, MeasureFailure> {
     })
 }
 
-/// Rows at the beginning, in the middle and at the end of the output that are compared.
+/// Compared rows at the start, in the middle and at the end of the output.
 const COMPARED_ROWS: u64 = 256;
 
 #[cfg(test)]
@@ -260,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_is_nan_is_within_no_tolerance() {
+    fn a_nan_in_the_output_is_within_no_tolerance() {
         assert!(relative_error(&[f32::NAN, 1.0], &[1.0, 1.0]).is_nan());
     }
 

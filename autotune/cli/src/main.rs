@@ -31,6 +31,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use error::CommandError;
+
 /// Validates CUDA launches, tunes how they are split, and explains CUDA failures
 #[derive(Parser)]
 #[command(name = "gridguard", version = env!("GRIDGUARD_VERSION"), propagate_version = true, after_help = EXIT_CODES)]
@@ -102,7 +104,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(exit) => exit.into(),
-        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(CommandError::ClosedPipe) => ExitCode::SUCCESS,
         Err(error) => {
             output::note(format_args!("error: {error}"));
             error.exit().into()

@@ -1,5 +1,4 @@
-//! Kernels that a program of their own measures: any program that takes its parameters on the command
-//! line and prints its times as JSON.
+//! Tunes external programs that take their parameters on the command line and print their times as JSON.
 
 mod measurer;
 mod problem;
@@ -8,4 +7,3 @@ mod template;
 
 pub use measurer::ProgramMeasurer;
 pub use problem::{ProgramError, ProgramProblem};
-pub use template::{CommandTemplate, TemplateError};

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Parser;
 use gridguard::profile::{self, Environment, L2, Objective, Policy, Profile, Submission};
 use gridguard::{Guard, catalog};
-use gridguard_autotune::{Budget, ProblemMeasurer, Space};
+use gridguard_autotune::{Budget, Measurer, Space};
 use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
@@ -306,11 +306,7 @@ impl EvaluationProblem {
         }
     }
 
-    fn open(
-        &self,
-        bench: &LocalBench,
-        guard: &Arc<Guard>,
-    ) -> Outcome<(Box<dyn ProblemMeasurer>, Space)> {
+    fn open(&self, bench: &LocalBench, guard: &Arc<Guard>) -> Outcome<(Box<dyn Measurer>, Space)> {
         let mut measurer = match self {
             Self::Tuned(problem) => bench.open(problem)?,
             Self::Untuned(problem) => problem.open(bench, guard)?,

@@ -23,7 +23,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn device(ordinal: usize) -> Result<Self, CommandError> {
+    pub(crate) fn device(ordinal: usize) -> Result<Self, CudaError> {
         let limits = cuda::device_limits(ordinal)?;
         Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::new(&limits), limits })
     }

@@ -9,7 +9,7 @@ use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
-    Portion, ProblemMeasurer, Workload,
+    Measurer, Portion, Workload,
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
@@ -106,10 +106,7 @@ impl LocalBench {
         Ok(Self { guard, kernels, policy })
     }
 
-    pub(crate) fn open(
-        &self,
-        problem: &Problem,
-    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    pub(crate) fn open(&self, problem: &Problem) -> Result<Box<dyn Measurer>, MeasureFailure> {
         let stream = self.stream()?;
         let case = match (&self.kernels, &stream) {
             (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
@@ -133,7 +130,7 @@ impl LocalBench {
         &self,
         workload: impl Workload + 'static,
         stream: Option<Arc<CudaStream>>,
-    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    ) -> Result<Box<dyn Measurer>, MeasureFailure> {
         Ok(match stream {
             Some(stream) => {
                 let clock = DeviceClock::new(&self.guard, stream, self.policy)?;

@@ -171,13 +171,11 @@ impl Explain {
             )),
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
             (Some(DeviceSelection::Ordinal(_)), Some(_)) => Err(gpu_without_host()),
-            (Some(DeviceSelection::Ordinal(ordinal)), None) => Target::device(ordinal),
+            (Some(DeviceSelection::Ordinal(ordinal)), None) => Ok(Target::device(ordinal)?),
             (None, Some(gpu)) => Target::absent(gpu),
-            (None, None) => Target::device(0).map_err(|error| match error {
-                CommandError::Device(reason) => CommandError::Failed(format!(
-                    "{reason}: name a GPU of the catalogue with --gpu, or use --device host"
-                )),
-                other => other,
+            (None, None) => Target::device(0).map_err(|reason| {
+                let advice = "name a GPU of the catalogue with --gpu, or use --device host";
+                CommandError::Failed(format!("{reason}: {advice}"))
             }),
         }
     }

@@ -318,7 +318,7 @@ impl Verifier<'_> {
         entry: &Entry,
     ) -> Result<Reading, CommandError> {
         let Key { objective, .. } = entry.key;
-        let mut space = Space::new(remote.configurations().to_vec());
+        let mut space = Space::new(remote.configurations()?);
         space.restrict(objective);
         // An entry may lack parameters that the kernel has since: they are at their defaults.
         let parameters = match problem.setup(self.limits, &entry.parameters) {

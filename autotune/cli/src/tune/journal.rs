@@ -1,5 +1,6 @@
 //! Journals of unfinished searches, stored beside the profile so that the next run can resume them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use gridguard::files::{
     self, FileLock, LockError, PublishError, ReadError, create_folder, publish,
 };
-use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
+use gridguard_autotune::{Journal, JournalError, JournalRecord};
 
 use super::task::Task;
 
@@ -33,10 +34,8 @@ pub(crate) struct RefusedJournal {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalRefusal {
     #[error(transparent)]
-    Subject(#[from] SubjectMismatch),
-    #[error(transparent)]
-    Unreadable(#[from] JournalError),
-    /// It is too large, or no regular file.
+    Journal(#[from] JournalError),
+    /// The file is too large, or not a regular file.
     #[error(transparent)]
     File(ReadError),
 }
@@ -70,7 +69,7 @@ impl JournalFile {
         profile: &Path,
         task: &Task,
         round: &str,
-        subject: JournalSubject,
+        subject: BTreeMap<String, String>,
     ) -> Result<(Self, Option<RefusedJournal>), JournalOpenError> {
         let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
         let lock = lock(&path)?;
@@ -155,7 +154,7 @@ fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
 /// The journal at `path`, if there is a file and its results serve `subject`.
 fn read(
     path: &Path,
-    subject: &JournalSubject,
+    subject: &BTreeMap<String, String>,
 ) -> io::Result<Option<Result<Journal, JournalRefusal>>> {
     let text = match files::read(path, MOST_BYTES) {
         Ok(None) => return Ok(None),
@@ -165,7 +164,7 @@ fn read(
     };
     let read = || -> Result<Journal, JournalRefusal> {
         let journal = Journal::read_lines(text.as_slice())?;
-        journal.subject.serves(subject)?;
+        journal.check_subject(subject)?;
         Ok(journal)
     };
     Ok(Some(read()))
@@ -222,8 +221,8 @@ mod tests {
         Task { problem, policy: Policy::default(), objective: Objective::default() }
     }
 
-    fn subject(driver: &str) -> JournalSubject {
-        JournalSubject { driver: driver.into(), ..JournalSubject::default() }
+    fn subject(driver: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("driver".to_owned(), driver.to_owned())])
     }
 
     fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<RefusedJournal>) {
@@ -310,7 +309,7 @@ mod tests {
             let (file, refused) = open(&profile, "5x8", "13.0");
             assert!(file.journal.records.is_empty());
             let refused = refused.expect("refused");
-            assert!(matches!(refused.reason, JournalRefusal::Unreadable(_)), "{refused}");
+            assert!(matches!(refused.reason, JournalRefusal::Journal(_)), "{refused}");
             assert_eq!(fs::read(refused.kept).expect("kept"), garbage);
         }
         File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::profile::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
-use gridguard_autotune::{CommandTemplate, ProgramMeasurer, ProgramProblem};
+use gridguard_autotune::{ProgramMeasurer, ProgramProblem};
 use gridguard_kernels::bench::Problem;
 
 use crate::error::CommandError;
@@ -28,7 +28,7 @@ pub(crate) struct ProgramArgs {
         long, value_name = "PROGRAM", group = "problem", requires_all = ["kernels", "sizes"],
         conflicts_with_all = ["shapes", "file"]
     )]
-    command: Option<CommandTemplate>,
+    command: Option<String>,
     /// Sizes of the problem with their names, the number of items first, such as
     /// items=15360,head_dim=64; repeat for several problems
     #[arg(long, value_name = "NAME=N,...", value_parser = named, requires = "command")]
@@ -113,7 +113,7 @@ impl ProgramArgs {
         };
         let task = |sizes: &Named| {
             let (parameters, chunks) = (self.parameters.clone(), self.chunks.clone());
-            let problem = ProgramProblem::new(command.clone(), sizes.clone(), parameters, chunks);
+            let problem = ProgramProblem::new(command, sizes.clone(), parameters, chunks);
             let problem = problem.map_err(|error| invalid(format!("--command: {error}")))?;
             let task = ProgramTask { key: key.clone(), problem, timeout: self.timeout };
             // Reported before anything is measured.

@@ -1,5 +1,6 @@
 //! Tunes the problems that one device takes from the work queue.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
@@ -9,8 +10,7 @@ use gridguard::profile::{
     self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
 };
 use gridguard_autotune::{
-    Budget, Candidate, JournalSubject, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome,
-    WorkItem, tune,
+    Budget, Candidate, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome, WorkItem, tune,
 };
 
 use super::group::DeviceGroup;
@@ -84,8 +84,8 @@ impl Session<'_> {
         self.progress.begin(&task.problem);
         let (outcome, space) = match &task.problem {
             TaskProblem::Kernel(problem) => {
-                let remote = self.process.open(problem, task.policy)?;
-                let mut space = Space::new(remote.configurations().to_vec());
+                let mut remote = self.process.open(problem, task.policy)?;
+                let mut space = Space::new(remote.configurations()?);
                 let select = Selected { shard, only, objective: task.objective };
                 let (outcome, remote) = self.measure(remote, &mut space, select, file);
                 self.process.keep(remote, task.policy, &self.progress);
@@ -142,7 +142,7 @@ impl Session<'_> {
         &self,
         task: &Task,
         round: &str,
-        subject: JournalSubject,
+        subject: BTreeMap<String, String>,
     ) -> Result<Option<JournalFile>, CommandError> {
         match JournalFile::open(&self.group.file, task, round, subject) {
             Ok((file, refused)) => {
@@ -169,7 +169,7 @@ impl Session<'_> {
         key: &Key,
         shard: Shard,
         only: &[Candidate],
-    ) -> (String, JournalSubject) {
+    ) -> (String, BTreeMap<String, String>) {
         let Environment { driver, compiler, tuner } = self.environment.clone();
         let candidates = match only {
             [] => shard.to_string(),
@@ -183,14 +183,15 @@ impl Session<'_> {
         // Results of two devices do not mix, so each has its own journal.
         let device = self.target.journal_name();
         let round = format!("{}.{device}", candidates.replace('/', "-of-"));
-        let subject = JournalSubject {
-            problem: format!("{task}; {key:?}{program}"),
-            candidates: format!("{candidates} {only:?}"),
-            device: format!("{device}, {:?}", self.target.identity),
-            driver: [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", "),
-            compiler,
-            tuner,
-        };
+        let subject = [
+            ("problem", format!("{task}; {key:?}{program}")),
+            ("candidates", format!("{candidates} {only:?}")),
+            ("device", format!("{device}, {:?}", self.target.identity)),
+            ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
+            ("compiler", compiler),
+            ("tuner", tuner),
+        ];
+        let subject = subject.map(|(name, value)| (name.to_owned(), value)).into();
         (round, subject)
     }
 

@@ -214,7 +214,7 @@ fn commands_and_values_that_do_not_fit_are_usage_errors() {
         (&[&program, &sizes, &named, &["--parameter", "a=x"]], "such as block=64,128,256"),
         (&[&program, &sizes, &named, &["--chunk", "4"]], "the command has no {chunk}"),
         (&[&program, &sizes, &named, &["--objective", "latency:1ms"]], "cannot be a latency"),
-        (&[&sizes, &named, &["--command", "p {"]], "a brace that is not part of a place"),
+        (&[&sizes, &named, &["--command", "p {"]], "a brace outside a placeholder"),
         (&[&sizes, &named, &["--command", "p 'x"]], "within a quotation"),
         (&[&sizes, &named, &["--command", "p x"]], "--command: nothing varies"),
     ];

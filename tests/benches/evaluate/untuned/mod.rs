@@ -9,7 +9,7 @@ pub(crate) mod workload;
 use std::sync::Arc;
 
 use gridguard::Guard;
-use gridguard_autotune::{MeasureFailure, ProblemMeasurer};
+use gridguard_autotune::{MeasureFailure, Measurer};
 
 use self::device::OnDevice;
 use self::host::OnHost;
@@ -23,7 +23,7 @@ impl UntunedProblem {
         self,
         bench: &LocalBench,
         guard: &Arc<Guard>,
-    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    ) -> Result<Box<dyn Measurer>, MeasureFailure> {
         match bench.stream()? {
             Some(stream) => {
                 let back_end = OnDevice::new(self, guard, Arc::clone(&stream))?;
