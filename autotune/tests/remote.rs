@@ -185,7 +185,7 @@ fn plays_its_role() {
 
 fn this_program(role: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("this program"));
-    // With one thread the harness would write the test's name before its output.
+    // The harness with one thread writes the test's name before its output.
     command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads", "2"]);
     command.env(ROLE, role);
     command

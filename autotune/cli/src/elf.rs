@@ -11,7 +11,7 @@ use object::{Endianness, elf};
 /// A program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// Whether it runs in the same kind of process as this command.
+    /// Whether its architecture is this command's.
     pub(crate) is_of_this_machine: bool,
     /// The path of its loader; `None` for a static program.
     pub(crate) interpreter: Option<String>,

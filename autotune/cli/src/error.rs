@@ -100,7 +100,7 @@ impl<E: Error + 'static> From<E> for CommandError {
 }
 
 impl CommandError {
-    /// An error for one file.
+    /// An error about one file.
     pub(crate) fn invalid_file(path: &Path, error: impl fmt::Display) -> Self {
         Self::Invalid(format!("{}: {error}", path.display()))
     }

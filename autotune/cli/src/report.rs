@@ -1,4 +1,4 @@
-//! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first, and the memory.
+//! `gridguard report`: shows the kernels, refusals and memory that `gridguard run --report` recorded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::output::{OutputArgs, Table, count, text};
 /// The arguments of `report`.
 #[derive(Args)]
 pub(crate) struct Report {
-    /// The reports of one or more processes
+    /// Reports of one or more processes
     #[arg(required = true, value_name = "FILE.json")]
     files: Vec<PathBuf>,
-    /// Show all kernels instead of the first 15
+    /// Show all kernels, not only the first 15
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Report {
 
 fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let mut text = Vec::new();
-    // `take`, because the size of a pipe is not known.
+    // `take`, because the size of a pipe is unknown.
     let read =
         File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
     read.map_err(CommandError::io(path.display().to_string()))?;
@@ -56,7 +56,7 @@ fn read(path: &Path) -> Result<WatchReport, CommandError> {
         return Err(invalid(&format_args!("more than {most}, the most that a report has")));
     }
     let parsed: Result<WatchReport, _> = serde_json::from_slice(&text);
-    // Another format may have other fields, so that its number is read by itself.
+    // Another format may have other fields.
     let format = match &parsed {
         Ok(report) => Some(report.format),
         Err(_) => serde_json::from_slice(&text).ok().map(|Format { format }| format),
@@ -152,7 +152,7 @@ fn show_allocation(f: &mut fmt::Formatter<'_>, refusal: &RefusedAllocation) -> f
     stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
 }
 
-/// The row of a kernel, with its image if kernels of others have its name.
+/// The row of a kernel, with its image if the name is not unique.
 fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
     let image = kernel.image.as_ref().filter(|_| has_namesakes);
     let image = image.map_or_else(String::new, |image| format!(" in image {image}"));
@@ -168,7 +168,7 @@ fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
     ]
 }
 
-/// Names come from device code: what would move the cursor is left out.
+/// Removes control characters, because names come from device code.
 fn printable(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).collect()
 }

@@ -1,4 +1,4 @@
-//! `gridguard check --requests`: JSON requests, one per line, each checked by itself.
+//! `gridguard check --requests`: checks JSON requests, one per line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::error::{CommandError, Exit};
 use crate::output::{json, note};
 
-/// The longest line that is read, in bytes; a request needs less than 1,000.
+/// The longest line in bytes; a request needs less than 1,000.
 const LINE_BYTES: u64 = 1 << 20;
 
 /// The reply to a malformed line.
@@ -73,8 +73,7 @@ fn check(text: &str, limits: &DeviceLimits, opts_in: bool) -> Result<Verdict, St
     Ok(if opts_in { request.check_with_opt_in(limits) } else { request.check(limits) })
 }
 
-/// The next line, or why it cannot be read; `None` at the end. Memory is bounded, however long the
-/// line is.
+/// The next line, or why it is invalid; `None` at the end. Reads a long line in bounded memory.
 fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Result<String, String>>> {
     let mut bytes = Vec::new();
     if (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {

@@ -1,4 +1,4 @@
-//! What `nvidia-smi` reports: the GPUs of the machine, and their faults.
+//! Reads the GPUs of the machine and their faults from `nvidia-smi`.
 
 use std::io;
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::child::{self, ChildError};
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
-/// On a healthy machine it takes less than a second.
+/// `nvidia-smi` takes less than a second on a healthy machine.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What is queried; old versions only know the first fields.
+/// Queried fields. Old versions lack the later ones.
 const FIELDS: &str = "index,uuid,name,driver_version";
 const LATER_FIELDS: &str = "mig.mode.current,ecc.errors.uncorrected.volatile.total";
 
@@ -36,7 +36,7 @@ pub(super) struct Gpu {
     pub(super) mig: bool,
     /// Uncorrectable memory errors since the driver was loaded.
     pub(super) uncorrected: u64,
-    /// An error in place of a value, such as `GPU is lost`.
+    /// An error instead of a value, for example `GPU is lost`.
     pub(super) fault: Option<String>,
 }
 
@@ -110,8 +110,7 @@ fn gpu(line: &str) -> Option<Gpu> {
     })
 }
 
-/// The faults that it reports; none on a healthy machine. If it fails itself, that is bad only if the
-/// driver cannot be used either.
+/// The reported faults. A failure of `nvidia-smi` itself is bad only if the driver cannot be used either.
 pub(super) fn check(smi: &Smi, is_driver_usable: bool) -> Vec<Finding> {
     match smi {
         Smi::Absent => Vec::new(),

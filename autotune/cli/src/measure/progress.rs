@@ -1,4 +1,4 @@
-//! Progress bars on a terminal: one for each device, and one for all problems.
+//! Progress bars on a terminal, for each device and for all problems.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::output::{count, note};
 
-/// The bars of all devices; hidden where standard error is not a terminal.
+/// The bars of all devices; hidden unless standard error is a terminal.
 pub(crate) struct ProgressBars {
     bars: MultiProgress,
     total: ProgressBar,
 }
 
 impl ProgressBars {
-    /// `done` labels the finished problems, such as `tuned`.
+    /// `done` labels the finished problems, for example `tuned`.
     pub(crate) fn new(done: &str, problems: usize) -> Self {
         let bars = MultiProgress::new();
         let total = bars.add(ProgressBar::new(u64::try_from(problems).unwrap_or(u64::MAX)));
         let template =
             format!("{done:8} {{bar:40}} {{pos}}/{{len}} problems, {{elapsed}}, {{eta}} left");
         let total = total.with_style(style(&template));
-        // The elapsed time advances even while a measurement takes long.
+        // Updates the elapsed time during long measurements.
         total.enable_steady_tick(Duration::from_millis(250));
         Self { bars, total }
     }
@@ -47,7 +47,7 @@ impl ProgressBars {
 
     pub(crate) fn clear(&self) {
         self.total.finish_and_clear();
-        // A bar that stays on the screen does no harm.
+        // A remaining bar does no harm.
         let _ = self.bars.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the kernels of `gridguard-kernels` as workloads of the tuner.
+//! Makes the kernels of `gridguard-kernels` workloads of the tuner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use gridguard_autotune::{
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
 
-/// A problem with its tensors, and the launches prepared so far.
+/// A problem with its tensors and prepared launches.
 struct BenchWorkload {
     case: Box<dyn BenchCase>,
     prepared: HashMap<(Candidate, Portion), LaunchHandle>,
@@ -32,7 +32,7 @@ impl BenchWorkload {
         }
         let (choice, items) = match portion {
             Portion::Sequence => (candidate.choice.into(), None),
-            // One launch of as many items as the largest chunk has.
+            // One launch with the items of the largest chunk.
             Portion::LargestLaunch => (Choice::AUTOMATIC, Some(candidate.largest_chunk)),
         };
         let handle = self.case.prepare(&candidate.parameters, choice, items).map_err(failure)?;
@@ -60,8 +60,8 @@ impl Workload for BenchWorkload {
     #[allow(unsafe_code, reason = "the clock may capture the launches")]
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, portion)?;
-        // SAFETY: the case keeps its tensors and every prepared kernel. The clock, which goes when the
-        // case does, replays a graph only to time it, and all work is on its stream.
+        // SAFETY: the case keeps its tensors and every prepared kernel. The clock is dropped with the case,
+        // replays a graph only to time it, and all work is on its stream.
         let launched = unsafe { capture_launches(|| self.case.launch(handle)) };
         launched.map(drop).map_err(failure)
     }

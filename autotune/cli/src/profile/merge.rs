@@ -1,4 +1,4 @@
-//! `gridguard profile merge`: merges profiles of one device, such as those of several machines.
+//! `gridguard profile merge`: merges profiles of one device, for example from several machines.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::output::{OutputArgs, count, note};
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// The profiles, all of the same device
+    /// Profiles of the same device
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The merged profile; an existing file is replaced unless that would drop entries
+    /// File for the merged profile; replaces an existing file unless that would drop entries
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// Replace the output even if that drops entries
@@ -36,7 +36,7 @@ struct MergeReport<'a> {
     files: usize,
     entries: usize,
     conflicts: Vec<ConflictJson<'a>>,
-    /// Entries that several files have with the same choice; the most recent one is kept.
+    /// Entries with the same choice in several files; the most recent is kept.
     repeated: usize,
     faults: Vec<FaultJson>,
 }
@@ -97,7 +97,7 @@ impl Merge {
 
     /// Replaces the output atomically.
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
-        // Checked before the file is locked, so that a rejected merge changes nothing.
+        // Checks before locking the file, so that a rejected merge changes nothing.
         let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
         if let Some(existing) = existing {
             let dropped = dropped(&existing.document, document)
@@ -105,7 +105,7 @@ impl Merge {
             self.check_dropped(dropped)?;
         }
         let published = profile::update(&self.output, document.clone(), |existing| {
-            // Another process may have published to the file in the meantime.
+            // Another process may have changed the file since.
             let dropped = dropped(existing, document)?;
             if dropped == 0 || self.force {
                 *existing = document.clone();
@@ -167,8 +167,7 @@ fn merge(
     Ok((document.clone(), conflicts, faults))
 }
 
-/// How many entries of `existing` would be dropped, or replaced by worse ones, if `merged` replaced
-/// it.
+/// The number of entries of `existing` that would be lost, or replaced by worse ones, if `merged` replaced it.
 fn dropped(existing: &Document, merged: &Document) -> Result<usize, ProfileError> {
     let mut both = merged.clone();
     both.merge(existing)?;

@@ -1,4 +1,4 @@
-//! Checks and creates the files of `--report` and `--record` before the program begins.
+//! Checks and creates the files of `--report` and `--record` before the program starts.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,7 +31,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Checks that the program can probably write to `named`. Changes nothing.
+    /// Checks that the program can probably write to `named`, without changing anything.
     pub(super) fn new(kind: Kind, named: &Path) -> Result<Self, CommandError> {
         let failed = || CommandError::io(cannot_write(named));
         let path = std::path::absolute(named).map_err(failed())?;
@@ -53,7 +53,7 @@ impl Output {
         Ok(Self { kind, path, is_stream: found == Place::Stream })
     }
 
-    /// Creates or replaces a file with `contents`. Pipes and devices get nothing before the program begins.
+    /// Creates or replaces a file with `contents`. Writes nothing to pipes and devices.
     pub(super) fn begin(&self, contents: &[u8]) -> Result<(), CommandError> {
         let Self { kind, path, is_stream } = self;
         if *is_stream {

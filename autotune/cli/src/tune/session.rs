@@ -1,4 +1,4 @@
-//! Tunes the problems that one device takes from the work queue.
+//! Tunes problems of the work queue on one device.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,22 +32,21 @@ pub(crate) struct Session<'a> {
     pub(crate) process: MeasuringProcess<'a>,
     pub(crate) reporter: &'a Reporter<'a>,
     pub(crate) progress: DeviceProgress,
-    /// No problem is begun after this.
+    /// No problem starts after this.
     pub(crate) deadline: Option<Instant>,
     pub(crate) interrupt: &'a AtomicBool,
 }
 
-/// Which candidates are searched, and what for.
+/// The candidates and the objective of a search.
 struct Selected<'a> {
-    /// A shard of all, unless only some are given.
+    /// A shard of all candidates, if `only` is empty.
     shard: Shard,
     only: &'a [Candidate],
     objective: Objective,
 }
 
 impl Session<'_> {
-    /// Processes one item of the work queue. Returns the result of a shard, and reports the final
-    /// result of a problem.
+    /// Processes one item of the work queue. Returns the result of a shard, or reports the result of a problem.
     pub(crate) fn process_item(
         &mut self,
         item: WorkItem<'_, Task, SearchResult>,
@@ -71,7 +70,7 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    /// Searches a shard of the candidates, or only those given.
+    /// Searches a shard of the candidates, or `only` the given ones.
     fn search(
         &mut self,
         task: &Task,
@@ -99,7 +98,7 @@ impl Session<'_> {
             }
         };
         if let Err(TuneError::Default(_)) = outcome {
-            // Why it failed may be gone in the next run, which must not read it from the journal.
+            // The next run must not read this failure, because its cause may be fixed.
             JournalFile::remove(&self.group.file, task);
         }
         let outcome = outcome?;
@@ -108,7 +107,7 @@ impl Session<'_> {
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
     }
 
-    /// Searches the selected candidates of `space`, and returns the measurer for the next search.
+    /// Searches the selected candidates of `space`. Returns the measurer too.
     fn measure<M: Measurer>(
         &mut self,
         measurer: M,
@@ -136,8 +135,7 @@ impl Session<'_> {
         (outcome, measurer.into_parts().0)
     }
 
-    /// The journal of a search. A journal only saves time, so where it cannot be opened there is none,
-    /// unless another process has it open.
+    /// The journal of a search. A search continues without a journal, unless another process has it open.
     fn open_journal(
         &self,
         task: &Task,
@@ -162,7 +160,7 @@ impl Session<'_> {
         }
     }
 
-    /// The name of a search among those for its task, and what its results depend on.
+    /// The name of a search of a task, and the subject of its journal.
     fn subject(
         &self,
         task: &Task,
@@ -175,12 +173,12 @@ impl Session<'_> {
             [] => shard.to_string(),
             _ => "finals".to_owned(),
         };
-        // Results of another command or of other values do not count.
+        // The results depend on the command and its values.
         let program = match &task.problem {
             TaskProblem::Kernel(_) => String::new(),
             TaskProblem::Program(program) => format!("; {:?}", program.problem()),
         };
-        // Results of two devices do not mix, so each has its own journal.
+        // Each device has its own journal.
         let device = self.target.journal_name();
         let round = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = [
@@ -195,7 +193,7 @@ impl Session<'_> {
         (round, subject)
     }
 
-    /// Decides between the winners of all shards, and publishes the choice.
+    /// Decides between the winners of all shards, and stores the choice.
     fn confirm(
         &mut self,
         task: &Task,
@@ -213,8 +211,7 @@ impl Session<'_> {
         Ok(found)
     }
 
-    /// Puts an entry in the place of the one that was measured again, whatever their dates are, and
-    /// reports if that one came from another process in the meantime.
+    /// Replaces the earlier entry, whatever its date. Notes if another process has written that entry meanwhile.
     fn publish(&self, entry: &Entry) -> Result<(), CommandError> {
         let (file, Entry { key, shape, .. }) = (&self.group.file, entry);
         let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
@@ -242,8 +239,7 @@ impl Session<'_> {
     }
 }
 
-/// The version of the driver's kernel module, such as `580.159.04`, where the system tells: several
-/// have the same CUDA version.
+/// The version of the driver's kernel module, for example `580.159.04`. Several have the same CUDA version.
 fn module_version() -> Option<String> {
     let version = fs::read_to_string("/sys/module/nvidia/version").ok()?;
     Some(version.trim().to_owned())

@@ -1,4 +1,4 @@
-//! `gridguard tune` on the host: what it stores, what it prints, and how it ends.
+//! `gridguard tune` on the host: its profiles, output and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +91,7 @@ fn hours_from_now(hours: u64) -> String {
 }
 
 #[test]
-fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
+fn a_new_measurement_replaces_an_entry_of_any_date() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     tune_norms(folder.path(), &["300x8"], &[]).exits(0);
@@ -124,7 +124,7 @@ fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
 }
 
 #[test]
-fn an_entry_that_another_process_published_meanwhile_is_reported_when_it_is_replaced() {
+fn replacing_the_entry_of_another_process_is_reported() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let child = start(folder.path(), &norms(&["30000x8"], &[]));
@@ -328,7 +328,7 @@ fn journaled(folder: &Path, problem: &str) -> usize {
 }
 
 #[test]
-fn a_search_without_a_usable_journal_is_done_all_the_same() {
+fn a_search_runs_without_a_usable_journal() {
     let folder = folder();
     fs::write(folder.path().join("p.ron.unfinished"), "no folder").expect("written");
     let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
@@ -350,7 +350,7 @@ fn a_search_that_another_process_does_is_left() {
 }
 
 #[test]
-fn measuring_processes_are_seen_to_end_where_sigchld_is_ignored() {
+fn measuring_processes_end_under_an_ignored_sigchld() {
     let folder = folder();
     let plain = crate::command::command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
     let mut command = std::process::Command::new("env");
