@@ -173,7 +173,6 @@ mod pipeline;
 mod plot;
 mod product;
 mod program;
-mod queue;
 mod remote;
 mod report;
 mod sampling;
@@ -197,11 +196,12 @@ pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
 pub use product::ProductWorkload;
 pub use program::{ProgramError, ProgramMeasurer, ProgramProblem};
-pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
-pub use report::{TuningReport, duration};
+pub use report::TuningReport;
+#[doc(hidden)]
+pub use report::duration;
 pub use space::Space;
-pub use stats::{Interval, Samples};
+pub use stats::Samples;
 pub use tune::{TuneError, tune};
 
 /// The example of the README, as a test.

@@ -172,7 +172,6 @@ impl Chart {
         Ok(())
     }
 
-    /// Draws the legend beside the curves.
     fn draw_legend<'a>(
         &self,
         area: &Area<'a>,
@@ -354,9 +353,7 @@ fn winner_mark(at: (i32, i32)) -> Circle<(i32, i32), i32> {
 
 /// Strategies with their own marks.
 const FORMS: [Strategy; 2] = [Strategy::Folded, Strategy::Shifted];
-/// Width and height in pixels.
 const SIZE: (u32, u32) = (1000, 560);
-/// Where the legend begins.
 const LEGEND_X: i32 = 700;
 const FONT: &str = "sans-serif";
 /// Letters per line.

@@ -89,20 +89,15 @@ impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkloa
             let copied = stream.clone_htod(&host);
             copied.map_err(MeasureFailure::in_call("cuMemAllocAsync"))
         };
+        let outputs = rows.saturating_mul(columns);
+        let failed = MeasureFailure::in_call("cuMemAllocAsync");
         let tensors = Tensors {
             x: filled(rows.saturating_mul(inner), 0)?,
             weight: filled(columns.saturating_mul(inner), 1)?,
             bias: shape.has_bias().then(|| filled(columns, 2)).transpose()?,
-            residual: shape
-                .has_residual()
-                .then(|| filled(rows.saturating_mul(columns), 3))
-                .transpose()?,
-            out: stream
-                .alloc_zeros(size(rows.saturating_mul(columns))?)
-                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
-            workspace: stream
-                .alloc_zeros(size(workspace_bytes.max(1))?)
-                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
+            residual: shape.has_residual().then(|| filled(outputs, 3)).transpose()?,
+            out: stream.alloc_zeros(size(outputs)?).map_err(&failed)?,
+            workspace: stream.alloc_zeros(size(workspace_bytes.max(1))?).map_err(&failed)?,
         };
         Ok(Self { product, stream, tensors, expected: None })
     }

@@ -9,9 +9,7 @@ use crate::stats::{Samples, count, position};
 /// When a series of samples is complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StoppingRule {
-    /// The fewest samples.
     pub(crate) min_samples: u64,
-    /// The most samples.
     pub(crate) max_samples: u64,
     /// The series is precise at or below this [`Samples::relative_deviation`].
     pub(crate) relative_deviation: f64,
@@ -54,7 +52,6 @@ pub(crate) struct SamplingEffort {
     pub(crate) fine: u64,
     /// The fewest rounds of the finals.
     pub(crate) finals: u64,
-    /// When the finals end.
     pub(crate) rule: StoppingRule,
     /// The finals continue up to this average of samples per candidate while ties are unclear.
     pub(crate) affordable: u64,

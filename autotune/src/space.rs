@@ -18,7 +18,6 @@ pub struct Space {
     batches: Vec<Option<BatchAxis>>,
     /// The original candidates, unless they are planned.
     listed: Vec<Candidate>,
-    /// Pipelines, which plan themselves.
     variants: Vec<Variant>,
     candidates: Vec<Candidate>,
     objective: Objective,

@@ -15,15 +15,6 @@ pub struct Samples {
     ascending: Vec<f64>,
 }
 
-/// A closed interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// The lower end.
-    pub low: f64,
-    /// The upper end.
-    pub high: f64,
-}
-
 impl Samples {
     /// `None` without values, or if one is not finite: a NaN never becomes a result.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Self> {
@@ -84,7 +75,7 @@ impl Samples {
     /// would call a bimodal series precise once one mode has the majority. The interval has neither flaw.
     #[must_use]
     pub fn relative_deviation(&self) -> f64 {
-        let Interval { low, high } = self.median_interval();
+        let [low, high] = self.median_interval();
         (high - low) / INTERVAL_DEVIATIONS / self.median().abs()
     }
 
@@ -92,16 +83,16 @@ impl Samples {
     /// statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95 %, so their
     /// interval is the whole range.
     #[must_use]
-    pub fn median_interval(&self) -> Interval {
+    pub fn median_interval(&self) -> [f64; 2] {
         let outside = samples_outside(self.count());
         let last = self.count().saturating_sub(1);
-        Interval { low: self.at(outside), high: self.at(last.saturating_sub(outside)) }
+        [self.at(outside), self.at(last.saturating_sub(outside))]
     }
 
     /// The summary for a profile. The samples are nanoseconds.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let Interval { low, high } = self.median_interval();
+        let [low, high] = self.median_interval();
         Summary {
             median_ns: whole(self.median()),
             low_ns: whole(low),
@@ -156,12 +147,10 @@ pub(crate) fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// A length as a count.
 pub(crate) fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A count as an index or length.
 pub(crate) fn position(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
@@ -211,7 +200,7 @@ mod tests {
     fn a_stable_series_is_precise_at_once() {
         let stable = samples(&recorded::STABLE);
         assert!(stable.relative_deviation() < 0.002, "{}", stable.relative_deviation());
-        let Interval { low, high } = stable.median_interval();
+        let [low, high] = stable.median_interval();
         assert!(low <= stable.median() && stable.median() <= high);
         assert!(high / low < 1.01);
     }
@@ -232,7 +221,7 @@ mod tests {
     #[test]
     fn a_heavy_tail_widens_the_interval_upwards_only() {
         let tail = samples(&recorded::HEAVY_TAIL);
-        let Interval { low, high } = tail.median_interval();
+        let [low, high] = tail.median_interval();
         assert!(high - tail.median() > tail.median() - low);
     }
 
@@ -243,9 +232,9 @@ mod tests {
         let ratios = faster.iter().zip(drift).map(|(faster, time)| faster / time);
         let ratios = Samples::new(ratios).expect("finite");
         assert!((ratios.median() - 0.98).abs() < 1e-9);
-        assert!(ratios.median_interval().high < 0.99);
+        assert!(ratios.median_interval()[1] < 0.99);
         let alone = samples(&faster).median_interval();
-        assert!(alone.high > samples(&drift).median(), "their own intervals overlap");
+        assert!(alone[1] > samples(&drift).median(), "their own intervals overlap");
     }
 
     #[test]

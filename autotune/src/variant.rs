@@ -74,7 +74,6 @@ impl Variant {
     }
 }
 
-/// The candidate of a plan.
 pub(crate) fn candidate_of(pipeline: &Pipeline<()>, plan: &PipelinePlan) -> Candidate {
     let largest_chunk = plan.chunk_items();
     let (choice, strategy) = match plan.len() {

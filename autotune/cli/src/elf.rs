@@ -8,16 +8,13 @@ use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 
-/// A program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// Whether its architecture is this command's.
     pub(crate) is_of_this_machine: bool,
     /// The path of its loader; `None` for a static program.
     pub(crate) interpreter: Option<String>,
 }
 
-/// Why a program could not be read.
 #[derive(Debug)]
 pub(crate) enum ElfError {
     NotElf,

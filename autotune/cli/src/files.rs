@@ -30,7 +30,6 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
     }
 }
 
-/// Writes an output file.
 pub(crate) fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<(), CommandError> {
     let file = path.display();
     let written = write_output(path, contents.as_ref());

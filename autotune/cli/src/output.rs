@@ -68,7 +68,6 @@ pub(crate) fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A value as one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
     serde_json::to_string(value)
         .map_err(|error| CommandError::Failed(format!("cannot write the result as JSON: {error}")))
@@ -99,7 +98,6 @@ impl Table {
         Self { rows: vec![header], right }
     }
 
-    /// Adds a row.
     pub(crate) fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }

@@ -47,7 +47,6 @@ impl Ptx {
         Ok(if refused { Exit::No } else { Exit::Yes })
     }
 
-    /// The JSON document.
     fn document(&self, report: &Report) -> Value {
         let (major, minor) = report.version;
         let mut document = json!({

@@ -16,7 +16,6 @@ use serde::Deserialize;
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
 
-/// The arguments of `report`.
 #[derive(Args)]
 pub(crate) struct Report {
     /// Reports of one or more processes
@@ -177,5 +176,4 @@ fn wide(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Kernels that are shown without `--all`.
 const SHOWN: usize = 15;

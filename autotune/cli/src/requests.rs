@@ -6,22 +6,13 @@ use std::path::Path;
 
 use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Verdict};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::error::{CommandError, Exit};
-use crate::output::{json, note};
+use crate::output::{self, note};
 
 /// The longest line in bytes; a request needs less than 1,000.
 const LINE_BYTES: u64 = 1 << 20;
-
-/// The reply to a malformed line.
-#[derive(Serialize)]
-struct Malformed {
-    /// The line of the input, from 1.
-    line: u64,
-    verdict: &'static str,
-    error: String,
-}
 
 /// Checks every line of `path`, or of standard input for `-`.
 pub(crate) fn check_lines(
@@ -44,11 +35,11 @@ pub(crate) fn check_lines(
             continue;
         }
         let (exit, reply) = match line.and_then(|text| check(&text, limits, opts_in)) {
-            Ok(verdict) => (verdict.legality.into(), json(&verdict)?),
+            Ok(verdict) => (verdict.legality.into(), output::json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
-                let reply = Malformed { line: number, verdict: "error", error };
-                (Exit::InvalidInput, json(&reply)?)
+                let reply = json!({ "line": number, "verdict": "error", "error": error });
+                (Exit::InvalidInput, reply.to_string())
             }
         };
         worst = worst.max(exit);

@@ -10,7 +10,6 @@ use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::output;
 
-/// The arguments of `completions`.
 #[derive(Args)]
 pub(crate) struct Completions {
     /// Shell
@@ -18,7 +17,6 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// Writes the script that completes `command`.
     pub(crate) fn run(&self, mut command: clap::Command) -> Result<Exit, CommandError> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "gridguard", &mut script);
@@ -27,7 +25,6 @@ impl Completions {
     }
 }
 
-/// The arguments of `man`.
 #[derive(Args)]
 pub(crate) struct ManPages {
     /// Folder for the pages of the command and all subcommands [default: one page to standard output]
@@ -36,7 +33,6 @@ pub(crate) struct ManPages {
 }
 
 impl ManPages {
-    /// Writes the manual of `command`.
     pub(crate) fn run(&self, mut command: clap::Command) -> Result<Exit, CommandError> {
         command.build();
         let Some(folder) = &self.output else {

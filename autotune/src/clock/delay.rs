@@ -8,7 +8,6 @@ use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
 use crate::failure::MeasureFailure;
 
-/// The delay kernel on one stream, and its memory.
 pub(super) struct Delay {
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,

@@ -85,7 +85,6 @@ impl DeviceClock {
         self
     }
 
-    /// Submits a whole sample.
     fn submit(
         &mut self,
         id: u64,
@@ -208,7 +207,6 @@ fn capture(
     Ok(graph)
 }
 
-/// The default timeout of a sample.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the host polls without a pause.
 const BUSY_WAIT: Duration = Duration::from_micros(500);

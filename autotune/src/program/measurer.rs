@@ -65,7 +65,6 @@ impl<'a> ProgramMeasurer<'a> {
         self
     }
 
-    /// Runs the program once and keeps its times.
     fn run(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let words = self.problem.command_line(candidate);
         let Some((program, arguments)) = words.split_first() else { return Ok(()) };
@@ -195,7 +194,6 @@ fn failure(kind: FailureKind, message: impl fmt::Display) -> MeasureFailure {
 const KEPT_BYTES: usize = 64 * 1024;
 /// Times used of one process: no candidate takes more samples.
 const MAX_TIMES: usize = 64;
-/// Between two reads of the interrupt flag.
 const POLL: Duration = Duration::from_millis(100);
 /// How long a killed program may take to end.
 const KILLING: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::problem::ProgramError;
+use super::error::ProgramError;
 
 /// A program and its arguments, with placeholders such as `{block}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,6 @@ impl Template {
         Ok(Self { words: words.iter().map(parsed).collect::<Result<_, _>>()? })
     }
 
-    /// The names of the placeholders.
     pub(super) fn placeholders(&self) -> BTreeSet<&str> {
         let pieces = self.words.iter().flatten();
         let names = pieces.filter_map(|piece| match piece {

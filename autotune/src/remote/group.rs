@@ -13,7 +13,6 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgrp, getpid, kill_process_group, waitid,
 };
 
-/// How a process ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Status(ExitStatus),
@@ -88,7 +87,6 @@ impl ProcessGroup {
         }
     }
 
-    /// Kills the group and waits for the leader's end.
     pub(crate) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
         if self.end().is_some() {
             return Ok(());
@@ -261,5 +259,4 @@ impl Kept {
 
 /// Bytes of standard error that are kept: enough for a panic message and its location.
 pub(crate) const KEPT_BYTES: usize = 2048;
-/// Between two polls of a process's status.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -83,9 +83,7 @@ pub struct Remote {
     timeouts: Timeouts,
     configurations: Vec<LaunchConfig>,
     process: Option<Process>,
-    /// Output of earlier processes.
     printed: String,
-    /// Processes in a row that the default crashed.
     fatal_defaults: u32,
     lost: Option<RemoteError>,
 }
@@ -304,7 +302,6 @@ fn gone(why: impl fmt::Display) -> MeasureFailure {
 
 /// How long to wait for the output of an ended process.
 const ENDING: Duration = Duration::from_secs(1);
-/// Attempts to start a process.
 const MAX_ATTEMPTS: u32 = 3;
 /// Between two attempts: a driver takes this long to clean up after a killed process.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);

@@ -118,7 +118,6 @@ impl Process {
         MeasureFailure::new(FailureKind::Crash, message)
     }
 
-    /// Asks the process to end, and waits.
     pub(super) fn close(&mut self, within: Duration) {
         if self.send(&Request::Close, Instant::now(), within).is_ok() {
             self.group.wait(within);

@@ -23,33 +23,22 @@ pub(super) struct Numbered<T> {
     pub(super) message: T,
 }
 
-/// A request of the tuner.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Request {
-    /// Opens the problem, before anything else.
     Open { problem: String },
-    /// Checks a candidate.
     Check { candidate: Candidate },
-    /// Times a candidate.
     Sample { candidate: Candidate, portion: Portion },
-    /// Ends the process.
     Close,
 }
 
-/// A response of the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Response {
-    /// The process is ready.
     Serving { protocol: u32 },
-    /// The problem is open.
     Opened { configurations: Vec<LaunchConfig> },
-    /// The candidate's output is correct.
     Checked,
-    /// The candidate's time.
     Sampled { sample: Sample },
-    /// The request failed.
     Failed { failure: MeasureFailure },
 }
 

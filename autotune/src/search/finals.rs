@@ -5,9 +5,8 @@ use gridguard::profile::StopReason;
 use crate::candidate::Candidate;
 use crate::control::Stage;
 use crate::search::state::{DEFAULT, Halt, Search};
-use crate::stats::{Interval, count};
+use crate::stats::count;
 
-/// Measures the finalists of `pool` to the end.
 pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
     let finalists = select(search, pool);
     for place in pool.iter().filter(|place| !finalists.contains(place)) {
@@ -74,7 +73,7 @@ pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
 /// Whether `place` is slower than `base` with confidence, and by more than a tie.
 fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
     search.ratios(place, base).is_some_and(|ratios| {
-        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval().low > 1.0;
+        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval()[0] > 1.0;
         is_sure && ratios.median() > TIE_FACTOR
     })
 }
@@ -118,7 +117,7 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
     }
     let is_unclear = |one: &usize, other: &usize| {
         search.ratios(*one, *other).is_some_and(|ratios| {
-            let Interval { low, high } = ratios.median_interval();
+            let [low, high] = ratios.median_interval();
             low < TIE_FACTOR && TIE_FACTOR < high
         })
     };
@@ -131,9 +130,7 @@ const TIE_FACTOR: f64 = 1.02;
 const MIN_PAIRS: u64 = 3;
 /// A possible tie with the fastest, because medians of four samples are off by 1 %.
 const CLOSE_FACTOR: f64 = 1.03;
-/// Finalists by the order of ties.
 const SIMPLEST: usize = 2;
-/// Finalists by time.
 const FASTEST: usize = 2;
 /// Smaller spaces get the budget of this many candidates: the finals of five take 30 samples.
 const SMALL_SPACE: u64 = 6;

@@ -181,7 +181,7 @@ impl Bisection<'_, '_> {
                     return Ok(false);
                 }
                 if rule.stop_reason(&self.launches[&place]).is_some() {
-                    return Ok(samples.median_interval().high <= bound_ns);
+                    return Ok(samples.median_interval()[1] <= bound_ns);
                 }
             }
             self.take(place)?;
@@ -248,7 +248,6 @@ const HOPELESS_FACTOR: f64 = 1.05;
 const GRANULARITY: u64 = 16;
 /// Sizes with at least this ratio are bisected by their geometric mean.
 const FAR_APART: u64 = 4;
-/// Sets of parameters that are bisected.
 const MAX_SETS: usize = 3;
 /// Choices that are compared with the default. A kernel that fails more often should not run in chunks.
 const MAX_CHOICES: u64 = 3;

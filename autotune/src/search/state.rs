@@ -18,19 +18,16 @@ use crate::stats::{Samples, count};
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
 
-/// The measurements of one candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) candidate: Candidate,
     pub(crate) status: Status,
     is_checked: bool,
-    /// Whether its first sample was taken.
     is_warm: bool,
     /// The round and the nanoseconds of each counted sample.
     times: Vec<(u64, f64)>,
 }
 
-/// The status of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Open,
@@ -38,7 +35,6 @@ pub(crate) enum Status {
     Failed(MeasureFailure),
 }
 
-/// Why a search ends early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Halt {
     /// The search was interrupted, or its budget is spent.
@@ -49,10 +45,8 @@ pub(crate) enum Halt {
     MeasuringEnded(MeasureFailure),
 }
 
-/// The conclusions of a search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SearchResult {
-    /// Why the last sampling ended.
     pub(crate) stopped: Option<StopReason>,
     /// The places in the finals, including the default's.
     pub(crate) finalists: Vec<usize>,
@@ -132,7 +126,6 @@ impl<'a> Search<'a> {
         self.series[place].status == Status::Open
     }
 
-    /// Whether the candidate is unchecked.
     pub(crate) fn is_new(&self, place: usize) -> bool {
         !self.series[place].is_checked
     }
@@ -166,7 +159,6 @@ impl<'a> Search<'a> {
         self.samples(place).map_or(f64::INFINITY, |samples| samples.least())
     }
 
-    /// The fastest of `places` by its median.
     pub(crate) fn fastest(&self, places: &[usize]) -> Option<usize> {
         let medians =
             |one: &usize, other: &usize| self.median(*one).total_cmp(&self.median(*other));
@@ -270,7 +262,6 @@ impl<'a> Search<'a> {
         if is_over { Err(Halt::Ended) } else { Ok(()) }
     }
 
-    /// Reports the next step to the observer.
     fn notify(&mut self, candidate: &Candidate) {
         let is_timed = |place: &usize| self.is_open(*place) && !self.times(*place).is_empty();
         let timed: Vec<usize> = (0..self.series.len()).filter(is_timed).collect();

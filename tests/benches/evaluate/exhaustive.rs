@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use gridguard::profile::Objective;
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, Interval, MeasureFailure, Measurer, Portion, Sample, Samples,
-    Space, TuneError, tune,
+    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Sample, Samples, Space,
+    TuneError, tune,
 };
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ impl PairedRatio {
         }
         let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
         let ratios = Samples::new(ratios).ok_or_else(none)?;
-        let Interval { low, high } = ratios.median_interval();
+        let [low, high] = ratios.median_interval();
         Ok(Self { median: ratios.median(), low, high, pairs: ratios.count() })
     }
 

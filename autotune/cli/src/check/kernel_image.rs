@@ -31,12 +31,10 @@ pub(super) struct KernelFile<'a> {
     images: ImageFile<'a>,
 }
 
-/// A kernel of an image.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ImageKernel {
     /// The architecture of the image, if known.
     architecture: Option<String>,
-    /// Whether the image is PTX.
     ptx: bool,
     /// The name in the source, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +45,6 @@ pub(super) struct ImageKernel {
     unchecked_rules: Vec<Rule>,
 }
 
-/// Reads a file of at most [`MOST_BYTES`].
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
@@ -210,12 +207,10 @@ impl ImageKernel {
         Self { architecture, ptx: image.is_ptx(), demangled, attributes, unchecked_rules }
     }
 
-    /// Replaces the attributes.
     pub(super) fn with_attributes(self, attributes: KernelAttributes) -> Self {
         Self { unchecked_rules: attributes.unchecked_rules(), attributes, ..self }
     }
 
-    /// The name to show.
     pub(super) fn name(&self) -> &str {
         self.demangled.as_ref().unwrap_or(&self.attributes.name)
     }
@@ -253,7 +248,6 @@ impl ImageKernel {
         format!("kernel {} ({kind}{architecture}): {}", self.name(), attributes.join(", "))
     }
 
-    /// The rules that cannot be checked.
     pub(super) fn unchecked(&self) -> String {
         self.unchecked_rules.iter().map(Rule::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -268,7 +262,6 @@ impl ImageKernel {
     }
 }
 
-/// A table of kernels.
 pub(super) fn table(kernels: &[ImageKernel]) -> Table {
     let mut table = Table::new([
         "kernel",
@@ -307,7 +300,6 @@ pub(super) fn table(kernels: &[ImageKernel]) -> Table {
 
 /// The name in the source of a mangled name. Long names stay mangled.
 fn demangled(mangled: &str, options: DemangleOptions) -> Option<String> {
-    /// Fails if the text becomes too long.
     struct Bounded(String);
     impl Write for Bounded {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -346,7 +338,6 @@ fn similar<'a>(name: &str, kernels: &'a [ImageKernel]) -> Vec<&'a str> {
     rated.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The first names, one per line.
 fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(SHOWN_NAMES);
     let mut lines: String = names.take(SHOWN_NAMES).map(|name| format!("\n  {name}")).collect();
@@ -366,5 +357,4 @@ const LONGEST_COMPARED: usize = 200;
 /// The least similarity of a suggestion, from 0 to 1.
 const LEAST_SIMILAR: f64 = 0.8;
 const SHOWN_SIMILAR: usize = 5;
-/// Names that an error lists.
 const SHOWN_NAMES: usize = 20;

@@ -110,7 +110,6 @@ pub(crate) struct Check {
     output: OutputArgs,
 }
 
-/// A number of at least 1.
 fn from_1() -> RangedU64ValueParser {
     RangedU64ValueParser::new().range(1..)
 }

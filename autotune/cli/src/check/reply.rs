@@ -11,7 +11,6 @@ use serde::Serialize;
 use super::kernel_image::ImageKernel;
 use crate::output::count;
 
-/// Launches of a plan that are shown.
 const SHOWN: u64 = 16;
 
 /// The launch on one device.
@@ -19,7 +18,6 @@ pub(super) struct Case {
     pub(super) device: Arc<DeviceLimits>,
     /// The kernel attributes of the options and the image.
     pub(super) stated: KernelAttributes,
-    /// The kernel of the image, if there is one.
     pub(super) kernel: Option<KernelReply>,
 }
 
@@ -39,7 +37,6 @@ pub(super) enum KernelReply {
 }
 
 impl Case {
-    /// The kernel's name, if it is known.
     pub(super) fn name(&self) -> &str {
         match &self.kernel {
             Some(KernelReply::Kernel { kernel, .. }) => kernel.name(),
@@ -55,7 +52,6 @@ impl Case {
         }
     }
 
-    /// Why the device cannot use the image.
     pub(super) fn error(&self) -> Option<&str> {
         match &self.kernel {
             Some(KernelReply::Error { error }) => Some(error),
@@ -64,7 +60,6 @@ impl Case {
     }
 }
 
-/// The document for one device.
 #[derive(Serialize)]
 pub(super) struct Reply<'a> {
     #[serde(flatten)]

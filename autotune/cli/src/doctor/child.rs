@@ -13,7 +13,6 @@ use super::finding::shorten;
 
 /// The most bytes read of each stream; the programs write far less.
 const MOST_BYTES: u64 = 1 << 20;
-/// How often the exit of a program is polled.
 const POLL: Duration = Duration::from_millis(5);
 /// How long to wait for the output after the exit, or for the exit after the last line. A descendant may keep the
 /// pipe open, and a driver may hang while it unloads.
@@ -31,13 +30,11 @@ pub(super) struct ChildOutput {
 pub(super) enum ChildError {
     #[error("{0}")]
     NotStarted(io::Error),
-    /// The program was killed at the time limit.
     #[error("no response within {}", format_duration(*.0))]
     TimedOut(Duration),
     /// The exit status and the last error message.
     #[error("{0}")]
     Crashed(String),
-    /// The program succeeded with unexpected output.
     #[error("unexpected output {0:?}")]
     Unexpected(String),
 }
@@ -111,7 +108,6 @@ fn read_lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// The remaining lines of a program that has exited.
 fn rest(lines: &Receiver<String>) -> String {
     let deadline = Instant::now() + GRACE;
     let wait = || deadline.saturating_duration_since(Instant::now());

@@ -15,16 +15,13 @@ pub(super) const DRIVER: Subject = Subject::new("driver");
 /// The state of the driver, without its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Driver {
-    /// The file loaded as libcuda.
     pub(super) loaded: Option<PathBuf>,
-    /// The supported CUDA version.
     pub(super) version: Option<i32>,
     /// The number of devices; `None` if the driver cannot be used.
     pub(super) devices: Option<usize>,
     pub(super) fault: Option<DriverFault>,
 }
 
-/// Why a driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DriverFault {
     /// No library can be loaded. The remedy depends on the machine.
@@ -35,7 +32,6 @@ pub(super) enum DriverFault {
 }
 
 impl Driver {
-    /// Queries the driver, which may hang or crash.
     pub(super) fn query() -> Self {
         let devices = cuda::driver_version().and_then(|_| cuda::device_count());
         let loaded = loaded_library("libcuda.so");

@@ -39,12 +39,10 @@ enum Event {
     /// A device, before its smoke test.
     Device(usize, Device),
     Tested(usize, Vec<Finding>),
-    /// About profiles and caches.
     Files(Vec<Finding>),
     Done,
 }
 
-/// A device of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Device {
     pub(super) name: String,
@@ -90,12 +88,10 @@ fn event(line: &str) -> Option<Event> {
     serde_json::from_str(line.strip_prefix(MARK)?).ok()
 }
 
-/// The results of the child process.
 #[derive(Debug, Default)]
 pub(super) struct Examination {
     /// `None` without a response.
     pub(super) driver: Option<Driver>,
-    /// By ordinal.
     pub(super) devices: BTreeMap<usize, Device>,
     tested: BTreeMap<usize, Vec<Finding>>,
     files: Vec<Finding>,
@@ -103,7 +99,6 @@ pub(super) struct Examination {
     failure: Option<ChildError>,
 }
 
-/// Runs the examination within a time limit.
 pub(super) fn examine(profile: Option<&Path>, limit: Duration) -> Examination {
     // An unknown path fails to start.
     let mut command = Command::new(std::env::current_exe().unwrap_or_default());
@@ -132,7 +127,6 @@ impl Examination {
         examination
     }
 
-    /// Why the driver did not respond.
     pub(super) fn check_response(&self) -> Option<Finding> {
         if self.driver.is_some() {
             return None;

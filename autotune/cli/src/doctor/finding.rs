@@ -1,7 +1,7 @@
 //! Findings of checks, and remedies for known errors.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
 use serde::{Deserialize, Serialize};
@@ -12,23 +12,16 @@ pub(super) enum Level {
     Good,
     /// It works with restrictions.
     Warning,
-    /// It could not be determined.
     Unknown,
     Bad,
 }
 
-impl Level {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Warning => "warning",
-            Self::Unknown => "unknown",
-            Self::Bad => "bad",
-        }
+impl Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
-/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) subject: String,
@@ -47,7 +40,6 @@ impl Subject {
         Self(Cow::Borrowed(name))
     }
 
-    /// One of several, for example `device 0`.
     pub(super) fn numbered(kind: &str, number: impl Display) -> Self {
         Self(format!("{kind} {number}").into())
     }

@@ -30,7 +30,6 @@ pub(super) enum Platform {
     NoGpu,
     /// The kernel module is loaded, or device files exist.
     KernelModule,
-    /// Windows Subsystem for Linux.
     Wsl,
 }
 

@@ -52,7 +52,6 @@ const DOCTOR: Subject = Subject::new("doctor");
 struct DoctorReport {
     good: usize,
     warnings: usize,
-    /// Checks without a result.
     unknown: usize,
     bad: usize,
     findings: Vec<Finding>,
@@ -130,7 +129,7 @@ impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { good, warnings, unknown, bad, findings } = self;
         for Finding { subject, level, what, remedy } in findings {
-            writeln!(f, "{:<8} {subject}: {what}", level.name())?;
+            writeln!(f, "{level:<8} {subject}: {what}")?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:<8} -> {remedy}", "")?;
             }

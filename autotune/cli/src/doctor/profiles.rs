@@ -31,7 +31,6 @@ pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Findi
     findings
 }
 
-/// Reports why compiled kernels are not cached.
 pub(super) fn check_cache() -> Option<Finding> {
     let reason = CubinCache::for_user()?.check().err()?;
     let remedy = "or set GRIDGUARD_CUBIN_CACHE to a folder of your own";

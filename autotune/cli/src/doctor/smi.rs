@@ -13,18 +13,13 @@ const LIMIT: Duration = Duration::from_secs(5);
 const FIELDS: &str = "index,uuid,name,driver_version";
 const LATER_FIELDS: &str = "mig.mode.current,ecc.errors.uncorrected.volatile.total";
 
-/// The output of `nvidia-smi`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Smi {
-    /// It is not installed.
     Absent,
-    /// Its error message.
     Failed(String),
-    /// The GPUs, and warnings.
     Gpus(Vec<Gpu>, Vec<String>),
 }
 
-/// A GPU of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub(super) index: String,
@@ -32,7 +27,6 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// The version of the driver, such as 580.65.06.
     pub(super) driver: String,
-    /// Whether MIG is enabled.
     pub(super) mig: bool,
     /// Uncorrectable memory errors since the driver was loaded.
     pub(super) uncorrected: u64,
@@ -40,7 +34,6 @@ pub(super) struct Gpu {
     pub(super) fault: Option<String>,
 }
 
-/// Runs `nvidia-smi` within a time limit.
 pub(super) fn query(limit: Duration) -> Smi {
     let limit = limit.min(LIMIT);
     match query_fields(&format!("{FIELDS},{LATER_FIELDS}"), limit) {

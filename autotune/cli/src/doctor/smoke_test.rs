@@ -13,7 +13,6 @@ use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 
 use super::finding::{Finding, Level, Subject, remedy, remedy_of_message, shorten};
 
-/// 64 MiB of words.
 const ITEMS: u64 = 8 << 20;
 const BYTES: u64 = 8 * ITEMS;
 /// Threads in a block; the kernel relies on it.
@@ -27,7 +26,6 @@ const BF16: ComputeCapability = ComputeCapability::new(8, 0);
 /// Warns if less than this part of the memory is free.
 const LOW_MEMORY: u64 = 10;
 
-/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Properties {
     ordinal: usize,
@@ -225,7 +223,6 @@ fn check_smoke_test(device: &Properties, test: &Result<Passed, SmokeTestError>) 
     }
 }
 
-/// GiB with one decimal.
 fn gib(bytes: u64) -> String {
     let tenths = bytes / ((1 << 30) / 10);
     format!("{}.{}", tenths / 10, tenths % 10)

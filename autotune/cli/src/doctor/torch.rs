@@ -23,11 +23,8 @@ const PROBE: &str = include_str!("torch_probe.py");
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Torch {
-    /// The version of the Python.
     python: String,
-    /// PyTorch is not installed.
     missing: bool,
-    /// The file imported instead.
     hidden_by: Option<String>,
     /// Why it could not be imported or queried.
     error: Option<String>,

@@ -10,7 +10,6 @@ use gridguard_kernels::bench::{Problem, ProblemError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceSelection {
     Ordinal(usize),
-    /// All devices, concurrently.
     All,
     Host,
 }
@@ -24,12 +23,10 @@ pub(crate) struct KernelFilter {
 }
 
 impl KernelFilter {
-    /// Whether a kernel is selected.
     pub(crate) fn matches(&self, kernel: &str) -> bool {
         self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
     }
 
-    /// Fails for an unknown kernel.
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
         match self.kernels.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
             Some(given) => Err(ProblemError::Kernel { given: given.clone() }),

@@ -27,7 +27,6 @@ impl ProgressBars {
         Self { bars, total }
     }
 
-    /// The bar of one device.
     pub(crate) fn device(&self, device: String) -> DeviceProgress {
         let bar = self.bars.insert_before(&self.total, ProgressBar::new(0));
         let bar = bar.with_style(style("{prefix}  {bar:20} {pos}/{len} {msg}"));
@@ -35,7 +34,6 @@ impl ProgressBars {
         DeviceProgress { bar, problem: String::new() }
     }
 
-    /// Counts one problem as finished.
     pub(crate) fn tick(&self) {
         self.total.inc(1);
     }
@@ -52,7 +50,6 @@ impl ProgressBars {
     }
 }
 
-/// The progress of one device.
 pub(crate) struct DeviceProgress {
     bar: ProgressBar,
     problem: String,
@@ -66,7 +63,6 @@ impl DeviceProgress {
         self.bar.set_message(format!("{}: compiling", self.problem));
     }
 
-    /// Writes a diagnostic above the bars.
     pub(crate) fn note(&self, line: impl Display) {
         self.bar.suspend(|| note(line));
     }

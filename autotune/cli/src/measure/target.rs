@@ -13,7 +13,6 @@ use super::args::DeviceSelection;
 use crate::error::CommandError;
 use crate::output::note;
 
-/// A device, or the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// The device's ordinal; `None` is the host.
@@ -64,7 +63,6 @@ impl Target {
         }
     }
 
-    /// The software versions that measurements depend on.
     pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
         if self.is_host() { Ok(Environment::host()) } else { Environment::cuda() }
     }
@@ -99,7 +97,6 @@ pub(crate) fn select_targets(
     })
 }
 
-/// Notes why compiled kernels are not cached.
 pub(crate) fn note_cache(targets: &[Target]) {
     let cache = CubinCache::for_user().filter(|_| !targets.iter().all(Target::is_host));
     if let Some(Err(reason)) = cache.map(|cache| cache.check()) {
@@ -107,7 +104,6 @@ pub(crate) fn note_cache(targets: &[Target]) {
     }
 }
 
-/// The error for `--gpu` with a device.
 pub(crate) fn gpu_without_host() -> CommandError {
     CommandError::Invalid(
         "--gpu names the limits that the host uses: it needs --device host".into(),
@@ -122,5 +118,4 @@ fn device_count() -> Result<usize, CudaError> {
     }
 }
 
-/// The default of `--gpu` on the host.
 pub(crate) const DEFAULT_GPU: &str = "h200";

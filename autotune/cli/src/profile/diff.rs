@@ -28,7 +28,6 @@ pub(crate) struct Diff {
 #[derive(Default, PartialEq, Serialize)]
 struct DiffReport<'a> {
     same: bool,
-    /// The two devices, if they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     devices: Option<[&'a DeviceIdentity; 2]>,
     only_first: Vec<&'a Entry>,

@@ -17,7 +17,6 @@ pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
     load_profile(path)?.ok_or_else(|| CommandError::missing_file(path))
 }
 
-/// An invalid entry of a file.
 #[derive(Serialize)]
 pub(super) struct FaultJson {
     file: String,

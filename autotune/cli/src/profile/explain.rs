@@ -62,7 +62,6 @@ struct LookupReport<'a> {
     matched: MatchKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     distance_octaves: Option<f64>,
-    /// Why no entry matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +80,6 @@ struct LookupReport<'a> {
     found: Match,
 }
 
-/// The launch plan.
 #[derive(Serialize)]
 struct PlanJson {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,7 +207,6 @@ impl Explain {
     }
 }
 
-/// Why no entry matches.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
     if let DefaultReason::OutOfRange { size } = reason

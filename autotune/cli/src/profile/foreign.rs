@@ -19,7 +19,6 @@ pub(super) struct ForeignKey {
     source: Option<String>,
 }
 
-/// The known parts of the key.
 pub(super) struct Wanted<'a> {
     pub(super) kernel: &'a str,
     pub(super) dtypes: Option<&'a str>,
@@ -92,7 +91,6 @@ impl ForeignKey {
     }
 }
 
-/// The error for a kernel with several keys.
 fn ambiguous(kernel: &str, keys: &[&Key]) -> CommandError {
     let described = keys.iter().take(SHOWN_KEYS).map(|key| {
         let Key { source, variant, dtypes, .. } = key;
@@ -112,5 +110,4 @@ fn parse(sizes: &str) -> Result<Vec<u64>, ProblemError> {
     sizes.split('x').map(size).collect()
 }
 
-/// Keys that the error shows.
 const SHOWN_KEYS: usize = 8;

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::profile::{
-    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError, StoredChoice,
+    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError,
 };
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
@@ -46,31 +47,20 @@ struct ConflictJson<'a> {
     #[serde(flatten)]
     key: &'a Key,
     shape: &'a Named,
-    kept: ContenderJson<'a>,
-    dropped: ContenderJson<'a>,
+    kept: Value,
+    dropped: Value,
     reason: MergeReason,
 }
 
-#[derive(Serialize)]
-struct ContenderJson<'a> {
-    choice: StoredChoice,
-    parameters: &'a Named,
-    median_ns: u64,
-    date: &'a str,
-}
-
 impl<'a> ConflictJson<'a> {
-    fn new(conflict @ MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
-        let contender =
-            |Entry { choice, parameters, chosen, found, .. }: &'a Entry| ContenderJson {
-                choice: *choice,
-                parameters,
-                median_ns: chosen.median_ns,
-                date: &found.date,
-            };
-        let (kept_json, dropped) = (contender(kept), contender(dropped));
-        let (key, shape, reason) = (&kept.key, &kept.shape, conflict.reason());
-        Self { key, shape, kept: kept_json, dropped, reason }
+    fn new(conflict: &'a MergeConflict) -> Self {
+        let contender = |Entry { choice, parameters, chosen, found, .. }: &Entry| {
+            let (median_ns, date) = (chosen.median_ns, &found.date);
+            json!({ "choice": choice, "parameters": parameters, "median_ns": median_ns, "date": date })
+        };
+        let MergeConflict { kept: entry @ Entry { key, shape, .. }, dropped } = conflict;
+        let (kept, dropped) = (contender(entry), contender(dropped));
+        Self { key, shape, kept, dropped, reason: conflict.reason() }
     }
 }
 
@@ -95,7 +85,6 @@ impl Merge {
         Ok(if report.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
 
-    /// Replaces the output atomically.
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
         // Checks before locking the file, so that a rejected merge changes nothing.
         let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::entry;
 
-/// An entry that a lookup does not use.
 #[derive(Serialize)]
 pub(super) struct PassedOver<'a> {
     pub(super) layer: Layer,
@@ -19,12 +18,10 @@ pub(super) struct PassedOver<'a> {
     pub(super) reason: String,
 }
 
-/// A lookup and its result.
 pub(super) struct Query<'a> {
     pub(super) key: &'a Key,
     pub(super) shape: &'a Named,
     pub(super) found: TunedChoice<'a>,
-    /// Why no entry matches.
     pub(super) reason: Option<&'a str>,
 }
 
@@ -65,7 +62,6 @@ impl<'a> Query<'a> {
         sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
     }
 
-    /// The difference of the keys, if any.
     fn other_key(&self, key: &Key) -> Option<String> {
         let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
         let wanted = self.key;
@@ -118,5 +114,4 @@ pub(super) fn total(octaves: &[(&str, f64)]) -> f64 {
     octaves.iter().map(|(_, octaves)| octaves).sum()
 }
 
-/// Shown entries.
 const MOST_ENTRIES: usize = 5;

@@ -82,7 +82,6 @@ impl Prune {
         removed
     }
 
-    /// Why an entry is removed.
     fn reason(&self, entry: &Entry) -> Option<&'static str> {
         let kernel = &entry.key.kernel;
         if !self.kernels.matches(kernel) {

@@ -30,7 +30,6 @@ struct ShowReport<'a> {
     environment: &'a Environment,
     faults: Vec<FaultJson>,
     entries: Vec<&'a Entry>,
-    /// Entries in the file.
     #[serde(skip)]
     all: usize,
 }

@@ -59,7 +59,6 @@ struct VerifyReport<'a> {
     worst_regret: Option<f64>,
     /// Choices that lost to a new one.
     above_tolerance: usize,
-    /// Choices whose time has changed.
     drifted: usize,
     failed: usize,
     /// Entries whose measurement was not finished.
@@ -77,14 +76,11 @@ struct RowJson<'a> {
     error: Option<String>,
 }
 
-/// The result of re-measuring an entry.
 #[derive(Serialize)]
 struct Verified {
-    /// The choice of a new search.
     fresh: Candidate,
     /// How much longer the entry's choice takes than the new choice, as a fraction.
     regret: f64,
-    /// The median time of the entry's choice now.
     median_ns: u64,
     /// The change in the time of the entry's choice, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -257,7 +253,6 @@ fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     Ok(problem)
 }
 
-/// Re-measures stored choices.
 struct Verifier<'a> {
     limits: &'a DeviceLimits,
     tolerance: f64,
@@ -359,7 +354,6 @@ impl Verifier<'_> {
         Ok((fresh, ratios.median() - 1.0, times.summary()))
     }
 
-    /// One time in nanoseconds.
     fn time(
         &self,
         remote: &mut Remote,
@@ -388,7 +382,6 @@ fn interrupted() -> MeasureFailure {
     MeasureFailure::new(FailureKind::Timeout, "interrupted")
 }
 
-/// Why the stored choice is not a candidate.
 fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> String {
     let planned = space.configuration(parameters).map(|config| {
         Plan::new(&config.request, config.batch.as_ref(), &config.limits, Choice::from(choice))

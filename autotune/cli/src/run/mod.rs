@@ -19,7 +19,6 @@ use crate::elf::{Elf, ElfError};
 use crate::error::{CommandError, Exit};
 use crate::output::json;
 
-/// The arguments of `run`.
 #[derive(Args)]
 pub(crate) struct Run {
     /// File for a report for `gridguard report`; further processes of the program add their number to the name.
@@ -85,7 +84,6 @@ impl Run {
     }
 }
 
-/// Sets or removes an option of the library.
 fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
     let name = format!("GRIDGUARD_RUN_{name}");
     match value {
@@ -167,7 +165,6 @@ fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
     Ok(Some(PathBuf::from(first)))
 }
 
-/// The path of the library.
 fn find_library() -> Result<PathBuf, CommandError> {
     let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let places: Vec<PathBuf> = match named {

@@ -14,14 +14,12 @@ use gridguard::watched::{MAX_REPORT_BYTES, ReportHead};
 
 use crate::error::CommandError;
 
-/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Report,
     Record,
 }
 
-/// A file that the library writes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Output {
     kind: Kind,
@@ -69,7 +67,6 @@ impl Output {
         }
     }
 
-    /// The path for the library.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -14,7 +14,6 @@ use crate::measure::target::Target;
 pub(crate) struct DeviceGroup {
     pub(crate) targets: Vec<Target>,
     pub(crate) file: PathBuf,
-    /// The profile in the file.
     stored: Option<Document>,
 }
 
@@ -69,7 +68,6 @@ impl DeviceGroup {
         Ok(Self { targets, file, stored })
     }
 
-    /// The entry of the file when the run started.
     pub(crate) fn stored(&self, key: &Key, shape: &Named) -> Option<&Entry> {
         self.stored.as_ref()?.get(key, shape)
     }

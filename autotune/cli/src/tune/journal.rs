@@ -18,7 +18,6 @@ use super::task::Task;
 pub(crate) struct JournalFile {
     path: PathBuf,
     lock: FileLock,
-    /// The results of previous runs.
     pub(crate) journal: Journal,
 }
 
@@ -30,7 +29,6 @@ pub(crate) struct RefusedJournal {
     pub(crate) kept: PathBuf,
 }
 
-/// Why a journal cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalRefusal {
     #[error(transparent)]
@@ -40,13 +38,11 @@ pub(crate) enum JournalRefusal {
     File(ReadError),
 }
 
-/// Why a search cannot have a journal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalOpenError {
     /// Another process does the same search, or the lock cannot be used.
     #[error("cannot lock its journal: {0}")]
     Lock(#[from] LockError),
-    /// The file system reports an error.
     #[error("cannot open its journal: {0}")]
     Io(#[from] io::Error),
 }
@@ -129,7 +125,6 @@ impl JournalFile {
     }
 }
 
-/// Creates the folder of a journal and locks the journal.
 fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
     let attempt = || -> Result<FileLock, JournalOpenError> {
         create_folder(path.parent().unwrap_or(path))?;

@@ -5,6 +5,7 @@ mod group;
 mod journal;
 mod output;
 mod program;
+mod queue;
 mod selection;
 mod session;
 mod task;
@@ -16,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use gridguard::files::check_output;
-use gridguard_autotune::{Shard, WorkQueue, unended_processes};
+use gridguard_autotune::unended_processes;
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
+use self::queue::{Shard, WorkQueue};
 use self::selection::{SelectedTasks, Selection};
 use self::session::Session;
 use self::task::Task;

@@ -17,7 +17,6 @@ use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
 use crate::output::{Format, note, print};
 
-/// The result of a search.
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
     pub(crate) largest_legal_chunk: Option<u64>,
@@ -25,7 +24,6 @@ pub(crate) struct SearchResult {
     pub(crate) entry: Option<Entry>,
 }
 
-/// The summary of a run.
 #[derive(Serialize)]
 pub(crate) struct TuneSummary<'a> {
     pub(crate) profiles: Vec<String>,
@@ -34,16 +32,13 @@ pub(crate) struct TuneSummary<'a> {
     pub(crate) left: usize,
     /// Problems with an earlier entry.
     pub(crate) known: usize,
-    /// Whether a table omits candidates.
     #[serde(skip)]
     pub(crate) are_left_out: bool,
-    /// Measuring processes that could not be ended.
     pub(crate) unended: Vec<u32>,
     pub(crate) interrupted: bool,
     pub(crate) wall_time_s: f64,
 }
 
-/// The report of one problem.
 #[derive(Serialize)]
 pub(crate) struct ProblemReport {
     problem: String,
@@ -61,13 +56,10 @@ pub(crate) struct ProblemReport {
     error: Option<String>,
 }
 
-/// Collects and prints the reports of all devices.
 pub(crate) struct Reporter<'a> {
     format: Format,
-    /// Whether tables show every candidate.
     all: bool,
     plot: Option<&'a Path>,
-    /// Whether each problem has its own plot.
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
@@ -87,7 +79,6 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Prints and plots the result of one problem.
     pub(crate) fn report(
         &self,
         task: &Task,
@@ -167,12 +158,10 @@ impl ProblemReport {
         self.error.is_some() && !self.is_held
     }
 
-    /// Whether the table omits candidates.
     pub(crate) fn leaves_out(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.left_out() > 0)
     }
 
-    /// Whether the search was finished.
     pub(crate) fn is_complete(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.outcome.complete)
     }

@@ -13,7 +13,6 @@ use crate::error::CommandError;
 use crate::measure::args;
 use crate::measure::target::Target;
 
-/// The arguments of an external program.
 #[derive(Args)]
 pub(crate) struct ProgramArgs {
     /// Tune this program, which gets values for placeholders, for example {block} and {chunk}, and prints its times
@@ -42,23 +41,11 @@ pub(crate) struct ProgramArgs {
     #[arg(long = "chunk", value_name = "N,...", value_delimiter = ',', requires = "command")]
     chunks: Vec<u64>,
     /// Implementation that the program runs, for the profile's key [default: none]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true,
-        requires = "command"
-    )]
-    variant: String,
+    #[arg(long, value_name = "TEXT", requires = "command")]
+    variant: Option<String>,
     /// Version of the kernel's source, for example a hash; lookups match only the same version [default: none]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true,
-        requires = "command"
-    )]
-    source: String,
+    #[arg(long, value_name = "TEXT", requires = "command")]
+    source: Option<String>,
     /// Time limit for one run of the program
     #[arg(
         long, value_name = "TIME", default_value = "60s", value_parser = args::duration,
@@ -80,7 +67,6 @@ impl ProgramArgs {
         self.command.is_some()
     }
 
-    /// The tasks, one for each set of sizes.
     pub(crate) fn tasks(
         &self,
         kernels: &[String],
@@ -104,8 +90,8 @@ impl ProgramArgs {
         }
         let key = Key {
             kernel: kernel.clone(),
-            source: self.source.clone(),
-            variant: self.variant.clone(),
+            source: self.source.clone().unwrap_or_default(),
+            variant: self.variant.clone().unwrap_or_default(),
             dtypes: dtypes.unwrap_or_default().to_owned(),
             policy,
             objective,
@@ -202,7 +188,6 @@ fn invalid(message: impl Into<String>) -> CommandError {
     CommandError::Invalid(message.into())
 }
 
-/// The variable with the visible devices.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 #[cfg(test)]

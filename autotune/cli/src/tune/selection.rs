@@ -54,7 +54,6 @@ impl Selection {
         Ok(self.kernels.check()?)
     }
 
-    /// Whether an external program is tuned.
     pub(crate) const fn is_of_program(&self) -> bool {
         self.program.is_given()
     }

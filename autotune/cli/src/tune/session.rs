@@ -10,12 +10,13 @@ use gridguard::profile::{
     self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
 };
 use gridguard_autotune::{
-    Budget, Candidate, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome, WorkItem, tune,
+    Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, tune,
 };
 
 use super::group::DeviceGroup;
 use super::journal::{JournalFile, JournalOpenError};
 use super::output::{Reporter, SearchResult};
+use super::queue::{Shard, WorkItem};
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;

@@ -10,12 +10,9 @@ use gridguard_kernels::bench::Problem;
 
 use super::program::ProgramTask;
 
-/// A problem to tune.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TaskProblem {
-    /// A kernel of gridguard.
     Kernel(Problem),
-    /// A kernel of an external program.
     Program(Arc<ProgramTask>),
 }
 
@@ -39,7 +36,6 @@ impl fmt::Display for TaskProblem {
     }
 }
 
-/// A problem, policy and objective.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) problem: TaskProblem,

@@ -9,18 +9,16 @@ use std::sync::{Mutex, PoisonError};
 /// One share of a list, `0/4` to `3/4`: of problems for several machines, or of candidates for several
 /// devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub(crate) struct Shard {
     index: usize,
     count: usize,
 }
 
 impl Shard {
-    /// The whole list.
-    pub const ALL: Self = Self { index: 0, count: 1 };
+    pub(crate) const ALL: Self = Self { index: 0, count: 1 };
 
     /// The share: every `count`-th element, so that each shard has problems of every kernel.
-    #[must_use]
-    pub fn of<T>(self, list: impl IntoIterator<Item = T>) -> Vec<T> {
+    pub(crate) fn of<T>(self, list: impl IntoIterator<Item = T>) -> Vec<T> {
         list.into_iter().skip(self.index).step_by(self.count).collect()
     }
 }
@@ -31,10 +29,9 @@ impl fmt::Display for Shard {
     }
 }
 
-/// A text that is not a shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a shard: expected I/N with I from 0 to N - 1, such as 0/4")]
-pub struct ShardError {
+pub(crate) struct ShardError {
     given: String,
 }
 
@@ -53,8 +50,7 @@ impl FromStr for Shard {
 
 /// One piece of work for a device. `S` is the result of a shard.
 #[derive(Debug)]
-pub enum WorkItem<'a, P, S> {
-    /// Search one shard of the candidates.
+pub(crate) enum WorkItem<'a, P, S> {
     Search(&'a P, Shard),
     /// Decide between the results of all shards, in order.
     Confirm(&'a P, Vec<S>),
@@ -63,7 +59,7 @@ pub enum WorkItem<'a, P, S> {
 /// A queue of problems `P` for equal devices. With fewer problems than devices, each problem is split into
 /// shards, and one device confirms the winner.
 #[derive(Debug)]
-pub struct WorkQueue<P, S> {
+pub(crate) struct WorkQueue<P, S> {
     /// Each problem with the results of its shards, by index.
     problems: Vec<(P, Mutex<BTreeMap<usize, S>>)>,
     shards: usize,
@@ -71,9 +67,7 @@ pub struct WorkQueue<P, S> {
 }
 
 impl<P, S> WorkQueue<P, S> {
-    /// A queue of `problems` for `devices` devices.
-    #[must_use]
-    pub fn new(problems: Vec<P>, devices: usize) -> Self {
+    pub(crate) fn new(problems: Vec<P>, devices: usize) -> Self {
         let shards = devices.max(1).div_ceil(problems.len().max(1));
         let problems = problems.into_iter().map(|problem| (problem, Mutex::default())).collect();
         Self { problems, shards, next: AtomicUsize::new(0) }
@@ -82,7 +76,7 @@ impl<P, S> WorkQueue<P, S> {
     /// Keeps one device busy until no work is left. `work` returns the result of a shard; `None` leaves the
     /// problem undecided. The device that finishes the last shard confirms the problem, so no device waits
     /// for another.
-    pub fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
+    pub(crate) fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
             // Adjacent, so that the shards of a problem run at the same time.
