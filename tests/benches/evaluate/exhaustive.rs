@@ -45,7 +45,7 @@ pub(crate) struct Evaluation {
     pub(crate) exhaustive_evaluations: u64,
     /// The tuner's searches from the default.
     pub(crate) runs: Vec<SearchRun>,
-    /// Its searches with another candidate as the default: what it finds from a bad one.
+    /// The tuner's searches with another candidate as the default.
     pub(crate) runs_from_others: Vec<SearchRun>,
     /// What the searches chose, each choice once.
     pub(crate) choices: Vec<FinalChoice>,
@@ -98,8 +98,8 @@ pub(crate) struct PairedRatio {
 }
 
 impl PairedRatio {
-    /// Takes pairs of samples, of which the first is dropped. The order within a pair alternates, as
-    /// the second finds the device as the first left it.
+    /// Takes pairs of samples and drops the first pair. The order within a pair alternates, because the
+    /// first sample may affect the second.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ struct SetStatistics {
     /// The other distinct choices: the regrets that were measured, each once, in pairs with the
     /// best. No more regrets than these are independent.
     independent_regrets: usize,
-    /// Those whose confidence interval lies above 1: surely slower than the best.
+    /// Choices with a confidence interval above 1: slower than the best.
     surely_slower: usize,
     /// Over the independent regrets.
     regret_median: Option<f64>,
@@ -65,7 +65,7 @@ struct SetStatistics {
 struct SearchStatistics {
     searches: usize,
     regret_worst: Option<f64>,
-    /// The tuner's samples divided by those of the exhaustive search.
+    /// The tuner's samples divided by the samples of the exhaustive search.
     evaluations_worst: Option<f64>,
     evaluations_of_all: f64,
     /// The start's time divided by the choice's.

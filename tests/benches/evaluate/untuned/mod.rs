@@ -1,5 +1,4 @@
-//! Problems whose default is far from the best, since nobody tuned it: launch parameters that
-//! matter, and passes for which the fastest chunk stays in the cache.
+//! Problems with untuned defaults: launch parameters that matter, and passes whose fastest chunk stays in the cache.
 
 mod device;
 pub(crate) mod host;

@@ -121,7 +121,7 @@ impl UntunedProblem {
         }
     }
 
-    /// What a transposition reads: no zeros, of which the output consists before.
+    /// The input of a transposition, without zeros, because the output is cleared to zeros.
     pub(crate) fn input(self) -> Vec<f32> {
         match self {
             Passes { .. } => Vec::new(),
