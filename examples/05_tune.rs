@@ -15,7 +15,7 @@ use gridguard::{
 };
 use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
-    MeasureFailure, Measurer, Portion, ProblemMeasurer, Space, TuningReport, Workload, tune,
+    MeasureFailure, Measurer, Portion, Space, TuningReport, Workload, tune,
 };
 use gridguard_files::write_output;
 use rayon::prelude::*;
@@ -38,7 +38,7 @@ extern "C" __global__ void pass(float4 *x) {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = Arc::new(Guard::best());
-    let mut measurer: Box<dyn ProblemMeasurer> = match guard.context() {
+    let mut measurer: Box<dyn Measurer> = match guard.context() {
         Some(context) => {
             let stream = context.new_stream()?;
             let clock = DeviceClock::new(&guard, Arc::clone(&stream), Policy::default())?;

@@ -20,9 +20,9 @@ pack() {
     mkdir -p "$folder"
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
-            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server &&
+            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
-            cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
+            cargo bench --no-run --message-format json -p gridguard-kernels --features bench,profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo build --release --message-format json -p gridguard-server --bins &&
@@ -359,7 +359,7 @@ run() {
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
-    step evaluate 400 "$folder/gridguard" evaluate --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
+    step evaluate 400 "$folder/evaluate" --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"
     fi

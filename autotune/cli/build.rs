@@ -1,4 +1,4 @@
-//! The commit that the command is built from, for `gridguard --version`.
+//! Finds the commit of the build for `gridguard --version`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,14 +13,14 @@ fn main() {
     println!("cargo::rustc-env=GRIDGUARD_VERSION={version}");
 }
 
-/// The commit that `cargo package` wrote into the published sources.
+/// The commit that `cargo package` adds to the sources.
 fn packaged_commit() -> Option<String> {
     let info = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let hash = info.split("\"sha1\": \"").nth(1)?;
     hash.get(..9).map(str::to_owned)
 }
 
-/// The commit of the working tree, if it is one.
+/// The commit of the working tree, if there is one.
 fn git_commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;

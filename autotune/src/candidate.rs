@@ -1,4 +1,4 @@
-//! A launch configuration, and one candidate: a legal way to run it.
+//! A launch configuration, and a candidate: one legal way to run it.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -11,7 +11,7 @@ use gridguard::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The launch of a kernel with one set of parameters, from which candidates are planned.
+/// The launch of a kernel with one set of parameters, for the planner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchConfig {
@@ -19,8 +19,8 @@ pub struct LaunchConfig {
     pub parameters: Named,
     /// The launch over the whole problem.
     pub request: LaunchRequest,
-    /// Its independent items. `None` if nothing is declared: only a rewritten kernel is then launched in any
-    /// other way than whole, and its blocks count as items.
+    /// Its independent items. Without them, only a rewritten kernel can be split, and its blocks count as
+    /// items.
     pub batch: Option<BatchAxis>,
     /// The limits of device and kernel.
     #[serde(serialize_with = "write_limits", deserialize_with = "read_limits")]
@@ -33,38 +33,37 @@ pub struct LaunchConfig {
 pub struct Candidate {
     /// The kernel's launch parameters.
     pub parameters: Named,
-    /// What the planner is asked for.
+    /// The choice that the planner gets.
     pub choice: StoredChoice,
     /// The strategy of the resulting plan.
     pub strategy: Strategy,
-    /// The number of its launches; of a pipeline, of its chunks.
+    /// The number of launches; for a pipeline, the number of chunks.
     pub launches: u64,
-    /// Items of its largest launch or chunk.
+    /// Items of the largest launch or chunk.
     pub largest_chunk: u64,
-    /// Threads per block; 0 if there are several kernels, or none is known.
+    /// Threads per block; 0 if unknown, or for several kernels.
     pub block_threads: u64,
-    /// Bytes of scratch of all chunks of a pipeline that are in flight; 0 for a kernel.
+    /// Scratch bytes of all chunks of a pipeline in flight; 0 for a kernel.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub scratch_bytes: u64,
 }
 
 impl Candidate {
     /// The order that decides ties, after the default: less scratch, fewer launches, smaller blocks,
-    /// then an arbitrary order that is the same in every run.
-    #[must_use]
-    pub fn tie_order(&self, other: &Self) -> Ordering {
+    /// then an arbitrary but fixed order.
+    pub(crate) fn tie_order(&self, other: &Self) -> Ordering {
         let simplicity = |one: &Self| (one.scratch_bytes, one.launches, one.block_threads);
         simplicity(self).cmp(&simplicity(other)).then_with(|| self.cmp(other))
     }
 
-    /// Whether both stand for the same plan, whatever choice led to it.
+    /// Whether both have the same plan, even from different choices.
     #[must_use]
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let plan = |of: &Self| (of.strategy, of.launches, of.largest_chunk);
         plan(self) == plan(other) && self.parameters == other.parameters
     }
 
-    /// The items that are worked on when the largest launch runs, or the first chunks in flight.
+    /// Items of the largest launch, or of the first chunks in flight.
     pub(crate) fn items_at_once(&self) -> u64 {
         let in_flight = self.parameters.iter().find(|(name, _)| name == IN_FLIGHT);
         self.largest_chunk.saturating_mul(in_flight.map_or(1, |(_, chunks)| *chunks))
@@ -105,8 +104,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Writes limits without their identity: of the device, of the kernel, and of its forms if it was
-/// rewritten.
+/// Writes the limits of the device, the kernel and its rewritten forms, without their identity.
 fn write_limits<S: Serializer>(limits: &LaunchLimits, to: S) -> Result<S::Ok, S::Error> {
     let forms = limits.form_limits().map(|forms| {
         let FormLimits { shifted, folded, reads_block_index, reads_grid_size } = forms;
@@ -128,6 +126,6 @@ fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Erro
     })
 }
 
-/// Chunk sizes below the whole batch. Twelve doublings span chunks from the whole batch to 4,096
-/// launches of a wave, whose launch overhead alone takes milliseconds.
+/// Chunk sizes below the whole batch. Twelve doublings lead from the whole batch to 4,096 launches, whose
+/// overhead alone takes milliseconds.
 pub(crate) const MAX_CHUNK_SIZES: usize = 12;

@@ -1,4 +1,4 @@
-//! What limits a search and what observes it.
+//! The limits and the observer of a search.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
 
-/// The limits of a search. However it ends, the outcome holds what is known by then.
+/// The limits of a search. A search that ends early still has an outcome, marked incomplete.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget<'a> {
-    /// The longest time, up to the end of the sample being taken.
+    /// The longest time. The current sample still finishes.
     pub wall_time: Option<Duration>,
-    /// The most samples, dropped ones included.
+    /// The most samples, including dropped ones.
     pub evaluations: Option<u64>,
     /// Ends the search once it is set.
     pub interrupt: Option<&'a AtomicBool>,
-    /// The SM clock in MHz below which samples count as throttled; without it, the highest
-    /// observed.
+    /// The nominal SM clock in MHz, by default the highest observed. Samples at a much lower clock are
+    /// throttled.
     pub nominal_clock_mhz: Option<f64>,
     /// Waits for a throttled device to recover.
     pub pause: fn(Duration),
@@ -57,13 +57,13 @@ pub enum Stage {
     Check,
     /// Takes a few samples of everything.
     Coarse,
-    /// Takes more samples of what is not far behind.
+    /// Takes more samples of the faster candidates.
     Fine,
-    /// Measures neighbours of the best so far, in a space too large to measure completely.
+    /// Measures neighbours of the best candidate, in a large space.
     Descent,
-    /// Brackets the largest chunk within a bound on the time of a launch.
+    /// Finds the largest chunk whose launch is within a time limit.
     Bisection,
-    /// Compares the best few with the default.
+    /// Compares the best candidates with the default.
     Finals,
 }
 
@@ -85,7 +85,7 @@ pub struct SearchProgress<'a> {
     pub best: Option<(&'a Candidate, f64)>,
     /// Samples taken.
     pub evaluations: u64,
-    /// The current estimate of all samples that the search will take.
+    /// An estimate of all samples that the search will take.
     pub expected: u64,
 }
 
@@ -94,8 +94,7 @@ pub trait Observer {
     /// Called before each check and each sample.
     fn progress(&mut self, _progress: &SearchProgress<'_>) {}
 
-    /// Called when a sample was discarded because the device had throttled its clock, before the
-    /// search waits for `pause`.
+    /// Called when a sample at a throttled clock was discarded, before the search waits for `pause`.
     fn throttled(&mut self, _pause: Duration) {}
 }
 

@@ -1,4 +1,4 @@
-//! Why a candidate could not be measured, and which driver errors are fatal to its process.
+//! Why a candidate could not be measured, and whether its process is still usable.
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
 use gridguard::pipeline::{PlanError, RunError};
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureKind {
-    /// The compiled kernel does not allow the launch after all.
+    /// The compiled kernel does not allow the launch.
     Illegal,
-    /// It does not compile, or the driver rejected a launch.
+    /// The kernel does not compile, or the driver rejected a launch.
     Launch,
-    /// It did not finish in time.
+    /// The candidate did not finish in time.
     Timeout,
-    /// Its output is wrong.
+    /// The output is wrong.
     Mismatch,
-    /// It broke the context or ended the process.
+    /// The candidate broke the context or ended the process.
     Crash,
-    /// Its process was killed and did not end: it may still use the device.
+    /// The process was killed but has not ended, and may still use the device.
     Unended,
-    /// Measuring has ended for good, which is no candidate's fault.
+    /// Measuring has ended. The candidate is not the cause.
     Ended,
 }
 
@@ -29,15 +29,14 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct MeasureFailure {
-    /// What kind of failure.
+    /// The kind.
     pub kind: FailureKind,
-    /// What went wrong.
+    /// The message.
     pub message: String,
 }
 
 impl FailureKind {
-    /// Whether it leaves the process unusable: its context is in error, or busy with work that does
-    /// not finish.
+    /// Whether the process is unusable: its context is in error, or busy with endless work.
     #[must_use]
     pub const fn is_fatal(self) -> bool {
         match self {
@@ -116,7 +115,7 @@ impl From<PlanError> for MeasureFailure {
     }
 }
 
-/// What is left of an error in the context surfaces when the work is waited for.
+/// An error of the context surfaces again when the work is waited for.
 impl From<RunError> for MeasureFailure {
     fn from(error: RunError) -> Self {
         Self::new(FailureKind::Launch, error.to_string())
@@ -138,7 +137,7 @@ impl From<cudarc::driver::DriverError> for MeasureFailure {
     }
 }
 
-/// A crash where the context may be unusable afterwards, a rejected launch where it is usable.
+/// A crash if the context may be unusable afterwards, else a rejected launch.
 const fn kind_of(code: i32) -> FailureKind {
     if ContextState::after(code).is_usable() { FailureKind::Launch } else { FailureKind::Crash }
 }
@@ -153,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_that_may_cost_the_context_are_crashes_and_others_are_not() {
+    fn results_that_may_break_the_context_are_crashes() {
         // Contained, illegal address, context destroyed, MPS client terminated, external device,
         // unknown; out of memory, invalid value, launch out of resources.
         assert!(
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_takes_the_process_is_fatal() {
+    fn failures_that_make_the_process_unusable_are_fatal() {
         use FailureKind::{Crash, Ended, Illegal, Launch, Mismatch, Timeout, Unended};
         assert!([Crash, Timeout, Unended, Ended].into_iter().all(FailureKind::is_fatal));
         assert!(![Illegal, Launch, Mismatch].into_iter().any(FailureKind::is_fatal));

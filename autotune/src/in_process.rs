@@ -1,27 +1,27 @@
-//! The measurer of a workload in this process.
+//! Measures a workload in this process.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure};
-use crate::measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
+use crate::measure::{Clock, Measurer, Portion, Sample, Workload};
 use crate::stats::count;
 
 /// Checks and times the candidates of a workload in this process.
 ///
-/// A candidate is prepared at its first use. Device, caches and clocks are warmed up once, before
-/// the very first sample; a search drops each candidate's own first sample itself. After a fatal
-/// failure ([`FailureKind::is_fatal`]) every later request fails with it.
+/// Prepares each candidate at its first use. Warms up device, caches and clocks once, before the first
+/// sample; a search itself drops the first sample of each candidate. After a
+/// [fatal](FailureKind::is_fatal) failure every later request fails.
 #[derive(Debug)]
 pub struct InProcess<W, C> {
     workload: W,
     clock: C,
     prepared: HashSet<Candidate>,
-    /// The ids of what was sampled before.
-    sampled: HashMap<(Candidate, Portion), WorkId>,
+    /// The ids of work that was sampled before.
+    sampled: HashMap<(Candidate, Portion), u64>,
     is_warm: bool,
-    /// The failure after which this process is unusable.
+    /// The failure that made this process unusable.
     fatal: Option<MeasureFailure>,
 }
 
@@ -33,8 +33,8 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         Self { workload, clock, prepared, sampled, is_warm: false, fatal: None }
     }
 
-    /// Prepares the candidate and runs `run`, unless a fatal failure came before. Asynchronous
-    /// failures surface when all work is done, and override an earlier result.
+    /// Prepares the candidate and calls `run`, unless an earlier failure was fatal. Asynchronous failures
+    /// surface when all work is done, and override the result.
     fn run<T>(
         &mut self,
         candidate: &Candidate,
@@ -65,6 +65,10 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        self.workload.configurations()
+    }
+
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.run(candidate, |this| this.workload.check(candidate))
     }
@@ -75,7 +79,7 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
         portion: Portion,
     ) -> Result<Sample, MeasureFailure> {
         self.run(candidate, |Self { workload, clock, sampled, is_warm, .. }| {
-            let next = WorkId(count(sampled.len()));
+            let next = count(sampled.len());
             let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
             let mut work = || workload.launch(candidate, portion);
             let mut sample = || clock.sample(id, &mut work).and_then(Sample::checked);
@@ -88,13 +92,7 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
     }
 }
 
-impl<W: Workload, C: Clock> ProblemMeasurer for InProcess<W, C> {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        self.workload.configurations()
-    }
-}
-
-/// The runs before the first sample: until the medians of three successive groups of three differ
+/// Warm-up runs before the first sample: until the medians of three successive groups of three runs differ
 /// by less than 2 %, or for 300 ms.
 #[derive(Clone, Debug, Default)]
 struct WarmUp {
@@ -103,8 +101,8 @@ struct WarmUp {
 }
 
 impl WarmUp {
-    /// Takes the time of one more run in nanoseconds, and whether it was the last; `elapsed` is the
-    /// time since the first began.
+    /// Adds the time of one run in nanoseconds. Returns whether it was the last run. `elapsed` is the time
+    /// since the first run began.
     fn is_done(&mut self, time_ns: f64, elapsed: Duration) -> bool {
         self.group.push(time_ns);
         if self.group.len() == GROUP {
@@ -124,9 +122,9 @@ impl WarmUp {
     }
 }
 
-/// Runs per group: the median outvotes a disturbed one.
+/// Runs per group: the median ignores a disturbed run.
 const GROUP: usize = 3;
-/// Successive medians that must agree: a slow drift shows over nine runs.
+/// Successive medians that must agree, so that nine runs reveal a slow drift.
 const GROUPS: usize = 3;
 /// How far the medians may differ, relative to the least.
 const MAX_DIFFERENCE: f64 = 0.02;
@@ -149,10 +147,6 @@ mod tests {
     }
 
     impl Workload for Counting {
-        fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-            Ok(Vec::new())
-        }
-
         fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
             self.prepared += 1;
             Ok(())
@@ -177,7 +171,7 @@ mod tests {
     impl Clock for Scripted {
         fn sample(
             &mut self,
-            _: WorkId,
+            _: u64,
             work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
         ) -> Result<Sample, MeasureFailure> {
             work()?;

@@ -1,9 +1,10 @@
-//! A journal of all measurements, from which an unfinished search can resume.
+//! A journal of all measurements, so that an interrupted search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, BufRead, ErrorKind, Write};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure};
@@ -33,83 +34,27 @@ pub enum JournalRecord {
     },
 }
 
-/// What the results of a journal depend on. All of it must be the same where they are resumed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JournalSubject {
-    /// The problem, and what its choice is for.
-    pub problem: String,
-    /// The candidates that are searched.
-    pub candidates: String,
-    /// The device.
-    pub device: String,
-    /// The version of its driver.
-    pub driver: String,
-    /// The version of the device code's compiler.
-    pub compiler: String,
-    /// The version of the tuner.
-    pub tuner: String,
-}
-
-/// Why a journal is not resumed: the first field of its subject that differs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {field} is {journal:?}, this is {now:?}")]
-pub struct SubjectMismatch {
-    /// The field.
-    pub field: &'static str,
-    /// The journal's value.
-    pub journal: String,
-    /// The value of the search that would resume it.
-    pub now: String,
-}
-
-impl JournalSubject {
-    /// Checks that results of `self` can be resumed by a search of `now`.
-    ///
-    /// # Errors
-    ///
-    /// The first difference.
-    pub fn serves(&self, now: &Self) -> Result<(), SubjectMismatch> {
-        // No `..`, so that a new field cannot be forgotten here.
-        let Self { problem, candidates, device, driver, compiler, tuner } = self;
-        let fields = [
-            ("problem", problem, &now.problem),
-            ("list of candidates", candidates, &now.candidates),
-            ("device", device, &now.device),
-            ("driver", driver, &now.driver),
-            ("compiler", compiler, &now.compiler),
-            ("tuner", tuner, &now.tuner),
-        ];
-        match fields.into_iter().find(|(_, journal, now)| journal != now) {
-            None => Ok(()),
-            Some((field, journal, now)) => {
-                let (journal, now) = (journal.clone(), now.clone());
-                Err(SubjectMismatch { field, journal, now })
-            }
-        }
-    }
-}
-
 /// The results of a measurer for one subject, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Journal {
-    /// What was measured, where and with what.
-    pub subject: JournalSubject,
+    /// Everything that the results depend on, by name: the problem, the candidates, the device, the versions
+    /// of driver, compiler and tuner.
+    pub subject: BTreeMap<String, String>,
     /// The results.
     pub records: Vec<JournalRecord>,
 }
 
-/// Why a text is not a journal that this version reads.
+/// Why a journal cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// The input cannot be read, or a line is invalid or too long.
     #[error(transparent)]
     Read(#[from] io::Error),
-    /// The first line is not that of a journal.
+    /// The first line is not the header of a journal.
     #[error("it does not begin with the header of a journal")]
     Header,
-    /// It has another format.
+    /// The journal has another format.
     #[error("it has the format {found}, this version reads {JOURNAL_FORMAT}")]
     Format {
         /// The format.
@@ -120,29 +65,25 @@ pub enum JournalError {
     Record {
         /// The line, from 1.
         line: u64,
-        /// Why it is none.
+        /// The error of the parser.
         #[source]
         reason: serde_json::Error,
     },
-}
-
-/// The first line.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Header {
-    format: u64,
-    subject: JournalSubject,
-}
-
-/// The first line of any format.
-#[derive(Deserialize)]
-struct AnyHeader {
-    format: u64,
+    /// The results depend on something else.
+    #[error("its {name} is {journal:?}, this is {now:?}")]
+    Subject {
+        /// The first name of the subject that differs.
+        name: String,
+        /// The journal's value.
+        journal: String,
+        /// The value of the search that would resume it.
+        now: String,
+    },
 }
 
 impl Journal {
-    /// Reads JSON lines: a header, then one record a line. A last line without its end was being
-    /// written when the tuner was killed, and is left out.
+    /// Reads JSON lines: a header, then one record a line. Ignores an incomplete last line, which was being
+    /// written when the tuner was killed.
     ///
     /// # Errors
     ///
@@ -152,14 +93,15 @@ impl Journal {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
             read => read,
         };
-        let header = next()?.ok_or(JournalError::Header)?;
-        let AnyHeader { format } =
-            serde_json::from_str(&header).map_err(|_| JournalError::Header)?;
-        if format != JOURNAL_FORMAT {
-            return Err(JournalError::Format { found: format });
+        let header = next()?.and_then(|line| serde_json::from_str::<Value>(&line).ok());
+        let header = header.ok_or(JournalError::Header)?;
+        match header["format"].as_u64() {
+            Some(JOURNAL_FORMAT) => {}
+            Some(found) => return Err(JournalError::Format { found }),
+            None => return Err(JournalError::Header),
         }
-        let Header { subject, .. } =
-            serde_json::from_str(&header).map_err(|_| JournalError::Header)?;
+        let subject = BTreeMap::deserialize(&header["subject"]);
+        let subject = subject.map_err(|_| JournalError::Header)?;
         let mut records = Vec::new();
         while let Some(text) = next()? {
             let line = count(records.len()).saturating_add(2);
@@ -175,9 +117,25 @@ impl Journal {
     ///
     /// [`io::Error`] of the output, or if a line would be too long to be read.
     pub fn write_lines(&self, output: &mut impl Write) -> io::Result<()> {
-        let subject = self.subject.clone();
-        write_line(output, &Header { format: JOURNAL_FORMAT, subject })?;
+        write_line(output, &json!({ "format": JOURNAL_FORMAT, "subject": self.subject }))?;
         self.records.iter().try_for_each(|record| record.write_line(output))
+    }
+
+    /// Checks that a search of subject `now` can resume from these results.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError::Subject`] with the first difference.
+    pub fn check_subject(&self, now: &BTreeMap<String, String>) -> Result<(), JournalError> {
+        let names = self.subject.keys().chain(now.keys());
+        let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
+        for name in names {
+            let (journal, now) = (value(&self.subject, name), value(now, name));
+            if journal != now {
+                return Err(JournalError::Subject { name: name.clone(), journal, now });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -192,25 +150,25 @@ impl JournalRecord {
     }
 }
 
-/// The format of journals. The first had no header, and its subject lacked driver and compiler.
+/// The format of journals. Format 1 had no header, driver or compiler.
 const JOURNAL_FORMAT: u64 = 2;
 
-/// A measurer that replays a journal as far as it goes, then measures.
+/// A measurer that replays a journal, then measures.
 ///
-/// A search depends only on the results that it gets, so it resumes where it was interrupted. A
-/// candidate that failed, perhaps together with its process, is not run again.
+/// A search depends only on the results that it gets, so it resumes where it was interrupted. A candidate
+/// that failed is not run again.
 pub struct Resumed<M> {
     measurer: M,
     journal: Journal,
     checks: BTreeMap<Candidate, Result<(), MeasureFailure>>,
     samples: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
-    /// Candidates that this measurer has checked itself.
+    /// Candidates that this process has checked.
     live: BTreeSet<Candidate>,
     on_record: Box<dyn FnMut(&JournalRecord) + Send>,
 }
 
 impl<M: Measurer> Resumed<M> {
-    /// Replays `journal` first; an empty one starts a new search.
+    /// Replays `journal` first. An empty journal starts a new search.
     #[must_use]
     pub fn new(measurer: M, journal: Journal) -> Self {
         let mut checks = BTreeMap::new();
@@ -229,7 +187,7 @@ impl<M: Measurer> Resumed<M> {
         Self { measurer, journal, checks, samples, live, on_record: Box::new(|_| {}) }
     }
 
-    /// Calls `on_record` with each new record: to write it to disk.
+    /// Calls `on_record` with each new record, for example to write it to disk.
     #[must_use]
     pub fn on_record(mut self, on_record: impl FnMut(&JournalRecord) + Send + 'static) -> Self {
         self.on_record = Box::new(on_record);
@@ -242,7 +200,7 @@ impl<M: Measurer> Resumed<M> {
         (self.measurer, self.journal)
     }
 
-    /// Appends a result, unless measuring has ended: the next run may measure that candidate.
+    /// Appends a result, unless measuring has ended: the next run can measure that candidate.
     fn record(&mut self, record: JournalRecord) {
         let failure = match &record {
             JournalRecord::Check { result, .. } => result.as_ref().err(),
@@ -259,7 +217,7 @@ impl<M: Measurer> Resumed<M> {
     fn replay(&mut self, of: &(Candidate, Portion)) -> Option<Result<Sample, MeasureFailure>> {
         let samples = self.samples.get_mut(of)?;
         match samples.front() {
-            // It stays in front: a candidate that failed once is never run again.
+            // It stays in front: a failed candidate never runs again.
             Some(Err(failure)) => Some(Err(failure.clone())),
             _ => samples.pop_front(),
         }
@@ -286,8 +244,8 @@ impl<M: Measurer> Measurer for Resumed<M> {
             return known;
         }
         let candidate = candidate.clone();
-        // A check that was replayed is repeated before the first new sample: the candidate has to
-        // be prepared, and its output must still be correct.
+        // Repeats a replayed check before the first new sample: the candidate must be prepared, and its
+        // output must still be correct.
         let checked = match self.live.insert(candidate.clone()) {
             true => self.measurer.check(&candidate),
             false => Ok(()),
@@ -381,28 +339,23 @@ mod tests {
         }
     }
 
-    fn subject() -> JournalSubject {
-        let [problem, candidates, device, driver, compiler, tuner] =
-            ["softmax 8x8", "all", "H200", "13.0", "12.9", "0.1.0"].map(str::to_owned);
-        JournalSubject { problem, candidates, device, driver, compiler, tuner }
+    fn subject(driver: &str) -> BTreeMap<String, String> {
+        let pairs = [("problem", "softmax 8x8"), ("device", "H200"), ("driver", driver)];
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
     #[test]
-    fn results_of_another_driver_or_compiler_are_not_resumed() {
-        subject().serves(&subject()).expect("the same");
-        let driver = JournalSubject { driver: "12.8".into(), ..subject() };
-        let mismatch = driver.serves(&subject()).expect_err("another driver");
-        assert_eq!(mismatch.to_string(), r#"its driver is "12.8", this is "13.0""#);
-        let others = [
-            ("problem", JournalSubject { problem: String::new(), ..subject() }),
-            ("list of candidates", JournalSubject { candidates: String::new(), ..subject() }),
-            ("device", JournalSubject { device: String::new(), ..subject() }),
-            ("compiler", JournalSubject { compiler: String::new(), ..subject() }),
-            ("tuner", JournalSubject { tuner: String::new(), ..subject() }),
-        ];
-        for (field, other) in others {
-            assert_eq!(other.serves(&subject()).expect_err("another").field, field);
-        }
+    fn results_of_another_subject_are_not_resumed() {
+        let journal = Journal { subject: subject("12.8"), records: Vec::new() };
+        journal.check_subject(&subject("12.8")).expect("the same");
+        let error = journal.check_subject(&subject("13.0")).expect_err("another driver");
+        assert_eq!(error.to_string(), r#"its driver is "12.8", this is "13.0""#);
+        let mut more = subject("12.8");
+        more.insert("compiler".into(), "12.9".into());
+        let error = journal.check_subject(&more).expect_err("another compiler");
+        assert_eq!(error.to_string(), r#"its compiler is "", this is "12.9""#);
+        let more = Journal { subject: more, records: Vec::new() };
+        more.check_subject(&subject("12.8")).expect_err("another compiler");
     }
 
     fn lines() -> Vec<u8> {
@@ -412,12 +365,12 @@ mod tests {
         let candidate = space.default().expect("a default").clone();
         let record = JournalRecord::Check { candidate, result };
         let records = vec![record.clone(), record];
-        Journal { subject: subject(), records }.write_lines(&mut lines).expect("written");
+        Journal { subject: subject("13.0"), records }.write_lines(&mut lines).expect("written");
         lines
     }
 
     #[test]
-    fn a_journal_cut_anywhere_has_its_whole_lines() {
+    fn a_truncated_journal_keeps_its_complete_lines() {
         let whole = lines();
         let header = whole.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
         for end in header..whole.len() {

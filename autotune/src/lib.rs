@@ -6,9 +6,9 @@
 //!
 //! # Tuning your own workload
 //!
-//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's
-//! stream in `launch`. A manifest needs `gridguard` with the features `host` and `profile`, and
-//! cudarc with your CUDA version, which neither crate chooses.
+//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream in
+//! `launch`. Your manifest needs `gridguard` with the features `host` and `profile`, and cudarc with your
+//! CUDA version.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -19,8 +19,8 @@
 //!     launch_chunk_on_host,
 //! };
 //! use gridguard_autotune::{
-//!     Budget, Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Portion,
-//!     ProblemMeasurer, Space, TuningReport, Workload, tune,
+//!     Budget, Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Measurer,
+//!     Portion, Space, TuningReport, Workload, tune,
 //! };
 //!
 //! const ROWS: u64 = 100_000;
@@ -133,16 +133,15 @@
 //!
 //! # In a child process
 //!
-//! A candidate that crashes ends its process. [`Remote`] starts a child process that calls
-//! [`serve`], and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A
-//! [`Journal`] keeps every result, and [`Resumed`] continues from it after an interruption.
+//! A candidate that crashes ends its process. [`Remote`] is a [`Measurer`] that starts a child process, which
+//! calls [`serve`], and a new one after each crash. A [`Journal`] keeps every result, and [`Resumed`]
+//! continues an interrupted search from it.
 //!
 //! # Pipelines
 //!
-//! A [`PipelineProblem`] runs a [`gridguard::pipeline`]. The candidates of its [`PipelineWorkload`] are
-//! plans: a chunk, chunks in flight, and the launch parameters of stages. How much scratch each takes
-//! is known before it runs, so none exceeds the budget. The candidates of a [`ProductWorkload`], which
-//! multiplies matrices, are the library's algorithms.
+//! A [`PipelineProblem`] runs a [`gridguard::pipeline`]. The candidates of its [`PipelineWorkload`] are plans
+//! with different chunks, chunks in flight and launch parameters, all within a memory budget. A
+//! [`ProductWorkload`] multiplies matrices; its candidates are the algorithms of cuBLASLt.
 //!
 //! # Programs that are not written in Rust
 //!
@@ -155,7 +154,7 @@
 //! use gridguard_autotune::{Budget, ProgramMeasurer, ProgramProblem, Space, tune};
 //!
 //! // Any program that prints its time. This one takes longer for larger blocks.
-//! let command = r#"sh -c 'echo "{{\"ms\": 0.0{block}}}"'"#.parse()?;
+//! let command = r#"sh -c 'echo "{{\"ms\": 0.0{block}}}"'"#;
 //! let (sizes, blocks) = (vec![("items".to_owned(), 1000)], vec![64, 32, 16]);
 //! let problem = ProgramProblem::new(command, sizes, vec![("block".to_owned(), blocks)], vec![])?;
 //! let mut space = Space::listed(problem.candidates());
@@ -168,7 +167,6 @@
 mod candidate;
 mod clock;
 mod control;
-mod evaluate;
 mod failure;
 mod in_process;
 mod journal;
@@ -179,7 +177,6 @@ mod pipeline;
 mod plot;
 mod product;
 mod program;
-mod queue;
 mod remote;
 mod report;
 mod sampling;
@@ -194,24 +191,21 @@ mod variant;
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
 pub use control::{Budget, Observer, SearchProgress, Stage};
-pub use evaluate::{
-    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, FinalChoice, PairedRatio,
-    SearchRun, evaluate,
-};
 pub use failure::{FailureKind, MeasureFailure};
 pub use in_process::InProcess;
-pub use journal::{Journal, JournalError, JournalRecord, JournalSubject, Resumed, SubjectMismatch};
-pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
+pub use journal::{Journal, JournalError, JournalRecord, Resumed};
+pub use measure::{Clock, Measurer, Portion, Sample, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
 pub use product::ProductWorkload;
-pub use program::{CommandTemplate, ProgramError, ProgramMeasurer, ProgramProblem, TemplateError};
-pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
+pub use program::{ProgramError, ProgramMeasurer, ProgramProblem};
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
-pub use report::{TuningReport, duration};
+pub use report::TuningReport;
+#[doc(hidden)]
+pub use report::duration;
 pub use space::Space;
-pub use stats::{Interval, Samples};
+pub use stats::Samples;
 pub use tune::{TuneError, tune};
 
 /// The example of the README, as a test.

@@ -1,4 +1,4 @@
-//! Lines of JSON, of which none is longer than a limit.
+//! Reads and writes lines of JSON of bounded length.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::stats::count;
 
-/// Writes `value` as a line. One that the other side would not read is `InvalidData`.
+/// Writes `value` as a line. Too long a line is `InvalidData`.
 pub(crate) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     if count(line.len()) > MAX_LINE_BYTES {
@@ -17,8 +17,8 @@ pub(crate) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io:
     output.flush()
 }
 
-/// The next line without its newline; `None` at the end. An invalid line is `InvalidData`, one that
-/// the end of the input cuts off `UnexpectedEof`.
+/// The next line without its newline; `None` at the end. An invalid line is `InvalidData`, an incomplete
+/// last line `UnexpectedEof`.
 pub(crate) fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     Read::take(input, MAX_LINE_BYTES + 1).read_until(b'\n', &mut line)?;

@@ -1,4 +1,4 @@
-//! The traits of a measurement: what runs, what times it, and what checks and samples candidates.
+//! The traits of a measurement: a workload to run, a clock to time it, and a measurer of candidates.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::failure::{FailureKind, MeasureFailure};
 pub enum Portion {
     /// All launches, one after another.
     Sequence,
-    /// Only the launch with the most items, which need not be the first or the last; of a pipeline, its
+    /// Only the launch with the most items, which need not be the first or the last. For a pipeline, its
     /// first chunks in flight.
     LargestLaunch,
 }
@@ -28,7 +28,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The sample, unless its time is not positive or not finite.
+    /// Fails unless the time is positive and finite.
     pub(crate) fn checked(self) -> Result<Self, MeasureFailure> {
         let Self { time_ns, .. } = self;
         if time_ns.is_finite() && time_ns > 0.0 {
@@ -38,7 +38,7 @@ impl Sample {
         Err(MeasureFailure::new(FailureKind::Launch, message))
     }
 
-    /// As [`Self::checked`]; nor may it have taken longer than the whole `request` for it.
+    /// Also fails if the time is longer than the whole `request` took.
     pub(crate) fn checked_within(self, request: Duration) -> Result<Self, MeasureFailure> {
         let Self { time_ns, .. } = self.checked()?;
         let request_ns = request.as_secs_f64() * 1e9;
@@ -55,37 +55,39 @@ pub(crate) const CLOCK_DEVIATION: f64 = 0.01;
 
 /// A problem with its memory, on a device or on the host.
 ///
-/// [`InProcess`](crate::InProcess) drives it: each candidate is prepared, then checked, then
-/// launched once per sample, interleaved with other candidates. The default is checked first, so
-/// that its output can serve as the expected output of the others; only in a process that replaces
-/// a crashed one another candidate may come first.
+/// [`InProcess`](crate::InProcess) prepares each candidate, then checks it, then launches it once per
+/// sample, interleaved with other candidates. The default is checked first, so its output can serve as
+/// the expected output of the others. Only in a process that replaces a crashed one, another candidate
+/// may come first.
 pub trait Workload {
-    /// The launch with each set of parameters worth measuring, the default first. No two have the
-    /// same parameters, by which a [`Candidate`] names its configuration.
+    /// The launch with each set of parameters worth measuring, the default first. A [`Candidate`] names
+    /// its configuration by these parameters, so no two may have the same. None by default, for a workload
+    /// that lists its candidates itself.
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if not even the default can be prepared.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure>;
+    /// [`MeasureFailure`] if even the default cannot be prepared.
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        Ok(Vec::new())
+    }
 
-    /// Does everything that must not be timed: compiles, plans, allocates.
+    /// Compiles, plans and allocates: all untimed work.
     ///
     /// # Errors
     ///
     /// [`MeasureFailure`] if this candidate cannot run.
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
-    /// Submits the launches of a prepared candidate: those of the plan that its choice yields for
-    /// its configuration, or only the largest of them. On a device it returns before they have run,
-    /// on the host afterwards. Everything in here is timed.
+    /// Submits the launches of a prepared candidate, or only the largest of them. Returns before they have
+    /// run on a device, and afterwards on the host. All of this is timed.
     ///
     /// # Errors
     ///
     /// [`MeasureFailure`] if a launch is rejected.
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure>;
 
-    /// Poisons the output, runs the candidate once and compares the full output with the default's,
-    /// which was itself compared with a reference.
+    /// Overwrites the output, runs the candidate once, and compares the whole output with the default's,
+    /// which was compared with a reference.
     ///
     /// # Errors
     ///
@@ -95,12 +97,21 @@ pub trait Workload {
 
 /// Checks and times candidates of one problem, on one device.
 pub trait Measurer {
+    /// As [`Workload::configurations`].
+    ///
+    /// # Errors
+    ///
+    /// [`MeasureFailure`] if even the default cannot be prepared.
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        Ok(Vec::new())
+    }
+
     /// Prepares a candidate, runs it once and compares its output. Called once per candidate,
     /// before any sample.
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`]: this candidate is out, others continue.
+    /// [`MeasureFailure`] excludes this candidate; the search continues with the others.
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
     /// Times a checked candidate once.
@@ -112,28 +123,13 @@ pub trait Measurer {
     -> Result<Sample, MeasureFailure>;
 }
 
-/// A measurer that also knows the configurations of its problem: what [`serve`](crate::serve)
-/// opens.
-pub trait ProblemMeasurer: Measurer {
-    /// As [`Workload::configurations`].
-    ///
-    /// # Errors
-    ///
-    /// [`MeasureFailure`] if not even the default can be prepared.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure>;
-}
-
-/// Identifies timed work, so that a clock can reuse what it captured of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WorkId(pub u64);
-
 /// Times work on a device or on the host.
 pub trait Clock {
-    /// Times `work` once; it submits (on a device) or runs (on the host). What the policy asks for
-    /// first, such as a cache flush, an untimed run or a graph capture, is not timed.
+    /// Times `work` once, which submits to a device or runs on the host. A cache flush, a warm-up run or a
+    /// graph capture, by the policy, is not timed.
     ///
-    /// Work of the same `id` must always be the same. It may be called several times, or not at all
-    /// if it was captured before.
+    /// Calls with the same `id` must pass the same work. The clock may call it several times, or replay an
+    /// earlier capture instead.
     ///
     /// # Errors
     ///
@@ -142,11 +138,11 @@ pub trait Clock {
     /// process is unusable.
     fn sample(
         &mut self,
-        id: WorkId,
+        id: u64,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<Sample, MeasureFailure>;
 
-    /// Waits until all submitted work is done.
+    /// Waits for all submitted work.
     ///
     /// # Errors
     ///

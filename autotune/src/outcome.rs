@@ -1,4 +1,4 @@
-//! The result of a search, and its form as an entry of a profile.
+//! The result of a search, and the profile entry made from it.
 
 use core::fmt;
 
@@ -14,22 +14,22 @@ use crate::stats::count;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateVerdict {
-    /// What runs if nothing is tuned.
+    /// The candidate that runs untuned.
     Default,
-    /// The choice, if it is not the default.
+    /// The choice, unless it is the default.
     Winner,
-    /// Not clearly slower than the fastest, and behind the choice in the order of ties.
+    /// Not clearly slower than the fastest, but later than the choice in the order of ties.
     Tie,
     /// Clearly slower than the fastest, after a full comparison.
     Slower,
-    /// Too slow to be worth more samples.
+    /// Too slow for more samples.
     Eliminated {
         /// The stage that eliminated it.
         stage: Stage,
     },
-    /// Wrong, rejected, or fatal to its process.
+    /// The candidate is wrong, rejected, or crashed its process.
     Failed,
-    /// Not measured: the search ended first, or did not need it.
+    /// The search ended first, or did not need it.
     Unmeasured,
 }
 
@@ -48,33 +48,32 @@ impl fmt::Display for CandidateVerdict {
 pub struct MeasuredCandidate {
     /// The candidate.
     pub candidate: Candidate,
-    /// Its times; zero samples if it was not timed.
+    /// Its times; zero samples if not timed.
     pub summary: Summary,
     /// Its [`crate::Samples::spread`].
     pub spread: Option<f64>,
-    /// Its time over the default's: the median ratio of the rounds that have both.
+    /// Its time divided by the default's: the median over the rounds with both.
     pub against_default: Option<f64>,
-    /// The search's verdict.
+    /// The verdict.
     pub verdict: CandidateVerdict,
-    /// How it failed, if it did.
+    /// Its failure.
     pub failure: Option<MeasureFailure>,
 }
 
-/// How the choice does against a bound on the time of a launch.
+/// The choice for an objective of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyOutcome {
-    /// The bound in nanoseconds.
+    /// The limit in nanoseconds.
     pub max_launch_ns: u64,
     /// Times of the choice's largest launch alone.
     pub launch: Summary,
-    /// Whether the upper end of their confidence interval is within the bound. If not, the choice
-    /// is the smallest possible chunk, or the default.
+    /// Whether the upper end of their confidence interval is within the limit. If not, the choice is the
+    /// smallest possible chunk, or the default.
     pub met: bool,
-    /// Choices with a larger chunk that failed when their whole sequence was compared with the
-    /// default's.
+    /// Choices with a larger chunk that failed in the comparison with the default.
     #[serde(default)]
     pub failed_choices: u64,
-    /// Whether no tried chunk runs, so that the default is the choice.
+    /// Whether the default is the choice because no tried chunk runs.
     #[serde(default)]
     pub kept_default: bool,
 }
@@ -83,11 +82,11 @@ pub struct LatencyOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct TuningOutcome {
-    /// What the choice was optimised for.
+    /// The objective.
     pub objective: Objective,
-    /// The choice: the default unless that is clearly beaten.
+    /// The choice: the default, unless another candidate is clearly faster.
     pub winner: Candidate,
-    /// What runs if nothing is tuned.
+    /// The candidate that runs untuned.
     #[serde(rename = "default_candidate")]
     pub default: Candidate,
     /// Times of the choice.
@@ -98,15 +97,15 @@ pub struct TuningOutcome {
     /// Every candidate, the default first.
     #[serde(rename = "rows")]
     pub candidates: Vec<MeasuredCandidate>,
-    /// How the choice does against a bound on the time of a launch, if there was one.
+    /// For an objective of latency, how the choice compares with the limit.
     pub latency: Option<LatencyOutcome>,
-    /// Samples of all candidates, dropped ones included.
+    /// Samples of all candidates, including dropped ones.
     pub evaluations: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
-    /// Whether the search finished, and was not cut short.
+    /// Whether the search finished.
     pub complete: bool,
-    /// Whether samples had to be taken at a throttled clock.
+    /// Whether some samples were taken at a throttled clock.
     pub throttled: bool,
     /// How long the search took, in seconds.
     pub wall_time_s: f64,
@@ -130,8 +129,8 @@ impl TuningOutcome {
         self.candidates.iter().filter_map(|one| Some((&one.candidate, one.failure.as_ref()?)))
     }
 
-    /// The entry of a profile. `found` supplies date, driver, compiler and tuner; the figures and
-    /// the key's objective are filled in from the outcome.
+    /// The profile entry. `found` supplies date, driver, compiler and tuner; the outcome supplies the figures
+    /// and the objective of the key.
     #[must_use]
     pub fn entry(&self, key: Key, shape: Named, found: Provenance) -> Entry {
         let timed = self.candidates.iter().filter(|one| one.summary.samples > 0);

@@ -1,10 +1,10 @@
-//! Pipelines as workloads: prepares, runs and checks the plans that are their candidates.
+//! Makes pipelines workloads whose candidates are plans.
 
 use std::collections::HashMap;
 
 use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError};
 
-use crate::candidate::{Candidate, LaunchConfig};
+use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
@@ -12,28 +12,27 @@ use crate::variant::candidate_of;
 
 /// A pipeline to tune, with its memory, on a device or on the host.
 pub trait PipelineProblem {
-    /// The [outline](Pipeline::outline) of the pipeline with each set of launch parameters worth
-    /// measuring, the default first. No two have the same
+    /// The [outline](Pipeline::outline) of the pipeline with each set of launch parameters worth measuring, the
+    /// default first. No two may have the same
     /// [parameters](gridguard::pipeline::PipelineBuilder::parameter).
     fn pipelines(&self) -> Vec<Pipeline<'static>>;
 
-    /// Runs all chunks of `plan`, a plan of the pipeline at `index`. On a device it returns before
-    /// they have run, on the host afterwards. Everything in here is timed.
+    /// Runs all chunks of a plan of the pipeline at `index`. Returns before they have run on a device, and
+    /// afterwards on the host. All of this is timed.
     ///
     /// # Errors
     ///
-    /// Those of the run.
+    /// The error of the run.
     fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError>;
 
-    /// Overwrites outputs, so that an element that is not written shows, and restores what a run
-    /// changes in place.
+    /// Overwrites outputs, so that unwritten elements are found, and restores buffers that a run updates.
     ///
     /// # Errors
     ///
     /// [`MeasureFailure`] if the device fails.
     fn poison(&mut self) -> Result<(), MeasureFailure>;
 
-    /// Compares all outputs of one run with those expected.
+    /// Compares all outputs of one run with the expected values.
     ///
     /// # Errors
     ///
@@ -41,7 +40,7 @@ pub trait PipelineProblem {
     fn compare(&mut self) -> Result<(), MeasureFailure>;
 }
 
-/// The workload of a [`PipelineProblem`]: chunk, chunks in flight and launch parameters vary.
+/// A [`PipelineProblem`] with varying chunk, chunks in flight and launch parameters.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,7 +55,7 @@ pub trait PipelineProblem {
 ///
 /// const ITEMS: u64 = 20_000;
 ///
-/// /// y = x + 1, by way of scratch.
+/// /// y = x + 1, through scratch.
 /// struct Increments {
 ///     guard: Guard,
 ///     pipeline: Pipeline<'static>,
@@ -158,7 +157,7 @@ pub struct PipelineWorkload<P> {
 }
 
 impl<P: PipelineProblem> PipelineWorkload<P> {
-    /// The workload of `problem`: no candidate that exceeds `budget` runs.
+    /// The workload of `problem` within `budget`.
     #[must_use]
     pub fn new(problem: P, budget: Budget) -> Self {
         let (pipelines, prepared) = (problem.pipelines(), HashMap::new());
@@ -195,11 +194,6 @@ impl<P: PipelineProblem> PipelineWorkload<P> {
 }
 
 impl<P: PipelineProblem> Workload for PipelineWorkload<P> {
-    /// None: a pipeline plans itself.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        Ok(Vec::new())
-    }
-
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let (index, plan) = self.plan(candidate)?;
         let first = plan.first_in_flight();

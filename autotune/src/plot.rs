@@ -1,4 +1,4 @@
-//! The curve of time, and of a pipeline's scratch, against chunk size, as SVG.
+//! Draws time, and the scratch of a pipeline, against chunk size as SVG.
 
 use core::f64::consts::SQRT_2;
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use crate::outcome::{MeasuredCandidate, TuningOutcome};
 use crate::report::{duration, parameters};
 use crate::stats::{MIN_FOR_INTERVAL, real};
 
-/// The texts of a chart, and the limit that it shows.
+/// The texts and the limit of a chart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chart {
-    /// What was tuned, such as `rms_norm 32768 x 4096 f16`.
+    /// The problem, for example `rms_norm f16 32768x4096`.
     pub title: String,
-    /// Where and how, such as `NVIDIA H200, cold-eager, throughput`.
+    /// Device and policy, for example `NVIDIA H200, cold-eager, throughput`.
     pub subtitle: String,
-    /// The most items that one launch may have, if that is fewer than the batch has.
+    /// The most items of one legal launch, if fewer than the batch has.
     pub largest_legal_chunk: Option<u64>,
 }
 
@@ -40,10 +40,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 impl Chart {
-    /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest
-    /// chunk, one curve for each set of parameters. Folded and shifted launches are marks beside the curve
-    /// of the chunks. Of a pipeline it has a second axis: the scratch of the same candidates, as dashed
-    /// curves.
+    /// Draws medians and their 95 % intervals against the largest chunk, with a curve for each set of
+    /// parameters. Marks show folded and shifted launches. Dashed curves on a second axis show the scratch
+    /// of a pipeline.
     ///
     /// # Errors
     ///
@@ -76,7 +75,7 @@ impl Chart {
         let (smallest, largest) = ends(timed(outcome).map(|one| at(one).0).chain(limit));
         let items = (smallest / 2.0)..(largest * 2.0);
         let (least, most) = ends(timed(outcome).map(|one| at(one).1));
-        // With a logarithmic axis a plateau is still visible beside much slower candidates.
+        // A logarithmic axis shows a plateau beside much slower candidates.
         if most > WIDE_RANGE * least {
             let times = ((least / 1.2)..(most * 1.2)).log_scale().base(SQRT_2);
             self.draw_curves(&plot, items, times, curves, outcome)?;
@@ -173,7 +172,6 @@ impl Chart {
         Ok(())
     }
 
-    /// Draws the legend in an area of its own, where it never covers a curve.
     fn draw_legend<'a>(
         &self,
         area: &Area<'a>,
@@ -239,8 +237,7 @@ impl Curve<'_> {
     }
 }
 
-/// One curve for each set of parameters: those of the default and the winner first, then by the
-/// fastest point.
+/// A curve for each set of parameters: first the default and the winner, then by the fastest point.
 fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
     let mut sets: BTreeMap<&Named, Vec<&MeasuredCandidate>> = BTreeMap::new();
     for one in timed(outcome) {
@@ -331,7 +328,7 @@ fn shortened(text: &str, letters: usize) -> String {
     text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Whether its launches are none of the kernel as it was written, on chunks.
+/// Whether its launches run a rewritten form of the kernel.
 fn is_form(candidate: &Candidate) -> bool {
     FORMS.contains(&candidate.strategy)
 }
@@ -354,18 +351,16 @@ fn winner_mark(at: (i32, i32)) -> Circle<(i32, i32), i32> {
     Circle::new(at, 6, CHOICE.stroke_width(3))
 }
 
-/// The strategies that have marks of their own.
+/// Strategies with their own marks.
 const FORMS: [Strategy; 2] = [Strategy::Folded, Strategy::Shifted];
-/// Width and height in pixels.
 const SIZE: (u32, u32) = (1000, 560);
-/// Where the legend begins.
 const LEGEND_X: i32 = 700;
 const FONT: &str = "sans-serif";
-/// The letters that fit into each line.
+/// Letters per line.
 const MAX_TITLE: usize = 86;
 const MAX_SUBTITLE: usize = 120;
 const MAX_LABEL: usize = 36;
-/// From this ratio of the slowest to the fastest on, times have a logarithmic axis.
+/// Times have a logarithmic axis if the slowest takes this many times as long as the fastest.
 const WIDE_RANGE: f64 = 3.0;
 const GREY: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
 const LIMIT: RGBColor = RGBColor(0xb0, 0x20, 0x20);

@@ -1,4 +1,4 @@
-//! Products of matrices as workloads: which of cuBLASLt's algorithms is the fastest.
+//! Makes matrix products workloads whose candidates are the algorithms of cuBLASLt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use gridguard::pipeline::{Budget, Buffer, Pipeline, PipelinePlan};
 use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
 
-use crate::candidate::{Candidate, LaunchConfig};
+use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
-/// A [product](Guard::product) over its own memory, whose candidates are the library's algorithms.
+/// A [product](Guard::product) of matrices that this workload allocates. The candidates are the algorithms of
+/// cuBLASLt.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -40,7 +41,7 @@ use crate::space::Space;
 ///     InProcess::new(workload, DeviceClock::new(&guard, stream, Policy::default())?);
 /// let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
 ///
-/// // A guard with this profile multiplies such matrices by that algorithm.
+/// // A guard with this profile uses that algorithm for such matrices.
 /// let mut document = Document::new(guard.identity(), guard.environment());
 /// document.insert(outcome.entry(key, entry_shape, Provenance::default()))?;
 /// publish("products.ron".as_ref(), &document)?;
@@ -83,13 +84,12 @@ struct OneProduct<T> {
 }
 
 impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkload<T> {
-    /// The workload of a product by algorithms that take up to `workspace_bytes`, of matrices that hold
-    /// `values` over and over. Random values are representative: over zeros, clocks are higher.
+    /// The workload of a product with algorithms of at most `workspace_bytes`. The matrices repeat `values`.
+    /// Use random values, because clocks are higher with zeros.
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if the library cannot be used, the matrices do not fit into memory, or `values` is
-    /// empty.
+    /// [`MeasureFailure`] if cuBLASLt cannot be used, the matrices do not fit into memory, or `values` is empty.
     pub fn new(
         guard: &Arc<Guard>,
         stream: Arc<CudaStream>,
@@ -109,6 +109,8 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
             let copied = stream.clone_htod(&host);
             copied.map_err(MeasureFailure::in_call("cuMemAllocAsync"))
         };
+        let outputs = rows.saturating_mul(columns);
+        let failed = MeasureFailure::in_call("cuMemAllocAsync");
         let tensors = Tensors {
             x: filled(rows.saturating_mul(inner), 0)?,
             weight: filled(columns.saturating_mul(inner), 1)?,
@@ -130,7 +132,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         })
     }
 
-    /// The space of its candidates: the library's algorithms, its first choice first.
+    /// The space of the algorithms. The first is the choice of cuBLASLt.
     #[must_use]
     pub fn space(&self) -> Space {
         let algorithms = (0..).zip(self.product.workspace_bytes());
@@ -146,7 +148,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         Space::listed(candidates.collect())
     }
 
-    /// The key of its entry in profiles, as a guard looks it up under the default policy.
+    /// The key of its profile entry. Guards look up the default policy.
     #[must_use]
     pub fn key(&self, policy: Policy) -> Key {
         self.product.key(policy)
@@ -225,11 +227,6 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
 }
 
 impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
-    /// None: the library launches its own kernels.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        Ok(Vec::new())
-    }
-
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.build(algorithm_of(candidate)?)
     }
@@ -279,13 +276,13 @@ fn relative_error<T: Copy + Into<f64>>(out: &[T], expected: &[T]) -> f64 {
     if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
 }
 
-/// Two algorithms add in other orders, in f32, and each rounds the result by half a unit in the last place.
-/// Where a residual is added, some round before, too.
+/// Algorithms add f32 sums in different orders, and each rounds the result by half a unit in the last place.
+/// Some also round before they add a residual.
 fn tolerance<T: ProductElement>() -> f64 {
     let unit = match T::NAME {
         "f16" => -10,
         "bf16" => -7,
-        // The sums themselves differ.
+        // The f32 sums differ.
         _ => -17,
     };
     2.0_f64.powi(unit)
@@ -297,7 +294,7 @@ fn size(elements: u64) -> Result<usize, MeasureFailure> {
     })
 }
 
-/// Rows at the beginning, in the middle and at the end of the output that are compared.
+/// Compared rows at the start, in the middle and at the end of the output.
 const COMPARED_ROWS: u64 = 256;
 
 #[cfg(test)]
@@ -313,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_is_nan_is_within_no_tolerance() {
+    fn a_nan_in_the_output_is_within_no_tolerance() {
         assert!(relative_error(&[f32::NAN, 1.0], &[1.0, 1.0]).is_nan());
     }
 

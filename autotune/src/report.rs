@@ -1,4 +1,4 @@
-//! An outcome as a table for people and as data for programs.
+//! The report of a search: a table, and data for programs.
 
 use core::fmt;
 
@@ -11,21 +11,21 @@ use crate::stats::real;
 
 /// An outcome as plain data.
 ///
-/// Its `Display` is a table of the fastest 15 candidates, the choice and the default, and what was
-/// decided; `{:#}` shows every candidate.
+/// Its `Display` is a table of the 15 fastest candidates, the choice and the default, followed by the
+/// decision. `{:#}` shows every candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
-    /// What was tuned, and where.
+    /// The problem and the device.
     pub problem: String,
-    /// The default's time over the choice's: above one if the choice is faster.
+    /// The default's time divided by the choice's.
     pub speedup: f64,
-    /// The outcome, with the measured candidates first, the fastest at the top.
+    /// The outcome, with the fastest candidates first.
     #[serde(flatten)]
     pub outcome: TuningOutcome,
 }
 
 impl TuningReport {
-    /// The report of `outcome` on `problem`, such as `rms_norm 32768 x 4096 f16 on NVIDIA H200`.
+    /// A report on `problem`, for example `rms_norm f16 32768x4096 on NVIDIA H200`.
     #[must_use]
     pub fn new(problem: impl Into<String>, outcome: &TuningOutcome) -> Self {
         let mut outcome = outcome.clone();
@@ -37,7 +37,7 @@ impl TuningReport {
         Self { problem: problem.into(), speedup: against_default.map_or(1.0, f64::recip), outcome }
     }
 
-    /// The number of candidates that the short table leaves out.
+    /// The number of candidates that the short table omits.
     #[must_use]
     pub fn left_out(&self) -> usize {
         let rows = self.outcome.candidates.iter().enumerate();
@@ -81,7 +81,6 @@ impl TuningReport {
 }
 
 impl fmt::Display for TuningReport {
-    /// A headline, a table, and the conclusion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.problem, self.outcome.objective)?;
         let shown = self.outcome.candidates.iter().enumerate();
@@ -155,7 +154,7 @@ pub(crate) fn parameters(candidate: &Candidate) -> String {
     if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
 }
 
-/// Formats a time in nanoseconds with four digits in the fitting unit: `102.4 us`.
+/// Formats nanoseconds with four digits and a unit: `102.4 us`.
 #[must_use]
 pub fn duration(ns: f64) -> String {
     let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
@@ -171,14 +170,13 @@ pub fn duration(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Candidates in the short table, besides the choice and the default: what fits on a screen.
+/// Candidates in the short table, besides the choice and the default.
 const SHOWN: usize = 15;
 const COLUMNS: usize = 8;
 const HEADINGS: [&str; COLUMNS] =
     ["strategy", "chunk", "launches", "parameters", "median", "spread", "vs default", "verdict"];
 /// Text is aligned to the left, numbers to the right.
 const IS_TEXT: [bool; COLUMNS] = [true, false, false, true, false, false, false, true];
-/// The cell of a missing figure.
 const NOTHING: &str = "-";
 
 #[cfg(test)]

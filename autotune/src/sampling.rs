@@ -1,4 +1,4 @@
-//! Which samples count and how many are enough: plain numbers in, decisions out.
+//! Decides which samples count and how many are enough.
 
 use core::time::Duration;
 
@@ -9,11 +9,9 @@ use crate::stats::{Samples, count, position};
 /// When a series of samples is complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StoppingRule {
-    /// The fewest samples.
     pub(crate) min_samples: u64,
-    /// The most samples.
     pub(crate) max_samples: u64,
-    /// Precise at or below this [`Samples::relative_deviation`].
+    /// The series is precise at or below this [`Samples::relative_deviation`].
     pub(crate) relative_deviation: f64,
 }
 
@@ -21,12 +19,11 @@ impl StoppingRule {
     /// For samples of less than [`SLOW_SAMPLE_NS`].
     pub(crate) const FAST: Self =
         Self { min_samples: 10, max_samples: 60, relative_deviation: 0.005 };
-    /// For samples of seconds, such as large shapes on the host: with three samples one can be an
-    /// outlier.
+    /// For samples of seconds, for example large shapes on the host. Three samples tolerate one outlier.
     pub(crate) const SLOW: Self =
         Self { min_samples: 3, max_samples: 9, relative_deviation: 0.005 };
 
-    /// Why `times` are enough, or `None` if they are not. Times that are not finite never are.
+    /// Why `times` are enough; `None` if they are not, or not finite.
     pub(crate) fn stop_reason(&self, times: &[f64]) -> Option<StopReason> {
         let taken = count(times.len());
         if taken < self.min_samples {
@@ -55,19 +52,18 @@ pub(crate) struct SamplingEffort {
     pub(crate) fine: u64,
     /// The fewest rounds of the finals.
     pub(crate) finals: u64,
-    /// When the finals end.
     pub(crate) rule: StoppingRule,
-    /// Samples per candidate, on average, up to which the finals continue while ties are unclear.
+    /// The finals continue up to this average of samples per candidate while ties are unclear.
     pub(crate) affordable: u64,
-    /// Samples per candidate, on average, at which the finals end in any case.
+    /// The finals always end at this average of samples per candidate.
     pub(crate) most: u64,
     /// Whether the first sample of a candidate counts.
     pub(crate) keeps_first: bool,
 }
 
 impl SamplingEffort {
-    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none of them can
-    /// be eliminated early; larger spaces cost a smaller share.
+    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none is eliminated early.
+    /// Larger spaces cost a smaller share.
     pub(crate) const FAST: Self = Self {
         coarse: 2,
         fine: 4,
@@ -77,8 +73,7 @@ impl SamplingEffort {
         most: 10,
         keeps_first: false,
     };
-    /// For samples of a second and more. Cold caches and clocks bias a first sample by milliseconds
-    /// only.
+    /// For samples of a second and more. Cold caches and clocks add only milliseconds to a first sample.
     pub(crate) const SLOW: Self = Self {
         coarse: 1,
         fine: 2,
@@ -90,12 +85,12 @@ impl SamplingEffort {
     };
 }
 
-/// Watches the SM clock over the samples of one problem, and discards throttled samples.
+/// Watches the SM clock and discards throttled samples.
 #[derive(Clone, Debug)]
 pub(crate) struct Throttle {
     reference_mhz: Option<f64>,
     discarded_in_a_row: u32,
-    /// Whether samples had to be taken at a throttled clock.
+    /// Whether some samples were taken at a throttled clock.
     pub(crate) happened: bool,
 }
 
@@ -105,9 +100,8 @@ impl Throttle {
         Self { reference_mhz: nominal_mhz, discarded_in_a_row: 0, happened: false }
     }
 
-    /// How long to wait before the sample is repeated; `None` if it counts. If the clock does not
-    /// recover, it becomes the reference: a device with a permanent power cap can be tuned too, and
-    /// [`Self::happened`] reports it.
+    /// How long to wait before the sample is repeated; `None` if it counts. A clock that does not recover
+    /// becomes the reference, so a device with a permanent power cap can be tuned too.
     pub(crate) fn pause(&mut self, clock_mhz: Option<f64>) -> Option<Duration> {
         let clock = clock_mhz.filter(|clock| clock.is_finite() && *clock > 0.0)?;
         let reference = self.reference_mhz.map_or(clock, |seen| seen.max(clock));
@@ -126,16 +120,16 @@ impl Throttle {
     }
 }
 
-/// A sample of at least this many nanoseconds is slow: ten per finalist would take too long.
+/// From this time on, ten samples per finalist would take too long.
 pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
-/// Twice the samples of steady noise reduce the deviation to 0.71. If less than half of that gain
-/// arrives, the noise grows as fast as the samples do.
+/// Twice the samples of steady noise reduce the deviation to 0.71. With less than half of that gain, the noise
+/// grows as fast as the samples.
 const STALLED: f64 = 0.85;
-/// Below this fraction of the reference a clock is throttled. Ordinary boost varies within 10 %.
+/// A clock below this fraction of the reference is throttled. Ordinary boost varies within 10 %.
 const THROTTLED_FRACTION: f64 = 0.85;
-/// Samples discarded in a row, about seven seconds of pauses in all, before one counts.
+/// Samples discarded in a row, with about seven seconds of pauses, before one counts.
 const MAX_DISCARDED: u32 = 6;
-/// The first pause: power caps act over a tenth of a second.
+/// The first pause: power caps react within a tenth of a second.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause: a device takes seconds to cool down.
 const MAX_PAUSE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The search space: all legal ways to run a launch, found through the guard's planner.
+//! The search space: all legal ways to run a launch, from the guard's planner.
 
 use gridguard::pipeline::{self, Pipeline};
 use gridguard::profile::{Named, Objective, StoredChoice};
@@ -14,23 +14,21 @@ use crate::variant::Variant;
 #[derive(Clone, Debug)]
 pub struct Space {
     configurations: Vec<LaunchConfig>,
-    /// The batches as given, without the workspace of an objective.
+    /// The original batches, without the workspace of an objective.
     batches: Vec<Option<BatchAxis>>,
-    /// The candidates as given, if they are not planned.
+    /// The original candidates, unless they are planned.
     listed: Vec<Candidate>,
-    /// Pipelines, which plan themselves.
     variants: Vec<Variant>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
 
 impl Space {
-    /// Plans every configuration in every way worth measuring: automatic, whole, folded, shifted, and, of
-    /// a batch, in chunks from one wave of blocks up, each twice the size of the one before.
+    /// Plans every configuration in every way worth measuring: automatic, whole, folded and shifted. A batch
+    /// is also planned in chunks from one wave of blocks up, each twice as large as the previous one.
     ///
-    /// What the planner rejects is left out, and equal plans appear once. [`Plan::new`] tells why a
-    /// configuration has no candidate. Candidates name their configuration by its parameters, so no
-    /// two configurations may have the same.
+    /// Rejected plans are omitted, and equal plans appear once. [`Plan::new`] explains why a configuration has
+    /// no candidate. Candidates name their configuration by its parameters, so no two may have the same.
     #[must_use]
     pub fn new(configurations: Vec<LaunchConfig>) -> Self {
         let batches = configurations.iter().map(|configuration| configuration.batch).collect();
@@ -41,23 +39,23 @@ impl Space {
         space
     }
 
-    /// A space of these candidates, the default first, whose launches are not known here, such as
-    /// those of a [`ProgramProblem`](crate::ProgramProblem).
+    /// A space of these candidates, the default first, with unknown launches, for example of a
+    /// [`ProgramProblem`](crate::ProgramProblem).
     ///
-    /// No other sizes can be planned: an objective that bounds the time of a launch chooses among
-    /// these, if the measurer times single launches, which that of a program does not.
+    /// No other sizes can be planned, so an objective of latency chooses among these. That needs a measurer
+    /// that times single launches, unlike [`ProgramMeasurer`](crate::ProgramMeasurer).
     #[must_use]
     pub fn listed(candidates: Vec<Candidate>) -> Self {
         Self { listed: candidates.clone(), candidates, ..Self::new(Vec::new()) }
     }
 
-    /// Plans each of `pipelines` in every way worth measuring within `budget`: in the largest chunks that
-    /// are legal and fit, and in chunks of a half, a quarter and so on of all items, with as many
-    /// of them in flight as the budget allows, and with 1, 2, 4 and so on below that.
+    /// Plans each of `pipelines` in every way worth measuring within `budget`. The chunks are the largest that
+    /// are legal and fit, then a half, a quarter and so on of all items. The chunks in flight are the most
+    /// that the budget allows, and 1, 2, 4 and so on below that.
     ///
-    /// The default is the plan of the first pipeline for `budget`. Pipelines are told apart by their
-    /// [parameters](gridguard::pipeline::PipelineBuilder::parameter), so no two may have the same. See
-    /// [`PipelineWorkload`](crate::PipelineWorkload), which measures them.
+    /// The default is the plan of the first pipeline for `budget`. No two pipelines may have the same
+    /// [parameters](gridguard::pipeline::PipelineBuilder::parameter).
+    /// [`PipelineWorkload`](crate::PipelineWorkload) measures them.
     #[must_use]
     pub fn pipelines(pipelines: Vec<Pipeline<'static>>, budget: &pipeline::Budget) -> Self {
         let variants = Variant::all(pipelines, budget);
@@ -66,10 +64,9 @@ impl Space {
         space
     }
 
-    /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds
-    /// the chunk size, and that of a pipeline all scratch. Choices are then spelled out as chunk sizes, so
-    /// that they respect it wherever they are planned. An objective without a workspace makes all
-    /// candidates legal again.
+    /// Regenerates the candidates if `objective` changes the memory limit, which bounds the workspace of a
+    /// chunk and the scratch of a pipeline. With a limit, choices are chunk sizes instead of `automatic`, so
+    /// that later plans respect it.
     pub fn restrict(&mut self, objective: Objective) {
         let restricts = |objective| matches!(objective, Objective::Memory { .. });
         let before = core::mem::replace(&mut self.objective, objective);
@@ -88,26 +85,26 @@ impl Space {
         self.generate();
     }
 
-    /// All candidates, the default first. Empty if no configuration is legal in any way.
+    /// All candidates, the default first. Empty if no configuration has a legal plan.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 
-    /// Keeps only these candidates, and the default, with which all are compared.
+    /// Keeps only these candidates and the default.
     pub fn keep(&mut self, some: &[Candidate]) {
         let default = self.default().cloned();
         self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
     }
 
-    /// Makes another candidate the default, to see how a search does from a bad one.
+    /// Makes another candidate the default, for example the launch that a program uses today.
     pub fn make_default(&mut self, candidate: &Candidate) {
         if let Some(place) = self.candidates.iter().position(|one| one == candidate) {
             self.candidates[..=place].rotate_right(1);
         }
     }
 
-    /// What runs if nothing is tuned.
+    /// The candidate that runs untuned.
     #[must_use]
     pub fn default(&self) -> Option<&Candidate> {
         self.candidates.first()
@@ -119,14 +116,14 @@ impl Space {
         self.configurations.iter().find(|one| one.parameters == *parameters)
     }
 
-    /// The plan of a candidate, under the limits of its configuration.
+    /// The plan of a candidate.
     #[must_use]
     pub fn plan(&self, candidate: &Candidate) -> Option<Plan> {
         plan(self.configuration(&candidate.parameters)?, candidate.choice)
     }
 
-    /// Adds the candidate that `choice` yields with these parameters, if it is legal. If another
-    /// choice already yielded the same plan, that candidate is returned.
+    /// Adds and returns the candidate for `choice` with these parameters, if legal. Returns an earlier
+    /// candidate with the same plan instead, if there is one.
     pub fn add(&mut self, parameters: &Named, choice: StoredChoice) -> Option<Candidate> {
         let new = match self.variant(parameters) {
             Some(variant) => variant.candidate(choice, self.objective)?,
@@ -139,8 +136,7 @@ impl Space {
         Some(new)
     }
 
-    /// The most items that one launch of the default's configuration may have, if that is fewer
-    /// than the batch has.
+    /// The most items of one legal launch of the default's configuration, if fewer than the batch has.
     #[must_use]
     pub fn largest_legal_chunk(&self) -> Option<u64> {
         let configuration = self.configuration(&self.default()?.parameters)?;
@@ -157,8 +153,8 @@ impl Space {
         }
     }
 
-    /// The capacity of the candidate's waves in blocks, over the blocks that it launches: 1 if
-    /// every wave is full, and for pipelines, whose stages have waves of their own.
+    /// The capacity of the candidate's waves in blocks, divided by its blocks: 1 if every wave is full. 1 for
+    /// pipelines, because each stage has its own waves.
     pub(crate) fn wave_padding(&self, candidate: &Candidate) -> Option<f64> {
         if self.variant(&candidate.parameters).is_some() {
             return Some(1.0);
@@ -222,7 +218,7 @@ fn candidate(
     let spells_out = matches!(objective, Objective::Memory { .. });
     let choice = match (choice, plan.strategy()) {
         (StoredChoice::Automatic, Strategy::Chunked) if !spells_out => choice,
-        // The size that is measured, so that another batch size is not balanced to a larger one.
+        // The measured size, because another batch could be balanced to larger chunks.
         (_, Strategy::Chunked) => chunked(round_up(plan.largest_chunk(), unit(configuration))),
         _ => choice,
     };
@@ -241,11 +237,11 @@ fn candidate(
     Some(candidate).filter(|one| configuration.batch.is_some() || one.is_within(objective))
 }
 
-/// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once,
-/// up to all items. The planner decides which of them are legal.
+/// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once, up to all
+/// items. The planner decides which are legal.
 ///
-/// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two there is
-/// little to gain: time against chunk size is flat except at its ends.
+/// A chunk of less than a wave leaves multiprocessors idle. Sizes between two powers of two gain little, because
+/// time against chunk size is flat except at its ends.
 fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
     let mut sizes = Vec::new();
     if let Some(batch) = configuration.batch.filter(|batch| batch.items() > 0)
@@ -259,9 +255,9 @@ fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
             }
             size = size.saturating_mul(2);
         }
-        // Beyond the most points the smallest chunks are dropped, which need the most launches.
+        // Drops the smallest chunks, which need the most launches.
         sizes.drain(..sizes.len().saturating_sub(MAX_CHUNK_SIZES));
-        // As many items as fit, whatever the default does.
+        // As many items as fit, even if the default takes fewer.
         sizes.push(batch.items());
     }
     sizes
@@ -290,7 +286,7 @@ fn items(configuration: &LaunchConfig) -> u64 {
     configuration.batch.map_or_else(blocks, |batch| batch.items())
 }
 
-/// Items that only go together, at least one.
+/// Items that cannot be separated, at least one.
 fn unit(configuration: &LaunchConfig) -> u64 {
     configuration.batch.and_then(|batch| batch.unit()).unwrap_or(1).max(1)
 }

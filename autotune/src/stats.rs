@@ -1,4 +1,4 @@
-//! Order statistics of samples, in which an outlier counts as one sample and no more.
+//! Order statistics of samples, which outliers do not distort.
 
 use gridguard::profile::Summary;
 
@@ -15,17 +15,8 @@ pub struct Samples {
     ascending: Vec<f64>,
 }
 
-/// A closed interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// The lower end.
-    pub low: f64,
-    /// The upper end.
-    pub high: f64,
-}
-
 impl Samples {
-    /// `None` if there are no values or any is not finite: a NaN never becomes a result.
+    /// `None` without values, or if one is not finite: a NaN never becomes a result.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut ascending: Vec<f64> = values.into_iter().collect();
         if ascending.is_empty() || !ascending.iter().all(|value| value.is_finite()) {
@@ -62,14 +53,14 @@ impl Samples {
         low + (high - low) * (place - real(below))
     }
 
-    /// The median; of an even number, the mean of the two in the middle.
+    /// The median. For an even number, the mean of the two middle samples.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// The typical distance of a sample from the median, as a fraction of it: a robust standard
-    /// deviation, the scaled median absolute deviation, which outliers do not move.
+    /// The typical distance of a sample from the median, as a fraction of the median. It is the scaled median
+    /// absolute deviation, a robust standard deviation.
     #[must_use]
     pub fn spread(&self) -> f64 {
         let median = self.median();
@@ -78,32 +69,30 @@ impl Samples {
         NORMAL_DEVIATION * deviation / median.abs()
     }
 
-    /// The uncertainty of the median as a fraction of it: the standard error that corresponds to
-    /// the width of [`Self::median_interval`].
+    /// The standard error of the median as a fraction of it, from the width of [`Self::median_interval`].
     ///
-    /// With a plain standard deviation one interrupt would keep a stable series from ever being
-    /// precise; with a median absolute deviation a bimodal series would count as precise as soon as
-    /// one mode has the majority. The interval has neither flaw.
+    /// A plain standard deviation would never become precise after one interrupt. A median absolute deviation
+    /// would call a bimodal series precise once one mode has the majority. The interval has neither flaw.
     #[must_use]
     pub fn relative_deviation(&self) -> f64 {
-        let Interval { low, high } = self.median_interval();
+        let [low, high] = self.median_interval();
         (high - low) / INTERVAL_DEVIATIONS / self.median().abs()
     }
 
-    /// The confidence interval of the median at 95 % or more for any distribution: between two
-    /// order statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95
-    /// %; for them it is their whole range.
+    /// The confidence interval of the median at 95 % or more, for any distribution. Its ends are two order
+    /// statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95 %, so their
+    /// interval is the whole range.
     #[must_use]
-    pub fn median_interval(&self) -> Interval {
+    pub fn median_interval(&self) -> [f64; 2] {
         let outside = samples_outside(self.count());
         let last = self.count().saturating_sub(1);
-        Interval { low: self.at(outside), high: self.at(last.saturating_sub(outside)) }
+        [self.at(outside), self.at(last.saturating_sub(outside))]
     }
 
-    /// The summary that a profile stores; the samples are nanoseconds.
+    /// The summary for a profile. The samples are nanoseconds.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let Interval { low, high } = self.median_interval();
+        let [low, high] = self.median_interval();
         Summary {
             median_ns: whole(self.median()),
             low_ns: whole(low),
@@ -124,12 +113,12 @@ pub(crate) const MIN_FOR_INTERVAL: u64 = 6;
 const NORMAL_DEVIATION: f64 = 1.4826;
 /// The width of a 95 % interval of a normal distribution in standard deviations.
 const INTERVAL_DEVIATIONS: f64 = 2.0 * 1.96;
-/// The probability that the median lies beyond one given end of an interval.
+/// The probability that the median is beyond one given end of an interval.
 const BEYOND_ONE_END: f64 = 0.025;
 
-/// How many of `n` samples lie outside each end of the interval of their median: the largest k for
-/// which P(at most k of n fair coins show heads) is within [`BEYOND_ONE_END`]. Computed in
-/// logarithms, because 2^-n underflows a double for large n.
+/// The number of samples outside each end of the median's interval. It is the largest k such that at most k
+/// of n fair coins show heads with a probability within [`BEYOND_ONE_END`]. Computed in logarithms,
+/// because 2^-n underflows for large n.
 fn samples_outside(n: u64) -> u64 {
     let mut log_probability = -real(n) * core::f64::consts::LN_2;
     let mut cumulative = log_probability.exp();
@@ -152,18 +141,16 @@ pub(crate) const fn real(count: u64) -> f64 {
     count as f64
 }
 
-/// The nearest integer: 0 for negative numbers and NaN, `u64::MAX` for larger ones.
+/// The nearest integer, saturating; 0 for NaN.
 #[allow(clippy::as_conversions, reason = "the saturation is intended")]
 pub(crate) fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// A length as a count.
 pub(crate) fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A count as an index or length.
 pub(crate) fn position(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
@@ -178,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn the_median_of_an_even_number_is_the_mean_of_the_middle_two() {
         assert_eq!(samples(&[4.0, 1.0, 3.0, 2.0]).median(), 2.5);
         assert_eq!(samples(&[7.0]).median(), 7.0);
     }
@@ -191,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_finite_are_rejected() {
+    fn non_finite_values_are_rejected() {
         for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(Samples::new([1.0, wrong, 2.0]), None);
         }
@@ -213,7 +200,7 @@ mod tests {
     fn a_stable_series_is_precise_at_once() {
         let stable = samples(&recorded::STABLE);
         assert!(stable.relative_deviation() < 0.002, "{}", stable.relative_deviation());
-        let Interval { low, high } = stable.median_interval();
+        let [low, high] = stable.median_interval();
         assert!(low <= stable.median() && stable.median() <= high);
         assert!(high / low < 1.01);
     }
@@ -234,7 +221,7 @@ mod tests {
     #[test]
     fn a_heavy_tail_widens_the_interval_upwards_only() {
         let tail = samples(&recorded::HEAVY_TAIL);
-        let Interval { low, high } = tail.median_interval();
+        let [low, high] = tail.median_interval();
         assert!(high - tail.median() > tail.median() - low);
     }
 
@@ -245,9 +232,9 @@ mod tests {
         let ratios = faster.iter().zip(drift).map(|(faster, time)| faster / time);
         let ratios = Samples::new(ratios).expect("finite");
         assert!((ratios.median() - 0.98).abs() < 1e-9);
-        assert!(ratios.median_interval().high < 0.99);
+        assert!(ratios.median_interval()[1] < 0.99);
         let alone = samples(&faster).median_interval();
-        assert!(alone.high > samples(&drift).median(), "their own intervals overlap");
+        assert!(alone[1] > samples(&drift).median(), "their own intervals overlap");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The tuner: searches a space with a measurer and returns the outcome.
+//! Searches a space with a measurer and returns the outcome.
 
 use gridguard::profile::{Objective, StopReason};
 
@@ -17,27 +17,25 @@ pub enum TuneError {
     /// No configuration is legal in any way.
     #[error("no configuration of the launch is legal")]
     NoCandidate,
-    /// The default, with which all others are compared, does not run.
+    /// The default does not run, so there is nothing to compare with.
     #[error("the default failed: {0}")]
     Default(#[source] MeasureFailure),
-    /// Measuring ended for good, which is no candidate's fault.
+    /// Measuring has ended. No candidate is the cause.
     #[error(transparent)]
     Ended(MeasureFailure),
 }
 
 /// Finds the best candidate of `space` for `objective`.
 ///
-/// `space` is [restricted](Space::restrict) to the objective, and afterwards also contains the
-/// candidates that the search added.
+/// This [restricts](Space::restrict) `space` to the objective, and adds the candidates of the search to it.
 ///
-/// Candidates are checked before they are timed; those that fail are recorded and left out. Samples
-/// of different candidates are interleaved, so that drift affects all alike. The default wins
-/// unless it is clearly beaten. If the budget is spent or the search is interrupted, the outcome is
-/// what is known by then, marked incomplete.
+/// Each candidate is checked before it is timed; a failed one is recorded and excluded. Samples of different
+/// candidates are interleaved, so drift affects all alike. The default wins unless another candidate is
+/// clearly faster. When the budget ends or the search is interrupted, the outcome is marked incomplete.
 ///
 /// # Errors
 ///
-/// [`TuneError`] if no candidate is legal, the default fails, or measuring ends for good.
+/// [`TuneError`] if no candidate is legal, the default fails, or measuring ends.
 pub fn tune(
     measurer: &mut dyn Measurer,
     space: &mut Space,

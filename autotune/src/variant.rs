@@ -1,4 +1,4 @@
-//! The ways to run a pipeline: each a plan, with the scratch that it takes.
+//! The candidates of a pipeline: plans by chunk size and chunks in flight.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use gridguard::profile::{Named, Objective, StoredChoice};
 
 use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked};
 
-/// A pipeline with up to so many chunks in flight.
+/// A pipeline with a limit on its chunks in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Variant {
-    /// The chunks in flight, and the pipeline's own.
+    /// The chunks in flight, then the pipeline's parameters.
     pub(crate) parameters: Named,
     pipeline: Rc<Pipeline<'static>>,
     budget: Budget,
@@ -34,7 +34,7 @@ impl Variant {
         pipelines.into_iter().flat_map(with).collect()
     }
 
-    /// Its candidates within `objective`, the one with the largest chunk first.
+    /// Its candidates within `objective`, with the largest chunk first.
     pub(crate) fn candidates(&self, objective: Objective) -> Vec<Candidate> {
         let largest = self.candidate(StoredChoice::Automatic, objective);
         let Some(largest) = largest else { return Vec::new() };
@@ -46,7 +46,7 @@ impl Variant {
         [largest].into_iter().chain(smaller).collect()
     }
 
-    /// The candidate that `choice` yields, if it is legal and within `objective`.
+    /// The candidate for `choice`, if legal and within `objective`.
     pub(crate) fn candidate(
         &self,
         choice: StoredChoice,
@@ -74,7 +74,6 @@ impl Variant {
     }
 }
 
-/// The candidate that `plan` is.
 pub(crate) fn candidate_of(pipeline: &Pipeline<'static>, plan: &PipelinePlan) -> Candidate {
     let largest_chunk = plan.chunk_items();
     let (choice, strategy) = match plan.len() {

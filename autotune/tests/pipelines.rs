@@ -1,4 +1,4 @@
-//! Pipelines tuned on this machine, with the host's clock. Nothing depends on what is fast here.
+//! Tunes pipelines on the host. No assertion depends on times.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,17 +26,17 @@ const BLOCKS: [u64; 2] = [64, 8];
 const BLOCK: &str = "scale.block";
 const HOT: Policy = Policy { l2: L2::Hot, submission: Submission::Eager };
 
-/// What goes wrong in a stage.
+/// A fault of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
-    /// No memory for chunks of so many items.
+    /// No memory for chunks of this many items.
     OutOfMemory(u64),
-    /// Wrong results in chunks of so many items.
+    /// Wrong results in chunks of this many items.
     Wrong(u64),
 }
 
-/// y = 3x + 1, by way of 64 bytes of scratch an item.
+/// y = 3x + 1, through 64 bytes of scratch per item.
 struct Affine {
     /// For each block: the pipeline, its input and its output.
     built: Vec<(Pipeline<'static>, Buffer<u32>, Buffer<u32>)>,
@@ -125,7 +125,7 @@ fn key() -> Key {
     build(ITEMS, BLOCKS[0], Fault::Nothing).0.key("affine", HOT, Objective::Throughput)
 }
 
-/// A guard with a profile file of what was tuned.
+/// A guard with the tuned profile.
 fn guard(folder: &std::path::Path) -> Guard {
     let guard = Guard::host(DeviceLimits::any_device());
     let (identity, environment) = (guard.identity(), guard.environment());
@@ -188,7 +188,7 @@ fn a_pipeline_is_tuned_and_the_entry_is_used() {
 }
 
 #[test]
-fn the_entry_serves_other_numbers_of_items_and_the_curve_is_drawn() {
+fn the_entry_matches_other_numbers_of_items_and_the_curve_is_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
     let guard = guard(folder.path());
     let (near, ..) = build(1500, BLOCKS[0], Fault::Nothing);
@@ -206,7 +206,7 @@ fn the_entry_serves_other_numbers_of_items_and_the_curve_is_drawn() {
 }
 
 #[test]
-fn the_fastest_within_a_bound_on_memory_and_the_largest_within_one_on_time_are_found() {
+fn limits_on_memory_and_time_are_respected() {
     let memory = Objective::Memory { bytes_per_item: 0, bytes: 10_000 };
     let outcome = search(Fault::Nothing, memory);
     assert!(outcome.candidates.iter().all(|one| one.candidate.scratch_bytes <= 10_000));
@@ -339,7 +339,7 @@ fn an_interrupted_search_resumes_from_its_journal() {
 }
 
 #[test]
-fn a_measurer_serves_candidates_as_they_come() {
+fn a_measurer_accepts_candidates_in_any_order() {
     let (space, mut measurer) = measurer(Fault::Nothing);
     for candidate in space.candidates().iter().rev().take(5) {
         measurer.check(candidate).expect("correct");

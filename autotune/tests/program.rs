@@ -1,5 +1,5 @@
-//! Programs that measure their own kernels: what they print, how they fail, and what a search makes
-//! of them. No assertion depends on how long a program truly took.
+//! Tunes external programs: their output, their failures, and searches over them. No assertion depends on
+//! real times.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
@@ -19,9 +19,8 @@ use std::time::{Duration, Instant};
 
 use gridguard::profile::{Named, StoredChoice};
 use gridguard_autotune::{
-    Budget, Candidate, CandidateVerdict, FailureKind, Journal, JournalSubject, MeasureFailure,
-    Measurer, Portion, ProgramMeasurer, ProgramProblem, Resumed, Space, TuneError, TuningOutcome,
-    tune,
+    Budget, Candidate, CandidateVerdict, FailureKind, Journal, MeasureFailure, Measurer, Portion,
+    ProgramMeasurer, ProgramProblem, Resumed, Space, TuneError, TuningOutcome, tune,
 };
 
 /// More than any program here takes, however busy the machine is.
@@ -38,7 +37,6 @@ fn script(script: &str, values: &[u64]) -> ProgramProblem {
 fn problem(command: &str, parameters: &[(&str, &[u64])], chunks: &[u64]) -> ProgramProblem {
     let parameters = parameters.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec()));
     let sizes = vec![("items".to_owned(), 1000)];
-    let command = command.parse().expect("a command");
     ProgramProblem::new(command, sizes, parameters.collect(), chunks.to_vec()).expect("a problem")
 }
 
@@ -83,7 +81,7 @@ fn the_times_of_a_process_are_used_before_the_next_is_started() {
 }
 
 #[test]
-fn a_program_that_fails_is_a_failure_of_its_candidate_with_what_it_said() {
+fn a_failing_program_fails_its_candidate_with_its_message() {
     use FailureKind::{Crash, Launch, Mismatch};
     for (text, kind, message) in [
         (":", Launch, "the program printed no line with a time"),
@@ -116,7 +114,7 @@ fn a_program_that_fails_is_a_failure_of_its_candidate_with_what_it_said() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_a_failure_of_its_candidate() {
+fn a_program_that_cannot_be_started_fails_its_candidate() {
     for (command, message) in [
         ("./no/such/program {n}", "cannot start ./no/such/program: "),
         ("/ {n}", "cannot start /: "),
@@ -131,7 +129,7 @@ fn a_program_that_cannot_be_started_is_a_failure_of_its_candidate() {
 }
 
 #[test]
-fn a_program_that_does_not_end_times_out_whatever_it_prints() {
+fn an_endless_program_times_out_whatever_it_prints() {
     // No machine makes these end.
     for endless in ["sleep 100000", "yes", "trap : TERM INT HUP; while :; do sleep 1000; done"] {
         let failure = failure_within(endless, Duration::from_secs(1));
@@ -141,7 +139,7 @@ fn a_program_that_does_not_end_times_out_whatever_it_prints() {
 }
 
 #[test]
-fn the_end_of_a_large_output_counts_and_little_of_it_is_kept() {
+fn the_end_of_a_large_output_is_kept() {
     let peak_kb = || -> u64 {
         let status = fs::read_to_string("/proc/self/status").expect("Linux");
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
@@ -164,7 +162,7 @@ fn the_end_of_a_large_output_counts_and_little_of_it_is_kept() {
 }
 
 #[test]
-fn an_interrupt_ends_the_program_with_all_that_it_started_and_blames_no_candidate() {
+fn an_interrupt_ends_the_program_and_its_children_and_fails_no_candidate() {
     let folder = tempfile::tempdir().expect("a folder");
     let pid_file = folder.path().join("pid");
     let text =
@@ -181,7 +179,7 @@ fn an_interrupt_ends_the_program_with_all_that_it_started_and_blames_no_candidat
         });
         tune(&mut measurer, &mut space, Default::default(), &budget, &mut ())
     });
-    let outcome = outcome.expect("what is known by then");
+    let outcome = outcome.expect("an outcome");
     assert!(!outcome.complete);
     assert_eq!(outcome.failures().count(), 0);
     let pid = fs::read_to_string(&pid_file).expect("written");
@@ -202,8 +200,8 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// A program whose synthetic time is least for a block of 64 and chunks of 250, which refuses a block of
-/// 96, dies with one of 512, is wrong with one of 32, and counts its processes.
+/// A program whose synthetic time is least for a block of 64 and chunks of 250. It refuses a block of 96, dies
+/// with 512, is wrong with 32, and counts its processes.
 const MODEL: &str = r#"
 import json, os, sys
 block, chunk, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -238,7 +236,7 @@ fn search(
 }
 
 #[test]
-fn a_search_finds_the_fastest_combination_and_leaves_out_what_fails() {
+fn a_search_finds_the_fastest_combination_and_excludes_failures() {
     let folder = tempfile::tempdir().expect("a folder");
     let problem = model(folder.path());
     let mut measurer = ProgramMeasurer::new(problem.clone(), LIMIT);
@@ -262,11 +260,11 @@ fn a_search_finds_the_fastest_combination_and_leaves_out_what_fails() {
 }
 
 #[test]
-fn an_interrupted_search_resumes_from_its_journal_without_running_again_what_it_has() {
+fn an_interrupted_search_resumes_from_its_journal_without_repeating_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let problem = model(folder.path());
     let processes = || fs::read(folder.path().join("started")).map_or(0, |bytes| bytes.len());
-    let journal = Journal { subject: JournalSubject::default(), records: Vec::new() };
+    let journal = Journal::default();
     let mut first = Resumed::new(ProgramMeasurer::new(problem.clone(), LIMIT), journal);
     let budget = Budget { evaluations: Some(20), ..Budget::default() };
     let outcome = search(&mut first, &budget, &problem);
@@ -285,7 +283,7 @@ fn an_interrupted_search_resumes_from_its_journal_without_running_again_what_it_
 }
 
 #[test]
-fn without_a_default_that_runs_there_is_no_choice() {
+fn a_failing_default_is_an_error() {
     let problem = script("exit 1", &[0, 1]);
     let mut space = Space::listed(problem.candidates());
     let mut measurer = ProgramMeasurer::new(problem, LIMIT);

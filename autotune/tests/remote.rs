@@ -158,7 +158,7 @@ impl Workload for Faulty {
     }
 }
 
-/// Not a test: what the other processes run. Does nothing without a role.
+/// The program of the child processes. Does nothing without a role.
 #[test]
 fn plays_its_role() {
     match env::var(ROLE).as_deref() {
@@ -185,7 +185,7 @@ fn plays_its_role() {
 
 fn this_program(role: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("this program"));
-    // With one thread the harness writes the test's name before its output.
+    // The harness with one thread writes the test's name before its output.
     command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads", "2"]);
     command.env(ROLE, role);
     command
@@ -252,11 +252,12 @@ fn fatal_to(mut remote: Remote, fault: u64) -> MeasureFailure {
 
 #[test]
 fn configurations_are_transferred_completely() {
-    let remote = remote();
-    let [first, ..] = remote.configurations() else {
+    let mut remote = remote();
+    let configurations = remote.configurations().expect("known");
+    let [first, ..] = &configurations[..] else {
         panic!("no configuration");
     };
-    assert_eq!(remote.configurations().len(), 14);
+    assert_eq!(configurations.len(), 14);
     assert_eq!(first.parameters, [("fault".to_owned(), FINE)]);
     assert_eq!((first.request.grid.y, first.batch.map(|one| one.items())), (70_000, Some(70_000)));
     assert_eq!(first.limits.device(), &DeviceLimits::any_device());
@@ -313,7 +314,7 @@ fn a_candidate_that_panics_is_a_crash_with_the_message() {
 }
 
 #[test]
-fn what_a_candidate_prints_is_reported_as_such_and_never_taken_for_a_response() {
+fn the_output_of_a_candidate_is_reported_and_never_read_as_a_response() {
     let mut remote = remote();
     remote.check(&candidate(PRINTS)).expect("fine");
     let failure = remote.check(&candidate(FORGES)).expect_err("wrong");
@@ -332,7 +333,7 @@ fn what_a_candidate_prints_is_reported_as_such_and_never_taken_for_a_response() 
 }
 
 #[test]
-fn what_a_process_prints_before_it_dies_is_kept() {
+fn output_before_a_crash_is_kept() {
     let mut remote = remote();
     remote.check(&candidate(PRINTS)).expect("fine");
     remote.check(&candidate(ABORTS)).expect_err("gone");
@@ -362,7 +363,7 @@ fn in_folder(kill: Duration) -> (Remote, TempDir) {
 }
 
 #[test]
-fn the_processes_of_a_candidate_end_with_it() {
+fn the_children_of_a_candidate_end_with_it() {
     let (mut remote, folder) = in_folder(LIMIT);
     let failure = remote.check(&candidate(STARTS_A_PROCESS)).expect_err("hangs");
     assert_eq!(failure.kind, FailureKind::Timeout);
@@ -371,7 +372,7 @@ fn the_processes_of_a_candidate_end_with_it() {
 }
 
 #[test]
-fn a_process_that_cannot_be_ended_is_reported_and_others_are_measured_meanwhile() {
+fn a_process_that_cannot_be_ended_is_reported_and_measuring_continues() {
     let (mut remote, folder) = in_folder(Duration::from_millis(200));
     remote.check(&candidate(FINE)).expect("fine");
     let id = remote.process_id().expect("a process");
@@ -406,7 +407,7 @@ fn a_candidate_that_hangs_or_responds_late_times_out() {
 }
 
 #[test]
-fn no_candidate_is_blamed_for_a_process_killed_between_requests() {
+fn a_process_killed_between_requests_fails_no_candidate() {
     let mut remote = remote();
     let id = remote.process_id().expect("a process");
     let killed = Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill");
@@ -416,7 +417,7 @@ fn no_candidate_is_blamed_for_a_process_killed_between_requests() {
 }
 
 #[test]
-fn a_default_that_is_fatal_three_times_ends_measuring() {
+fn three_crashes_of_the_default_end_measuring() {
     let mut remote = remote();
     // The default: the first configuration with the automatic choice.
     let default = candidate(FINE);

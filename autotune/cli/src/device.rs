@@ -10,11 +10,11 @@ use crate::error::CommandError;
 #[derive(Args)]
 #[group(multiple = false)]
 pub(crate) struct DeviceChoice {
-    /// GPU of the catalogue, by name or alias, such as h200 or rtx-4090; any of a compute capability, as
-    /// sm_86; or any
+    /// GPU of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 for the GPUs of that compute
+    /// capability; or any
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
-    /// Device of this machine, by ordinal
+    /// Ordinal of a device of this machine
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<usize>,
 }

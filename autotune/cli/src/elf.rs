@@ -1,19 +1,20 @@
-//! What the loader reads of an ELF program: its machine, and which loader it names.
+//! Reads which loader an ELF program names, and whether it is a program of this machine.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
-/// A program.
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// Whether it runs in the same kind of process as this command.
     pub(crate) is_of_this_machine: bool,
     /// The path of its loader; `None` for a static program.
     pub(crate) interpreter: Option<String>,
 }
 
-/// Why a program could not be read.
 #[derive(Debug)]
 pub(crate) enum ElfError {
     NotElf,
@@ -21,79 +22,50 @@ pub(crate) enum ElfError {
     Io(io::Error),
 }
 
-impl From<io::Error> for ElfError {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Malformed,
-            _ => Self::Io(error),
-        }
+impl From<object::read::Error> for ElfError {
+    fn from(_: object::read::Error) -> Self {
+        Self::Malformed
     }
 }
 
 impl Elf {
     /// Reads the headers of the file at `path`.
     pub(crate) fn read(path: &Path) -> Result<Self, ElfError> {
-        Self::from_file(File::open(path)?)
+        Self::from_file(File::open(path).map_err(ElfError::Io)?)
     }
 
     fn from_file(mut file: impl Read + Seek) -> Result<Self, ElfError> {
-        let mut magic = [0; 4];
-        match file.read_exact(&mut magic) {
-            Ok(()) if magic == *b"\x7fELF" => {}
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error.into()),
-            _ => return Err(ElfError::NotElf),
+        let mut start = Vec::new();
+        (&mut file).take(KIND).read_to_end(&mut start).map_err(ElfError::Io)?;
+        match start.strip_prefix(b"\x7fELF") {
+            None => return Err(ElfError::NotElf),
+            // 64 bits, little-endian.
+            Some([2, 1]) => {}
+            Some([_, _]) => return Ok(Self { is_of_this_machine: false, interpreter: None }),
+            Some(_) => return Err(ElfError::Malformed),
         }
-        let mut header = [0; HEADER - 4];
-        file.read_exact(&mut header[..KIND])?;
-        // 64 bits, little-endian.
-        if header[..2] != [2, 1] {
-            return Ok(Self { is_of_this_machine: false, interpreter: None });
-        }
-        file.read_exact(&mut header[KIND..])?;
-        let at = |offset: usize| header.get(offset - 4..).unwrap_or_default();
-        let is_of_this_machine = u16_at(at(18))? == MACHINE;
-        let (table, size, count) = (u64_at(at(32))?, u16_at(at(54))?, u16_at(at(56))?);
-        for number in 0..u64::from(count) {
-            let place =
-                number.checked_mul(size.into()).and_then(|offset| offset.checked_add(table));
-            file.seek(SeekFrom::Start(place.ok_or(ElfError::Malformed)?))?;
-            let mut segment = [0; SEGMENT];
-            file.read_exact(&mut segment)?;
-            if segment[..4] != INTERPRETER {
-                continue;
+        let data = ReadCache::new(file);
+        let header = elf::FileHeader64::<Endianness>::parse(&data)?;
+        let endian = header.endian()?;
+        let mut interpreter = None;
+        for segment in header.program_headers(endian, &data)? {
+            if let Some(path) = segment.interpreter(endian, &data)? {
+                interpreter = Some(String::from_utf8_lossy(path).into_owned());
             }
-            let (place, length) = (u64_at(&segment[8..])?, u64_at(&segment[32..])?);
-            file.seek(SeekFrom::Start(place))?;
-            let mut path = Vec::new();
-            (&mut file).take(length.min(LONGEST_PATH)).read_to_end(&mut path)?;
-            let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-            let interpreter = Some(String::from_utf8_lossy(path).into_owned());
-            return Ok(Self { is_of_this_machine, interpreter });
         }
-        Ok(Self { is_of_this_machine, interpreter: None })
+        Ok(Self { is_of_this_machine: header.e_machine(endian) == MACHINE, interpreter })
     }
 }
 
-fn u16_at(bytes: &[u8]) -> Result<u16, ElfError> {
-    let (number, _) = bytes.split_first_chunk().ok_or(ElfError::Malformed)?;
-    Ok(u16::from_le_bytes(*number))
-}
-
-fn u64_at(bytes: &[u8]) -> Result<u64, ElfError> {
-    let (number, _) = bytes.split_first_chunk().ok_or(ElfError::Malformed)?;
-    Ok(u64::from_le_bytes(*number))
-}
-
-/// Bytes of a file header, of its first part after the magic number, and of a program header.
-const HEADER: usize = 64;
-const KIND: usize = 12;
-const SEGMENT: usize = 56;
-/// `PT_INTERP`.
-const INTERPRETER: [u8; 4] = 3_u32.to_le_bytes();
-/// The longest path that the kernel takes.
-const LONGEST_PATH: u64 = 4096;
-/// `e_machine` of this command.
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// The machine of this command.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: elf::Machine = elf::EM_X86_64;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: elf::Machine = elf::EM_AARCH64;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const MACHINE: elf::Machine = elf::EM_NONE;
+/// Bytes up to the class and the byte order.
+const KIND: u64 = 6;
 
 #[cfg(test)]
 mod tests {
@@ -109,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_program_is_an_error_or_a_program() {
+    fn a_truncated_program_is_an_error_or_a_program() {
         let mut whole = Vec::new();
         let own = File::open(std::env::current_exe().unwrap()).unwrap();
         own.take(2000).read_to_end(&mut whole).unwrap();

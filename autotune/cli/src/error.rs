@@ -1,19 +1,22 @@
 //! Exit codes, and the errors that prevent a result.
 
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{EntryError, ProfileError};
-use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_files::{LockError, PublishError};
+use gridguard_autotune::PlotError;
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
-/// What the exit code tells the caller. Of several results, the greatest decides.
+/// What the exit code tells the caller. The greatest of several results decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Yes,
@@ -51,52 +54,54 @@ impl From<Legality> for Exit {
 }
 
 /// Why there is no result.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(crate) enum CommandError {
     /// The command line or an input file is invalid: exit code 2.
-    #[error("{0}")]
     Invalid(String),
-    /// The command line is valid, but the result could not be determined: exit code 3.
-    #[error("{0}")]
+    /// The result could not be determined: exit code 3.
     Failed(String),
-    #[error(transparent)]
-    Catalog(#[from] CatalogError),
-    #[error("cannot query the device: {0}")]
-    Device(#[from] CudaError),
-    #[error("{what}: {error}")]
-    Io { what: String, error: io::Error },
-    #[error(transparent)]
-    Problem(#[from] ProblemError),
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    #[error("{}{error}", file_prefix(path, error))]
-    Profile { path: PathBuf, error: ProfileError },
-    #[error(transparent)]
-    Store(#[from] ProfileError),
-    #[error("cannot store the tuned choice: {0}")]
-    Insert(#[from] EntryError),
-    #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
-    #[error(transparent)]
-    Tune(#[from] TuneError),
     /// Another process does the same search.
-    #[error("its journal is {0}")]
     JournalHeld(LockError),
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    #[error(transparent)]
-    Measure(#[from] gridguard_autotune::MeasureFailure),
-    #[error("cannot draw the plot: {0}")]
-    Plot(#[from] PlotError),
-    #[error("cannot handle signals: {0}")]
-    Signals(#[from] ctrlc::Error),
+    /// The reader of standard output has closed the pipe, which is not a failure.
+    ClosedPipe,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(message) | Self::Failed(message) => f.write_str(message),
+            Self::JournalHeld(held) => write!(f, "its journal is {held}"),
+            Self::ClosedPipe => f.write_str("the output is a closed pipe"),
+        }
+    }
+}
+
+impl<E: Error + 'static> From<E> for CommandError {
+    fn from(error: E) -> Self {
+        let any: &dyn Any = &error;
+        let is_invalid = any.is::<ProblemError>()
+            || matches!(any.downcast_ref(), Some(CatalogError::UnknownGpu { .. }))
+            || matches!(
+                any.downcast_ref(),
+                Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
+            );
+        if is_invalid {
+            return Self::Invalid(error.to_string());
+        }
+        let what = match () {
+            () if any.is::<CudaError>() => "cannot query the device: ",
+            () if any.is::<EntryError>() => "cannot store the tuned choice: ",
+            () if any.is::<PlotError>() => "cannot draw the plot: ",
+            () if any.is::<ctrlc::Error>() => "cannot handle signals: ",
+            () => "",
+        };
+        Self::Failed(format!("{what}{error}"))
+    }
 }
 
 impl CommandError {
-    /// An error for one file; `error` says what is wrong with it.
-    pub(crate) fn invalid_file(path: &Path, error: impl std::fmt::Display) -> Self {
+    /// An error about one file.
+    pub(crate) fn invalid_file(path: &Path, error: impl fmt::Display) -> Self {
         Self::Invalid(format!("{}: {error}", path.display()))
     }
 
@@ -106,7 +111,10 @@ impl CommandError {
 
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |error| Self::Io { what, error }
+        move |error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ClosedPipe,
+            _ => Self::Failed(format!("{what}: {error}")),
+        }
     }
 
     pub(crate) fn publish(path: &Path) -> impl FnOnce(PublishError) -> Self {
@@ -115,43 +123,27 @@ impl CommandError {
     }
 
     pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
-        let path = path.to_owned();
-        move |error| Self::Profile { path, error }
-    }
-
-    /// The error of a failed write. A reader that closed the pipe has read enough, which is none.
-    pub(crate) fn check_write(result: io::Result<()>, what: &str) -> Result<(), Self> {
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other.map_err(Self::io(what)),
+        move |error| match error {
+            // A file that cannot be read may still be valid. The error names it.
+            ProfileError::Read { .. } => Self::Failed(error.to_string()),
+            ProfileError::NotAFile { .. } => Self::Invalid(error.to_string()),
+            _ => Self::invalid_file(path, error),
         }
     }
 
-    /// Whether the reader of standard output has closed the pipe, which is not a failure.
-    pub(crate) fn is_closed_pipe(&self) -> bool {
-        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
+    /// The error of a failed write, except to a closed pipe.
+    pub(crate) fn check_write(result: io::Result<()>, what: &str) -> Result<(), Self> {
+        match result.map_err(Self::io(what)) {
+            Err(Self::ClosedPipe) => Ok(()),
+            other => other,
+        }
     }
 
     pub(crate) const fn exit(&self) -> Exit {
         match self {
-            Self::Invalid(_)
-            | Self::Catalog(CatalogError::UnknownGpu { .. })
-            | Self::Problem(_)
-            | Self::Kernel(KernelError::Dimension { .. } | KernelError::TooLarge { .. }) => {
-                Exit::InvalidInput
-            }
-            // A file that cannot be read may still be valid.
-            Self::Profile { error: ProfileError::Read { .. }, .. } => Exit::Unknown,
-            Self::Profile { .. } => Exit::InvalidInput,
-            _ => Exit::Unknown,
+            Self::Invalid(_) => Exit::InvalidInput,
+            Self::Failed(_) | Self::JournalHeld(_) => Exit::Unknown,
+            Self::ClosedPipe => Exit::Yes,
         }
-    }
-}
-
-/// The file of a profile's error, for the errors that do not name it themselves.
-fn file_prefix(path: &Path, error: &ProfileError) -> String {
-    match error {
-        ProfileError::NotAFile { .. } | ProfileError::Read { .. } => String::new(),
-        _ => format!("{}: ", path.display()),
     }
 }

@@ -1,4 +1,4 @@
-//! `gridguard explain`: what a CUDA error code, a message or a whole log means, and how to fix it.
+//! `gridguard explain`: explains CUDA error codes, messages and logs, and how to fix the failure.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// A message, a name or an error code; `-` or nothing reads a log from standard input
+    /// Message, name or error code; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ impl Explain {
         Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
     }
 
-    /// What is known about the chosen device; for a device of this machine, about its driver too.
+    /// The facts about the chosen device, and about its driver if it is of this machine.
     fn machine(&self, device: Option<&DeviceLimits>) -> Evidence {
         let evidence = device.map(Evidence::from).unwrap_or_default();
         if self.device.device.is_none() {
@@ -59,7 +59,7 @@ impl Explain {
     }
 }
 
-/// Scans `text`, or a log on standard input where there is none, and notes what was assumed.
+/// Scans `text`, or else a log on standard input, and notes its assumption.
 fn scan(text: &str) -> Result<LogScanner, CommandError> {
     let (log, assumed) = if ["", "-"].contains(&text) {
         let mut log = LogScanner::new();
@@ -76,7 +76,7 @@ fn scan(text: &str) -> Result<LogScanner, CommandError> {
     Ok(log)
 }
 
-/// What to say where no failure was recognized.
+/// The note if no failure was recognized.
 fn unrecognized(text: &str, similar: &[FailureId]) -> String {
     if ["0", "CUDA_SUCCESS", "cudaSuccess"].contains(&text) {
         return format!("{text} is success: nothing failed");

@@ -1,4 +1,4 @@
-//! Files that the user names: profiles and results, with notes on what is wrong with them.
+//! Reads profiles and writes results, with notes about faults.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use gridguard_files::write_output;
 use crate::error::CommandError;
 use crate::output::note;
 
-/// Reads a profile, and reports its invalid entries; `None` if there is no file.
+/// Reads a profile and notes its invalid entries; `None` if there is no file.
 pub(crate) fn load_profile(path: &Path) -> Result<Option<ParsedProfile>, CommandError> {
     let parsed = profile::load(path).map_err(CommandError::profile(path))?;
     for fault in parsed.iter().flat_map(|parsed| &parsed.faults) {
@@ -17,7 +17,7 @@ pub(crate) fn load_profile(path: &Path) -> Result<Option<ParsedProfile>, Command
     Ok(parsed)
 }
 
-/// Reports what an update of a profile changed besides its entries.
+/// Notes the side effects of a profile update.
 pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
     let Published { backup, owner, .. } = published;
     let file = file.display();
@@ -30,7 +30,6 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
     }
 }
 
-/// Writes the file that the user named for a result.
 pub(crate) fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<(), CommandError> {
     let file = path.display();
     let written = write_output(path, contents.as_ref());

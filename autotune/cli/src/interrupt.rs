@@ -1,4 +1,4 @@
-//! Signals such as Ctrl-C: the first ends the command in order, the second at once.
+//! Handles Ctrl-C and termination: the first signal ends the command in order, the second at once.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::output::note;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// A flag that the first signal sets.
+/// The flag that the first signal sets.
 pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
     ctrlc::set_handler(|| {
         if REQUESTED.swap(true, Ordering::Relaxed) {
@@ -19,7 +19,7 @@ pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
     Ok(&REQUESTED)
 }
 
-/// Ignores signals: the parent process ends this one.
+/// Ignores signals, because the parent process ends this one.
 pub(crate) fn ignore() -> Result<(), CommandError> {
     Ok(ctrlc::set_handler(|| {})?)
 }

@@ -1,4 +1,4 @@
-//! `gridguard limits`: the limits of devices and of the GPUs in the catalogue.
+//! `gridguard limits`: shows the limits of devices and of the GPUs in the catalogue.
 
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use gridguard::catalog::{self, Fact, Gpu, Source};
 use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
@@ -14,19 +15,20 @@ use crate::output::{self, note, text};
 
 #[derive(Args)]
 pub(crate) struct Limits {
-    /// GPU of the catalogue, by name or alias, such as h200 or rtx-4090
+    /// GPU of the catalogue, by name or alias, for example h200 or rtx-4090
     #[arg(value_name = "GPU", conflicts_with_all = ["gpu", "device", "compare"])]
     name: Option<String>,
     #[command(flatten)]
     device: DeviceChoice,
-    /// Shows GPUs of the catalogue side by side
+    /// Two or more GPUs of the catalogue to show side by side
     #[arg(long, value_name = "GPU", num_args = 2.., conflicts_with_all = ["gpu", "device"])]
     compare: Vec<String>,
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// RON too, and indented JSON, because limits are kept as files.
+/// The formats, with RON and indented JSON, because limits are kept as files.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     Text,
@@ -34,21 +36,12 @@ enum Format {
     Ron,
 }
 
-/// Limits, with their sources for a GPU of the catalogue.
 #[derive(Serialize)]
 struct LimitsWithSources<'a> {
     #[serde(flatten)]
     limits: &'a DeviceLimits,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    sources: Vec<FactWithSource<'a>>,
-}
-
-#[derive(Serialize)]
-struct FactWithSource<'a> {
-    name: &'a str,
-    value: u64,
-    title: &'a str,
-    url: &'a str,
+    sources: Vec<Value>,
 }
 
 impl Limits {
@@ -128,17 +121,17 @@ impl<'a> From<&'a Gpu> for Column<'a> {
 }
 
 impl<'a> Column<'a> {
+    /// The limits, and the sources of a GPU of the catalogue.
     fn document(&self) -> LimitsWithSources<'a> {
-        let fact = |fact: &'a Fact| {
-            let source = fact.source.as_ref()?;
-            let (title, url) = (source.title.as_str(), source.url.as_str());
-            Some(FactWithSource { name: fact.name, value: fact.value, title, url })
+        let source = |fact: &Fact| {
+            let Source { title, url } = &**fact.source.as_ref()?;
+            Some(json!({ "name": fact.name, "value": fact.value, "title": title, "url": url }))
         };
-        let sources = self.facts.iter().filter_map(fact).collect();
+        let sources = self.facts.iter().filter_map(source).collect();
         LimitsWithSources { limits: self.limits, sources }
     }
 
-    /// The value of a row, with the number of its source, which is added to `sources`.
+    /// The value of a row with the number of its source. Adds the source to `sources`.
     fn cell(&self, (_, name, value): &Row, sources: &mut Vec<Arc<Source>>) -> String {
         let value = value(self.limits);
         match self.facts.iter().find(|fact| fact.name == *name).map(|fact| &fact.source) {
@@ -156,10 +149,10 @@ impl<'a> Column<'a> {
     }
 }
 
-/// A limit: its label, the number in the catalogue that stands for it, if one does, and its value.
+/// A limit: its label, its fact in the catalogue if any, and its value.
 type Row = (&'static str, &'static str, fn(&DeviceLimits) -> String);
 
-/// A limit under its own name in the catalogue.
+/// A limit that is a fact of the same name in the catalogue.
 macro_rules! row {
     ($label:literal, $field:ident) => {
         ($label, stringify!($field), |limits| limits.$field.to_string())
@@ -201,7 +194,7 @@ fn yes_no(flag: bool) -> String {
     if flag { "yes".into() } else { "no".into() }
 }
 
-/// A table with a column for each device, and the sources of its numbers as footnotes.
+/// A table with a column for each device, and the sources as footnotes.
 fn write_table(out: &mut impl Write, columns: &[Column<'_>]) -> fmt::Result {
     let mut sources = Vec::new();
     let names = columns.iter().map(|column| column.limits.name.clone()).collect();

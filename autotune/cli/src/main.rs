@@ -1,8 +1,8 @@
-//! The command `gridguard`: limits of devices, launch checks, tuning, profiles, and CUDA failure
-//! diagnosis.
+//! The command `gridguard`: GPU limits, launch checks, tuning, profiles, and CUDA failure diagnosis.
 //!
-//! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
-//! 1: no; 2: invalid usage or input; 3: could not be determined; 130: interrupted.
+//! Writes one document to standard output, as text for people or JSON for programs, and diagnostics to
+//! standard error. Exit codes: 0 yes, 1 no, 2 invalid usage or input, 3 could not be determined,
+//! 130 interrupted.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "both panic on a closed pipe")]
 
@@ -12,7 +12,6 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod elf;
 mod error;
-mod evaluate;
 mod explain;
 mod files;
 mod interrupt;
@@ -32,6 +31,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use error::CommandError;
+
 /// Validates CUDA launches, tunes how they are split, and explains CUDA failures
 #[derive(Parser)]
 #[command(name = "gridguard", version = env!("GRIDGUARD_VERSION"), propagate_version = true, after_help = EXIT_CODES)]
@@ -48,8 +49,6 @@ enum Subcommands {
     Check(Box<check::Check>),
     /// Measure which chunk is fastest, and store the choice in a profile
     Tune(Box<tune::Tune>),
-    /// Compare the tuner's choices with an exhaustive search
-    Evaluate(evaluate::Evaluate),
     /// Show, merge, compare, re-measure, explain and prune profiles
     #[command(subcommand)]
     Profile(Box<profile::Profile>),
@@ -57,29 +56,29 @@ enum Subcommands {
     Measure(measure::process::Measure),
     /// Rewrite PTX so that launches of any kernel can be split, and show which entries allow it
     ///
-    /// Each entry stays as it is and gets a shifted and a folded form beside it, whose blocks see the
-    /// block index and grid size of the whole launch
+    /// Keeps each entry and adds a shifted and a folded form. Their blocks see the block index and grid size of
+    /// the whole launch
     Ptx(ptx::Ptx),
-    /// Explain what a CUDA failure means and how to fix it
+    /// Explain a CUDA failure and how to fix it
     ///
-    /// The sizes of a launch that the text states are checked against the GPUs of the catalogue, or
-    /// those of the compute capability that it states. Only --device looks at a device of this machine
+    /// Checks launch sizes in the text against the GPUs of the catalogue, or against the compute capability in
+    /// the text. Only --device queries a device of this machine
     Explain(explain::Explain),
-    /// Run a program and explain each of its CUDA launches and allocations that the driver refuses
+    /// Run a program and explain each CUDA launch and allocation that the driver refuses
     ///
-    /// The program is not changed: a library is preloaded into it and its children, which calls the driver
-    /// as before. The exit code is the program's
+    /// Preloads a library into the unmodified program and its children, which forwards all calls to the driver.
+    /// The exit code is the program's
     #[cfg(target_os = "linux")]
     Run(run::Run),
-    /// Show what `run --report` wrote, the kernels nearest to a limit first
+    /// Show the reports of `run --report`, with the kernels nearest to a limit first
     Report(report::Report),
     /// Check whether this machine can run CUDA, and how to fix it if it cannot
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
-    /// Write the script with which a shell completes this command
+    /// Write the completion script for a shell
     Completions(shell::Completions),
-    /// Write the manual page, or with --output those of all subcommands
+    /// Write the manual page, or with --output the pages of all subcommands
     Man(shell::ManPages),
 }
 
@@ -91,7 +90,6 @@ fn main() -> ExitCode {
         Subcommands::Limits(limits) => limits.run(),
         Subcommands::Check(check) => check.run(),
         Subcommands::Tune(tune) => tune.run(),
-        Subcommands::Evaluate(evaluate) => evaluate.run(),
         Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
         Subcommands::Ptx(ptx) => ptx.run(),
@@ -106,7 +104,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(exit) => exit.into(),
-        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(CommandError::ClosedPipe) => ExitCode::SUCCESS,
         Err(error) => {
             output::note(format_args!("error: {error}"));
             error.exit().into()

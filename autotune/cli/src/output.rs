@@ -1,5 +1,4 @@
-//! Writes a subcommand's result to standard output, as text or as one JSON document, and
-//! diagnostics to standard error.
+//! Writes results to standard output, as text or as one JSON document, and diagnostics to standard error.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -15,7 +14,7 @@ use crate::error::CommandError;
 /// The argument `--format`.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct OutputArgs {
-    /// How to write the result: text for people, or one JSON document for programs
+    /// Format of the result: text for people, or one JSON document for programs
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
 }
@@ -40,7 +39,7 @@ impl OutputArgs {
     }
 }
 
-/// Displays what a closure writes.
+/// A `Display` from a closure.
 pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> impl Display {
     struct Text<F>(F);
     impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> Display for Text<F> {
@@ -51,26 +50,24 @@ pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> i
     Text(write)
 }
 
-/// Writes `text` to standard output. On a terminal, long lines continue below their own text.
+/// Writes `text` to standard output. A terminal wraps long lines with a hanging indent.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
     write(&terminal_width().map_or(text.clone(), |width| wrap_all(&text, width)))
 }
 
-/// Writes a document for programs to standard output, as it is.
+/// Writes `text` to standard output, unwrapped.
 pub(crate) fn write(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     CommandError::check_write(written, "writing the result")
 }
 
-/// Writes a line to standard error. Unlike `eprintln!` it does not panic where standard error is a
-/// closed pipe or a full disk.
+/// Writes a line to standard error. Unlike `eprintln!`, it does not panic at a closed pipe or a full disk.
 pub(crate) fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A value as one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
     serde_json::to_string(value)
         .map_err(|error| CommandError::Failed(format!("cannot write the result as JSON: {error}")))
@@ -86,15 +83,14 @@ pub(crate) fn count<N: Display + PartialEq + From<u8>>(
     format!("{number} {noun}")
 }
 
-/// Rows of cells under a header, aligned by spaces. A column without content is left out; elsewhere
-/// an empty cell is shown as a dash.
+/// Rows of cells under a header, aligned by spaces. Omits empty columns, and shows other empty cells as a dash.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<bool>,
 }
 
 impl Table {
-    /// A table with this header. Columns whose title starts with `>` are aligned to the right.
+    /// A table with this header. A title that starts with `>` aligns its column to the right.
     pub(crate) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
         let titles: Vec<&str> = header.into_iter().collect();
         let right = titles.iter().map(|title| title.starts_with('>')).collect();
@@ -102,7 +98,6 @@ impl Table {
         Self { rows: vec![header], right }
     }
 
-    /// Adds a row with one cell for each column.
     pub(crate) fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -138,8 +133,7 @@ fn terminal_width() -> Option<u16> {
     Term::stdout().size_checked().map(|(_, columns)| columns.max(NARROWEST))
 }
 
-/// `text` in lines of at most `width` columns. Commands, which are indented below their headings, may
-/// be copied and stay in one piece.
+/// Wraps `text` to `width` columns. Keeps the indented commands below their headings in one piece, to be copied.
 fn wrap_all(text: &str, width: u16) -> String {
     let mut is_command = false;
     let wrapped = text.lines().map(|line| {
@@ -151,12 +145,12 @@ fn wrap_all(text: &str, width: u16) -> String {
     wrapped.collect()
 }
 
-/// `line` in lines of at most `width` columns, where its words allow it.
+/// Wraps `line` to `width` columns between words.
 fn wrap(line: &str, width: u16) -> String {
-    // A command that may be copied stays in one piece, if need be on a line of its own.
+    // A command stays in one piece, if necessary on its own line.
     let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
     let indent = " ".repeat(hanging_indent(line));
-    // Paths and options stay in one piece, also at their hyphens.
+    // Paths and options stay in one piece.
     let options = Options::new(width.into())
         .break_words(false)
         .word_splitter(WordSplitter::NoHyphenation)
@@ -167,7 +161,7 @@ fn wrap(line: &str, width: u16) -> String {
     format!("{}\n{indent}{command}", textwrap::fill(text.trim_end(), options))
 }
 
-/// Where the text of a line begins: after its indent, and after `1. `, `-> ` or a first column.
+/// The column of the text: after the indent, and after `1. `, `-> ` or a first column.
 fn hanging_indent(line: &str) -> usize {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();
@@ -183,7 +177,7 @@ fn hanging_indent(line: &str) -> usize {
     indent + mark
 }
 
-/// Lines are never wrapped to fewer columns, however narrow the terminal is.
+/// The least width that lines are wrapped to.
 const NARROWEST: u16 = 60;
 /// Lines that precede commands.
 const COMMAND_HEADINGS: [&str; 2] = ["also useful", "next step"];

@@ -1,5 +1,4 @@
-//! `gridguard ptx`: which entries of a PTX file can be rewritten so that their launches can be split,
-//! and the rewritten file.
+//! `gridguard ptx`: rewrites the entries of a PTX file so that their launches can be split.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gridguard::cuda::Image;
 use gridguard_files::ReadError;
-use gridguard_ptx::{EntryReport, FOLDED_WORDS, Refusal, Report, SHIFTED_WORDS, rewrite_entries};
-use serde::Serialize;
+use gridguard_ptx::{EntryReport, FOLDED_WORDS, Report, SHIFTED_WORDS, rewrite_entries};
+use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
@@ -16,65 +15,16 @@ use crate::output::{OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(crate) struct Ptx {
-    /// A file of PTX, or a fatbin with PTX that is not compressed
+    /// PTX file, or a fatbin with uncompressed PTX
     file: PathBuf,
-    /// Writes the rewritten PTX to this file
+    /// File for the rewritten PTX
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Only this entry; may be given several times
+    /// Only this entry; repeat for several [default: all]
     #[arg(long, value_name = "NAME")]
     entry: Vec<String>,
     #[command(flatten)]
     format: OutputArgs,
-}
-
-/// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
-    version: String,
-    target: &'a str,
-    entries: Vec<EntryJson<'a>>,
-    /// Functions with a variant that takes block indices and grid sizes as parameters.
-    functions: &'a [String],
-    /// The rewritten file, if it was written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output: Option<String>,
-}
-
-#[derive(Serialize)]
-struct EntryJson<'a> {
-    name: &'a str,
-    line: u64,
-    column: u64,
-    parameters: usize,
-    parameter_bytes: u64,
-    reads_block_index: Vec<char>,
-    reads_grid_size: Vec<char>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    forms: Option<FormsJson<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refusal: Option<RefusalJson<'a>>,
-}
-
-#[derive(Serialize)]
-struct FormsJson<'a> {
-    shifted: &'a str,
-    folded: &'a str,
-    /// Where the added parameter is: its index, its offset in bytes, and the 32-bit words that it has.
-    parameter_index: usize,
-    parameter_offset: u64,
-    shifted_words: usize,
-    folded_words: usize,
-}
-
-#[derive(Serialize)]
-struct RefusalJson<'a> {
-    reason: &'a str,
-    subject: &'a str,
-    function: &'a str,
-    line: u64,
-    column: u64,
-    message: String,
 }
 
 impl Ptx {
@@ -97,49 +47,59 @@ impl Ptx {
         Ok(if refused { Exit::No } else { Exit::Yes })
     }
 
-    fn document<'a>(&self, report: &'a Report) -> Document<'a> {
+    fn document(&self, report: &Report) -> Value {
         let (major, minor) = report.version;
-        Document {
-            version: format!("{major}.{minor}"),
-            target: &report.target,
-            entries: report.entries.iter().map(EntryJson::from).collect(),
-            functions: &report.functions,
-            output: self.output.as_ref().map(|path| path.display().to_string()),
+        let mut document = json!({
+            "version": format!("{major}.{minor}"),
+            "target": report.target,
+            "entries": report.entries.iter().map(entry_json).collect::<Vec<_>>(),
+            // Functions with a variant that takes block indices and grid sizes as parameters.
+            "functions": report.functions,
+        });
+        if let Some(path) = &self.output {
+            document["output"] = path.display().to_string().into();
         }
+        document
     }
 }
 
-impl<'a> From<&'a EntryReport> for EntryJson<'a> {
-    fn from(entry: &'a EntryReport) -> Self {
-        let forms = entry.forms.as_ref().map(|forms| FormsJson {
-            shifted: &forms.shifted,
-            folded: &forms.folded,
-            parameter_index: forms.parameter_index,
-            parameter_offset: forms.parameter_offset,
-            shifted_words: SHIFTED_WORDS,
-            folded_words: FOLDED_WORDS,
-        });
-        let refusal = entry.forms.as_ref().err().map(|refusal| {
-            let Refusal { reason, subject, function, at } = refusal;
-            let (line, column) = (at.line, at.column);
-            let message = refusal.to_string();
-            RefusalJson { reason: reason.id(), subject, function, line, column, message }
-        });
-        Self {
-            name: &entry.name,
-            line: entry.at.line,
-            column: entry.at.column,
-            parameters: entry.parameters,
-            parameter_bytes: entry.parameter_bytes,
-            reads_block_index: axes(entry.reads_block_index).collect(),
-            reads_grid_size: axes(entry.reads_grid_size).collect(),
-            forms: forms.ok(),
-            refusal,
+fn entry_json(entry: &EntryReport) -> Value {
+    let mut document = json!({
+        "name": entry.name,
+        "line": entry.at.line,
+        "column": entry.at.column,
+        "parameters": entry.parameters,
+        "parameter_bytes": entry.parameter_bytes,
+        "reads_block_index": axes(entry.reads_block_index).collect::<Vec<_>>(),
+        "reads_grid_size": axes(entry.reads_grid_size).collect::<Vec<_>>(),
+    });
+    match &entry.forms {
+        Ok(forms) => {
+            document["forms"] = json!({
+                "shifted": forms.shifted,
+                "folded": forms.folded,
+                // The added parameter: its index, its offset in bytes, and its 32-bit words.
+                "parameter_index": forms.parameter_index,
+                "parameter_offset": forms.parameter_offset,
+                "shifted_words": SHIFTED_WORDS,
+                "folded_words": FOLDED_WORDS,
+            });
+        }
+        Err(refusal) => {
+            document["refusal"] = json!({
+                "reason": refusal.reason.id(),
+                "subject": refusal.subject,
+                "function": refusal.function,
+                "line": refusal.at.line,
+                "column": refusal.at.column,
+                "message": refusal.to_string(),
+            });
         }
     }
+    document
 }
 
-/// The report as text, and where the rewritten file is.
+/// The report as text, and the path of the rewritten file.
 struct Summary<'a>(&'a Report, Option<&'a Path>);
 
 impl fmt::Display for Summary<'_> {
@@ -190,7 +150,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// The PTX that a file is, or that a fatbin holds.
+/// The PTX of a PTX file or a fatbin.
 fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
     if !BINARY.iter().any(|magic| bytes.starts_with(magic)) {
         return Ok(bytes);
@@ -207,7 +167,7 @@ fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// What cubins and fatbins begin with.
+/// The magic numbers of cubins and fatbins.
 const BINARY: [&[u8]; 2] = [b"\x7fELF", b"\x50\xed\x55\xba"];
 const EXTRACT: &str = "extract it with `cuobjdump --extract-ptx all`, and rewrite that";
 /// No compiler writes larger files.

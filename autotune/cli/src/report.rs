@@ -1,4 +1,4 @@
-//! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first, and the memory.
+//! `gridguard report`: shows the kernels, refusals and memory that `gridguard run --report` recorded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,13 +15,12 @@ use gridguard_report::{
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
 
-/// The arguments of `report`.
 #[derive(Args)]
 pub(crate) struct Report {
-    /// The reports of one or more processes
+    /// Reports of one or more processes
     #[arg(required = true, value_name = "FILE.json")]
     files: Vec<PathBuf>,
-    /// Show all kernels instead of the first 15
+    /// Show all kernels, not only the first 15
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -45,7 +44,7 @@ impl Report {
 
 fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let mut text = Vec::new();
-    // `take`, because the size of a pipe is not known.
+    // `take`, because the size of a pipe is unknown.
     let read =
         File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
     read.map_err(CommandError::io(path.display().to_string()))?;
@@ -113,7 +112,7 @@ fn show_allocation(f: &mut fmt::Formatter<'_>, refusal: &RefusedAllocation) -> f
     stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
 }
 
-/// The row of a kernel, with its image if kernels of others have its name.
+/// The row of a kernel, with its image if the name is not unique.
 fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
     let image = kernel.image.as_ref().filter(|_| has_namesakes);
     let image = image.map_or_else(String::new, |image| format!(" in image {image}"));
@@ -129,7 +128,7 @@ fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
     ]
 }
 
-/// Names come from device code: what would move the cursor is left out.
+/// Removes control characters, because names come from device code.
 fn printable(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).collect()
 }

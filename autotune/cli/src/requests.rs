@@ -1,4 +1,4 @@
-//! `gridguard check --requests`: JSON requests, one per line, each checked by itself.
+//! `gridguard check --requests`: checks JSON requests, one per line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,22 +6,13 @@ use std::path::Path;
 
 use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Verdict};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::error::{CommandError, Exit};
-use crate::output::{json, note};
+use crate::output::{self, note};
 
-/// The longest line that is read, in bytes; a request needs less than 1,000.
+/// The longest line in bytes; a request needs less than 1,000.
 const LINE_BYTES: u64 = 1 << 20;
-
-/// The reply to a malformed line.
-#[derive(Serialize)]
-struct Malformed {
-    /// The line of the input, from 1.
-    line: u64,
-    verdict: &'static str,
-    error: String,
-}
 
 /// Checks every line of `path`, or of standard input for `-`.
 pub(crate) fn check_lines(
@@ -44,11 +35,11 @@ pub(crate) fn check_lines(
             continue;
         }
         let (exit, reply) = match line.and_then(|text| check(&text, limits, opts_in)) {
-            Ok(verdict) => (verdict.legality.into(), json(&verdict)?),
+            Ok(verdict) => (verdict.legality.into(), output::json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
-                let reply = Malformed { line: number, verdict: "error", error };
-                (Exit::InvalidInput, json(&reply)?)
+                let reply = json!({ "line": number, "verdict": "error", "error": error });
+                (Exit::InvalidInput, reply.to_string())
             }
         };
         worst = worst.max(exit);
@@ -73,8 +64,7 @@ fn check(text: &str, limits: &DeviceLimits, opts_in: bool) -> Result<Verdict, St
     Ok(if opts_in { request.check_with_opt_in(limits) } else { request.check(limits) })
 }
 
-/// The next line, or why it cannot be read; `None` at the end. Memory is bounded, however long the
-/// line is.
+/// The next line, or why it is invalid; `None` at the end. Reads a long line in bounded memory.
 fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Result<String, String>>> {
     let mut bytes = Vec::new();
     if (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {

@@ -1,4 +1,4 @@
-//! `gridguard completions` and `gridguard man`: what shells and manuals know of the command.
+//! `gridguard completions` and `gridguard man`: writes completion scripts and manual pages.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,13 @@ use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::output;
 
-/// The arguments of `completions`.
 #[derive(Args)]
 pub(crate) struct Completions {
-    /// The shell to complete in
+    /// Shell
     shell: Shell,
 }
 
 impl Completions {
-    /// Writes the script that completes `command`.
     pub(crate) fn run(&self, mut command: clap::Command) -> Result<Exit, CommandError> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "gridguard", &mut script);
@@ -27,16 +25,14 @@ impl Completions {
     }
 }
 
-/// The arguments of `man`.
 #[derive(Args)]
 pub(crate) struct ManPages {
-    /// Write a page for the command and each subcommand into this folder
+    /// Folder for the pages of the command and all subcommands [default: one page to standard output]
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
 
 impl ManPages {
-    /// Writes the manual of `command`.
     pub(crate) fn run(&self, mut command: clap::Command) -> Result<Exit, CommandError> {
         command.build();
         let Some(folder) = &self.output else {
@@ -45,7 +41,7 @@ impl ManPages {
         };
         let mut pages = vec![command];
         while let Some(command) = pages.pop() {
-            // A subcommand of a built command has the whole name, such as `gridguard-profile-show`.
+            // The whole name, for example `gridguard-profile-show`.
             let name = command.get_display_name().unwrap_or_else(|| command.get_name());
             write_file(&folder.join(format!("{name}.1")), &page(&command)?)?;
             let shown = |one: &&clap::Command| !one.is_hide_set() && one.get_name() != "help";

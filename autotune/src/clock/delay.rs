@@ -1,5 +1,4 @@
-//! A kernel that keeps the device busy while the work behind it is submitted, and measures its
-//! clock.
+//! A kernel that keeps the device busy while work is submitted, and measures the SM clock.
 
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
 use crate::failure::MeasureFailure;
 
-/// The delay kernel on one stream, and its memory.
 pub(super) struct Delay {
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,
@@ -28,7 +26,7 @@ impl Delay {
         Ok(Self { guard, stream, kernel, plan, stamps })
     }
 
-    /// Holds the stream for [`WINDOW_NS`] from the moment the device reaches it.
+    /// Holds the stream for [`WINDOW_NS`].
     pub(super) fn submit(&mut self) -> Result<(), MeasureFailure> {
         let mut args = Args::new(&self.stream);
         args.write(&mut self.stamps).value(WINDOW_NS);
@@ -45,7 +43,7 @@ impl Delay {
     }
 }
 
-/// Cycles over time between both stamps; `None` if the timer measured less than the window.
+/// Cycles over time between the stamps; `None` if the timer measured less than the window.
 fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Option<f64> {
     let cycles = u32::try_from(end_cycles.checked_sub(begin_cycles)?).ok()?;
     let window_ns = end_ns.checked_sub(begin_ns).filter(|window_ns| *window_ns >= WINDOW_NS)?;
@@ -63,10 +61,9 @@ fn kernel(module: &Module) -> Result<Kernel, MeasureFailure> {
 
 const SOURCE: &str = include_str!("delay.cu");
 
-/// How long the stream is held. The host takes about 10 us to record an event and launch: within 40
-/// us all launches of short work are queued before it begins, as on a busy stream, while those of
-/// long work are submitted as it runs. The clock is accurate to about 1 %: both ends of the window
-/// are at ticks of the timer, to within one reading, which takes less than 0.2 us.
+/// How long the stream is held. The host takes about 10 us to record an event and launch, so 40 us are
+/// enough to queue short work, as on a busy stream. The clock is accurate to about 1 %: reading the timer
+/// takes less than 0.2 us.
 const WINDOW_NS: u64 = 40_000;
 /// The 64-bit words that the kernel writes.
 const STAMPS: usize = 4;

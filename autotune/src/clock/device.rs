@@ -12,19 +12,18 @@ use gridguard::profile::{L2, Policy, Submission};
 
 use super::delay::Delay;
 use crate::failure::{FailureKind, MeasureFailure};
-use crate::measure::{Clock, Sample, WorkId};
+use crate::measure::{Clock, Sample};
 use crate::stats::position;
 
-/// Times work on a stream by events around it.
+/// Times work on one stream by events around it.
 ///
-/// A sample is, in stream order: what the policy asks for first (a flush of the L2 cache, or the
-/// work itself), a delay during which the work is submitted, an event, the work, an event. Under
-/// [`Submission::Graph`] the work is captured once and launched as a graph.
+/// In stream order, a sample is a flush of the L2 cache or an untimed run, a delay, an event, the work, and an
+/// event. The host submits the work during the delay. Under [`Submission::Graph`] the work is captured once
+/// and launched as a graph.
 ///
-/// All of the work must be on this one stream. After a failure of kind `Timeout` the stream is
-/// still busy, after one of kind `Crash` its context is in error: the process is unusable. If work
-/// that does not finish fills the stream's queue, the host blocks in the driver, where no timeout
-/// applies; only a [`crate::Remote`] can end that.
+/// The process is unusable after a failure of kind `Timeout`, because the stream is still busy, or `Crash`,
+/// because the context is in error. If endless work fills the stream's queue, the host blocks in the driver
+/// without a timeout. Only a [`crate::Remote`] can end that.
 pub struct DeviceClock {
     stream: Arc<CudaStream>,
     policy: Policy,
@@ -32,19 +31,19 @@ pub struct DeviceClock {
     start: CudaEvent,
     end: CudaEvent,
     delay: Delay,
-    /// Overwritten to evict everything else from the L2 cache, if it must be cold.
+    /// Overwritten to evict the L2 cache, for a cold policy.
     flush: Option<CudaSlice<u8>>,
-    /// Graphs of captured work, the most recently used first.
-    graphs: Vec<(WorkId, CudaGraph)>,
+    /// Captured work, the most recently used first.
+    graphs: Vec<(u64, CudaGraph)>,
 }
 
 impl DeviceClock {
     /// A clock for work on `stream`, which must be in the guard's context.
     ///
-    /// [`Submission::Graph`] needs a stream made with `new_stream`, in a context with event
-    /// tracking disabled: neither the null stream nor cudarc's own events can be captured. The work's
-    /// launches must be made within [`capture_launches`](gridguard::cuda::capture_launches): the clock
-    /// keeps the graph of work and launches it whenever the same work is sampled again.
+    /// [`Submission::Graph`] needs a stream from `new_stream`, in a context with event tracking disabled:
+    /// the null stream and cudarc's own events cannot be captured. The work must launch within
+    /// [`capture_launches`](gridguard::cuda::capture_launches), because the clock keeps its graph and
+    /// replays it.
     ///
     /// # Errors
     ///
@@ -79,17 +78,16 @@ impl DeviceClock {
         })
     }
 
-    /// The same clock with another timeout for a sample than 20 s.
+    /// Changes the timeout of a sample, 20 s by default.
     #[must_use]
     pub const fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Submits a whole sample.
     fn submit(
         &mut self,
-        id: WorkId,
+        id: u64,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<(), MeasureFailure> {
         let Self { stream, policy, start, end, delay, flush, graphs, .. } = self;
@@ -117,7 +115,7 @@ impl DeviceClock {
     fn wait(&self) -> Result<(), MeasureFailure> {
         let since = Instant::now();
         loop {
-            // Any error here comes from the submitted work: this is the first call to report it.
+            // This is the first call that reports errors of the submitted work.
             let is_done = self.end.try_is_complete().map_err(|error| MeasureFailure {
                 kind: FailureKind::Crash,
                 ..MeasureFailure::in_call("cuEventQuery")(error)
@@ -140,7 +138,7 @@ impl DeviceClock {
 impl Clock for DeviceClock {
     fn sample(
         &mut self,
-        id: WorkId,
+        id: u64,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<Sample, MeasureFailure> {
         self.submit(id, work)?;
@@ -167,16 +165,16 @@ fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), MeasureFailure> 
     event.record(stream).map_err(MeasureFailure::in_call("cuEventRecord"))
 }
 
-/// Twice the L2 cache, which evicts everything else whatever its replacement policy.
+/// Twice the L2 cache, which evicts everything under any replacement policy.
 fn flush_buffer(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, MeasureFailure> {
     let bytes = position(guard.limits().l2_bytes.saturating_mul(2).max(1));
     stream.alloc_zeros(bytes).map_err(MeasureFailure::in_call("cuMemAllocAsync"))
 }
 
-/// The graph of `work`, captured now unless it is kept from before.
+/// The graph of `work`, captured at its first use.
 fn graph_of<'a>(
-    graphs: &'a mut Vec<(WorkId, CudaGraph)>,
-    id: WorkId,
+    graphs: &'a mut Vec<(u64, CudaGraph)>,
+    id: u64,
     stream: &Arc<CudaStream>,
     work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
 ) -> Result<&'a CudaGraph, MeasureFailure> {
@@ -199,7 +197,7 @@ fn capture(
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         .map_err(MeasureFailure::in_call("cuStreamBeginCapture"))?;
     let worked = work();
-    // Ended in any case: a capturing stream is unusable otherwise.
+    // A capturing stream is unusable until the capture ends.
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     worked?;
     let graph = graph
@@ -209,12 +207,10 @@ fn capture(
     Ok(graph)
 }
 
-/// The default timeout of a sample, far longer than a launch takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How long the host polls without a pause, so that short samples follow each other at once.
+/// How long the host polls without a pause.
 const BUSY_WAIT: Duration = Duration::from_micros(500);
 /// The pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Graphs kept at a time: those of a round over the candidates of a usual search. Capturing one
-/// again takes as long as submitting its work.
+/// Graphs kept at a time: enough for a round over the candidates of a usual search.
 const MAX_GRAPHS: usize = 64;

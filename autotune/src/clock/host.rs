@@ -8,16 +8,16 @@ use gridguard::profile::{L2, Policy};
 use rayon::prelude::*;
 
 use crate::failure::MeasureFailure;
-use crate::measure::{Clock, Sample, WorkId};
+use crate::measure::{Clock, Sample};
 
 /// Times work on the host by the monotonic clock.
 ///
-/// With a cold cache it first writes twice the last-level cache, at most 256 MiB, on all threads of
-/// rayon's pool, so that their private caches are flushed too. With a hot one it first runs the
-/// work once. The policy's submission has no effect on the host.
+/// A cold policy first writes twice the last-level cache, at most 256 MiB, on all threads of rayon's pool,
+/// which flushes their private caches too. A hot policy first runs the work once. The policy's submission
+/// has no effect on the host.
 #[derive(Debug)]
 pub struct HostClock {
-    /// Written to evict everything else from the caches, if they must be cold.
+    /// Overwritten to evict the caches, for a cold policy.
     flush: Option<Vec<u8>>,
 }
 
@@ -33,7 +33,7 @@ impl HostClock {
 impl Clock for HostClock {
     fn sample(
         &mut self,
-        _: WorkId,
+        _: u64,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<Sample, MeasureFailure> {
         match &mut self.flush {
@@ -83,12 +83,11 @@ fn parse_size(size: &str) -> Option<usize> {
 
 /// Where Linux describes the caches of its first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// The assumed last-level cache if the system reports none: that of a large server CPU.
+/// The last-level cache of a large server CPU, if the system reports none.
 const USUAL_CACHE_BYTES: usize = 64 * 1024 * 1024;
-/// The most that is written: a virtual machine may report the cache of its whole host, and a sample
-/// should not wait for all of that.
+/// A virtual machine may report the cache of its whole host, too much to flush before each sample.
 const MAX_FLUSH_BYTES: usize = 256 * 1024 * 1024;
-/// What a thread writes at a time: small enough that each thread gets several.
+/// What a thread writes at a time, small enough to balance the threads.
 const FLUSH_CHUNK_BYTES: usize = 1024 * 1024;
 /// The smallest cache line of the processors that CUDA runs on.
 const CACHE_LINE_BYTES: usize = 64;
@@ -108,7 +107,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(2));
             Ok(())
         };
-        let sample = clock.sample(WorkId(0), &mut work).expect("a sample");
+        let sample = clock.sample(0, &mut work).expect("a sample");
         (runs, sample)
     }
 
@@ -123,15 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_of_the_work_is_the_failure_of_the_sample() {
+    fn a_failure_of_the_work_fails_the_sample() {
         let mut clock = HostClock::new(Policy { l2: L2::Hot, submission: Submission::Eager });
         let failure = MeasureFailure::new(FailureKind::Launch, "refused");
-        let result = clock.sample(WorkId(0), &mut || Err(failure.clone()));
+        let result = clock.sample(0, &mut || Err(failure.clone()));
         assert_eq!(result, Err(failure));
     }
 
     #[test]
-    fn cache_sizes_are_parsed_in_the_system_s_format() {
+    fn cache_sizes_are_parsed_with_their_unit() {
         assert_eq!(parse_size("32768K"), Some(32 << 20));
         assert_eq!(parse_size("96M"), Some(96 << 20));
         assert_eq!(parse_size("512"), Some(512));

@@ -20,26 +20,26 @@ use crate::remote::group::{End, ProcessGroup};
 
 /// Checks and times candidates by running the program of a [`ProgramProblem`].
 ///
-/// The program warms up, checks its output, measures, prints at least one line such as
+/// The program warms up, checks its output, measures, and exits with 0. It prints at least one line such
+/// as this one to standard output:
 ///
 /// ```json
 /// {"ms": [0.361, 0.358, 0.360], "check": "ok"}
 /// ```
 ///
-/// to standard output, and exits with 0. `ms` is a time in milliseconds or a list of times, taken one
-/// after another; several such lines count together. A `check` of anything but `"ok"` says that the output
-/// is wrong. Other output is ignored, and only the end of it is kept. Each time is one sample, and
-/// the program runs again when the times of a candidate are used up.
+/// `ms` is one time in milliseconds or a list of consecutive times. The times of several lines add up.
+/// Any `check` other than `"ok"` means that the output is wrong. Other output is ignored. Each time
+/// is one sample. The program runs again when the times of a candidate are used up.
 ///
-/// A program that cannot be started, dies, exits with another code, prints no time or an impossible
-/// one, such as more than its process took, or does not end in time is a failure of its candidate. It
-/// runs in a process group of its own, which is killed when the program ends or must end.
+/// The candidate fails if its program cannot be started, dies, exits with another code, prints no time,
+/// or exceeds the timeout. So does a candidate whose times add up to more than its process took. The
+/// program runs in a process group of its own, which is killed when the program ends.
 pub struct ProgramMeasurer<'a> {
     problem: ProgramProblem,
     timeout: Duration,
     environment: Vec<(String, String)>,
     interrupt: Option<&'a AtomicBool>,
-    /// Times in nanoseconds that are not used yet.
+    /// Unused times in nanoseconds.
     times: BTreeMap<Candidate, VecDeque<f64>>,
 }
 
@@ -65,10 +65,8 @@ impl<'a> ProgramMeasurer<'a> {
         self
     }
 
-    /// Runs the program once, and keeps its times.
     fn run(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let words = self.problem.command_line(candidate);
-        let words = words.map_err(|error| failure(FailureKind::Launch, error))?;
         let Some((program, arguments)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -81,7 +79,7 @@ impl<'a> ProgramMeasurer<'a> {
         let elapsed = start.elapsed();
         check_end(end, &group)?;
         let printed = group.take_printed(CLOSING);
-        // What is cut off is no line.
+        // The first line is incomplete if output was dropped.
         let lines = match (printed.cut, printed.text.split_once('\n')) {
             (0, _) => &*printed.text,
             (_, Some((_, whole))) => whole,
@@ -108,19 +106,17 @@ impl<'a> ProgramMeasurer<'a> {
     fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Result<End, MeasureFailure> {
         loop {
             let left = self.timeout.saturating_sub(start.elapsed());
-            if let Some(end) = group.wait(left.min(BETWEEN_LOOKS)) {
+            if let Some(end) = group.wait(left.min(POLL)) {
                 return Ok(end);
             }
             let is_interrupted = self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed));
-            let (kind, message) = match () {
-                () if is_interrupted => {
-                    (FailureKind::Ended, "measuring was interrupted".to_owned())
-                }
-                () if left.is_zero() => {
-                    let timeout = self.timeout;
-                    (FailureKind::Timeout, format!("the program did not end within {timeout:?}"))
-                }
-                () => continue,
+            let (kind, message) = if is_interrupted {
+                (FailureKind::Ended, "measuring was interrupted".to_owned())
+            } else if left.is_zero() {
+                let timeout = self.timeout;
+                (FailureKind::Timeout, format!("the program did not end within {timeout:?}"))
+            } else {
+                continue;
             };
             return Err(match group.kill(KILLING) {
                 Ok(()) => failure(kind, message),
@@ -145,16 +141,12 @@ impl Measurer for ProgramMeasurer<'_> {
             let message = "a program times all of its launches together";
             return Err(failure(FailureKind::Launch, message));
         }
-        let mut next = || self.times.get_mut(candidate)?.pop_front();
-        let time_ns = match next() {
-            Some(time_ns) => time_ns,
-            None => {
-                self.run(candidate)?;
-                let next = self.times.get_mut(candidate).and_then(VecDeque::pop_front);
-                next.ok_or_else(|| failure(FailureKind::Launch, "the program printed no time"))?
-            }
-        };
-        Sample { time_ns, clock_mhz: None }.checked()
+        if self.times.get(candidate).is_none_or(VecDeque::is_empty) {
+            self.run(candidate)?;
+        }
+        let next = self.times.get_mut(candidate).and_then(VecDeque::pop_front);
+        let none = || failure(FailureKind::Launch, "the program printed no time");
+        Sample { time_ns: next.ok_or_else(none)?, clock_mhz: None }.checked()
     }
 }
 
@@ -164,11 +156,11 @@ impl fmt::Debug for ProgramMeasurer<'_> {
     }
 }
 
-/// Fails unless the program exited with 0. What it wrote to standard error is shown, its last line
-/// first, which usually says what went wrong.
+/// Fails unless the program exited with 0. Shows the last line of standard error first, which usually
+/// names the cause.
 fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
     let End::Status(status) = end else {
-        // The system discarded the status, and the output must tell.
+        // The system discarded the status, so only the output decides.
         return Ok(());
     };
     if status.success() {
@@ -186,7 +178,7 @@ fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
     })
 }
 
-/// The kind of a failure to start the program: of the machine, or of this candidate.
+/// Whether the machine or this candidate is the cause of a failed start.
 fn start_failure(error: &io::Error) -> FailureKind {
     match Errno::from_io_error(error) {
         Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => FailureKind::Ended,
@@ -198,14 +190,13 @@ fn failure(kind: FailureKind, message: impl fmt::Display) -> MeasureFailure {
     MeasureFailure::new(kind, message.to_string())
 }
 
-/// How much of the output is kept: thousands of times.
+/// Bytes of output that are kept: enough for thousands of times.
 const KEPT_BYTES: usize = 64 * 1024;
-/// The most times of one process that are used: as many samples as a candidate takes at most.
+/// Times used of one process: no candidate takes more samples.
 const MAX_TIMES: usize = 64;
-/// Between two looks at the interrupt flag.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
-/// For a killed program to end.
+const POLL: Duration = Duration::from_millis(100);
+/// How long a killed program may take to end.
 const KILLING: Duration = Duration::from_secs(5);
-/// For the rest of the output of a program that has ended. It takes longer only where a process that
-/// left the group keeps the output open.
+/// How long to wait for the rest of the output of an ended program. A process that left the group may keep
+/// the output open.
 const CLOSING: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
-//! Kernels that a program of their own measures: any program that takes its parameters on the command
-//! line and prints its times as JSON.
+//! Tunes external programs that take their parameters on the command line and print their times as JSON.
 
+mod error;
 mod measurer;
 mod problem;
 mod report;
 mod template;
 
+pub use error::ProgramError;
 pub use measurer::ProgramMeasurer;
-pub use problem::{ProgramError, ProgramProblem};
-pub use template::{CommandTemplate, TemplateError};
+pub use problem::ProgramProblem;

@@ -1,4 +1,4 @@
-//! The problem that a program measures, and its candidates.
+//! The problem that an external program measures, and its candidates.
 
 use core::num::NonZeroU64;
 use std::collections::BTreeSet;
@@ -6,17 +6,18 @@ use std::collections::BTreeSet;
 use gridguard::Strategy;
 use gridguard::profile::{Named, StoredChoice};
 
-use super::template::{CommandTemplate, TemplateError, is_name};
+use super::error::{MAX_CANDIDATES, ProgramError};
+use super::template::{Template, is_name};
 use crate::candidate::{Candidate, MAX_CHUNK_SIZES};
 
-/// A problem that a program measures, and what may vary.
+/// A problem that an external program measures, and what may vary.
 ///
 /// ```
 /// use gridguard_autotune::ProgramProblem;
 ///
 /// let sizes = vec![("items".to_owned(), 1000)];
 /// let parameters = vec![("block".to_owned(), vec![128, 64])];
-/// let command = "./bench {items} {chunk} {block}".parse()?;
+/// let command = "./bench {items} {chunk} {block}";
 /// let problem = ProgramProblem::new(command, sizes, parameters, vec![1000, 300])?;
 /// let candidates: Vec<String> = problem.candidates().iter().map(ToString::to_string).collect();
 /// assert_eq!(candidates, [
@@ -29,77 +30,41 @@ use crate::candidate::{Candidate, MAX_CHUNK_SIZES};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramProblem {
-    command: CommandTemplate,
+    command: Template,
     sizes: Named,
     parameters: Vec<(String, Vec<u64>)>,
-    /// In items, at most all; empty if the program does not split its launch.
+    /// In items; empty if the program does not split its launch.
     chunks: Vec<u64>,
 }
 
-/// Why a program cannot be tuned.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProgramError {
-    /// The command has a place without a value.
-    #[error("{0}: give it as a size or parameter, or write {{{{ for a brace")]
-    Template(#[from] TemplateError),
-    /// There are no sizes, or the first, which counts the items, is 0.
-    #[error("there are no items: the first size counts them and must be at least 1")]
-    NoItems,
-    /// A name cannot stand in the command, or is that of the chunk.
-    #[error("{name:?} cannot be a name: use letters, digits and _, and not \"chunk\"")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// Two sizes or parameters have the same name.
-    #[error("{name} is given twice: remove one")]
-    NamedTwice {
-        /// The name.
-        name: String,
-    },
-    /// A parameter has no values, or one twice, or a chunk has no items.
-    #[error("the values of {name} are not at least one, each once, and chunks of at least 1 item")]
-    Values {
-        /// The parameter, or `chunk`.
-        name: String,
-    },
-    /// The program would not notice the values of a parameter or chunk.
-    #[error("{name} is given, but the command has no {{{name}}}")]
-    Unused {
-        /// The parameter, or `chunk`.
-        name: String,
-    },
-    /// Every run would be the same.
-    #[error("nothing varies: write {{chunk}} or a parameter such as {{block}} into the command")]
-    NothingVaries,
-    /// There are more candidates than a search can have.
-    #[error("there are more than {MAX_CANDIDATES} candidates: give fewer values")]
-    TooMany,
-}
-
 impl ProgramProblem {
-    /// A problem of these sizes, the number of items first.
+    /// A problem of these sizes, with the number of items first.
     ///
-    /// The candidates are all combinations of the `parameters` and `chunks`; the first value of each is
-    /// what runs if nothing is tuned. Chunks of more items than there are count as all of them. If the
-    /// command has `{chunk}` and there are no `chunks`, they are all items, half of them, and so on.
+    /// The words of `command` are split and unquoted as in a POSIX shell, but no shell runs: `|`, `$` and
+    /// `*` are ordinary characters. Values replace the placeholders afterwards and never split a word.
+    /// `{{` and `}}` stand for braces.
+    ///
+    /// Every combination of `parameters` and `chunks` is a candidate. The first value of each is the
+    /// default. A chunk larger than the number of items counts as all items. If the command has `{chunk}`
+    /// and `chunks` is empty, the chunks are all items, half of them, a quarter, and so on.
     ///
     /// # Errors
     ///
-    /// [`ProgramError`] if command and values do not fit.
+    /// [`ProgramError`] if the command is malformed, or the values do not fit it.
     pub fn new(
-        command: CommandTemplate,
+        command: &str,
         sizes: Named,
         parameters: Vec<(String, Vec<u64>)>,
-        chunks: Vec<u64>,
+        mut chunks: Vec<u64>,
     ) -> Result<Self, ProgramError> {
-        let items = sizes.first().map(|(_, items)| *items).filter(|items| *items > 0);
-        let items = items.ok_or(ProgramError::NoItems)?;
+        let command = Template::parse(command)?;
+        let items = match sizes.first() {
+            Some((_, items @ 1..)) => *items,
+            _ => return Err(ProgramError::NoItems),
+        };
         let mut names = BTreeSet::new();
-        for name in
-            sizes.iter().map(|(name, _)| name).chain(parameters.iter().map(|(name, _)| name))
-        {
+        let of_parameters = parameters.iter().map(|(name, _)| name);
+        for name in sizes.iter().map(|(name, _)| name).chain(of_parameters) {
             if !is_name(name) || name == CHUNK {
                 return Err(ProgramError::Name { name: name.clone() });
             }
@@ -107,11 +72,12 @@ impl ProgramProblem {
                 return Err(ProgramError::NamedTwice { name: name.clone() });
             }
         }
-        let places = command.places();
-        if let Some(name) = places.iter().find(|name| **name != CHUNK && !names.contains(*name)) {
-            return Err(TemplateError::NoValue { name: (*name).to_owned() }.into());
+        let placeholders = command.placeholders();
+        if let Some(name) =
+            placeholders.iter().find(|name| **name != CHUNK && !names.contains(*name))
+        {
+            return Err(ProgramError::NoValue { name: (*name).to_owned() });
         }
-        let is_split = places.contains(CHUNK);
         let given = parameters.iter().map(|(name, values)| (name.as_str(), values));
         for (name, values) in given.chain((!chunks.is_empty()).then_some((CHUNK, &chunks))) {
             let distinct: BTreeSet<&u64> = values.iter().collect();
@@ -119,18 +85,21 @@ impl ProgramProblem {
             if values.is_empty() || distinct.len() < values.len() || is_invalid {
                 return Err(ProgramError::Values { name: name.to_owned() });
             }
-            if !places.contains(name) {
+            if !placeholders.contains(name) {
                 return Err(ProgramError::Unused { name: name.to_owned() });
             }
         }
+        let is_split = placeholders.contains(CHUNK);
         if parameters.is_empty() && !is_split {
             return Err(ProgramError::NothingVaries);
         }
-        let chunks = match (is_split, chunks.as_slice()) {
-            (false, _) => Vec::new(),
-            (true, []) => halvings(items),
-            (true, given) => within(items, given),
-        };
+        if is_split && chunks.is_empty() {
+            let half = |items: &u64| (*items > 1).then(|| items.div_ceil(2));
+            chunks = core::iter::successors(Some(items), half).take(MAX_CHUNK_SIZES).collect();
+        }
+        let mut seen = BTreeSet::new();
+        chunks.iter_mut().for_each(|chunk| *chunk = (*chunk).min(items));
+        chunks.retain(|chunk| seen.insert(*chunk));
         let sets = parameters.iter().map(|(_, values)| values.len());
         let count = sets.chain([chunks.len().max(1)]).try_fold(1_usize, usize::checked_mul);
         if count.is_none_or(|count| count > MAX_CANDIDATES) {
@@ -139,7 +108,7 @@ impl ProgramProblem {
         Ok(Self { command, sizes, parameters, chunks })
     }
 
-    /// The sizes, the number of items first.
+    /// The sizes, with the number of items first.
     #[must_use]
     pub const fn sizes(&self) -> &Named {
         &self.sizes
@@ -174,15 +143,12 @@ impl ProgramProblem {
         sets.into_iter().flat_map(of_set).collect()
     }
 
-    /// The program and its arguments for a candidate.
-    pub(super) fn command_line(&self, candidate: &Candidate) -> Result<Vec<String>, TemplateError> {
-        let named = |name: &str| {
-            let all = candidate.parameters.iter().chain(&self.sizes);
-            all.into_iter().find(|(known, _)| known == name).map(|(_, value)| *value)
-        };
-        self.command.fill(|name| match name {
-            CHUNK => Some(candidate.largest_chunk),
-            name => named(name),
+    pub(super) fn command_line(&self, candidate: &Candidate) -> Vec<String> {
+        self.command.fill(|name| {
+            let mut named = candidate.parameters.iter().chain(&self.sizes);
+            let named = named.find(|(known, _)| known == name).map(|(_, value)| *value);
+            // Every other placeholder has a value.
+            named.unwrap_or(candidate.largest_chunk)
         })
     }
 
@@ -198,37 +164,14 @@ impl ProgramProblem {
             strategy: if is_whole { Strategy::Whole } else { Strategy::Chunked },
             launches: self.items().div_ceil(chunk.max(1)),
             largest_chunk: chunk,
-            // Not known, so that it decides no tie.
+            // Unknown, so it decides no tie.
             block_threads: 0,
             scratch_bytes: 0,
         }
     }
 }
 
-/// All items, half of them, a quarter, and so on.
-fn halvings(items: u64) -> Vec<u64> {
-    let mut sizes = vec![items];
-    while let Some(last) = sizes.last().filter(|last| **last > 1 && sizes.len() < MAX_CHUNK_SIZES) {
-        sizes.push(last.div_ceil(2));
-    }
-    sizes
-}
-
-/// The chunk sizes, where those of more than all items count as all.
-fn within(items: u64, given: &[u64]) -> Vec<u64> {
-    let mut sizes = Vec::new();
-    for size in given.iter().map(|size| (*size).min(items)) {
-        if !sizes.contains(&size) {
-            sizes.push(size);
-        }
-    }
-    sizes
-}
-
-/// The place of the chunk size.
 const CHUNK: &str = "chunk";
-/// A search of more would not end: each candidate takes a process of its own.
-const MAX_CANDIDATES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -246,7 +189,6 @@ mod tests {
     ) -> Result<ProgramProblem, ProgramError> {
         let parameters =
             parameters.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec()));
-        let command = command.parse().expect("a command");
         ProgramProblem::new(command, named(sizes), parameters.collect(), chunks.to_vec())
     }
 
@@ -263,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_those_given_or_halvings() {
+    fn chunks_are_the_given_ones_or_halvings() {
         let chunks = |given: &[u64]| -> Vec<(u64, u64)> {
             let problem = problem("p {chunk}", &[("items", 100)], &[], given).expect("a problem");
             problem.candidates().iter().map(|one| (one.largest_chunk, one.launches)).collect()
@@ -286,11 +228,11 @@ mod tests {
             problem("./p-{block} {items}/{chunk}", &[("items", 9)], &[("block", &[64])], &[4]);
         let problem = problem.expect("a problem");
         let [only] = &problem.candidates()[..] else { panic!("one candidate") };
-        assert_eq!(problem.command_line(only), Ok(vec!["./p-64".to_owned(), "9/4".to_owned()]));
+        assert_eq!(problem.command_line(only), ["./p-64", "9/4"]);
     }
 
     #[test]
-    fn commands_and_values_that_do_not_fit_are_errors() {
+    fn values_that_do_not_fit_the_command_are_errors() {
         let items = [("items", 8)];
         let block: [(&str, &[u64]); 1] = [("block", &[1])];
         let error = |command, sizes, parameters: &[(&str, &[u64])], chunks| {
@@ -301,7 +243,7 @@ mod tests {
         assert_eq!(error("p {block}", &[("items", 0)], &block, &[]), no_items);
         assert_eq!(
             error("p {blok}", &items, &block, &[]),
-            "the command has the place {blok}, for which there is no value: give it as a size or \
+            "the command has the placeholder {blok} but no value for it: give it as a size or \
              parameter, or write {{ for a brace"
         );
         assert_eq!(

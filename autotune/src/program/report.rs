@@ -1,4 +1,4 @@
-//! What a program prints: lines of JSON with its times, among others.
+//! Reads the times that a program prints as lines of JSON.
 
 use serde_json::{Map, Value};
 
@@ -6,8 +6,8 @@ use crate::failure::{FailureKind, MeasureFailure};
 
 /// The times of a program in nanoseconds, in the order of its output; at least one.
 ///
-/// Each line that is a JSON object may have `ms`, a time in milliseconds or a list of them, and `check`,
-/// which is `"ok"` if the output is correct. All other lines are ignored.
+/// A line with a JSON object may have `ms`, one time in milliseconds or a list, and `check`, which is `"ok"`
+/// if the output is correct. Other lines are ignored.
 pub(super) fn times_ns(printed: &str) -> Result<Vec<f64>, MeasureFailure> {
     let (mut times, mut broken) = (Vec::new(), None);
     for line in printed.lines().map(str::trim).filter(|line| line.starts_with('{')) {
@@ -18,14 +18,9 @@ pub(super) fn times_ns(printed: &str) -> Result<Vec<f64>, MeasureFailure> {
                 continue;
             }
         };
-        match object.get("check") {
-            Some(Value::String(ok)) if ok == "ok" => {}
-            None => {}
-            Some(found) => {
-                let message =
-                    format!("the program's own check found {}", shown(&found.to_string()));
-                return Err(MeasureFailure::new(FailureKind::Mismatch, message));
-            }
+        if let Some(found) = object.get("check").filter(|found| **found != "ok") {
+            let message = format!("the program's own check found {}", shown(&found.to_string()));
+            return Err(MeasureFailure::new(FailureKind::Mismatch, message));
         }
         match object.get("ms") {
             Some(Value::Array(several)) => {
@@ -50,14 +45,14 @@ pub(super) fn times_ns(printed: &str) -> Result<Vec<f64>, MeasureFailure> {
     Err(failure(message))
 }
 
-/// A time in nanoseconds, of one in milliseconds.
+/// Converts milliseconds to nanoseconds.
 fn time_ns(ms: &Value) -> Result<f64, MeasureFailure> {
     let invalid = || {
         let ms = shown(&ms.to_string());
         failure(format!("the program printed {ms} as ms: a time is a number of at least 0.000001"))
     };
     let ns = ms.as_f64().ok_or_else(invalid)? * NS_PER_MS;
-    // Less than a nanosecond is none either, and a profile could not store it.
+    // A profile stores whole nanoseconds.
     if ns.is_finite() && ns >= 1.0 { Ok(ns) } else { Err(invalid()) }
 }
 
@@ -74,7 +69,6 @@ fn shown(text: &str) -> String {
 
 const NO_TIME: &str = "the program printed no line with a time, such as {\"ms\": 0.36}";
 const NS_PER_MS: f64 = 1e6;
-/// How much of a line is shown.
 const SHOWN_CHARACTERS: usize = 80;
 
 #[cfg(test)]
@@ -92,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_a_failure_with_what_was_printed() {
+    fn output_without_a_valid_time_is_a_failure_that_quotes_it() {
         let message = |text: &str| {
             let failure = times_ns(text).expect_err(text);
             assert_eq!(failure.kind, FailureKind::Launch, "{text}");
@@ -124,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_check_is_a_mismatch_whatever_the_time() {
+    fn a_failed_check_is_a_mismatch_with_any_time() {
         for (check, shown) in [
             ("\"3 of 640 elements differ\"", r#""\"3 of 640 elements differ\"""#),
             ("false", "\"false\""),

@@ -1,26 +1,12 @@
-//! A command line with places for values.
+//! A command line with placeholders for values.
 
-use core::str::FromStr;
 use std::collections::BTreeSet;
 
-/// A program and its arguments, with places such as `{block}` for values.
-///
-/// Words are split and unquoted as by a POSIX shell, but no shell runs, so that `|`, `$` and `*` are
-/// ordinary characters. Values are filled in afterwards and never split a word. `{{` and `}}` stand for
-/// braces.
-///
-/// ```
-/// use gridguard_autotune::CommandTemplate;
-///
-/// let command: CommandTemplate = "'./my bench' --block={block}".parse()?;
-/// assert_eq!(command.fill(|name| (name == "block").then_some(64)), Ok(vec![
-///     "./my bench".to_owned(),
-///     "--block=64".to_owned(),
-/// ]));
-/// # Ok::<(), gridguard_autotune::TemplateError>(())
-/// ```
+use super::error::ProgramError;
+
+/// A program and its arguments, with placeholders such as `{block}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandTemplate {
+pub(super) struct Template {
     /// At least one word.
     words: Vec<Vec<Piece>>,
 }
@@ -28,99 +14,55 @@ pub struct CommandTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Place(String),
+    Placeholder(String),
 }
 
-/// Why a text is not a command.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TemplateError {
-    /// There is no word.
-    #[error("the command is empty: give a program and its arguments")]
-    Empty,
-    /// A quote is not closed, or nothing follows a backslash.
-    #[error("the command ends within a quotation or after a backslash: {command}")]
-    Quotation {
-        /// The command.
-        command: String,
-    },
-    /// A brace is neither doubled nor around a name.
-    #[error(
-        "{word:?} has a brace that is not part of a place such as {{block}}: write {{{{ or }}}} for a \
-         brace"
-    )]
-    Brace {
-        /// The word of the command.
-        word: String,
-    },
-    /// The program takes a value that is not known.
-    #[error("the command has the place {{{name}}}, for which there is no value")]
-    NoValue {
-        /// The name of the place.
-        name: String,
-    },
-}
-
-impl CommandTemplate {
-    /// The names of the places.
-    #[must_use]
-    pub fn places<'a>(&'a self) -> BTreeSet<&'a str> {
-        let place = |piece: &'a Piece| match piece {
-            Piece::Place(name) => Some(name.as_str()),
-            Piece::Text(_) => None,
-        };
-        self.words.iter().flatten().filter_map(place).collect()
+impl Template {
+    /// Splits and unquotes the words as a POSIX shell does. `{{` and `}}` stand for braces.
+    pub(super) fn parse(command: &str) -> Result<Self, ProgramError> {
+        let quotation = || ProgramError::Quotation { command: command.to_owned() };
+        let words = shlex::split(command).ok_or_else(quotation)?;
+        if words.is_empty() {
+            return Err(ProgramError::NoCommand);
+        }
+        let parsed =
+            |word: &String| pieces(word).ok_or_else(|| ProgramError::Brace { word: word.clone() });
+        Ok(Self { words: words.iter().map(parsed).collect::<Result<_, _>>()? })
     }
 
-    /// The program and its arguments, with the value of each place.
-    ///
-    /// # Errors
-    ///
-    /// [`TemplateError::NoValue`] for the first place without a value.
-    pub fn fill(&self, value: impl Fn(&str) -> Option<u64>) -> Result<Vec<String>, TemplateError> {
+    pub(super) fn placeholders(&self) -> BTreeSet<&str> {
+        let pieces = self.words.iter().flatten();
+        let names = pieces.filter_map(|piece| match piece {
+            Piece::Placeholder(name) => Some(name.as_str()),
+            Piece::Text(_) => None,
+        });
+        names.collect()
+    }
+
+    /// The program and its arguments, with `value` of each placeholder.
+    pub(super) fn fill(&self, value: impl Fn(&str) -> u64) -> Vec<String> {
         let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => Ok(text.clone()),
-            Piece::Place(name) => match value(name) {
-                Some(value) => Ok(value.to_string()),
-                None => Err(TemplateError::NoValue { name: name.clone() }),
-            },
+            Piece::Text(text) => text.clone(),
+            Piece::Placeholder(name) => value(name).to_string(),
         };
         self.words.iter().map(|word| word.iter().map(piece).collect()).collect()
     }
 }
 
-impl FromStr for CommandTemplate {
-    type Err = TemplateError;
-
-    fn from_str(command: &str) -> Result<Self, TemplateError> {
-        let quotation = || TemplateError::Quotation { command: command.to_owned() };
-        let words = shlex::split(command).ok_or_else(quotation)?;
-        if words.is_empty() {
-            return Err(TemplateError::Empty);
-        }
-        let words = words
-            .iter()
-            .map(|word| pieces(word).ok_or_else(|| TemplateError::Brace { word: word.clone() }));
-        Ok(Self { words: words.collect::<Result<_, _>>()? })
-    }
-}
-
-/// Whether a text can be the name of a place: a letter or `_`, then letters, digits and `_`.
+/// Whether `text` can name a placeholder: a letter or `_`, then letters, digits and `_`.
 pub(super) fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The pieces of a word; `None` if a brace is out of place.
+/// The pieces of a word; `None` for a brace that is neither doubled nor around a name.
 fn pieces(word: &str) -> Option<Vec<Piece>> {
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), word);
     while let Some(at) = rest.find(['{', '}']) {
         let (before, from) = rest.split_at(at);
         text.push_str(before);
-        if let Some((brace, after)) =
-            ["{{", "}}"].into_iter().find_map(|pair| Some((pair, from.strip_prefix(pair)?)))
-        {
-            text.push_str(brace.get(..1)?);
+        if let Some(after) = from.strip_prefix("{{").or_else(|| from.strip_prefix("}}")) {
+            text.push_str(from.get(..1)?);
             rest = after;
             continue;
         }
@@ -128,7 +70,8 @@ fn pieces(word: &str) -> Option<Vec<Piece>> {
         if !is_name(name) {
             return None;
         }
-        pieces.extend([Piece::Text(core::mem::take(&mut text)), Piece::Place(name.to_owned())]);
+        pieces
+            .extend([Piece::Text(core::mem::take(&mut text)), Piece::Placeholder(name.to_owned())]);
         rest = after;
     }
     text.push_str(rest);
@@ -141,17 +84,15 @@ mod tests {
     use super::*;
 
     fn filled(command: &str) -> Vec<String> {
-        let command: CommandTemplate = command.parse().expect("a command");
         let value = |name: &str| match name {
-            "a" => Some(1),
-            "b_2" => Some(u64::MAX),
-            _ => None,
+            "a" => 1,
+            _ => u64::MAX,
         };
-        command.fill(value).expect("values")
+        Template::parse(command).expect("a command").fill(value)
     }
 
     #[test]
-    fn words_are_those_of_a_shell_and_values_do_not_split_them() {
+    fn words_are_split_like_a_shell_and_values_do_not_split_them() {
         assert_eq!(filled("p {a} x{a}{b_2}y"), ["p", "1", "x118446744073709551615y"]);
         assert_eq!(filled("'my p' \"--n={a} \" a\\ b ''"), ["my p", "--n=1 ", "a b", ""]);
         assert_eq!(filled("p | sh $HOME *;{a}"), ["p", "|", "sh", "$HOME", "*;1"]);
@@ -160,32 +101,29 @@ mod tests {
     }
 
     #[test]
-    fn places_are_listed_once_and_need_values() {
-        let command: CommandTemplate = "p {b} {a}{b} {{c}}".parse().expect("a command");
-        assert_eq!(command.places(), BTreeSet::from(["a", "b"]));
-        let error = command.fill(|name| (name == "b").then_some(1)).expect_err("no a");
-        assert_eq!(error, TemplateError::NoValue { name: "a".into() });
-        assert_eq!(error.to_string(), "the command has the place {a}, for which there is no value");
+    fn placeholders_are_listed_once() {
+        let command = Template::parse("p {b} {a}{b} {{c}}").expect("a command");
+        assert_eq!(command.placeholders(), BTreeSet::from(["a", "b"]));
     }
 
     #[test]
-    fn commands_that_cannot_be_read_are_errors() {
-        let error = |text: &str| text.parse::<CommandTemplate>().expect_err(text);
+    fn malformed_commands_are_errors() {
+        let error = |text: &str| Template::parse(text).expect_err(text);
         for empty in ["", "  ", "\n"] {
-            assert_eq!(error(empty), TemplateError::Empty);
+            assert_eq!(error(empty), ProgramError::NoCommand);
         }
         for open in ["p 'a", "p \"a", "p \\"] {
-            assert_eq!(error(open), TemplateError::Quotation { command: open.into() });
+            assert_eq!(error(open), ProgramError::Quotation { command: open.into() });
         }
         for word in
             ["{", "}", "{}", "{a", "a}", "{a b}", "{1}", "{{a}", "{a}}", "{\u{e9}}", "{a{b}}"]
         {
             let quoted = format!("p '{word}'");
-            assert_eq!(error(&quoted), TemplateError::Brace { word: word.into() }, "{word}");
+            assert_eq!(error(&quoted), ProgramError::Brace { word: word.into() }, "{word}");
         }
         assert_eq!(
             error("p {").to_string(),
-            "\"{\" has a brace that is not part of a place such as {block}: write {{ or }} for a brace"
+            "\"{\" has a brace outside a placeholder such as {block}: write {{ or }} for a brace"
         );
     }
 }

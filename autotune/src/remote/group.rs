@@ -1,5 +1,4 @@
-//! Child processes in groups of their own: what they print is captured, and waiting for their end
-//! is bounded.
+//! Child processes in their own process groups, with captured output and bounded waits.
 
 use core::fmt;
 use std::io::{self, Read};
@@ -14,12 +13,10 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgrp, getpid, kill_process_group, waitid,
 };
 
-/// How a process ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Status(ExitStatus),
-    /// The system discarded its status, as it does where this process inherited that `SIGCHLD` is
-    /// ignored.
+    /// The system discarded the status, because this process inherited an ignored `SIGCHLD`.
     Unknown,
 }
 
@@ -32,7 +29,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A child process that leads a process group, which is killed when this is dropped.
+/// A child process that leads a process group. Dropping this kills the group.
 pub(crate) struct ProcessGroup {
     /// `None` once it is in [`UNENDED`].
     leader: Option<Child>,
@@ -43,11 +40,11 @@ pub(crate) struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Starts `command`, and keeps the last `kept_bytes` of its standard output, and the end of its
-    /// standard error.
+    /// Starts `command`. Keeps the last `kept_bytes` of its standard output and the end of its standard
+    /// error.
     pub(crate) fn start(mut command: Command, kept_bytes: usize) -> io::Result<Self> {
         reap();
-        // Ctrl-C goes to the whole foreground group, but it is for the tuner to handle.
+        // Ctrl-C signals the whole foreground group, but only the tuner must handle it.
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut leader = command.spawn()?;
         let pipes = (leader.stdout.take(), leader.stderr.take());
@@ -68,7 +65,7 @@ impl ProcessGroup {
         self.id
     }
 
-    /// How the leader ended, if it has; the rest of the group is then killed.
+    /// How the leader ended, if it has. Kills the rest of the group.
     pub(crate) fn end(&mut self) -> Option<End> {
         if let (None, Some(leader)) = (self.end, &mut self.leader) {
             self.end = end_of(leader);
@@ -76,7 +73,7 @@ impl ProcessGroup {
         self.end
     }
 
-    /// How the leader ends, if it does within the time.
+    /// How the leader ended; `None` if it has not after `within`.
     pub(crate) fn wait(&mut self, within: Duration) -> Option<End> {
         let start = Instant::now();
         loop {
@@ -90,7 +87,6 @@ impl ProcessGroup {
         }
     }
 
-    /// Kills the group and waits for the leader's end.
     pub(crate) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
         if self.end().is_some() {
             return Ok(());
@@ -99,18 +95,17 @@ impl ProcessGroup {
         if self.wait(within).is_some() {
             return Ok(());
         }
-        // The kernel ends it as soon as it returns from the driver.
+        // The kernel ends it when it returns from the driver.
         unended().extend(self.leader.take());
         Err(Unended { id: self.id, within })
     }
 
-    /// The end of what it wrote to standard error, up to where it closed it.
+    /// The end of its standard error, complete if the process closes it within the time.
     pub(crate) fn stderr(&self, within: Duration) -> Printed {
         self.stderr.take(within)
     }
 
-    /// The end of what it printed since the last call, up to where it closed its output if it does
-    /// so within the time.
+    /// The end of its output since the last call, complete if the process closes it within the time.
     pub(crate) fn take_printed(&self, within: Duration) -> Printed {
         self.stdout.take(within)
     }
@@ -125,15 +120,15 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// The end of what a process wrote.
+/// The end of a process's output.
 pub(crate) struct Printed {
     pub(crate) text: String,
-    /// Bytes before the text that were not kept.
+    /// Dropped bytes before the text.
     pub(crate) cut: u64,
 }
 
 impl fmt::Display for Printed {
-    /// The text; if some of it was not kept, that is marked.
+    /// The text, with a mark for dropped bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, cut } = self;
         if *cut > 0 {
@@ -143,7 +138,7 @@ impl fmt::Display for Printed {
     }
 }
 
-/// A killed process that has not ended: it is in a driver call that cannot be interrupted.
+/// A killed process that has not ended, because it is in an uninterruptible driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unended {
     id: u32,
@@ -160,51 +155,51 @@ impl fmt::Display for Unended {
     }
 }
 
-/// The ids of measuring processes that were killed and have not ended yet. A process ends only when
-/// it returns from the driver, and may use its device until then.
+/// The ids of measuring processes that were killed but have not ended. A process ends only when it returns
+/// from the driver, and may use its device until then.
 #[must_use]
 pub fn unended_processes() -> Vec<u32> {
     reap();
     unended().iter().map(Child::id).collect()
 }
 
-/// Ends this process and, if it leads a group as [`ProcessGroup`] makes one, its children.
+/// Ends this process, and its children if it leads a process group.
 pub(crate) fn end_this_group() -> ! {
     if getpgrp() == getpid() {
-        // This process is a member too. If it fails, the process ends alone.
+        // Kills this process too. If it fails, the process ends alone.
         let _ = kill_process_group(getpid(), Signal::KILL);
     }
     std::process::abort()
 }
 
-/// Processes that were killed but not reaped, each for as long as it has not ended.
+/// Killed processes that have not ended.
 static UNENDED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 fn unended() -> MutexGuard<'static, Vec<Child>> {
-    // Processes are only added and removed whole, so a poisoned lock is still consistent.
+    // A panic cannot leave the list inconsistent.
     UNENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reaps those that have ended meanwhile, so that no zombie remains.
+/// Reaps ended processes, so that no zombie remains.
 fn reap() {
     unended().retain_mut(|process| end_of(process).is_none());
 }
 
-/// How a child has ended. Its group is killed before it is reaped, since only then its id cannot
-/// belong to another group.
+/// How a child has ended. Kills its group first: once the child is reaped, its id may belong to another
+/// group.
 fn end_of(child: &mut Child) -> Option<End> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let has_ended = pid(child.id()).map(|pid| waitid(WaitId::Pid(pid), options));
     if let Some(Ok(Some(_))) = has_ended {
         kill_group(child.id());
     }
-    // A child that cannot be waited for is none any more.
+    // A child that cannot be waited for has ended.
     child.try_wait().map_or(Some(End::Unknown), |status| status.map(End::Status))
 }
 
 fn kill_group(id: u32) {
     if let Some(group) = pid(id) {
-        // It fails if nobody is left.
+        // It fails if the group is empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -213,7 +208,7 @@ fn pid(id: u32) -> Option<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
-/// The end of what a process writes to a pipe, read by a thread of its own.
+/// The end of the output in a pipe, read by a separate thread.
 struct Capture {
     kept: Arc<Mutex<Kept>>,
     /// Disconnected once the pipe is closed.
@@ -244,9 +239,9 @@ impl Capture {
         Ok(capture)
     }
 
-    /// What is kept, once the pipe is closed or the time is over.
+    /// The kept output, once the pipe is closed or the time is over.
     fn take(&self, within: Duration) -> Printed {
-        // Nothing is sent: it only waits.
+        // Nothing is sent: this only waits.
         let _ = self.open.recv_timeout(within);
         let taken = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
         let text = String::from_utf8_lossy(&taken.end).into_owned();
@@ -262,7 +257,6 @@ impl Kept {
     }
 }
 
-/// How much of a process's standard error is kept: enough for a panic message and its location.
+/// Bytes of standard error that are kept: enough for a panic message and its location.
 pub(crate) const KEPT_BYTES: usize = 2048;
-/// Between two polls of a process's status.
 const PAUSE: Duration = Duration::from_millis(2);

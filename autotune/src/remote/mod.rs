@@ -1,5 +1,4 @@
-//! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the
-//! tuner.
+//! Measures in a child process, so that a candidate that crashes or hangs cannot stop the tuner.
 
 pub(crate) mod group;
 mod process;
@@ -25,14 +24,13 @@ use protocol::{Request, Response};
 /// How long the tuner waits for a measuring process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To start and to open the problem, together: contexts, memory, the first compilation.
+    /// To start and open the problem: contexts, memory, the first compilation.
     pub open: Duration,
     /// For any other request: a candidate's compilation and check, or its warm-up and sample.
     pub request: Duration,
-    /// To end when it is asked to.
+    /// To end on request.
     pub close: Duration,
-    /// To end once it is killed. A process in a driver call may take longer; measuring goes on in
-    /// another one then.
+    /// To end once killed. A process in a driver call may take longer; another process then continues.
     pub kill: Duration,
 }
 
@@ -58,10 +56,10 @@ pub enum RemoteError {
     /// The process cannot open the problem, or crashes on it.
     #[error("cannot open the problem: {0}")]
     Open(#[source] MeasureFailure),
-    /// The default itself crashes one process after another.
+    /// The default crashes one process after another.
     #[error("the default was fatal {times} times in a row: {failure}")]
     FatalDefault {
-        /// How many times.
+        /// The number of crashes.
         times: u32,
         /// The last failure.
         #[source]
@@ -72,22 +70,20 @@ pub enum RemoteError {
 /// Checks and times candidates in a child process that runs [`serve()`].
 ///
 /// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
-/// kind `Crash` or `Timeout`, and the next request goes to a new process. The old one is killed with
-/// all processes that it started; if it does not end, the kind is `Unended`, and
-/// [`unended_processes`] lists it until it has. The child ends when this is dropped, and when the
-/// process that holds it ends.
+/// kind `Crash` or `Timeout`. The old process is killed with all processes that it started, and the next
+/// request starts a new one. If the old process does not end, the kind is `Unended`, and
+/// [`unended_processes`] lists it until it ends. The child ends with this value, and with the process
+/// that holds it.
 ///
-/// Requests and responses have a connection of their own, so what a candidate prints is never taken
-/// for a response: [`Self::take_printed`].
+/// Requests and responses use a separate connection, so the output of a candidate is never read as a
+/// response. [`Self::take_printed`] returns that output.
 pub struct Remote {
     command: Box<dyn Fn() -> Command + Send>,
     problem: String,
     timeouts: Timeouts,
     configurations: Vec<LaunchConfig>,
     process: Option<Process>,
-    /// What the last former process printed that did.
     printed: String,
-    /// How many processes in a row the default crashed.
     fatal_defaults: u32,
     lost: Option<RemoteError>,
 }
@@ -117,12 +113,6 @@ impl Remote {
         Ok(remote)
     }
 
-    /// The launch with each set of parameters worth measuring, the default first.
-    #[must_use]
-    pub fn configurations(&self) -> &[LaunchConfig] {
-        &self.configurations
-    }
-
     /// Opens another problem, in the same process if it is still alive.
     ///
     /// # Errors
@@ -136,7 +126,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Why measuring ended for good, if it did: every later request fails with it.
+    /// Why measuring has ended. Every later request then fails.
     #[must_use]
     pub const fn lost(&self) -> Option<&RemoteError> {
         self.lost.as_ref()
@@ -145,30 +135,30 @@ impl Remote {
     /// The id of the measuring process, while there is one.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::id)
+        self.process.as_ref().map(|process| process.group.id())
     }
 
-    /// What the measuring processes printed since the last call, if anything: the end of it.
+    /// The end of the output since the last call; `None` without output.
     pub fn take_printed(&mut self) -> Option<String> {
         let mut printed = core::mem::take(&mut self.printed);
         if let Some(process) = &self.process {
-            printed += &process.take_printed(Duration::ZERO).to_string();
+            printed += &process.group.take_printed(Duration::ZERO).to_string();
         }
         Some(printed).filter(|printed| !printed.is_empty())
     }
 
     fn take_alive(&mut self) -> Option<Process> {
         let mut process = self.process.take()?;
-        if process.is_alive() {
+        if process.group.end().is_none() {
             return Some(process);
         }
         self.keep_printed(&process);
         None
     }
 
-    /// Keeps what a process printed that has ended, or that could not be ended.
+    /// Keeps the output of a process that is no longer used.
     fn keep_printed(&mut self, process: &Process) {
-        let printed = process.take_printed(ENDING).to_string();
+        let printed = process.group.take_printed(ENDING).to_string();
         if !printed.is_empty() {
             self.printed = printed;
         }
@@ -179,7 +169,7 @@ impl Remote {
         &mut self,
         alive: Option<Process>,
     ) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
-        // Start and request share the time.
+        // One time limit for the start and the request.
         let (start, within) = (Instant::now(), self.timeouts.open);
         let is_new = alive.is_none();
         let mut process = match alive {
@@ -200,9 +190,9 @@ impl Remote {
         }
     }
 
-    /// Kills a process after a failure; the failure says so if the process does not end.
+    /// Kills a process after a failure, and adds to the failure if the process does not end.
     fn end(&mut self, mut process: Process, failure: MeasureFailure) -> MeasureFailure {
-        let ended = process.kill(self.timeouts.kill);
+        let ended = process.group.kill(self.timeouts.kill);
         self.keep_printed(&process);
         match ended {
             Ok(()) => failure,
@@ -213,7 +203,7 @@ impl Remote {
         }
     }
 
-    /// The process, or a new one if it has ended between requests, which is no candidate's fault.
+    /// The process, or a new one if it has ended between requests.
     fn process(&mut self) -> Result<Process, MeasureFailure> {
         if let Some(error) = &self.lost {
             return Err(gone(error));
@@ -263,6 +253,10 @@ impl Remote {
 }
 
 impl Measurer for Remote {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        Ok(self.configurations.clone())
+    }
+
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let request = Request::Check { candidate: candidate.clone() };
         self.ask(candidate, &request, |response| {
@@ -289,8 +283,8 @@ impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.close(self.timeouts.close);
-            // If it does not end, `unended_processes` lists it.
-            let _ = process.kill(self.timeouts.kill);
+            // `unended_processes` lists a process that does not end.
+            let _ = process.group.kill(self.timeouts.kill);
         }
     }
 }
@@ -301,16 +295,15 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// The failure of each request once measuring has ended for good.
+/// The failure of each request after measuring has ended.
 fn gone(why: impl fmt::Display) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Ended, format!("measuring has ended: {why}"))
 }
 
-/// For the output of an ended process to be read.
+/// How long to wait for the output of an ended process.
 const ENDING: Duration = Duration::from_secs(1);
-/// Attempts to start a process.
 const MAX_ATTEMPTS: u32 = 3;
 /// Between two attempts: a driver takes this long to clean up after a killed process.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
-/// Fatal failures of the default in a row after which measuring ends.
+/// Measuring ends after this many fatal failures of the default in a row.
 const MAX_FATAL_DEFAULTS: u32 = 3;

@@ -1,4 +1,4 @@
-//! A measuring process, as the tuner sees it.
+//! The tuner's end of a measuring process.
 
 use std::io::{self, BufReader, ErrorKind};
 use std::net::Shutdown;
@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::group::{KEPT_BYTES, Printed, ProcessGroup, Unended};
+use super::group::{KEPT_BYTES, ProcessGroup};
 use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::lines::write_line;
 
 /// A child process that serves requests on a connection of its own; it is killed on drop.
 pub(super) struct Process {
-    group: ProcessGroup,
+    pub(super) group: ProcessGroup,
     connection: UnixStream,
     responses: Receiver<io::Result<String>>,
     last_request: u64,
@@ -25,8 +25,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let (connection, inherited) = UnixStream::pair()?;
-        // Standard input is the one descriptor that a child can be given without unsafe code;
-        // `serve` moves it away from there.
+        // The standard library passes only standard streams to a child; `serve` moves this one.
         command.stdin(Stdio::from(OwnedFd::from(inherited)));
         let input = connection.try_clone()?;
         let group = ProcessGroup::start(command, KEPT_BYTES)?;
@@ -35,20 +34,7 @@ impl Process {
         Ok(Self { group, connection, responses, last_request: 0 })
     }
 
-    pub(super) const fn id(&self) -> u32 {
-        self.group.id()
-    }
-
-    pub(super) fn is_alive(&mut self) -> bool {
-        self.group.end().is_none()
-    }
-
-    /// As [`ProcessGroup::take_printed`].
-    pub(super) fn take_printed(&self, within: Duration) -> Printed {
-        self.group.take_printed(within)
-    }
-
-    /// Waits until it serves, at most `within` after `start`.
+    /// Waits for the greeting, until `within` after `start`.
     pub(super) fn wait_until_ready(
         &mut self,
         start: Instant,
@@ -61,8 +47,8 @@ impl Process {
         }
     }
 
-    /// Sends a request and waits for its response, at most `within` after `start`; `take` accepts what
-    /// fits the request. After a failure that is fatal the process must end.
+    /// Sends a request and waits for its response, until `within` after `start`. `take` accepts a response
+    /// that fits the request. The process must end after a fatal failure.
     pub(super) fn ask<T>(
         &mut self,
         request: &Request,
@@ -122,8 +108,7 @@ impl Process {
         self.crash(format!("the measuring process sent {start:?}, which is not {expected}"))
     }
 
-    /// A crash with the exit status and the end of stderr, or with `message` if it is still
-    /// running.
+    /// A crash with the exit status and the end of stderr, or with `message` if the process still runs.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
         if let Some(end) = self.group.wait(DYING) {
             let stderr = self.group.stderr(DYING).to_string();
@@ -133,22 +118,16 @@ impl Process {
         MeasureFailure::new(FailureKind::Crash, message)
     }
 
-    /// Asks it to end, and waits for that.
     pub(super) fn close(&mut self, within: Duration) {
         if self.send(&Request::Close, Instant::now(), within).is_ok() {
             self.group.wait(within);
         }
     }
-
-    /// Kills it with all processes that it started, if it has not ended.
-    pub(super) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
-        self.group.kill(within)
-    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ends the thread that reads, even if the process keeps its end open.
+        // Ends the reading thread, even if the process keeps its end open.
         let _ = self.connection.shutdown(Shutdown::Both);
     }
 }
@@ -159,7 +138,6 @@ fn timeout(within: Duration) -> MeasureFailure {
 }
 
 const CLOSED: &str = "the measuring process closed its connection";
-/// How much of an unexpected line is shown.
 const SHOWN_CHARACTERS: usize = 80;
-/// How long a process that closed its connection may take to end, and its stderr to be read.
+/// How long to wait for the end and the stderr of a process that closed its connection.
 const DYING: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The protocol between a tuner and its measuring process: one JSON value per line.
 //!
-//! It has a connection of its own, because device code and libraries print to standard output.
+//! It does not use standard output, because device code and libraries print there.
 
 use std::io::{self, BufRead};
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -12,7 +12,7 @@ use crate::failure::MeasureFailure;
 use crate::lines::read_line;
 use crate::measure::{Portion, Sample};
 
-/// The version of the protocol. Both sides are the same program, unless it is replaced meanwhile.
+/// The version of the protocol. The two sides differ only if the program is replaced during a search.
 pub(super) const PROTOCOL: u32 = 3;
 
 /// A request with its number, from 1, or the response to it. The greeting has the number 0.
@@ -23,37 +23,26 @@ pub(super) struct Numbered<T> {
     pub(super) message: T,
 }
 
-/// A request of the tuner.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Request {
-    /// Opens the problem, before anything else.
     Open { problem: String },
-    /// Checks a candidate.
     Check { candidate: Candidate },
-    /// Times a candidate.
     Sample { candidate: Candidate, portion: Portion },
-    /// Ends the process.
     Close,
 }
 
-/// A response of the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Response {
-    /// The process is ready.
     Serving { protocol: u32 },
-    /// The problem is open.
     Opened { configurations: Vec<LaunchConfig> },
-    /// The candidate's output is correct.
     Checked,
-    /// The candidate's time.
     Sampled { sample: Sample },
-    /// The request failed.
     Failed { failure: MeasureFailure },
 }
 
-/// A queue for the lines of a stream; a few wait, then the reading does.
+/// A bounded queue for the lines of a stream.
 pub(super) fn line_queue() -> (LineSender, Receiver<io::Result<String>>) {
     let (send, lines) = mpsc::sync_channel(MAX_QUEUED);
     (LineSender(send), lines)
@@ -73,8 +62,7 @@ impl LineSender {
     }
 }
 
-/// Lines that wait in a queue. Each side waits for the other, so that more than one is a fault of
-/// the other side.
+/// Lines in a queue. Each side waits for the other, so more than one is already a fault of the other side.
 const MAX_QUEUED: usize = 4;
 
 #[cfg(test)]

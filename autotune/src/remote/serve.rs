@@ -12,13 +12,13 @@ use super::group::end_this_group;
 use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::lines::write_line;
-use crate::measure::ProblemMeasurer;
+use crate::measure::Measurer;
 
-/// Why a measuring process ends before it is asked to.
+/// Why a measuring process ends early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Standard input is not the connection that [`crate::Remote`] gives to its process.
+    /// Standard input is not the connection from [`crate::Remote`].
     #[error("this process was not started by a tuner: {0}")]
     NotConnected(#[source] io::Error),
     /// The thread that reads requests cannot be started.
@@ -35,22 +35,19 @@ pub enum ServeError {
     Write(#[source] io::Error),
 }
 
-/// Measures what the tuner requests that started this process with [`crate::Remote`], until it ends
-/// or closes the connection. `open` makes the measurer of a problem from the text that the tuner
-/// gave.
+/// Serves the tuner that started this process with [`crate::Remote`], until the tuner closes the connection.
+/// `open` makes the measurer of the problem that the tuner names.
 ///
-/// The connection is the process's standard input at first. It is moved to a descriptor that only
-/// this function knows, so candidates and libraries may print, and find standard input empty.
+/// The connection arrives as standard input. This function moves it to another descriptor, so candidates
+/// and libraries may print, and find standard input empty.
 ///
-/// If the tuner ends during a measurement that does not finish, this process and its group are
-/// killed after two seconds, because the tuner cannot do it any more.
+/// If the tuner ends during a measurement, this process and its group are killed after two seconds.
 ///
 /// # Errors
 ///
-/// [`ServeError`] if there is no connection, or the tuner violates the protocol; the process should
-/// then end.
+/// [`ServeError`] if there is no connection, or the tuner violates the protocol.
 pub fn serve(
-    open: impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
+    open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
 ) -> Result<(), ServeError> {
     let connect = || {
         let connection = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -70,7 +67,7 @@ pub fn serve(
 pub fn serve_on<I, O>(
     input: I,
     mut output: O,
-    mut open: impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
+    mut open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
 ) -> Result<(), ServeError>
 where
     I: Read + Send + 'static,
@@ -80,7 +77,7 @@ where
     let mut respond =
         |id, message| write_line(&mut output, &Numbered { id, message }).map_err(ServeError::Write);
     respond(0, Response::Serving { protocol: PROTOCOL })?;
-    let mut opened: Option<Box<dyn ProblemMeasurer>> = None;
+    let mut opened: Option<Box<dyn Measurer>> = None;
     while let Ok(line) = requests.recv() {
         let line = line.map_err(ServeError::Read)?;
         let Numbered { id, message } =
@@ -88,7 +85,7 @@ where
         let response = match (message, &mut opened) {
             (Request::Close, _) => break,
             (Request::Open { problem }, opened) => {
-                // Frees its memory first, which the next problem may need.
+                // The next problem may need its memory.
                 *opened = None;
                 open(&problem).and_then(|mut new| {
                     let configurations = new.configurations()?;
@@ -109,8 +106,8 @@ where
     Ok(())
 }
 
-/// The lines of `input`, read by a thread of their own, and a sender to keep while requests are
-/// served: its drop tells the thread that no measurement is running.
+/// The lines of `input`, read by a new thread. Dropping the sender tells that thread that no measurement
+/// is running.
 fn read_requests(
     input: impl Read + Send + 'static,
 ) -> io::Result<(Receiver<io::Result<String>>, Sender<()>)> {
@@ -131,8 +128,8 @@ const GRACE: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::candidate::{Candidate, LaunchConfig};
-    use crate::measure::{Measurer, Portion, Sample};
+    use crate::candidate::Candidate;
+    use crate::measure::{Portion, Sample};
 
     struct Empty;
 
@@ -143,12 +140,6 @@ mod tests {
 
         fn sample(&mut self, _: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
             Ok(Sample { time_ns: 1.5, clock_mhz: None })
-        }
-    }
-
-    impl ProblemMeasurer for Empty {
-        fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-            Ok(Vec::new())
         }
     }
 
@@ -199,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_request_ends_it() {
+    fn an_invalid_request_ends_the_process() {
         let (ended, _) = served("frobnicate\n");
         assert!(matches!(ended, Err(ServeError::Malformed(_))), "{ended:?}");
         let (ended, _) = served("\"clo");

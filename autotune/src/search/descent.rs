@@ -1,4 +1,4 @@
-//! Coordinate descent, for a space too large to measure completely.
+//! Coordinate descent, for spaces too large to measure completely.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::search::state::{DEFAULT, Halt, Search};
 use crate::space::Space;
 use crate::stats::{count, real};
 
-/// Measures starting points that a model proposes, then moves from the best to its neighbours until
-/// none is better. Returns everything measured that is not far behind.
+/// Measures the starting points of a model, then moves from the best to its neighbours until none is better.
+/// Returns the candidates close to the fastest.
 pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
     search.round(&[DEFAULT])?;
     let distances = Distances::new(space);
@@ -39,7 +39,7 @@ pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, 
     Ok(keep_within(search, &open, Search::median, FINE_FACTOR, Stage::Descent))
 }
 
-/// Measures `new` interleaved with the incumbent; returns what is not far behind it.
+/// Measures `new` interleaved with the incumbent. Returns those close to it.
 fn step(search: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
     search.enter(Stage::Descent, (count(new.len()) + 1) * (search.effort.fine + 1));
     let mut places = new.to_vec();
@@ -57,8 +57,7 @@ fn step(search: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<
     Ok(places)
 }
 
-/// The candidates one step away: the adjacent chunk sizes, and the most similar chunk size of each
-/// of the nearest sets of parameters.
+/// The adjacent chunk sizes, and the most similar chunk size of each of the nearest sets of parameters.
 fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usize> {
     let all = space.candidates();
     let from = &all[incumbent];
@@ -81,12 +80,11 @@ fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usi
     found
 }
 
-/// The places to begin with, the default first: half by the model, half spread evenly over the
-/// space, because the model knows nothing of caches.
+/// The starting points, the default first: half by a model, half spread evenly over the space, because the
+/// model ignores caches.
 ///
-/// The model: time grows with the waves of blocks, since a partial wave takes as long as a full
-/// one, and with the launches, each of which costs [`LAUNCH_NS`]. It does not know the parameters,
-/// so those near the default's come first.
+/// In the model, time grows with the waves of blocks, because a partial wave takes as long as a full one. Each
+/// launch costs [`LAUNCH_NS`]. Parameters near the default's are preferred.
 fn starting_points(space: &Space, distances: &Distances, default_ns: f64) -> Vec<usize> {
     let all = space.candidates();
     let cost = |place: usize| (place, cost_ns(space, distances, &all[place], default_ns));
@@ -113,7 +111,7 @@ fn cost_ns(space: &Space, distances: &Distances, candidate: &Candidate, default_
     (predicted + launches * LAUNCH_NS) * (1.0 + STEP_PENALTY * real(steps))
 }
 
-/// How many steps lie between two sets of parameters, counted over the values that each name takes.
+/// Steps between two sets of parameters, over the values of each name.
 struct Distances {
     values: BTreeMap<String, BTreeSet<u64>>,
 }
@@ -135,12 +133,11 @@ impl Distances {
     }
 }
 
-/// Starting points: as many candidates as a space of ordinary size has.
+/// Starting points: as many as an ordinary space has candidates.
 const STARTS: usize = 40;
-/// The most steps. A kernel has two or three parameters of four or five values, so ten steps reach
-/// any of them.
+/// The most steps. A kernel has two or three parameters of four or five values, so ten steps reach all.
 const MAX_STEPS: u32 = 10;
-/// A step must gain at least 1 % to be followed by another.
+/// Another step follows a gain of at least 1 %.
 const WORTH_A_STEP: f64 = 0.99;
 /// The cost of one more launch in nanoseconds: 2.9 us from the host
 /// (`bench-data/results/nvidia-h200/launch.json`).

@@ -1,10 +1,10 @@
-//! The coarse and the fine stage, which eliminate what is clearly slower than the fastest.
+//! The coarse and the fine stage eliminate candidates that are clearly slower than the fastest.
 
 use crate::control::Stage;
 use crate::search::state::{DEFAULT, Halt, Search};
 use crate::stats::count;
 
-/// Runs both stages over `places`; returns what is left.
+/// Runs both stages over `places`. Returns the remaining places.
 pub(crate) fn run(search: &mut Search<'_>, places: &[usize]) -> Result<Vec<usize>, Halt> {
     search.enter(Stage::Coarse, expected_samples(count(places.len())));
     // The default's first sample shows whether samples are slow.
@@ -19,7 +19,7 @@ pub(crate) fn run(search: &mut Search<'_>, places: &[usize]) -> Result<Vec<usize
     Ok(keep_within(search, &open, Search::median, FINE_FACTOR, Stage::Fine))
 }
 
-/// Eliminates what is slower than the fastest by more than `factor`, except the default.
+/// Eliminates places slower than the fastest by more than `factor`, except the default.
 pub(crate) fn keep_within<'a>(
     search: &mut Search<'a>,
     places: &[usize],
@@ -41,11 +41,10 @@ pub(crate) const fn expected_samples(candidates: u64) -> u64 {
     4 * candidates + FINALS
 }
 
-/// The coarse stage eliminates what takes 1.5 times as long as the fastest, by the lesser of its
-/// two samples: disturbances only lengthen a sample, and by a median of two one interrupt could
-/// eliminate the best.
+/// The coarse stage eliminates candidates that take 1.5 times as long as the fastest. It compares the lesser of
+/// two samples, because disturbances only lengthen a sample.
 pub(crate) const COARSE_FACTOR: f64 = 1.5;
-/// The fine stage eliminates what is 15 % slower: more than the error of medians of four samples.
+/// The fine stage eliminates candidates that are 15 % slower, more than the error of a median of four samples.
 pub(crate) const FINE_FACTOR: f64 = 1.15;
 /// The estimated samples of the finals: five finalists, six rounds.
 const FINALS: u64 = 30;

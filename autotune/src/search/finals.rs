@@ -1,13 +1,12 @@
-//! The final comparison: the best few and the default, round by round, until the result is clear.
+//! Compares the best candidates and the default round by round, until the result is clear.
 
 use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::Stage;
 use crate::search::state::{DEFAULT, Halt, Search};
-use crate::stats::{Interval, count};
+use crate::stats::count;
 
-/// Measures the finalists of `pool` to the end.
 pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
     let finalists = select(search, pool);
     for place in pool.iter().filter(|place| !finalists.contains(place)) {
@@ -44,14 +43,14 @@ pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) winner: usize,
-    /// The fastest and all that are not clearly slower.
+    /// The fastest place, and the places that are not clearly slower.
     pub(crate) ties: Vec<usize>,
 }
 
-/// Decides between `finalists` by what was measured.
+/// Decides between `finalists` by their samples.
 ///
-/// Whatever is not clearly slower than the fastest ties with it. If the default ties, it wins; else
-/// the first in the order of ties of those that clearly beat the default.
+/// A finalist that is not clearly slower than the fastest ties with it. If the default ties, it wins. Otherwise
+/// the first in the order of ties wins, among those clearly faster than the default.
 pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
@@ -71,19 +70,17 @@ pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
     Decision { winner: better.first().copied().unwrap_or(best), ties }
 }
 
-/// Whether `place` is slower than `base` by more than a tie, and surely slower.
+/// Whether `place` is slower than `base` with confidence, and by more than a tie.
 fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
     search.ratios(place, base).is_some_and(|ratios| {
-        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval().low > 1.0;
+        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval()[0] > 1.0;
         is_sure && ratios.median() > TIE_FACTOR
     })
 }
 
-/// The default, the fastest, the first in the order of ties among those close to it, and the second
-/// fastest.
+/// The default, the two fastest, and the first in the order of ties among those close to the fastest.
 ///
-/// On a plateau the fastest is a matter of chance, but the first in the order of ties is not: it
-/// makes the winner the same in every run.
+/// On a plateau the fastest is random. The order of ties makes the winner the same in every run.
 fn select(search: &Search<'_>, pool: &[usize]) -> Vec<usize> {
     let mut by_time = search.open(pool);
     by_time.sort_by(|one, other| search.median(*one).total_cmp(&search.median(*other)));
@@ -112,7 +109,7 @@ fn is_beyond(search: &Search<'_>, contenders: &[usize], samples_each: u64) -> bo
     search.evaluations + count(contenders.len()) > samples_each * candidates
 }
 
-/// Whether another round may change the winner, in a search that has been cheap so far.
+/// Whether another round may change the winner of a search that was cheap so far.
 fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
     let is_full = count(search.times(DEFAULT).len()) >= search.effort.rule.max_samples;
     if is_full || is_beyond(search, contenders, search.effort.affordable) {
@@ -120,7 +117,7 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
     }
     let is_unclear = |one: &usize, other: &usize| {
         search.ratios(*one, *other).is_some_and(|ratios| {
-            let Interval { low, high } = ratios.median_interval();
+            let [low, high] = ratios.median_interval();
             low < TIE_FACTOR && TIE_FACTOR < high
         })
     };
@@ -129,13 +126,11 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
 
 /// A difference of 2 % or less is a tie.
 const TIE_FACTOR: f64 = 1.02;
-/// Fewer pairs decide nothing: one of them may be an outlier.
+/// Fewer pairs decide nothing, because one may be an outlier.
 const MIN_PAIRS: u64 = 3;
-/// This close to the fastest may be a tie, as medians of four samples are off by 1 %.
+/// A possible tie with the fastest, because medians of four samples are off by 1 %.
 const CLOSE_FACTOR: f64 = 1.03;
-/// Finalists by the order of ties.
 const SIMPLEST: usize = 2;
-/// Finalists by time.
 const FASTEST: usize = 2;
-/// Spaces with fewer candidates may cost as much as this many: the finals of five take 30 samples.
+/// Smaller spaces get the budget of this many candidates: the finals of five take 30 samples.
 const SMALL_SPACE: u64 = 6;

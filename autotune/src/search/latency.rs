@@ -1,4 +1,4 @@
-//! The largest chunk whose single launch stays within a bound on its time.
+//! Finds the largest chunk whose launch is within a time limit.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,14 @@ use crate::search::state::{DEFAULT, Halt, Search};
 use crate::space::Space;
 use crate::stats::{Samples, count, real};
 
-/// Brackets the largest chunk with each promising set of parameters, then compares whole sequences
-/// with the default's. If a chunk that met the bound fails there, the next best is compared; if
-/// none is left, the default is kept.
+/// Finds the largest chunk for each promising set of parameters, then compares its whole sequence with the
+/// default's. If that fails, the next best chunk follows; after the last, the default stays.
 pub(crate) fn run(
     search: &mut Search<'_>,
     space: &mut Space,
     max_launch_us: u64,
 ) -> Result<(), Halt> {
-    // It also shows whether samples are slow.
+    // This also shows whether samples are slow.
     search.round(&[DEFAULT])?;
     let bound_ns = max_launch_us.saturating_mul(NS_PER_US);
     let launches = BTreeMap::new();
@@ -48,15 +47,15 @@ struct Bisection<'r, 'a> {
     search: &'r mut Search<'a>,
     space: &'r mut Space,
     bound_ns: u64,
-    /// Times of each candidate's largest launch alone.
+    /// Times of each candidate's largest launch.
     launches: BTreeMap<usize, Vec<f64>>,
-    /// Chunks that met the bound and failed in the finals.
+    /// Chunks within the limit that failed in the finals.
     failed_choices: u64,
 }
 
 impl Bisection<'_, '_> {
-    /// The best chunk that these sets of parameters lead to: the largest that meets the bound, else
-    /// the fastest. What was timed before is not timed again.
+    /// The largest chunk of these sets of parameters within the limit, or else the fastest. Reuses earlier
+    /// times.
     fn choose(&mut self, sets: &[Named]) -> Result<Option<usize>, Halt> {
         self.search.result.bounded = None;
         for parameters in sets {
@@ -77,7 +76,7 @@ impl Bisection<'_, '_> {
         }
     }
 
-    /// The default's parameters, and those that take little more time per item than the best.
+    /// The default's parameters, and sets with nearly the best time per item.
     fn promising(&mut self) -> Result<Vec<Named>, Halt> {
         let mut sets: Vec<Named> = Vec::new();
         for candidate in self.space.candidates() {
@@ -106,14 +105,14 @@ impl Bisection<'_, '_> {
         let default = self.space.default().map(|default| default.parameters.clone());
         let is_default = |set: &Named| Some(set) == default.as_ref();
         rated.retain(|(cost, set)| *cost <= FINE_FACTOR * best || is_default(set));
-        // The default's first: they are kept unless others are better.
+        // The default's first: others must be better.
         rated.sort_by(|(one, set), (other, other_set)| {
             is_default(other_set).cmp(&is_default(set)).then_with(|| one.total_cmp(other))
         });
         Ok(rated.into_iter().map(|(_, set)| set).take(MAX_SETS).collect())
     }
 
-    /// The largest chunk with these parameters that meets the bound, or the smallest.
+    /// The largest chunk with these parameters within the limit, or the smallest.
     fn largest(&mut self, parameters: &Named) -> Result<Option<(usize, LatencyOutcome)>, Halt> {
         let ladder = self.ladder(parameters);
         let most = count(ladder.len()) * self.search.effort.rule.min_samples;
@@ -145,8 +144,7 @@ impl Bisection<'_, '_> {
         Ok(self.outcome(place, true))
     }
 
-    /// Halves the bracket between a chunk that meets the bound and a size that does not, until they
-    /// are close enough.
+    /// Bisects between a chunk within the limit and a size beyond it.
     fn refine(
         &mut self,
         parameters: &Named,
@@ -155,7 +153,7 @@ impl Bisection<'_, '_> {
     ) -> Result<usize, Halt> {
         let unit = self.space.unit(parameters);
         while fails_items.saturating_sub(meets_items) > unit.max(meets_items / GRANULARITY) {
-            // The geometric mean over several octaves, else the arithmetic one.
+            // The geometric mean over several octaves, else the arithmetic mean.
             let times = fails_items / meets_items.max(1);
             let middle = match times >= FAR_APART {
                 true => meets_items.saturating_mul(times.isqrt()),
@@ -173,7 +171,7 @@ impl Bisection<'_, '_> {
         Ok(meets)
     }
 
-    /// Whether the upper end of the confidence interval is within the bound.
+    /// Whether the upper end of the confidence interval is within the limit.
     fn meets(&mut self, place: usize) -> Result<bool, Halt> {
         let (rule, bound_ns) = (self.search.effort.rule, real(self.bound_ns));
         while self.search.is_open(place) {
@@ -183,7 +181,7 @@ impl Bisection<'_, '_> {
                     return Ok(false);
                 }
                 if rule.stop_reason(&self.launches[&place]).is_some() {
-                    return Ok(samples.median_interval().high <= bound_ns);
+                    return Ok(samples.median_interval()[1] <= bound_ns);
                 }
             }
             self.take(place)?;
@@ -191,7 +189,7 @@ impl Bisection<'_, '_> {
         Ok(false)
     }
 
-    /// Takes one time of the largest launch; the first of a candidate is dropped.
+    /// Times the largest launch once. Drops the first time of a candidate.
     fn take(&mut self, place: usize) -> Result<(), Halt> {
         self.search.check(&[place])?;
         if !self.search.is_open(place) {
@@ -220,8 +218,7 @@ impl Bisection<'_, '_> {
         Some((place, latency))
     }
 
-    /// The chunk sizes of the open candidates with these parameters, and their places, ascending;
-    /// of plans with the same size only the first.
+    /// The distinct chunk sizes of the open candidates with these parameters, ascending, and their places.
     fn ladder(&mut self, parameters: &Named) -> Vec<(u64, usize)> {
         let same = self.space.candidates().iter().filter(|one| one.parameters == *parameters);
         let mut ladder: Vec<(u64, usize)> =
@@ -232,7 +229,7 @@ impl Bisection<'_, '_> {
         ladder
     }
 
-    /// The smallest possible chunk, or the `lowest` known one if that is not legal.
+    /// The smallest possible chunk if legal, or else the `lowest` known one.
     fn smallest(&mut self, parameters: &Named, lowest: (u64, usize)) -> (u64, usize) {
         let unit = self.space.unit(parameters);
         match self.space.add(parameters, chunked(unit)) {
@@ -245,14 +242,12 @@ impl Bisection<'_, '_> {
 const NS_PER_US: u64 = 1000;
 /// Samples for a first estimate.
 const GLANCES: u64 = 3;
-/// If the least of the first samples exceeds the bound by this factor, more samples will not help.
+/// More samples do not help if the least of the first exceeds the limit by this factor.
 const HOPELESS_FACTOR: f64 = 1.05;
 /// Chunk sizes within a sixteenth count as equal.
 const GRANULARITY: u64 = 16;
-/// From this ratio on, two sizes are bisected by their ratio and not by their difference.
+/// Sizes with at least this ratio are bisected by their geometric mean.
 const FAR_APART: u64 = 4;
-/// Sets of parameters that are followed to the end.
 const MAX_SETS: usize = 3;
-/// Choices that are compared with the default, each because the one before failed there. A kernel
-/// that fails so often should not run in chunks at all.
+/// Choices that are compared with the default. A kernel that fails more often should not run in chunks.
 const MAX_CHOICES: u64 = 3;

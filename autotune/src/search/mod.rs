@@ -1,5 +1,4 @@
-//! The search: staged elimination, with a few samples of everything and more of what is not far
-//! behind.
+//! Staged elimination: a few samples of every candidate, then more of the faster ones.
 
 mod descent;
 mod elimination;
@@ -14,7 +13,7 @@ use crate::space::Space;
 use crate::stats::count;
 use state::{DEFAULT, Halt, Search};
 
-/// Searches until it is done or halted; `search.result` holds what is known either way.
+/// Searches until done or halted. Fills `search.result` either way.
 pub(crate) fn run(
     search: &mut Search<'_>,
     space: &mut Space,
@@ -35,5 +34,5 @@ pub(crate) fn run(
     finals::run(search, &pool)
 }
 
-/// The most candidates that are all measured; in a larger space a model chooses where to begin.
+/// Larger spaces are not measured completely: a model chooses where to start.
 const MAX_EXHAUSTIVE: usize = 64;

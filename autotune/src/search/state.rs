@@ -1,4 +1,4 @@
-//! The state of one search: what is measured so far, and the only code that measures more.
+//! The state of one search, and the only code that measures.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -18,19 +18,16 @@ use crate::stats::{Samples, count};
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
 
-/// What is known of one candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) candidate: Candidate,
     pub(crate) status: Status,
     is_checked: bool,
-    /// Whether its first sample was taken.
     is_warm: bool,
-    /// The round and the time in nanoseconds of each sample that counts.
+    /// The round and the nanoseconds of each counted sample.
     times: Vec<(u64, f64)>,
 }
 
-/// How far a candidate came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Open,
@@ -38,29 +35,26 @@ pub(crate) enum Status {
     Failed(MeasureFailure),
 }
 
-/// Why a search ends before it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Halt {
-    /// It was interrupted, or its budget is spent.
+    /// The search was interrupted, or its budget is spent.
     Ended,
-    /// There is nothing to compare with.
+    /// The default failed, so there is nothing to compare with.
     DefaultFailed(MeasureFailure),
-    /// Nothing can be measured any more.
+    /// Nothing more can be measured.
     MeasuringEnded(MeasureFailure),
 }
 
-/// What a search concludes, beside the samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SearchResult {
-    /// Why the last sampling ended.
     pub(crate) stopped: Option<StopReason>,
-    /// The places that were compared to the end, the default's among them.
+    /// The places in the finals, including the default's.
     pub(crate) finalists: Vec<usize>,
-    /// The candidate that a bound on the time of a launch leads to.
+    /// The choice for an objective of latency.
     pub(crate) bounded: Option<(usize, LatencyOutcome)>,
 }
 
-/// A search in progress. Series are only ever added, so a place stays valid.
+/// A search in progress. Series are never removed, so a place stays valid.
 pub(crate) struct Search<'a> {
     measurer: &'a mut dyn Measurer,
     observer: &'a mut dyn Observer,
@@ -103,7 +97,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The place of a candidate among the series; a new one if it has none.
+    /// The place of a candidate among the series, added if new.
     pub(crate) fn track(&mut self, candidate: &Candidate) -> usize {
         let known = self.series.iter().position(|series| series.candidate == *candidate);
         known.unwrap_or_else(|| {
@@ -122,7 +116,7 @@ impl<'a> Search<'a> {
         self.started.elapsed()
     }
 
-    /// Enters a stage that is expected to take `samples` more.
+    /// Enters a stage of about `samples` samples.
     pub(crate) fn enter(&mut self, stage: Stage, samples: u64) {
         self.stage = stage;
         self.expected = self.evaluations.saturating_add(samples);
@@ -132,12 +126,11 @@ impl<'a> Search<'a> {
         self.series[place].status == Status::Open
     }
 
-    /// Whether the candidate was not checked yet.
     pub(crate) fn is_new(&self, place: usize) -> bool {
         !self.series[place].is_checked
     }
 
-    /// Those of `places` that neither failed nor were eliminated.
+    /// The places that neither failed nor were eliminated.
     pub(crate) fn open(&self, places: &[usize]) -> Vec<usize> {
         places.iter().copied().filter(|place| self.is_open(*place)).collect()
     }
@@ -156,24 +149,23 @@ impl<'a> Search<'a> {
         Samples::new(self.times(place))
     }
 
-    /// The median of a candidate in nanoseconds; infinite if it has no samples.
+    /// The median of a candidate in nanoseconds; infinite without samples.
     pub(crate) fn median(&self, place: usize) -> f64 {
         self.samples(place).map_or(f64::INFINITY, |samples| samples.median())
     }
 
-    /// The least time of a candidate in nanoseconds; infinite if it has no samples.
+    /// The least time of a candidate in nanoseconds; infinite without samples.
     pub(crate) fn least(&self, place: usize) -> f64 {
         self.samples(place).map_or(f64::INFINITY, |samples| samples.least())
     }
 
-    /// The fastest of `places` by its median.
     pub(crate) fn fastest(&self, places: &[usize]) -> Option<usize> {
         let medians =
             |one: &usize, other: &usize| self.median(*one).total_cmp(&self.median(*other));
         places.iter().copied().min_by(medians)
     }
 
-    /// Times of one candidate over those of another, from the rounds that have both.
+    /// Times of `place` divided by times of `base`, for the rounds with both.
     pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
         let base = &self.series[base].times;
         let at = |round: u64| base.iter().find(|(taken, _)| *taken == round);
@@ -181,7 +173,7 @@ impl<'a> Search<'a> {
         Samples::new(times.filter_map(|(round, time)| Some(time / at(*round)?.1)))
     }
 
-    /// Checks those of `places` that are new: no candidate is timed before its output is correct.
+    /// Checks new places: no candidate is timed before its output is correct.
     pub(crate) fn check(&mut self, places: &[usize]) -> Result<(), Halt> {
         for place in places.iter().copied() {
             if !self.is_new(place) {
@@ -198,13 +190,12 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Takes one sample of each of `places`, in another order each time, so that no candidate
-    /// always follows the same one.
+    /// Takes one sample of each place, in a shuffled order, so that no candidate always follows the same one.
     pub(crate) fn round(&mut self, places: &[usize]) -> Result<(), Halt> {
         self.check(places)?;
         self.round += 1;
         let mut order = places.to_vec();
-        // The same in every search, so that it can be resumed.
+        // The same in every search, so that a search can be resumed.
         Rng::with_seed(self.round).shuffle(&mut order);
         for place in order {
             if !self.is_open(place) {
@@ -228,7 +219,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Repeats rounds until each of `places` that is still open has this many samples.
+    /// Repeats rounds until each open place has `samples` samples.
     pub(crate) fn rounds_up_to(&mut self, places: &[usize], samples: u64) -> Result<(), Halt> {
         let is_behind = |search: &Self, place: usize| {
             search.is_open(place) && count(search.series[place].times.len()) < samples
@@ -271,7 +262,6 @@ impl<'a> Search<'a> {
         if is_over { Err(Halt::Ended) } else { Ok(()) }
     }
 
-    /// Tells the observer what comes next.
     fn notify(&mut self, candidate: &Candidate) {
         let is_timed = |place: &usize| self.is_open(*place) && !self.times(*place).is_empty();
         let timed: Vec<usize> = (0..self.series.len()).filter(is_timed).collect();

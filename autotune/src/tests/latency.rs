@@ -30,7 +30,7 @@ fn proportional(items: u64, sets: u64) -> (Space, Nature) {
 }
 
 #[test]
-fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
+fn the_largest_chunk_within_the_limit_is_found() {
     let (space, nature) = proportional(40_000, 1);
     let (_, outcome) = latency(&space, &nature, 105);
     let met = outcome.latency.expect("a bound");
@@ -43,7 +43,7 @@ fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
 }
 
 #[test]
-fn of_candidates_that_are_listed_the_largest_within_the_bound_is_chosen() {
+fn the_largest_listed_candidate_within_the_limit_is_chosen() {
     let (space, nature) = proportional(40_000, 1);
     let listed = Space::listed(space.candidates().to_vec());
     let (after, outcome) = latency(&listed, &nature, 105);
@@ -54,7 +54,7 @@ fn of_candidates_that_are_listed_the_largest_within_the_bound_is_chosen() {
     assert_eq!(after.candidates(), listed.candidates());
 }
 
-/// A device on which some candidates fail in a sequence, or give wrong output.
+/// Some candidates fail in a sequence, or give wrong output.
 struct Brittle {
     device: Simulated,
     fails: fn(&Candidate) -> bool,
@@ -128,7 +128,7 @@ fn if_no_chunk_runs_the_default_is_kept_and_the_report_says_so() {
 }
 
 #[test]
-fn a_bound_that_the_default_meets_keeps_it() {
+fn a_default_within_the_limit_is_kept() {
     let (space, nature) = proportional(40_000, 2);
     let (_, outcome) = latency(&space, &nature, 1000);
     assert_eq!(outcome.winner, outcome.default);
@@ -136,7 +136,7 @@ fn a_bound_that_the_default_meets_keeps_it() {
 }
 
 #[test]
-fn a_bound_that_nothing_meets_gives_the_smallest_chunk() {
+fn the_smallest_chunk_is_chosen_if_none_is_within_the_limit() {
     let (space, nature) = proportional(4000, 1);
     let (space, outcome) = latency(&space, &nature, 1);
     let smallest = space.candidates().iter().map(|one| one.largest_chunk).min();

@@ -1,6 +1,5 @@
 //! Tests of the search, the evaluation and the chart on a simulated device.
 
-mod evaluate;
 mod latency;
 mod pipelines;
 mod plot;

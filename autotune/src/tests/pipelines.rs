@@ -102,7 +102,7 @@ fn chunks_in_flight_and_launch_parameters_vary() {
 }
 
 #[test]
-fn the_fastest_within_a_bound_on_memory_is_found_and_nothing_larger_is_measured() {
+fn the_fastest_within_the_memory_limit_is_found_and_nothing_larger_is_measured() {
     let budget = Budget::UNLIMITED.in_flight(2);
     let mut space = Space::pipelines(vec![pipeline(1 << 16, 256, 1, 64)], &budget);
     // Two chunks in flight take three quarters of the time, larger chunks a little less.
@@ -125,7 +125,7 @@ fn the_fastest_within_a_bound_on_memory_is_found_and_nothing_larger_is_measured(
 }
 
 #[test]
-fn of_equally_fast_plans_that_beat_the_default_the_one_with_the_least_scratch_wins() {
+fn the_least_scratch_decides_between_equally_fast_plans() {
     let mut space = Space::pipelines(vec![pipeline(1 << 16, 256, 1, 64)], &Budget::UNLIMITED);
     let time = |one: &Candidate| match one.launches {
         2..=64 => 500_000.0,
@@ -143,7 +143,7 @@ fn of_equally_fast_plans_that_beat_the_default_the_one_with_the_least_scratch_wi
 }
 
 #[test]
-fn a_bound_on_the_first_chunk_finds_the_largest_within_it_between_the_sizes_that_were_planned() {
+fn the_largest_chunk_within_the_limit_is_found_between_the_planned_sizes() {
     let mut space = Space::pipelines(vec![pipeline(45_000, 16, 1, 64)], &Budget::UNLIMITED);
     let planned = space.candidates().len();
     let objective = Objective::Latency { max_launch_us: 105 };
@@ -155,7 +155,7 @@ fn a_bound_on_the_first_chunk_finds_the_largest_within_it_between_the_sizes_that
 }
 
 #[test]
-fn a_bound_that_no_first_chunk_meets_gives_the_smallest_that_keeps_the_alignment() {
+fn the_smallest_aligned_chunk_is_chosen_if_none_is_within_the_limit() {
     let mut space = Space::pipelines(vec![pipeline(960_000, 16, 24, 64)], &Budget::UNLIMITED);
     let objective = Objective::Latency { max_launch_us: 1 };
     let outcome = search(&mut space, &nature(BTreeMap::new()), objective);
@@ -176,7 +176,7 @@ fn adding_a_chunk_plans_it_within_the_budget() {
 }
 
 #[test]
-fn more_pipelines_than_are_all_measured_are_searched_by_steps() {
+fn many_pipelines_are_searched_by_descent() {
     let pipelines = (1..12).map(|block| pipeline(1 << 16, 256, 1, 32 * block)).collect();
     let space = Space::pipelines(pipelines, &Budget::UNLIMITED.in_flight(2));
     assert!(space.candidates().len() > 64);
@@ -216,7 +216,7 @@ fn the_chart_of_a_pipeline_has_its_scratch_on_a_second_axis() {
 }
 
 #[test]
-fn a_candidate_without_scratch_is_written_and_read_as_before_there_was_any() {
+fn a_candidate_without_scratch_has_the_older_json() {
     let text = r#"{"parameters":[],"choice":"whole","strategy":"whole","launches":1,"largest_chunk":9,"block_threads":32}"#;
     let candidate: Candidate = serde_json::from_str(text).expect("a candidate");
     assert_eq!(candidate.scratch_bytes, 0);

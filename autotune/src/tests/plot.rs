@@ -130,7 +130,7 @@ fn folded_and_shifted_launches_have_marks_and_names() {
 }
 
 #[test]
-fn a_chart_of_nothing_is_an_error() {
+fn an_empty_chart_is_an_error() {
     let (_, mut outcome) = outcome(0, 1);
     outcome.candidates.clear();
     let chart = Chart { title: String::new(), subtitle: String::new(), largest_legal_chunk: None };

@@ -6,7 +6,7 @@ use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof
 use proptest::strategy::Strategy as _;
 
 use crate::candidate::{MAX_CHUNK_SIZES, chunked};
-use crate::{Candidate, LaunchConfig, Shard, Space};
+use crate::{Candidate, LaunchConfig, Space};
 
 fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
@@ -35,7 +35,7 @@ fn chunk_sizes_double_from_one_wave_to_the_default() {
 }
 
 #[test]
-fn a_space_restricted_to_a_workspace_is_complete_again_for_another_objective() {
+fn another_objective_lifts_the_restriction_to_a_workspace() {
     let whole = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let mut space = whole.clone();
     for bytes in [64_000, 32_000] {
@@ -51,10 +51,10 @@ fn a_space_restricted_to_a_workspace_is_complete_again_for_another_objective() {
 fn shards_share_the_candidates_and_each_has_the_default() {
     let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let mut seen = Vec::new();
-    for shard in ["0/3", "1/3", "2/3"] {
-        let shard: Shard = shard.parse().expect("a shard");
+    for shard in 0..3 {
         let mut part = space.clone();
-        part.keep(&shard.of(space.candidates().to_vec()));
+        let kept: Vec<_> = space.candidates().iter().skip(shard).step_by(3).cloned().collect();
+        part.keep(&kept);
         assert_eq!(part.default(), space.default());
         seen.extend(part.candidates().iter().skip(1).cloned());
     }
@@ -82,7 +82,7 @@ fn a_fold_is_a_candidate_beside_chunks() {
     assert_eq!(first, [(Strategy::Folded, 1), (Strategy::Chunked, 37)]);
 }
 
-/// A kernel of which nothing is declared, rewritten or not.
+/// A kernel without a batch, rewritten or not.
 fn without_batch(grid: Dim3, is_rewritten: bool) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
     let kernel = || KernelLimits::unknown("k");
@@ -153,7 +153,7 @@ fn the_default_comes_from_the_first_legal_configuration() {
 }
 
 #[test]
-fn a_workspace_bounds_every_candidate_and_spells_out_its_chunk_size() {
+fn a_workspace_limits_every_candidate_and_fixes_its_chunk_size() {
     let mut space = Space::new(vec![configuration(128, on_y(60_000))]);
     assert_eq!(space.default().map(|one| one.launches), Some(1));
     space.restrict(Objective::Memory { bytes_per_item: 64, bytes: 1 << 20 });
@@ -214,7 +214,7 @@ proptest! {
 
 #[test]
 fn a_listed_space_keeps_its_order_and_obeys_a_workspace() {
-    let command = "p {chunk}".parse().expect("a command");
+    let command = "p {chunk}";
     let sizes = vec![("items".to_owned(), 1000)];
     let problem = crate::ProgramProblem::new(command, sizes, vec![], vec![1000, 125, 250, 500]);
     let listed = problem.expect("a problem").candidates();

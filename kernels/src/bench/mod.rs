@@ -2,23 +2,34 @@
 //!
 //! A [`Problem`] is a kernel with the types and sizes of its tensors. A [`BenchCase`] is a problem with
 //! synthetic tensors on a device or on the host. It launches the kernel with any launch parameters and
-//! any plan, and checks the output.
+//! any plan, and checks the output. Both need the feature `bench`.
 
+#[cfg(feature = "bench")]
 mod case;
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "bench", feature = "cuda"))]
 mod device;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "bench", feature = "host"))]
 mod host;
+#[cfg(feature = "bench")]
 mod problem;
+#[cfg(feature = "bench")]
 mod registry;
-#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
+#[cfg_attr(
+    not(all(feature = "bench", any(feature = "cuda", feature = "host"))),
+    allow(dead_code, reason = "not run")
+)]
 pub(crate) mod spec;
-#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
+#[cfg_attr(
+    not(all(feature = "bench", any(feature = "cuda", feature = "host"))),
+    allow(dead_code, reason = "not run")
+)]
 pub(crate) mod synthetic;
 
+#[cfg(feature = "bench")]
 pub use case::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
-#[cfg(feature = "profile")]
+#[cfg(all(feature = "bench", feature = "profile"))]
 pub use problem::current_sources;
+#[cfg(feature = "bench")]
 pub use problem::{Problem, ProblemError};
 pub use spec::Traffic;
 pub use synthetic::synthetic;

@@ -4,15 +4,15 @@ use std::io::Cursor;
 
 use gridguard::Plan;
 use gridguard_autotune::{
-    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, ProblemMeasurer,
-    Sample, ServeError, Space, serve_on,
+    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, ServeError,
+    Space, serve_on,
 };
 
 /// Whatever comes in, the measuring process answers each request in one line of JSON, or ends with a
 /// reason; and whatever it says may be launched, only legal plans come of it.
 pub(super) fn check(bytes: &[u8]) {
     let mut output = Vec::new();
-    let open = |problem: &str| -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    let open = |problem: &str| -> Result<Box<dyn Measurer>, MeasureFailure> {
         match problem {
             "none" => Err(MeasureFailure::new(FailureKind::Launch, "no such problem")),
             _ => Ok(Box::new(Quick)),
@@ -82,11 +82,5 @@ impl Measurer for Quick {
 
     fn sample(&mut self, _: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
         Ok(Sample { time_ns: 1.0, clock_mhz: None })
-    }
-}
-
-impl ProblemMeasurer for Quick {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        Ok(Vec::new())
     }
 }

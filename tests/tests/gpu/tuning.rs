@@ -186,9 +186,10 @@ fn remote(policy: Policy) -> Remote {
 }
 
 /// A candidate as a space makes it, by the guard's planner.
-fn candidate(remote: &Remote, fault: u64, choice: StoredChoice) -> Candidate {
+fn candidate(remote: &mut Remote, fault: u64, choice: StoredChoice) -> Candidate {
     let is_faulty = |one: &&LaunchConfig| one.parameters == [("fault".to_owned(), fault)];
-    let configuration = remote.configurations().iter().find(is_faulty).expect("a configuration");
+    let configurations = remote.configurations().expect("known");
+    let configuration = configurations.iter().find(is_faulty).expect("a configuration");
     let LaunchConfig { parameters, request, batch, limits } = configuration;
     let plan = Plan::new(request, batch.as_ref(), limits, choice.into()).expect("a plan");
     Candidate {

@@ -1,4 +1,4 @@
-//! The arguments `--image` and `--kernel`: the kernels of a file, and what it states about them.
+//! The arguments `--image` and `--kernel`: reads the kernels of a file and their attributes.
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -16,12 +16,11 @@ use crate::output::Table;
 
 #[derive(Args)]
 pub(super) struct ImageArgs {
-    /// File that states the kernel's registers, memory, parameters and launch bounds: a cubin, PTX, a
-    /// fatbin, or an object file, library or program that contains fatbins. Without --grid, its kernels
-    /// are listed
+    /// File with the kernel: a cubin, PTX, a fatbin, or an object file, library or program with fatbins. It gives
+    /// the kernel's registers, memory, parameters and launch bounds. Without --grid, lists its kernels
     #[arg(long, value_name = "FILE")]
     pub(super) image: Option<PathBuf>,
-    /// The kernel, by its name in the file or in the source; may be omitted if the file has only one
+    /// Name of the kernel in the file or in the source [default: the only kernel of the file]
     #[arg(long, value_name = "NAME", requires = "image")]
     pub(super) kernel: Option<String>,
 }
@@ -32,23 +31,20 @@ pub(super) struct KernelFile<'a> {
     images: ImageFile<'a>,
 }
 
-/// A kernel of an image.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ImageKernel {
-    /// The architecture of the image, if it states one.
+    /// The architecture of the image, if known.
     architecture: Option<String>,
-    /// Whether the image is PTX.
     ptx: bool,
     /// The name in the source, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     demangled: Option<String>,
     #[serde(flatten)]
     pub(super) attributes: KernelAttributes,
-    /// Rules that cannot be checked, because nothing states what they depend on.
+    /// Rules that cannot be checked, because attributes are missing.
     unchecked_rules: Vec<Rule>,
 }
 
-/// Reads a file, up to a size that no image has.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
@@ -67,8 +63,8 @@ impl<'a> KernelFile<'a> {
         Ok(Self { path, images: images.map_err(|error| CommandError::invalid_file(path, error))? })
     }
 
-    /// The kernels that one of `devices` uses, or all kernels if there is no device; of these, the ones
-    /// called `name`, if one is given. Sorted by name.
+    /// The kernels for one of `devices`, or all kernels without devices. `name` selects some of them. Sorted by
+    /// name.
     pub(super) fn kernels(
         &self,
         devices: &[&DeviceLimits],
@@ -95,8 +91,8 @@ impl<'a> KernelFile<'a> {
         }
     }
 
-    /// The one kernel of the images that `device` uses, by its name unless there is only one.
-    /// `Ok(Err(reason))` if the file has none for the device.
+    /// The kernel called `name` for `device`, or the only one. `Ok(Err(reason))` if the file has no image for the
+    /// device.
     pub(super) fn kernel(
         &self,
         device: &DeviceLimits,
@@ -106,7 +102,7 @@ impl<'a> KernelFile<'a> {
             return Ok(Err(self.mismatch(device)));
         }
         let mut kernels = self.kernels(&[device], name)?;
-        // Source files that share a kernel have it several times.
+        // Several source files may contain the same kernel.
         kernels.dedup_by(|one, other| one.attributes == other.attributes);
         if let [kernel] = &kernels[..] {
             return Ok(Ok(kernel.clone()));
@@ -124,7 +120,7 @@ impl<'a> KernelFile<'a> {
         ))
     }
 
-    /// What the file states about a kernel, and how to find out what it does not, for people.
+    /// Describes a kernel, and how to find its missing attributes.
     pub(super) fn describe(&self, kernel: &ImageKernel, device: &DeviceLimits) -> String {
         let mut lines = format!("  {}\n", kernel.description());
         if kernel.unchecked_rules.is_empty() {
@@ -135,19 +131,19 @@ impl<'a> KernelFile<'a> {
         let one_image = self.images.images().count() == 1;
         let (why, command) = match (kernel.ptx, kernel.attributes.registers_per_thread) {
             (true, _) if one_image => (
-                "PTX does not state what they depend on",
+                "PTX lacks the attributes that they need",
                 format!("ptxas --gpu-name {sm} --output-file kernel.cubin {path}"),
             ),
             (true, _) => (
-                "PTX does not state what they depend on",
+                "PTX lacks the attributes that they need",
                 format!("cuobjdump --extract-ptx all {path}, ptxas --gpu-name {sm}"),
             ),
             (false, None) => (
-                "the file has yet to be linked, which may add to what they depend on",
+                "the file is not linked yet, which may change the attributes that they need",
                 format!("nvlink --arch {sm} --output-file linked.cubin {path}"),
             ),
             (false, Some(_)) => {
-                let why = "functions call themselves, or others through pointers, as deep as the data say";
+                let why = "the depth of recursion or of calls through pointers depends on the data";
                 lines += &format!("  not checked: {rules}: {why}\n");
                 return lines;
             }
@@ -158,7 +154,7 @@ impl<'a> KernelFile<'a> {
         lines
     }
 
-    /// Those of `kernels` that are called `name`: exactly so if there is one, or else in the source.
+    /// The kernels called `name`, exactly or else in the source.
     fn called(
         &self,
         name: &str,
@@ -183,7 +179,7 @@ impl<'a> KernelFile<'a> {
         Err(CommandError::Invalid(problem + &lines(names.into_iter())))
     }
 
-    /// Why `device` can use no image.
+    /// Why `device` cannot use any image.
     fn mismatch(&self, device: &DeviceLimits) -> String {
         let mut architectures: Vec<String> = Vec::new();
         for image in self.images.images() {
@@ -211,17 +207,14 @@ impl ImageKernel {
         Self { architecture, ptx: image.is_ptx(), demangled, attributes, unchecked_rules }
     }
 
-    /// The same with attributes that options have completed.
     pub(super) fn with_attributes(self, attributes: KernelAttributes) -> Self {
         Self { unchecked_rules: attributes.unchecked_rules(), attributes, ..self }
     }
 
-    /// The name to show.
     pub(super) fn name(&self) -> &str {
         self.demangled.as_ref().unwrap_or(&self.attributes.name)
     }
 
-    /// The kernel, its image and its attributes.
     fn description(&self) -> String {
         let KernelAttributes {
             name: _,
@@ -255,13 +248,11 @@ impl ImageKernel {
         format!("kernel {} ({kind}{architecture}): {}", self.name(), attributes.join(", "))
     }
 
-    /// The rules that cannot be checked.
     pub(super) fn unchecked(&self) -> String {
         self.unchecked_rules.iter().map(Rule::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the source calls it `name`: with or without parameters, template arguments and the
-    /// namespaces around it.
+    /// Whether `name` is its name in the source, with or without parameters, template arguments and namespaces.
     fn is_called(&self, name: &str) -> bool {
         let options = DemangleOptions::new().no_params().no_return_type();
         let Some(qualified) = demangled(&self.attributes.name, options) else { return false };
@@ -271,7 +262,6 @@ impl ImageKernel {
     }
 }
 
-/// A table of kernels.
 pub(super) fn table(kernels: &[ImageKernel]) -> Table {
     let mut table = Table::new([
         "kernel",
@@ -308,10 +298,8 @@ pub(super) fn table(kernels: &[ImageKernel]) -> Table {
     table
 }
 
-/// The name in the source of a kernel with a mangled name. Names that are long in the source stay
-/// mangled.
+/// The name in the source of a mangled name. Long names stay mangled.
 fn demangled(mangled: &str, options: DemangleOptions) -> Option<String> {
-    /// Text that ends before it becomes too long.
     struct Bounded(String);
     impl Write for Bounded {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -350,7 +338,6 @@ fn similar<'a>(name: &str, kernels: &'a [ImageKernel]) -> Vec<&'a str> {
     rated.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The first names, a line each.
 fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(SHOWN_NAMES);
     let mut lines: String = names.take(SHOWN_NAMES).map(|name| format!("\n  {name}")).collect();
@@ -360,15 +347,14 @@ fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     lines
 }
 
-/// The largest file that is read: the largest libraries have some 2 GiB.
+/// The largest file; the largest libraries have about 2 GiB.
 const MOST_BYTES: u64 = 4 << 30;
-/// The longest name that is demangled, in bytes, and the longest that it may become.
+/// Bytes of the longest mangled and demangled name.
 const LONGEST_NAME: usize = 4096;
-/// How many names are compared with a misspelt one, and how long they may be.
+/// Limits of the comparison with a misspelt name, which takes the product of the lengths.
 const MOST_COMPARED: usize = 20_000;
 const LONGEST_COMPARED: usize = 200;
-/// How similar a name must be to be suggested, from 0 to 1.
+/// The least similarity of a suggestion, from 0 to 1.
 const LEAST_SIMILAR: f64 = 0.8;
 const SHOWN_SIMILAR: usize = 5;
-/// Names that an error lists; the rest is counted.
 const SHOWN_NAMES: usize = 20;

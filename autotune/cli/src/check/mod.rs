@@ -1,4 +1,4 @@
-//! `gridguard check`: checks whether a launch is legal, and how to split it if it is not.
+//! `gridguard check`: checks whether a launch is legal, and how to split it.
 
 mod kernel_image;
 mod reply;
@@ -25,27 +25,27 @@ use reply::{Case, DeviceReply, KernelReply, LargestBatch, Reply, legality, write
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["grid", "requests", "image"]))]
 #[command(group = clap::ArgGroup::new("whose").multiple(false).args(["gpu", "device"]))]
 pub(crate) struct Check {
-    /// GPUs of the catalogue, by name or alias, such as h200 or rtx-4090; any of a compute capability, as
-    /// sm_86; or any. Of several, a table shows where the launch fits
+    /// GPUs of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 for the GPUs of that compute
+    /// capability; or any. Several give a table
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// Device of this machine, by ordinal
+    /// Ordinal of a device of this machine
     #[arg(long, value_name = "N")]
     device: Option<usize>,
-    /// Blocks of the grid
+    /// Size of the grid in blocks
     #[arg(long, value_name = "X,Y,Z", requires = "block", requires = "whose", value_parser = size)]
     grid: Option<Dim3>,
-    /// Threads of a block
+    /// Size of a block in threads
     #[arg(long, value_name = "X,Y,Z", requires = "grid", value_parser = size)]
     block: Option<Dim3>,
-    /// Dynamic shared memory per block, such as 65536 or 64KiB
+    /// Dynamic shared memory per block, for example 65536 or 64KiB
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
     shared_mem: u64,
-    /// Check as for a kernel that does not opt in to large dynamic shared memory: the guard opts in
-    /// where it is needed
+    /// Check a kernel that does not opt in to large dynamic shared memory; by default it opts in as needed, like
+    /// kernels of the guard
     #[arg(long, conflicts_with = "kernel_max_shared_mem")]
     no_opt_in: bool,
-    /// Blocks of a cluster
+    /// Size of a cluster in blocks [default: no cluster]
     #[arg(long, value_name = "X,Y,Z", value_parser = size)]
     cluster: Option<Dim3>,
     /// The launch is cooperative
@@ -59,22 +59,22 @@ pub(crate) struct Check {
     /// Bytes of kernel parameters
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     param_bytes: Option<u64>,
-    /// Registers per thread
+    /// Registers per thread of the kernel
     #[arg(long, value_name = "N")]
     registers: Option<u64>,
-    /// Local memory per thread
+    /// Local memory per thread of the kernel
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     local_mem: Option<u64>,
-    /// Static shared memory of the kernel
+    /// Static shared memory per block
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     static_shared_mem: Option<u64>,
-    /// Dynamic shared memory that the kernel opted in to
+    /// Dynamic shared memory per block that the kernel opted in to
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     kernel_max_shared_mem: Option<u64>,
-    /// Maximum threads per block by the kernel's launch bounds
+    /// Most threads per block by the kernel's launch bounds
     #[arg(long, value_name = "N")]
     kernel_max_threads: Option<u64>,
-    /// The axis of the grid whose items are independent
+    /// Grid axis with independent items
     #[arg(long, value_name = "x|y|z", requires = "items", value_parser = axis())]
     batch_axis: Option<Axis>,
     /// Items along the batch axis
@@ -83,40 +83,38 @@ pub(crate) struct Check {
     /// Blocks per item
     #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     blocks_per_item: u64,
-    /// Chunks start only at multiples of so many items
+    /// Chunks start at multiples of this number of items
     #[arg(long, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     align: u64,
-    /// Elements that an item addresses, for --index-bits 32
+    /// Elements addressed per item, for --index-bits 32
     #[arg(long, value_name = "E", requires = "batch_axis", value_parser = from_1())]
     #[arg(required_if_eq("index_bits", "32"))]
     elements_per_item: Option<u64>,
-    /// Width of the kernel's index arithmetic
+    /// Width of the kernel's index arithmetic in bits
     #[arg(long, value_name = "BITS", default_value = "64", requires = "batch_axis")]
     #[arg(value_parser = ["32", "64"])]
     index_bits: String,
-    /// Workspace per item
+    /// Workspace memory per item
     #[arg(long, value_name = "BYTES", default_value = "0", requires = "batch_axis", value_parser = bytes)]
     workspace_per_item: u64,
-    /// Memory available for workspace; by default the whole memory of the device
+    /// Memory for the workspace [default: the whole memory of the device]
     #[arg(long, value_name = "BYTES", requires = "batch_axis", value_parser = bytes)]
     memory: Option<u64>,
-    /// Also find the largest batch whose launch is legal
+    /// Also find the largest legal batch
     #[arg(long, requires = "batch_axis")]
     max_items: bool,
-    /// Reads one JSON request per line from a file, or - for standard input; writes one JSON verdict
-    /// per line
+    /// File with one JSON request per line, or - for standard input; writes one JSON verdict per line
     #[arg(long, value_name = "FILE|-", requires = "whose", conflicts_with_all = LAUNCH_ARGUMENTS)]
     requests: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// A number of at least 1.
 fn from_1() -> RangedU64ValueParser {
     RangedU64ValueParser::new().range(1..)
 }
 
-/// A number of bytes, such as `100`, `100KiB` or `2Gi`; `K` without an `i` counts in thousands.
+/// A number of bytes: `100`, `100KiB` or `2Gi`. `K` without an `i` is 1,000.
 fn bytes(text: &str) -> Result<u64, String> {
     parse_size::parse_size(text).map_err(|error| error.to_string())
 }
@@ -170,7 +168,7 @@ impl Check {
         }
     }
 
-    /// The launch on `device`, with what the options and the file state about its kernel.
+    /// The launch on `device`, with the kernel attributes of the options and the file.
     fn case(
         &self,
         device: Arc<DeviceLimits>,
@@ -194,7 +192,7 @@ impl Check {
         Ok(Case { device, stated, kernel })
     }
 
-    /// `of_image`, completed by the options, which may not contradict it.
+    /// Completes the attributes of the image by the options, which may not contradict them.
     fn stated(&self, of_image: KernelAttributes) -> Result<KernelAttributes, CommandError> {
         let agreed = |option: &str, stated: Option<u64>, of_image: Option<u64>| match of_image {
             Some(number) if stated.is_some_and(|stated| stated != number) => {
@@ -235,7 +233,7 @@ impl Check {
         Ok(verdict.legality.into())
     }
 
-    /// One row for each device. The exit code is that of the worst.
+    /// Prints a row for each device. The worst decides the exit code.
     fn check_each(&self, cases: &[Case]) -> Result<Exit, CommandError> {
         let verdicts: Vec<_> = cases.iter().map(|case| (case, self.verdict(case))).collect();
         let rows: Vec<_> = verdicts
@@ -296,10 +294,10 @@ impl Check {
         )
     }
 
-    /// The largest batches that are legal, where the grid has as many blocks as they need.
+    /// The largest legal batches. The grid grows with the batch.
     fn largest_batch(&self, case: &Case) -> LargestBatch {
         let axis = self.batch_axis.unwrap_or(Axis::X);
-        // The blocks of fewer items may not be a multiple of the cluster.
+        // The blocks must be a multiple of the cluster.
         let unit = self.cluster.map_or(1, |cluster| cluster.along(axis).max(1));
         let of = |items: u64| {
             let mut request = self.request(case);
@@ -344,7 +342,7 @@ impl Check {
     }
 }
 
-/// Arguments that describe one launch, and belong into each request of `--requests`.
+/// Arguments of one launch. With `--requests`, each request has its own.
 const LAUNCH_ARGUMENTS: [&str; 15] = [
     "grid",
     "image",
@@ -363,8 +361,8 @@ const LAUNCH_ARGUMENTS: [&str; 15] = [
     "max_items",
 ];
 
-/// The largest multiple of `unit` up to [`MOST_ITEMS`] for which `is_legal` holds, as it does for all
-/// smaller ones; `None` if it holds for all.
+/// The largest legal multiple of `unit` up to [`MOST_ITEMS`]; `None` if all are legal. All smaller multiples are
+/// legal too.
 fn largest(unit: u64, is_legal: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut legal, mut illegal) = (0, MOST_ITEMS / unit);
     if is_legal(illegal * unit) {
@@ -381,5 +379,5 @@ fn largest(unit: u64, is_legal: impl Fn(u64) -> bool) -> Option<u64> {
     Some(legal * unit)
 }
 
-/// More items than memory holds.
+/// More items than fit into memory.
 const MOST_ITEMS: u64 = 1 << 48;

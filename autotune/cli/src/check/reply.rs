@@ -1,4 +1,4 @@
-//! What `gridguard check` replies, as text and as JSON.
+//! The reply of `gridguard check`, as text and as JSON.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -11,15 +11,13 @@ use serde::Serialize;
 use super::kernel_image::ImageKernel;
 use crate::output::count;
 
-/// Launches of a plan that are shown; the rest is counted.
 const SHOWN: u64 = 16;
 
 /// The launch on one device.
 pub(super) struct Case {
     pub(super) device: Arc<DeviceLimits>,
-    /// What options and image state about the kernel.
+    /// The kernel attributes of the options and the image.
     pub(super) stated: KernelAttributes,
-    /// What the image states, if there is one.
     pub(super) kernel: Option<KernelReply>,
 }
 
@@ -39,7 +37,6 @@ pub(super) enum KernelReply {
 }
 
 impl Case {
-    /// The kernel's name, if it is known.
     pub(super) fn name(&self) -> &str {
         match &self.kernel {
             Some(KernelReply::Kernel { kernel, .. }) => kernel.name(),
@@ -47,7 +44,7 @@ impl Case {
         }
     }
 
-    /// The rules that could not be checked; empty without an image.
+    /// The unchecked rules; empty without an image.
     pub(super) fn unchecked(&self) -> String {
         match &self.kernel {
             Some(KernelReply::Kernel { kernel, .. }) => kernel.unchecked(),
@@ -55,7 +52,6 @@ impl Case {
         }
     }
 
-    /// Why the device cannot use the image, if so.
     pub(super) fn error(&self) -> Option<&str> {
         match &self.kernel {
             Some(KernelReply::Error { error }) => Some(error),
@@ -64,7 +60,6 @@ impl Case {
     }
 }
 
-/// The document for one device.
 #[derive(Serialize)]
 pub(super) struct Reply<'a> {
     #[serde(flatten)]

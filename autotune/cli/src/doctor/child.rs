@@ -1,4 +1,4 @@
-//! Runs another program within a time limit and an output limit.
+//! Runs a program within a time limit and an output limit.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,15 +11,14 @@ use humantime::format_duration;
 
 use super::finding::shorten;
 
-/// The most that is read of each stream; every program here writes far less.
+/// The most bytes read of each stream; the programs write far less.
 const MOST_BYTES: u64 = 1 << 20;
-/// How often the exit of a program is polled.
 const POLL: Duration = Duration::from_millis(5);
-/// How long to wait for the rest of the output after the exit, or for the exit after the last line.
-/// A descendant may keep the pipe open, and a driver may hang while it unloads.
+/// How long to wait for the output after the exit, or for the exit after the last line. A descendant may keep the
+/// pipe open, and a driver may hang while it unloads.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a program wrote, and whether it succeeded.
+/// The output of a program, and whether it succeeded.
 #[derive(Debug)]
 pub(super) struct ChildOutput {
     pub(super) out: String,
@@ -31,19 +30,17 @@ pub(super) struct ChildOutput {
 pub(super) enum ChildError {
     #[error("{0}")]
     NotStarted(io::Error),
-    /// It was killed at the time limit.
     #[error("no response within {}", format_duration(*.0))]
     TimedOut(Duration),
-    /// Its exit status and last error message.
+    /// The exit status and the last error message.
     #[error("{0}")]
     Crashed(String),
-    /// It succeeded, but not with the output that was expected.
     #[error("unexpected output {0:?}")]
     Unexpected(String),
 }
 
-/// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit. Relative
-/// folders of `PATH` are not searched: the working directory may be anyone's.
+/// Runs a program until it exits, writes a line that `is_last`, or reaches the time limit. Ignores relative folders
+/// of `PATH`, because the working directory may be untrusted.
 pub(super) fn run(
     mut command: Command,
     limit: Duration,
@@ -86,17 +83,17 @@ pub(super) fn run(
             return output;
         }
     }
-    // It is not waited for: the kernel may keep it while a device hangs.
+    // Does not wait: the kernel may keep the process while a device hangs.
     let _ = child.kill();
     output
 }
 
-/// The last line that is not blank, where programs usually say why they exit.
+/// The last line that is not blank, which usually explains the exit.
 pub(super) fn last_line(text: &str) -> String {
     shorten(text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default())
 }
 
-/// Reads lines on a thread of its own, each with its line break.
+/// Reads lines with their line breaks, on a new thread.
 fn read_lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -111,7 +108,6 @@ fn read_lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// The rest of the lines of a program that has exited.
 fn rest(lines: &Receiver<String>) -> String {
     let deadline = Instant::now() + GRACE;
     let wait = || deadline.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! What the CUDA driver reports about itself, and whether gridguard can use it.
+//! Queries the CUDA driver, and checks whether gridguard can use it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,19 @@ use super::finding::{Finding, Subject, remedy};
 pub(super) const LIBCUDA: Subject = Subject::new("libcuda");
 pub(super) const DRIVER: Subject = Subject::new("driver");
 
-/// What the driver reports before any device is queried.
+/// The state of the driver, without its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Driver {
-    /// The file that is loaded as libcuda.
     pub(super) loaded: Option<PathBuf>,
-    /// The CUDA version that it supports.
     pub(super) version: Option<i32>,
     /// The number of devices; `None` if the driver cannot be used.
     pub(super) devices: Option<usize>,
     pub(super) fault: Option<DriverFault>,
 }
 
-/// Why a driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DriverFault {
-    /// No library can be loaded; what to do depends on the machine.
+    /// No library can be loaded. The remedy depends on the machine.
     NoLibrary(String),
     Library(Finding),
     /// The driver is too old, cannot be initialised, or fails later.
@@ -35,7 +32,6 @@ pub(super) enum DriverFault {
 }
 
 impl Driver {
-    /// Queries the driver, which may hang or crash.
     pub(super) fn query() -> Self {
         let devices = cuda::driver_version().and_then(|_| cuda::device_count());
         let loaded = loaded_library("libcuda.so");
@@ -49,9 +45,9 @@ impl Driver {
         }
     }
 
-    /// Whether the driver supports this program. A fault of the library is not reported here.
+    /// Whether the driver supports this program. Ignores faults of the library.
     ///
-    /// `bindings` is the CUDA version of the bindings, `release` the driver's own version.
+    /// `bindings` is the CUDA version of the bindings, `release` the version of the driver.
     pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<Finding> {
         match &self.fault {
             Some(DriverFault::Driver(finding)) => return Some(finding.clone()),
@@ -100,7 +96,7 @@ pub(super) fn version_number(major: u32, minor: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// The first file that this process has mapped whose name starts with `name`.
+/// The first mapped file of this process whose name starts with `name`.
 pub(super) fn loaded_library(name: &str) -> Option<PathBuf> {
     mapped_file(&fs::read_to_string("/proc/self/maps").ok()?, name)
 }

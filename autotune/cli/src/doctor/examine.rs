@@ -1,7 +1,6 @@
-//! Examines driver and devices in a child process, so that a driver that hangs or crashes cannot
-//! stop `doctor`.
+//! Examines driver and devices in a child process, so that a driver that hangs or crashes cannot stop `doctor`.
 //!
-//! The child writes each result on a line of its own as soon as it is known.
+//! The child writes each result as a line at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,7 +22,7 @@ use super::{profiles, smoke_test};
 use crate::error::{CommandError, Exit};
 use crate::output::json;
 
-/// Starts each line, since libraries may print to standard output as well.
+/// The start of each line, because libraries also print to standard output.
 const MARK: &str = "gridguard-doctor ";
 
 /// Examines driver and devices; started by `doctor`
@@ -40,12 +39,10 @@ enum Event {
     /// A device, before its smoke test.
     Device(usize, Device),
     Tested(usize, Vec<Finding>),
-    /// About profiles and caches.
     Files(Vec<Finding>),
     Done,
 }
 
-/// A device of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Device {
     pub(super) name: String,
@@ -91,12 +88,10 @@ fn event(line: &str) -> Option<Event> {
     serde_json::from_str(line.strip_prefix(MARK)?).ok()
 }
 
-/// The results of the child process.
 #[derive(Debug, Default)]
 pub(super) struct Examination {
-    /// `None` if the driver did not respond.
+    /// `None` without a response.
     pub(super) driver: Option<Driver>,
-    /// By ordinal.
     pub(super) devices: BTreeMap<usize, Device>,
     tested: BTreeMap<usize, Vec<Finding>>,
     files: Vec<Finding>,
@@ -104,9 +99,8 @@ pub(super) struct Examination {
     failure: Option<ChildError>,
 }
 
-/// Runs the examination within a time limit.
 pub(super) fn examine(profile: Option<&Path>, limit: Duration) -> Examination {
-    // A path that cannot be determined cannot be started either.
+    // An unknown path fails to start.
     let mut command = Command::new(std::env::current_exe().unwrap_or_default());
     command.arg("examine");
     if let Some(path) = profile {
@@ -126,14 +120,13 @@ impl Examination {
                     examination.tested.extend([(ordinal, findings)]);
                 }
                 Event::Files(findings) => examination.files = findings,
-                // It does not matter how the process exits after the last result.
+                // The exit after the last result does not matter.
                 Event::Done => examination.failure = None,
             }
         }
         examination
     }
 
-    /// Why the driver did not respond; `None` if it did.
     pub(super) fn check_response(&self) -> Option<Finding> {
         if self.driver.is_some() {
             return None;
@@ -151,7 +144,7 @@ impl Examination {
         })
     }
 
-    /// The findings about each device in their order, then those about profiles and caches.
+    /// The findings about each device, then about profiles and caches.
     pub(super) fn check_devices(&self) -> Vec<Finding> {
         let count = self.driver.as_ref().and_then(|driver| driver.devices).unwrap_or(0);
         let device = |ordinal| match self.tested.get(&ordinal) {

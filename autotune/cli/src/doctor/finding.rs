@@ -1,7 +1,7 @@
-//! What a check finds, and remedies for known errors.
+//! Findings of checks, and remedies for known errors.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
 use serde::{Deserialize, Serialize};
@@ -10,36 +10,29 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Good,
-    /// It works, but not as well as it could, or not all of it.
+    /// It works with restrictions.
     Warning,
-    /// It could not be determined.
     Unknown,
     Bad,
 }
 
-impl Level {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Warning => "warning",
-            Self::Unknown => "unknown",
-            Self::Bad => "bad",
-        }
+impl Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
-/// What a check finds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) subject: String,
     pub(super) level: Level,
     pub(super) what: String,
-    /// What to do about it; `None` if it is good.
+    /// The remedy; `None` for a good finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
 }
 
-/// What a finding is about, such as `driver` or `device 0`.
+/// The subject of a finding, for example `driver` or `device 0`.
 pub(super) struct Subject(Cow<'static, str>);
 
 impl Subject {
@@ -47,7 +40,6 @@ impl Subject {
         Self(Cow::Borrowed(name))
     }
 
-    /// One of several, such as `device 0`.
     pub(super) fn numbered(kind: &str, number: impl Display) -> Self {
         Self(format!("{kind} {number}").into())
     }

@@ -1,4 +1,4 @@
-//! Which libcuda is loaded and whether another shadows it, and whether NVRTC can be used.
+//! Checks which libcuda is loaded, whether another shadows it, and whether NVRTC can be used.
 
 use std::collections::HashSet;
 use std::env;
@@ -20,17 +20,15 @@ const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 /// `ldconfig` only reads one file.
 const LDCONFIG_LIMIT: Duration = Duration::from_secs(2);
 
-/// Files named like the driver library, each with its canonical path: first those of the first name,
-/// in the order of the loader's search.
+/// Files named like the driver library, each with its canonical path, in the order of the loader's search.
 pub(super) type LibraryFiles = Vec<(PathBuf, PathBuf)>;
 
-/// What indicates that there is a GPU even if the library is missing.
+/// Signs of a GPU without a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Platform {
     NoGpu,
     /// The kernel module is loaded, or device files exist.
     KernelModule,
-    /// Windows Subsystem for Linux.
     Wsl,
 }
 
@@ -61,7 +59,7 @@ pub(super) fn find_libcuda() -> LibraryFiles {
 /// The loader skips libraries for 32 bits.
 fn is_32_bit(path: &Path) -> bool {
     let mut start = [0; 5];
-    // Not every file of that name is a library, and a pipe would wait for its writer.
+    // The file may be no library, or a pipe.
     let read = gridguard_files::open(path).map(|mut file| file.read_exact(&mut start));
     read.is_ok_and(|read| read.is_ok()) && start == *b"\x7fELF\x01"
 }
@@ -97,7 +95,7 @@ pub(super) fn check_libcuda(
         files.iter().map(|(path, _)| path.as_path()).find(is_named)
     };
     let loaded = driver.loaded.as_deref();
-    // A program gets a stub by either name.
+    // A stub of either name is bad.
     let mut candidates = loaded.into_iter().chain(NAMES.into_iter().filter_map(first));
     if let Some(stub) = candidates.find(|path| is_in_folder(path, "stubs")) {
         let what = format!("{} is found first, a stub for linking only", stub.display());
@@ -134,7 +132,7 @@ pub(super) fn check_libcuda(
     })
 }
 
-/// Other files of the same name as the first. A stub that is not found first does no harm.
+/// Other files of the same name as the first, without stubs.
 fn other_files(files: &LibraryFiles) -> Vec<String> {
     let Some((first, real)) = files.first() else { return Vec::new() };
     let mut seen = HashSet::from([real]);
@@ -149,8 +147,7 @@ fn is_in_folder(path: &Path, name: &str) -> bool {
     path.parent().is_some_and(|folder| folder.components().any(|part| part.as_os_str() == name))
 }
 
-/// The path and the version of the NVRTC that the loader finds, or why it does not load, unless it is
-/// missing.
+/// The path and version of NVRTC, or why it does not load; `None` if it is missing.
 pub(super) fn find_nvrtc() -> Result<(PathBuf, i32), Option<String>> {
     let compiler = Compiler::find().map_err(|error| why_unavailable(&error))?;
     let (major, minor) = compiler.version().map_err(|error| Some(error.to_string()))?;

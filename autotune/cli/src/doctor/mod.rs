@@ -1,7 +1,7 @@
-//! `gridguard doctor`: whether this machine can run CUDA, and what to do if it cannot.
+//! `gridguard doctor`: checks whether this machine can run CUDA, and how to fix it.
 //!
-//! Each group of checks first gathers facts and then evaluates them. Whatever may hang or crash runs
-//! in another process, all of them concurrently.
+//! Each group of checks gathers facts and then evaluates them. Queries that may hang or crash run concurrently, in
+//! other processes.
 
 mod child;
 mod driver;
@@ -33,13 +33,13 @@ use crate::output::{OutputArgs, count};
 
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// Also check the PyTorch of this Python or virtual environment
+    /// Also check the PyTorch of this Python or virtual environment [default without a value: python3]
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<PathBuf>,
-    /// Time limit for the driver, the devices and Python
+    /// Time limit for the driver, the devices and Python, for example 20s
     #[arg(long, value_name = "TIME", default_value = "20s")]
     patience: humantime::Duration,
-    /// Profile with precedence over the user's and the built-in ones
+    /// Profile with precedence over the user's and the built-in profiles
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     #[command(flatten)]
@@ -52,7 +52,6 @@ const DOCTOR: Subject = Subject::new("doctor");
 struct DoctorReport {
     good: usize,
     warnings: usize,
-    /// Checks without a result.
     unknown: usize,
     bad: usize,
     findings: Vec<Finding>,
@@ -130,7 +129,7 @@ impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { good, warnings, unknown, bad, findings } = self;
         for Finding { subject, level, what, remedy } in findings {
-            writeln!(f, "{:<8} {subject}: {what}", level.name())?;
+            writeln!(f, "{level:<8} {subject}: {what}")?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:<8} -> {remedy}", "")?;
             }

@@ -1,4 +1,4 @@
-//! Which profile each model of device uses, and whether compiled kernels are cached.
+//! Checks the profile of each model of device, and the cache of compiled kernels.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Findi
     let mut seen: Vec<DeviceIdentity> = Vec::new();
     let mut findings = Vec::new();
     for ordinal in 0..count {
-        // A device that cannot be queried is reported elsewhere.
+        // The smoke test reports such a device.
         let Ok(limits) = cuda::device_limits(ordinal) else { continue };
         let identity = DeviceIdentity::new(&limits);
         if seen.contains(&identity) {
@@ -31,14 +31,13 @@ pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Findi
     findings
 }
 
-/// Reports why the kernels that this user compiles are not cached.
 pub(super) fn check_cache() -> Option<Finding> {
     let reason = CubinCache::for_user()?.check().err()?;
     let remedy = "or set GRIDGUARD_CUBIN_CACHE to a folder of your own";
     Some(Subject::new("cubin cache").warning(reason.to_string(), remedy))
 }
 
-/// `ordinal` is the first device of the model, `entries` has the layer of each entry.
+/// `ordinal` is the first device of the model, `entries` the layer of each entry.
 fn check_model(
     ordinal: usize,
     name: &str,

@@ -1,4 +1,4 @@
-//! What `nvidia-smi` reports: the GPUs of the machine, and their faults.
+//! Reads the GPUs of the machine and their faults from `nvidia-smi`.
 
 use std::io;
 use std::process::Command;
@@ -7,24 +7,19 @@ use std::time::Duration;
 use super::child::{self, ChildError};
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
-/// On a healthy machine it takes less than a second.
+/// `nvidia-smi` takes less than a second on a healthy machine.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What is queried; old versions only know the first fields.
+/// Queried fields. Old versions lack the later ones.
 const FIELDS: &str = "index,uuid,name,driver_version";
 const LATER_FIELDS: &str = "mig.mode.current,ecc.errors.uncorrected.volatile.total";
 
-/// The output of `nvidia-smi`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Smi {
-    /// It is not installed.
     Absent,
-    /// Its error message.
     Failed(String),
-    /// The GPUs, and warnings.
     Gpus(Vec<Gpu>, Vec<String>),
 }
 
-/// A GPU of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub(super) index: String,
@@ -32,15 +27,13 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// The version of the driver, such as 580.65.06.
     pub(super) driver: String,
-    /// Whether MIG is enabled.
     pub(super) mig: bool,
     /// Uncorrectable memory errors since the driver was loaded.
     pub(super) uncorrected: u64,
-    /// An error in place of a value, such as `GPU is lost`.
+    /// An error instead of a value, for example `GPU is lost`.
     pub(super) fault: Option<String>,
 }
 
-/// Runs `nvidia-smi` within a time limit.
 pub(super) fn query(limit: Duration) -> Smi {
     let limit = limit.min(LIMIT);
     match query_fields(&format!("{FIELDS},{LATER_FIELDS}"), limit) {
@@ -110,8 +103,7 @@ fn gpu(line: &str) -> Option<Gpu> {
     })
 }
 
-/// The faults that it reports; none on a healthy machine. If it fails itself, that is bad only if the
-/// driver cannot be used either.
+/// The reported faults. A failure of `nvidia-smi` itself is bad only if the driver cannot be used either.
 pub(super) fn check(smi: &Smi, is_driver_usable: bool) -> Vec<Finding> {
     match smi {
         Smi::Absent => Vec::new(),

@@ -1,4 +1,4 @@
-//! Tests each device: its properties, and a copy to it, a kernel, and a copy back.
+//! Tests each device: its properties, copies in both directions, and a kernel.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -13,7 +13,6 @@ use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 
 use super::finding::{Finding, Level, Subject, remedy, remedy_of_message, shorten};
 
-/// 64 MiB of words.
 const ITEMS: u64 = 8 << 20;
 const BYTES: u64 = 8 * ITEMS;
 /// Threads in a block; the kernel relies on it.
@@ -24,10 +23,9 @@ const SOURCE: &str = include_str!("smoke_test.cu");
 const OLDEST: ComputeCapability = ComputeCapability::new(7, 5);
 /// The oldest compute capability whose tensor cores multiply bf16.
 const BF16: ComputeCapability = ComputeCapability::new(8, 0);
-/// A warning appears if less than the total memory divided by this is free.
+/// Warns if less than this part of the memory is free.
 const LOW_MEMORY: u64 = 10;
 
-/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Properties {
     ordinal: usize,
@@ -52,7 +50,7 @@ struct SmokeTestError {
     remedy: String,
 }
 
-/// The properties of a device and, unless they exclude it, whether it passes the smoke test.
+/// Checks the properties of a device, then runs the smoke test unless they are bad.
 pub(super) fn check(ordinal: usize) -> Vec<Finding> {
     let limits = match cuda::device_limits(ordinal) {
         Ok(limits) => limits,
@@ -77,7 +75,7 @@ pub(super) fn check(ordinal: usize) -> Vec<Finding> {
     findings
 }
 
-/// Copies words to the device, inverts them there if there is a compiler, and copies them back.
+/// Copies words to the device, inverts them if there is a compiler, and copies them back.
 fn run(guard: &Guard) -> Result<Passed, SmokeTestError> {
     static WORDS: LazyLock<Vec<u64>> =
         LazyLock::new(|| (0..ITEMS).map(|item| item.wrapping_mul(MIXER)).collect());
@@ -109,7 +107,7 @@ fn run(guard: &Guard) -> Result<Passed, SmokeTestError> {
     }
 }
 
-/// Copies twice, because the first copy also maps pages, and returns the higher rate.
+/// The higher rate of two copies, because the first also maps pages.
 fn fastest(
     stream: &CudaStream,
     mut copy: impl FnMut() -> Result<(), cudarc::driver::DriverError>,
@@ -128,8 +126,8 @@ fn fastest(
 #[allow(unsafe_code, reason = "declares the signature of the kernel above")]
 fn kernel(module: &Module) -> Result<Kernel, CudaError> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
-    // SAFETY: `gridguard_invert` takes memory and a number of words, and accesses that many words of
-    // the memory; `run` passes the memory's own length.
+    // SAFETY: `gridguard_invert` takes memory and its number of words, which `run` passes, and accesses
+    // only these words.
     Ok(unsafe { module.kernel("gridguard_invert", &parameters) }?)
 }
 
@@ -146,7 +144,7 @@ impl From<CudaError> for SmokeTestError {
         if let CudaError::Driver(error) = &error
             && error.suspects().is_some()
         {
-            // The kernel above accesses only its own memory, so the device is at fault.
+            // The kernel accesses only its own memory, so the device is at fault.
             let DriverError { call, code, name, .. } = error;
             let remedy = match FailureId::from_code(*code).entry().name {
                 ECC => remedy(Some(error.diagnosis(&Evidence::default()))),
@@ -225,7 +223,6 @@ fn check_smoke_test(device: &Properties, test: &Result<Passed, SmokeTestError>) 
     }
 }
 
-/// GiB with one decimal.
 fn gib(bytes: u64) -> String {
     let tenths = bytes / ((1 << 30) / 10);
     format!("{}.{}", tenths / 10, tenths % 10)

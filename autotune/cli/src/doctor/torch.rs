@@ -1,4 +1,4 @@
-//! Whether a PyTorch fits the driver and has code for the devices.
+//! Checks whether a PyTorch fits the driver and has code for the devices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,28 +15,25 @@ use super::examine::Device;
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
 const TORCH: Subject = Subject::new("torch");
-/// Starts the line with the result of the probe.
+/// The start of the probe's result line.
 const MARK: &str = "gridguard-doctor ";
 const PROBE: &str = include_str!("torch_probe.py");
 
-/// A PyTorch, as the probe describes it.
+/// A PyTorch, described by the probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Torch {
-    /// The version of the Python.
     python: String,
-    /// It is not installed.
     missing: bool,
-    /// The file that is imported instead.
     hidden_by: Option<String>,
     /// Why it could not be imported or queried.
     error: Option<String>,
     version: String,
-    /// The CUDA version that it was built for.
+    /// The CUDA version of the build.
     cuda: Option<String>,
-    /// The ROCm version that it was built for.
+    /// The ROCm version of the build.
     hip: Option<String>,
-    /// What it has code for, such as `sm_90` and `compute_90`.
+    /// Architectures with code, for example `sm_90` and `compute_90`.
     architectures: Vec<String>,
     cudnn: Option<u64>,
     devices: u64,
@@ -44,17 +41,16 @@ pub(super) struct Torch {
     warnings: Vec<String>,
 }
 
-/// What a PyTorch must fit.
+/// The driver and devices that a PyTorch must fit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
-    /// The CUDA version that the driver supports.
+    /// The CUDA version of the driver.
     pub(super) driver: Option<i32>,
     pub(super) devices: Vec<Device>,
 }
 
-/// The CUDA versions of the wheels in PyTorch's index, each with the oldest and the newest compute
-/// capability that it has code for. The newest come first, as of PyTorch 2.9; those for CUDA 12.4
-/// and before contain older versions.
+/// The CUDA versions of the wheels in PyTorch's index as of PyTorch 2.9, the newest first, each with its oldest and
+/// newest compute capability. The wheels for CUDA 12.4 and before contain older versions of PyTorch.
 const WHEELS: [(i32, [(u32, u32); 2]); 6] = [
     (13_000, [(7, 5), (12, 1)]),
     (12_080, [(7, 5), (12, 1)]),
@@ -79,14 +75,14 @@ pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ChildError>
     let line = output.out.lines().find_map(|line| line.strip_prefix(MARK));
     let torch = line.and_then(|line| serde_json::from_str::<Torch>(line).ok());
     match (torch.filter(|torch| *torch != Torch::default()), output.end) {
-        // The result counts even if the process crashes afterwards.
+        // The result counts even after a crash.
         (Some(torch), _) => Ok(torch),
         (None, Ok(())) => Err(ChildError::Unexpected(child::last_line(&output.out))),
         (None, Err(error)) => Err(error),
     }
 }
 
-/// `python` is the Python as the user named it.
+/// `python` is the name that the user gave.
 pub(super) fn check(
     probe: &Result<Torch, ChildError>,
     python: &str,
@@ -204,16 +200,15 @@ fn check_code(torch: &Torch, cuda: &str, device: &Device, machine: &Machine) -> 
     }
 }
 
-/// The best architecture that a device can run: its own machine code, machine code of an older
-/// variant, or PTX, which the driver compiles.
+/// The best architecture for a device: its own machine code, older machine code, or PTX.
 fn best_code(architectures: &[String], device: ComputeCapability) -> Option<&str> {
     let names = architectures.iter().map(String::as_str);
     let fitting = names.filter(|name| runs_on(name, device) == Some(true));
     fitting.max_by_key(|name| (name.starts_with("sm_"), *name == device.sm()))
 }
 
-/// Whether code for an architecture, such as `sm_90a`, runs on a device. Machine code runs on its own
-/// major capability from its minor one on; PTX compiles for any later one.
+/// Whether code for an architecture, for example `sm_90a`, runs on a device. Machine code needs the same major
+/// capability and at least its minor one. PTX compiles for any later capability.
 fn runs_on(architecture: &str, device: ComputeCapability) -> Option<bool> {
     let (kind, number) = architecture.split_once('_')?;
     let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
@@ -222,7 +217,7 @@ fn runs_on(architecture: &str, device: ComputeCapability) -> Option<bool> {
     let code = ComputeCapability::new(number / 10, number % 10);
     let is_in_family = code.major == device.major && code.minor <= device.minor;
     match (kind, suffix) {
-        // For this compute capability only.
+        // Only this compute capability.
         (_, "a") => Some(code == device),
         (_, "f") | ("sm", "") => Some(is_in_family),
         (_, "") => Some(code <= device),
@@ -234,7 +229,7 @@ fn runs_on(architecture: &str, device: ComputeCapability) -> Option<bool> {
 fn check_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
     let listed = machine.devices.len();
     if listed == 0 {
-        // The checks of the driver say why.
+        // The checks of the driver report why.
         return None;
     }
     let messages: Vec<String> = torch.warnings.iter().map(|message| shorten(message)).collect();
@@ -262,8 +257,8 @@ fn install(machine: &Machine) -> String {
     install_for(machine.driver, machine.devices.first().map(|device| device.capability))
 }
 
-/// How to install the newest wheel with code for the device that the driver supports. If there is
-/// none, one of the driver's major version will do; otherwise the driver must be updated first.
+/// How to install the newest wheel with code for the device that the driver supports. Otherwise suggests a wheel of
+/// the driver's major version, or a driver update.
 fn install_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> String {
     let has_code = |range: [(u32, u32); 2]| {
         let [oldest, newest] = range.map(ComputeCapability::from);

@@ -1,4 +1,4 @@
-//! Which devices are visible to CUDA, and what hides the others.
+//! Checks which devices are visible to CUDA, and why others are hidden.
 
 use std::env;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::output::count;
 
 const DEVICES: Subject = Subject::new("devices");
 
-/// What decides which devices are visible.
+/// The settings that hide devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct VisibleDevices {
     /// `CUDA_VISIBLE_DEVICES`.
@@ -18,9 +18,9 @@ pub(super) struct VisibleDevices {
     pub(super) order: Option<String>,
     /// `NVIDIA_VISIBLE_DEVICES`, which selects the GPUs of a container.
     pub(super) container: Option<String>,
-    /// The GPUs of the machine, if they are known.
+    /// The GPUs of the machine, if known.
     pub(super) installed: Option<InstalledGpus>,
-    /// The number of devices that the driver lists; `None` if it cannot be used.
+    /// The devices of the driver; `None` if it cannot be used.
     pub(super) visible: Option<usize>,
 }
 
@@ -28,17 +28,17 @@ pub(super) struct VisibleDevices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstalledGpus {
     count: usize,
-    /// Empty if they are not known.
+    /// Empty if unknown.
     uuids: Vec<String>,
     source: &'static str,
-    /// Whether MIG is enabled on some, so that a CUDA device is not a GPU.
+    /// Whether MIG is enabled on a GPU, so that CUDA devices are not GPUs.
     has_mig: bool,
-    /// Whether they are of different models.
+    /// Whether the models differ.
     is_mixed: bool,
 }
 
 impl InstalledGpus {
-    /// The GPUs that `nvidia-smi` lists, otherwise those with a device file.
+    /// The GPUs of `nvidia-smi`, or else the device files.
     pub(super) fn find(smi: &Smi) -> Option<Self> {
         if let Smi::Gpus(gpus, _) = smi {
             return Some(Self {
@@ -124,7 +124,7 @@ impl VisibleDevices {
         }
     }
 
-    /// The first fault of a value of `CUDA_VISIBLE_DEVICES`; the driver ignores the rest.
+    /// The first fault of `CUDA_VISIBLE_DEVICES`; the driver ignores the rest.
     fn check_list(&self, list: &str) -> Option<Finding> {
         let bad = |what: &str, remedy: &str| {
             Some(DEVICES.bad(format!("CUDA_VISIBLE_DEVICES={list:?}: {what}"), remedy))
@@ -154,7 +154,7 @@ impl VisibleDevices {
         })
     }
 
-    /// Why an entry does not name a device; `None` if it may.
+    /// Why an entry does not name a device.
     fn unknown_entry(&self, entry: &str) -> Option<String> {
         if entry.starts_with("MIG-") {
             return None;

@@ -1,4 +1,4 @@
-//! Arguments of several subcommands, and how their values are parsed.
+//! Arguments of several subcommands, and their parsers.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use gridguard_kernels::bench::{Problem, ProblemError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceSelection {
     Ordinal(usize),
-    /// All devices, concurrently.
     All,
     Host,
 }
@@ -18,18 +17,16 @@ pub(crate) enum DeviceSelection {
 /// The argument `--kernel`.
 #[derive(Args)]
 pub(crate) struct KernelFilter {
-    /// Only this kernel; repeat for several
+    /// Only this kernel; repeat for several [default: all]
     #[arg(long = "kernel", value_name = "NAME")]
     pub(crate) kernels: Vec<String>,
 }
 
 impl KernelFilter {
-    /// Whether a kernel is among those named; all are if none was named.
     pub(crate) fn matches(&self, kernel: &str) -> bool {
         self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
     }
 
-    /// Fails for the first name that is not a kernel.
     pub(crate) fn check(&self) -> Result<(), ProblemError> {
         match self.kernels.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
             Some(given) => Err(ProblemError::Kernel { given: given.clone() }),
@@ -78,12 +75,12 @@ pub(crate) fn objective(text: &str) -> Result<Objective, String> {
     }
 }
 
-/// A duration with its unit, such as `60s` or `2m 30s`.
+/// A duration with its unit, for example `60s` or `2m 30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}, such as 60s"))
 }
 
-/// A percentage such as `5%` or `5`, as a fraction.
+/// A percentage, for example `5%` or `5`, as a fraction.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>();
     let percent = number.ok().filter(|number| number.is_finite() && *number >= 0.0);

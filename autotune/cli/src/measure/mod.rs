@@ -1,5 +1,5 @@
-//! What `tune`, `evaluate` and `profile verify` share: arguments, devices, kernels to measure, the
-//! process that measures them, and progress bars.
+//! Measures kernels for `tune` and `profile verify`: arguments, devices, workloads, the measuring process, and
+//! progress bars.
 
 pub(crate) mod args;
 pub(crate) mod process;

@@ -1,6 +1,7 @@
-//! The child process that measures, so that a candidate that crashes or hangs cannot stop the tuner.
+//! Measures in a child process, so that a candidate that crashes or hangs cannot stop the tuner.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use clap::Args;
 use gridguard::profile::Policy;
@@ -14,7 +15,7 @@ use super::workload::LocalBench;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 
-/// Measures what its parent process asks for; started by `tune`
+/// Serves the measurements of its parent process; started by `tune`
 #[derive(Args)]
 pub(crate) struct Measure {
     #[arg(long, value_parser = args::device)]
@@ -27,13 +28,13 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        // Signals are handled by the parent, which closes the connection.
+        // The parent handles signals and closes the connection.
         interrupt::ignore()?;
         let target = match self.device {
             DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
-        let bench = LocalBench::new(target.guard()?, self.policy)?;
+        let bench = LocalBench::new(Arc::new(target.guard()?), self.policy)?;
         serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
@@ -43,18 +44,15 @@ impl Measure {
     }
 }
 
-/// The measuring process of one device. It lives on from problem to problem as long as the policy
-/// stays the same.
+/// The measuring process of one device, reused for problems of the same policy.
 pub(crate) struct MeasuringProcess<'a> {
     target: &'a Target,
-    /// The GPU whose limits the host uses.
-    gpu: &'a str,
     remote: Option<(Policy, Remote)>,
 }
 
 impl<'a> MeasuringProcess<'a> {
-    pub(crate) const fn new(target: &'a Target, gpu: &'a str) -> Self {
-        Self { target, gpu, remote: None }
+    pub(crate) const fn new(target: &'a Target) -> Self {
+        Self { target, remote: None }
     }
 
     /// The process, with this problem open.
@@ -71,7 +69,7 @@ impl<'a> MeasuringProcess<'a> {
         }
         let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
         let device = self.target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
-        let (gpu, policy) = (self.gpu.to_owned(), policy.to_string());
+        let (gpu, policy) = (self.target.limits.name.clone(), policy.to_string());
         let command = move || {
             let mut command = Command::new(&program);
             command.args(["measure", "--device", &device, "--gpu", &gpu, "--policy", &policy]);
@@ -80,8 +78,7 @@ impl<'a> MeasuringProcess<'a> {
         Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)
     }
 
-    /// Keeps the process for the next problem, unless it could not be restarted, and notes what it
-    /// printed.
+    /// Keeps a working process for the next problem, and notes its output.
     pub(crate) fn keep(&mut self, mut remote: Remote, policy: Policy, progress: &DeviceProgress) {
         if let Some(printed) = remote.take_printed() {
             progress.note(format_args!("the measuring process printed {printed:?}"));

@@ -1,4 +1,4 @@
-//! Progress bars on a terminal: one for each device, and one for all problems.
+//! Progress bars on a terminal, for each device and for all problems.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,26 +8,25 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::output::{count, note};
 
-/// The bars of all devices; hidden where standard error is not a terminal.
+/// The bars of all devices; hidden unless standard error is a terminal.
 pub(crate) struct ProgressBars {
     bars: MultiProgress,
     total: ProgressBar,
 }
 
 impl ProgressBars {
-    /// `done` labels the finished problems, such as `tuned`.
+    /// `done` labels the finished problems, for example `tuned`.
     pub(crate) fn new(done: &str, problems: usize) -> Self {
         let bars = MultiProgress::new();
         let total = bars.add(ProgressBar::new(u64::try_from(problems).unwrap_or(u64::MAX)));
         let template =
             format!("{done:8} {{bar:40}} {{pos}}/{{len}} problems, {{elapsed}}, {{eta}} left");
         let total = total.with_style(style(&template));
-        // The elapsed time advances even while a measurement takes long.
+        // Updates the elapsed time during long measurements.
         total.enable_steady_tick(Duration::from_millis(250));
         Self { bars, total }
     }
 
-    /// The bar of one device.
     pub(crate) fn device(&self, device: String) -> DeviceProgress {
         let bar = self.bars.insert_before(&self.total, ProgressBar::new(0));
         let bar = bar.with_style(style("{prefix}  {bar:20} {pos}/{len} {msg}"));
@@ -35,7 +34,6 @@ impl ProgressBars {
         DeviceProgress { bar, problem: String::new() }
     }
 
-    /// Counts one problem as finished.
     pub(crate) fn tick(&self) {
         self.total.inc(1);
     }
@@ -47,12 +45,11 @@ impl ProgressBars {
 
     pub(crate) fn clear(&self) {
         self.total.finish_and_clear();
-        // A bar that stays on the screen does no harm.
+        // A remaining bar does no harm.
         let _ = self.bars.clear();
     }
 }
 
-/// The progress of one device.
 pub(crate) struct DeviceProgress {
     bar: ProgressBar,
     problem: String,
@@ -66,7 +63,6 @@ impl DeviceProgress {
         self.bar.set_message(format!("{}: compiling", self.problem));
     }
 
-    /// Writes a diagnostic above the bars.
     pub(crate) fn note(&self, line: impl Display) {
         self.bar.suspend(|| note(line));
     }

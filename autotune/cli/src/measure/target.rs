@@ -1,4 +1,4 @@
-//! What is measured on: devices of this machine, or the host under the limits of a GPU.
+//! Selects the devices to measure on, or the host under the limits of a GPU.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use super::args::DeviceSelection;
 use crate::error::CommandError;
 use crate::output::note;
 
-/// A device, or the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// The device's ordinal; `None` is the host.
@@ -23,7 +22,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn device(ordinal: usize) -> Result<Self, CommandError> {
+    pub(crate) fn device(ordinal: usize) -> Result<Self, CudaError> {
         let limits = cuda::device_limits(ordinal)?;
         Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::new(&limits), limits })
     }
@@ -34,7 +33,7 @@ impl Target {
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits).on_host(), limits })
     }
 
-    /// A GPU of the catalogue, as if it were a device of this machine.
+    /// A GPU of the catalogue that only another program can reach.
     pub(crate) fn absent(gpu: &str) -> Result<Self, CommandError> {
         let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits), limits })
@@ -44,8 +43,7 @@ impl Target {
         self.ordinal.is_none()
     }
 
-    /// A name for files: that of the host, or the device's UUID, since its ordinal depends on
-    /// `CUDA_VISIBLE_DEVICES`.
+    /// A name for files: `host`, or the device's UUID, because ordinals depend on `CUDA_VISIBLE_DEVICES`.
     pub(crate) fn journal_name(&self) -> String {
         let Some(ordinal) = self.ordinal else { return "host".to_owned() };
         let device = i32::try_from(ordinal).ok().and_then(|ordinal| device::get(ordinal).ok());
@@ -65,7 +63,6 @@ impl Target {
         }
     }
 
-    /// The versions that measurements depend on besides the device.
     pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
         if self.is_host() { Ok(Environment::host()) } else { Environment::cuda() }
     }
@@ -81,36 +78,25 @@ impl fmt::Display for Target {
     }
 }
 
-/// The targets that `--device` and `--gpu` select.
-pub(crate) struct SelectedTargets<'a> {
-    pub(crate) targets: Vec<Target>,
-    /// The GPU whose limits the host uses.
-    pub(crate) gpu: &'a str,
-}
-
-/// Selects all devices where `--device` is not given. Fails if there is none: what is measured on the
-/// host serves no device, so the host is only used on request.
+/// The targets of `--device` and `--gpu`, by default all devices. Fails without a device: profiles of the host are
+/// useless for devices, so the host is used only on request.
 pub(crate) fn select_targets(
     device: Option<DeviceSelection>,
     gpu: Option<&str>,
-) -> Result<SelectedTargets<'_>, CommandError> {
-    let is_given = gpu.is_some();
-    let gpu = gpu.unwrap_or(DEFAULT_GPU);
+) -> Result<Vec<Target>, CommandError> {
     let devices = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
-    let targets = match device {
-        Some(DeviceSelection::Host) => vec![Target::host(gpu)?],
-        _ if is_given => return Err(gpu_without_host()),
+    Ok(match device {
+        Some(DeviceSelection::Host) => vec![Target::host(gpu.unwrap_or(DEFAULT_GPU))?],
+        _ if gpu.is_some() => return Err(gpu_without_host()),
         Some(DeviceSelection::Ordinal(ordinal)) => vec![Target::device(ordinal)?],
         Some(DeviceSelection::All) => devices(device_count()?)?,
         None => devices(device_count().map_err(|reason| {
             let advice = "to measure on the host instead, use --device host";
             CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
         })?)?,
-    };
-    Ok(SelectedTargets { targets, gpu })
+    })
 }
 
-/// Reports why the kernels for devices are not cached, so that every run compiles them again.
 pub(crate) fn note_cache(targets: &[Target]) {
     let cache = CubinCache::for_user().filter(|_| !targets.iter().all(Target::is_host));
     if let Some(Err(reason)) = cache.map(|cache| cache.check()) {
@@ -118,7 +104,6 @@ pub(crate) fn note_cache(targets: &[Target]) {
     }
 }
 
-/// The error for `--gpu` with a device, which has limits of its own.
 pub(crate) fn gpu_without_host() -> CommandError {
     CommandError::Invalid(
         "--gpu names the limits that the host uses: it needs --device host".into(),
@@ -133,5 +118,4 @@ fn device_count() -> Result<usize, CudaError> {
     }
 }
 
-/// The GPU whose limits the host uses unless `--gpu` names another.
 pub(crate) const DEFAULT_GPU: &str = "h200";

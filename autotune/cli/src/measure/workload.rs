@@ -1,4 +1,4 @@
-//! Runs the kernels of `gridguard-kernels` as workloads of the tuner.
+//! Makes the kernels of `gridguard-kernels` workloads of the tuner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
-    Portion, ProblemMeasurer, Workload,
+    Measurer, Portion, Workload,
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
 
-/// A problem with its tensors, and the launches prepared so far.
+/// A problem with its tensors and prepared launches.
 struct BenchWorkload {
     case: Box<dyn BenchCase>,
     prepared: HashMap<(Candidate, Portion), LaunchHandle>,
@@ -32,7 +32,7 @@ impl BenchWorkload {
         }
         let (choice, items) = match portion {
             Portion::Sequence => (candidate.choice.into(), None),
-            // One launch of as many items as the largest chunk has.
+            // One launch with the items of the largest chunk.
             Portion::LargestLaunch => (Choice::AUTOMATIC, Some(candidate.largest_chunk)),
         };
         let handle = self.case.prepare(&candidate.parameters, choice, items).map_err(failure)?;
@@ -60,8 +60,8 @@ impl Workload for BenchWorkload {
     #[allow(unsafe_code, reason = "the clock may capture the launches")]
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, portion)?;
-        // SAFETY: the case keeps its tensors and every prepared kernel. The clock, which goes when the
-        // case does, replays a graph only to time it, and all work is on its stream.
+        // SAFETY: the case keeps its tensors and every prepared kernel. The clock is dropped with the case,
+        // replays a graph only to time it, and all work is on its stream.
         let launched = unsafe { capture_launches(|| self.case.launch(handle)) };
         launched.map(drop).map_err(failure)
     }
@@ -97,8 +97,7 @@ pub(crate) struct LocalBench {
 
 impl LocalBench {
     /// On the guard's device, or on the host if the guard has none.
-    pub(crate) fn new(guard: Guard, policy: Policy) -> Result<Self, CudaError> {
-        let guard = Arc::new(guard);
+    pub(crate) fn new(guard: Arc<Guard>, policy: Policy) -> Result<Self, CudaError> {
         if guard.is_cuda() {
             // Without a compiler every candidate would fail.
             Compiler::find().map_err(NvrtcError::from)?;
@@ -107,14 +106,7 @@ impl LocalBench {
         Ok(Self { guard, kernels, policy })
     }
 
-    pub(crate) const fn guard(&self) -> &Arc<Guard> {
-        &self.guard
-    }
-
-    pub(crate) fn open(
-        &self,
-        problem: &Problem,
-    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    pub(crate) fn open(&self, problem: &Problem) -> Result<Box<dyn Measurer>, MeasureFailure> {
         let stream = self.stream()?;
         let case = match (&self.kernels, &stream) {
             (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
@@ -138,7 +130,7 @@ impl LocalBench {
         &self,
         workload: impl Workload + 'static,
         stream: Option<Arc<CudaStream>>,
-    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+    ) -> Result<Box<dyn Measurer>, MeasureFailure> {
         Ok(match stream {
             Some(stream) => {
                 let clock = DeviceClock::new(&self.guard, stream, self.policy)?;

@@ -14,11 +14,11 @@ use crate::output::{OutputArgs, text};
 
 #[derive(Args)]
 pub(crate) struct Diff {
-    /// A profile
+    /// First profile
     first: PathBuf,
-    /// The profile to compare it with
+    /// Second profile
     second: PathBuf,
-    /// Largest difference of two times that is ignored
+    /// Largest relative difference of times to ignore
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = args::percent)]
     times: f64,
     #[command(flatten)]
@@ -28,7 +28,6 @@ pub(crate) struct Diff {
 #[derive(Default, PartialEq, Serialize)]
 struct DiffReport<'a> {
     same: bool,
-    /// The two devices, if they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     devices: Option<[&'a DeviceIdentity; 2]>,
     only_first: Vec<&'a Entry>,
@@ -105,7 +104,7 @@ impl DiffReport<'_> {
     }
 }
 
-/// A title and a line for each difference; nothing without differences.
+/// A title and a line for each difference, if there are any.
 fn section<T>(
     f: &mut fmt::Formatter<'_>,
     title: &str,

@@ -1,4 +1,4 @@
-//! A change in the time of a choice since it was tuned.
+//! Detects that the time of a choice has changed since it was tuned.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -9,11 +9,10 @@ use serde::Serialize;
 
 use super::entry;
 
-/// A change in the time of one and the same choice: of the device, its clocks or its driver, which says
-/// nothing against the choice.
+/// A change in the time of the same choice. The cause is the device, its clocks or its driver, not the choice.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Drift {
-    /// The time now over the entry's.
+    /// The time now divided by the entry's.
     ratio: f64,
     tuned_ns: u64,
     now_ns: u64,
@@ -22,7 +21,7 @@ pub(super) struct Drift {
 }
 
 impl Drift {
-    /// The drift from `tuned` to `now`, if it exceeds the tolerance and both confidence intervals.
+    /// The drift from `tuned` to `now`, if beyond the tolerance and both confidence intervals.
     pub(super) fn between(
         tuned: &Summary,
         tuned_on: &str,

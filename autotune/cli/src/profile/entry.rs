@@ -1,4 +1,4 @@
-//! Reads profiles, and shows their entries as text.
+//! Reads profiles, and formats their entries as text.
 
 use std::path::Path;
 
@@ -12,12 +12,11 @@ use crate::error::CommandError;
 use crate::files::load_profile;
 use crate::output::{Table, count};
 
-/// Reads a profile that must exist, and reports its invalid entries.
+/// Reads a profile that must exist, and notes its invalid entries.
 pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
     load_profile(path)?.ok_or_else(|| CommandError::missing_file(path))
 }
 
-/// An invalid entry of a file.
 #[derive(Serialize)]
 pub(super) struct FaultJson {
     file: String,
@@ -32,7 +31,7 @@ impl FaultJson {
     }
 }
 
-/// A row for each entry: columns that say what it is for, then `more`.
+/// A row for each entry: the columns of its key, then `more`.
 pub(super) fn table<'a, const N: usize>(
     more: [&str; N],
     rows: impl Iterator<Item = (&'a Entry, [String; N])>,
@@ -41,7 +40,7 @@ pub(super) fn table<'a, const N: usize>(
     let mut table = Table::new(first.into_iter().chain(more));
     for (Entry { key, shape: sizes, .. }, more) in rows {
         let Key { kernel, variant, dtypes, policy, objective, .. } = key;
-        // What is usual is left out.
+        // Omits the defaults.
         let policy = (*policy != Policy::default()).then(|| policy.to_string());
         let objective = (*objective != Objective::default()).then(|| objective.to_string());
         let purpose: Vec<String> = policy.into_iter().chain(objective).collect();
@@ -85,7 +84,7 @@ pub(super) fn full_choice(stored: StoredChoice, named: &Named) -> String {
     }
 }
 
-/// `102.4 us`; `None` if nothing was measured.
+/// `102.4 us`; `None` if unmeasured.
 pub(super) fn time(ns: u64) -> Option<String> {
     (ns > 0).then(|| duration(real(ns)))
 }
@@ -98,7 +97,7 @@ pub(super) fn percent(fraction: f64) -> String {
     }
 }
 
-/// The relative change of a time; `None` if one of the two was not measured.
+/// The relative change of a time; `None` if unmeasured.
 pub(super) fn change(before_ns: u64, now_ns: u64) -> Option<f64> {
     (before_ns > 0 && now_ns > 0).then(|| real(now_ns) / real(before_ns) - 1.0)
 }

@@ -1,4 +1,4 @@
-//! `gridguard profile explain`: which entry a launch would use, and why.
+//! `gridguard profile explain`: shows which entry a launch would use, and why.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,30 +22,29 @@ use crate::output::{OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// The kernel: of gridguard, or any other that the profile has entries of
+    /// Kernel of gridguard, or any other kernel in the profile
     kernel: String,
-    /// Its sizes, such as 32768x4096
+    /// Sizes of the kernel, for example 32768x4096
     shape: String,
-    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows [default: f16; for a kernel
-    /// that is not gridguard's, those of its entries]
+    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; for other kernels, the
+    /// types in the profile]
     #[arg(long, value_name = "TYPES")]
     dtype: Option<String>,
     #[command(flatten)]
     foreign: ForeignKey,
-    /// How times were taken: cold or hot L2 cache, eager or graph launches
+    /// How times were measured: cold or hot L2 cache, a dash, eager or graph launches
     #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     policy: Policy,
-    /// throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
+    /// Objective of the choice: throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
     #[arg(long, default_value = "throughput", value_parser = args::objective)]
     objective: Objective,
-    /// Profile, or folder of profiles, with precedence over the user's
+    /// Profile or folder of profiles with precedence over the user's
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
     /// Device ordinal, or `host` [default: the first device]
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// GPU of the catalogue instead of a device; with --device host, the GPU whose limits the host
-    /// uses [default: h200]
+    /// GPU of the catalogue instead of a device; with --device host, the GPU whose limits apply [default: h200]
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
@@ -63,7 +62,6 @@ struct LookupReport<'a> {
     matched: MatchKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     distance_octaves: Option<f64>,
-    /// Why no entry matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +71,7 @@ struct LookupReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<&'a Entry>,
     degraded: bool,
-    /// Absent for a kernel that is not gridguard's, whose launch is not known here.
+    /// Absent for other kernels, with unknown launches.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanJson>,
     findings: Vec<String>,
@@ -82,14 +80,13 @@ struct LookupReport<'a> {
     found: Match,
 }
 
-/// The launch plan.
 #[derive(Serialize)]
 struct PlanJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     strategy: Option<Strategy>,
     launches: u64,
     largest_chunk: u64,
-    /// Why the entry's choice is rejected, or why no plan is legal.
+    /// Why the entry's choice is rejected, or no plan is legal.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }
@@ -171,18 +168,16 @@ impl Explain {
             )),
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
             (Some(DeviceSelection::Ordinal(_)), Some(_)) => Err(gpu_without_host()),
-            (Some(DeviceSelection::Ordinal(ordinal)), None) => Target::device(ordinal),
+            (Some(DeviceSelection::Ordinal(ordinal)), None) => Ok(Target::device(ordinal)?),
             (None, Some(gpu)) => Target::absent(gpu),
-            (None, None) => Target::device(0).map_err(|error| match error {
-                CommandError::Device(reason) => CommandError::Failed(format!(
-                    "{reason}: name a GPU of the catalogue with --gpu, or use --device host"
-                )),
-                other => other,
+            (None, None) => Target::device(0).map_err(|reason| {
+                let advice = "name a GPU of the catalogue with --gpu, or use --device host";
+                CommandError::Failed(format!("{reason}: {advice}"))
             }),
         }
     }
 
-    /// Plans the launch with the entry's choice, or with the planner's default if that is not legal.
+    /// Plans the launch with the entry's choice, or else with the planner's default.
     fn plan(&self, problem: &Problem, target: &Target, found: &TunedChoice<'_>) -> PlanJson {
         let plan = |parameters: &[(String, u64)], choice| -> Result<Plan, String> {
             let setup =
@@ -212,7 +207,6 @@ impl Explain {
     }
 }
 
-/// Why no entry matches, naming the size that is out of range.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
     if let DefaultReason::OutOfRange { index, .. } = reason

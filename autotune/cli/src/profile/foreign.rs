@@ -1,4 +1,4 @@
-//! The key and sizes of a lookup for a kernel that gridguard does not ship: from the profile's entries.
+//! Finds the key and sizes of a lookup for a kernel that gridguard does not ship, from the profile's entries.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,17 @@ use gridguard_kernels::bench::{Problem, ProblemError};
 
 use crate::error::CommandError;
 
-/// What a key has that gridguard only knows of its own kernels.
+/// The parts of a key that gridguard knows only for its own kernels.
 #[derive(Args)]
 pub(super) struct ForeignKey {
-    /// Variant of a kernel that is not gridguard's [default: that of its entries]
+    /// Variant of a kernel that is not gridguard's [default: the variant in the profile]
     #[arg(long, value_name = "TEXT")]
     variant: Option<String>,
-    /// Version of the source of a kernel that is not gridguard's [default: that of its entries]
+    /// Source version of a kernel that is not gridguard's [default: the version in the profile]
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
 }
 
-/// What else is known of the key.
 pub(super) struct Wanted<'a> {
     pub(super) kernel: &'a str,
     pub(super) dtypes: Option<&'a str>,
@@ -28,7 +27,7 @@ pub(super) struct Wanted<'a> {
 }
 
 impl ForeignKey {
-    /// Fails if a part of the key is given, for a kernel of gridguard.
+    /// Fails if a part of the key is given for a kernel of gridguard.
     pub(super) fn reject(&self, kernel: &str) -> Result<(), CommandError> {
         match (&self.variant, &self.source) {
             (None, None) => Ok(()),
@@ -39,7 +38,7 @@ impl ForeignKey {
         }
     }
 
-    /// The key among the profile's entries, and the sizes with the names that they have there.
+    /// The matching key of the profile's entries, and the named sizes.
     pub(super) fn find(
         &self,
         wanted: &Wanted<'_>,
@@ -69,7 +68,7 @@ impl ForeignKey {
             .filter(|key| is_wanted(&key.source, source))
             .collect();
         let key = match keys.iter().copied().collect::<Vec<_>>()[..] {
-            // No entry has it, and the report shows what they have instead.
+            // No entry matches; the report shows the other entries.
             [] => {
                 let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
                 let (source, variant, dtypes) = (text(source), text(variant), text(dtypes));
@@ -84,7 +83,7 @@ impl ForeignKey {
             Some(tuned) => tuned.names().iter().map(String::as_str).collect(),
             None => names.iter().map(|(name, _)| name.as_str()).collect(),
         };
-        // A wrong number of sizes is a result of the lookup.
+        // The lookup reports a wrong number of sizes.
         let name =
             |place: usize| names.get(place).map_or_else(|| place.to_string(), |&name| name.into());
         let shape = sizes.into_iter().enumerate().map(|(place, size)| (name(place), size));
@@ -92,7 +91,6 @@ impl ForeignKey {
     }
 }
 
-/// The error for a kernel with several keys.
 fn ambiguous(kernel: &str, keys: &[&Key]) -> CommandError {
     let described = keys.iter().take(SHOWN_KEYS).map(|key| {
         let Key { source, variant, dtypes, .. } = key;
@@ -112,5 +110,4 @@ fn parse(sizes: &str) -> Result<Vec<u64>, ProblemError> {
     sizes.split('x').map(size).collect()
 }
 
-/// Keys that the error shows.
 const SHOWN_KEYS: usize = 8;

@@ -1,4 +1,4 @@
-//! `gridguard profile merge`: merges profiles of one device, such as those of several machines.
+//! `gridguard profile merge`: merges profiles of one device, for example from several machines.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::profile::{
-    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError, StoredChoice,
+    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError,
 };
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
@@ -17,10 +18,10 @@ use crate::output::{OutputArgs, count, note};
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// The profiles, all of the same device
+    /// Profiles of the same device
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The merged profile; an existing file is replaced unless that would drop entries
+    /// File for the merged profile; replaces an existing file unless that would drop entries
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// Replace the output even if that drops entries
@@ -36,7 +37,7 @@ struct MergeReport<'a> {
     files: usize,
     entries: usize,
     conflicts: Vec<ConflictJson<'a>>,
-    /// Entries that several files have with the same choice; the most recent one is kept.
+    /// Entries with the same choice in several files; the most recent is kept.
     repeated: usize,
     faults: Vec<FaultJson>,
 }
@@ -46,31 +47,20 @@ struct ConflictJson<'a> {
     #[serde(flatten)]
     key: &'a Key,
     shape: &'a Named,
-    kept: ContenderJson<'a>,
-    dropped: ContenderJson<'a>,
+    kept: Value,
+    dropped: Value,
     reason: MergeReason,
 }
 
-#[derive(Serialize)]
-struct ContenderJson<'a> {
-    choice: StoredChoice,
-    parameters: &'a Named,
-    median_ns: u64,
-    date: &'a str,
-}
-
 impl<'a> ConflictJson<'a> {
-    fn new(conflict @ MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
-        let contender =
-            |Entry { choice, parameters, chosen, found, .. }: &'a Entry| ContenderJson {
-                choice: *choice,
-                parameters,
-                median_ns: chosen.median_ns,
-                date: &found.date,
-            };
-        let (kept_json, dropped) = (contender(kept), contender(dropped));
-        let (key, shape, reason) = (&kept.key, &kept.shape, conflict.reason());
-        Self { key, shape, kept: kept_json, dropped, reason }
+    fn new(conflict: &'a MergeConflict) -> Self {
+        let contender = |Entry { choice, parameters, chosen, found, .. }: &Entry| {
+            let (median_ns, date) = (chosen.median_ns, &found.date);
+            json!({ "choice": choice, "parameters": parameters, "median_ns": median_ns, "date": date })
+        };
+        let MergeConflict { kept: entry @ Entry { key, shape, .. }, dropped } = conflict;
+        let (kept, dropped) = (contender(entry), contender(dropped));
+        Self { key, shape, kept, dropped, reason: conflict.reason() }
     }
 }
 
@@ -95,9 +85,8 @@ impl Merge {
         Ok(if report.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
 
-    /// Replaces the output atomically.
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
-        // Checked before the file is locked, so that a rejected merge changes nothing.
+        // Checks before locking the file, so that a rejected merge changes nothing.
         let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
         if let Some(existing) = existing {
             let dropped = dropped(&existing.document, document)
@@ -105,7 +94,7 @@ impl Merge {
             self.check_dropped(dropped)?;
         }
         let published = profile::update(&self.output, document.clone(), |existing| {
-            // Another process may have published to the file in the meantime.
+            // Another process may have changed the file since.
             let dropped = dropped(existing, document)?;
             if dropped == 0 || self.force {
                 *existing = document.clone();
@@ -167,8 +156,7 @@ fn merge(
     Ok((document.clone(), conflicts, faults))
 }
 
-/// How many entries of `existing` would be dropped, or replaced by worse ones, if `merged` replaced
-/// it.
+/// The number of entries of `existing` that would be lost, or replaced by worse ones, if `merged` replaced it.
 fn dropped(existing: &Document, merged: &Document) -> Result<usize, ProfileError> {
     let mut both = merged.clone();
     both.merge(existing)?;

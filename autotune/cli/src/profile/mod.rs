@@ -23,7 +23,7 @@ pub(crate) enum Profile {
     Merge(merge::Merge),
     /// Compare two profiles
     Diff(diff::Diff),
-    /// Re-measure a profile and report choices that are no longer the fastest
+    /// Re-measure a profile, and report choices that are no longer the fastest
     Verify(verify::Verify),
     /// Explain which entry a launch would use, and why
     Explain(explain::Explain),

@@ -1,4 +1,4 @@
-//! The entries nearest to a lookup that it does not use, and why.
+//! Explains why a lookup does not use the nearest other entries.
 
 use std::cmp::Reverse;
 
@@ -7,30 +7,26 @@ use serde::Serialize;
 
 use super::entry;
 
-/// An entry that a lookup does not use.
 #[derive(Serialize)]
 pub(super) struct PassedOver<'a> {
     pub(super) layer: Layer,
     #[serde(flatten)]
     pub(super) entry: &'a Entry,
-    /// The distance of each size in octaves: infinite (`null` in JSON) if only one of the two is 0.
-    /// Empty if the shapes have different size names.
+    /// The distance of each size in octaves; infinite (`null` in JSON) if only one of the two is 0. Empty if the
+    /// sizes have other names.
     pub(super) octaves: Vec<(&'a str, f64)>,
     pub(super) reason: String,
 }
 
-/// A lookup and its result.
 pub(super) struct Query<'a> {
     pub(super) key: &'a Key,
     pub(super) shape: &'a Named,
     pub(super) found: TunedChoice<'a>,
-    /// Why no entry matches; `None` if one does.
     pub(super) reason: Option<&'a str>,
 }
 
 impl<'a> Query<'a> {
-    /// The nearest entries of the kernel except the one that matches: those of the same key first,
-    /// then by distance.
+    /// The nearest other entries of the kernel: first the same key, then by distance.
     pub(super) fn passed_over(&self, profile: &'a Profile) -> Vec<PassedOver<'a>> {
         let used = self.found.layer.zip(self.found.entry);
         let mut entries: Vec<PassedOver<'a>> = profile
@@ -52,7 +48,7 @@ impl<'a> Query<'a> {
         entries
     }
 
-    /// The distance of each size of an entry; none if the sizes have other names.
+    /// The distance of each size of an entry; empty if the sizes have other names.
     fn octaves(&self, entry: &'a Entry) -> Vec<(&'a str, f64)> {
         let names = |shape: &'a Named| shape.iter().map(|(name, _)| name.as_str());
         if !names(&entry.shape).eq(names(self.shape)) {
@@ -66,7 +62,6 @@ impl<'a> Query<'a> {
         sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
     }
 
-    /// Why an entry of another key is not used; `None` if the keys are equal.
     fn other_key(&self, key: &Key) -> Option<String> {
         let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
         let wanted = self.key;
@@ -86,7 +81,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Why an entry of the same key is not used.
+    /// Why an entry with the same key is not used.
     fn farther(&self, layer: Layer, octaves: &[(&str, f64)]) -> String {
         if octaves.is_empty() {
             return "its sizes have other names".into();
@@ -119,5 +114,4 @@ pub(super) fn total(octaves: &[(&str, f64)]) -> f64 {
     octaves.iter().map(|(_, octaves)| octaves).sum()
 }
 
-/// Entries that are shown.
 const MOST_ENTRIES: usize = 5;

@@ -1,4 +1,4 @@
-//! `gridguard profile prune`: removes entries that are stale or old.
+//! `gridguard profile prune`: removes stale or old entries.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,18 +17,18 @@ use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Prune {
-    /// The profile
+    /// Profile
     file: PathBuf,
-    /// Remove entries whose kernel has changed, and those of a kernel that --kernel names and that is
-    /// not gridguard's [default unless --older-than is given]
+    /// Remove entries whose kernel has changed, and entries of a --kernel that is not gridguard's [default unless
+    /// --older-than is given]
     #[arg(long)]
     stale: bool,
-    /// Remove entries from before a date such as 2026-11-20, or older than a duration such as 90d
+    /// Remove entries from before a date, for example 2026-11-20, or older than a duration, for example 90d
     #[arg(long, value_name = "DATE|TIME", value_parser = moment)]
     older_than: Option<SystemTime>,
     #[command(flatten)]
     kernels: KernelFilter,
-    /// Show what would be removed, and change nothing
+    /// Show the entries to remove, without changing the profile
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -71,7 +71,7 @@ impl Prune {
         Ok(Exit::Yes)
     }
 
-    /// Removes entries from the document, and returns them with the reason for each.
+    /// Removes entries, and returns each with its reason.
     fn prune(&self, document: &mut Document) -> Vec<Removed> {
         let mut removed = Vec::new();
         document.retain(|entry| {
@@ -82,7 +82,6 @@ impl Prune {
         removed
     }
 
-    /// Why an entry is removed; `None` if it is kept.
     fn reason(&self, entry: &Entry) -> Option<&'static str> {
         let kernel = &entry.key.kernel;
         if !self.kernels.matches(kernel) {
@@ -93,12 +92,12 @@ impl Prune {
             if sources.is_empty() && !self.kernels.kernels.is_empty() {
                 return Some("no kernel of gridguard");
             }
-            // Whether another's kernel has changed is not known here.
+            // Changes of other kernels are unknown.
             if !sources.is_empty() && !sources.contains(&entry.key.source) {
                 return Some("the kernel's source has changed");
             }
         }
-        // An entry without a date is not known to be old.
+        // An entry without a date is kept.
         let found = humantime::parse_rfc3339_weak(&entry.found.date).ok();
         self.older_than.zip(found).and_then(|(limit, found)| (found < limit).then_some("old"))
     }

@@ -14,7 +14,7 @@ use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Show {
-    /// The profile
+    /// Profile
     file: PathBuf,
     #[command(flatten)]
     kernels: KernelFilter,
@@ -30,7 +30,6 @@ struct ShowReport<'a> {
     environment: &'a Environment,
     faults: Vec<FaultJson>,
     entries: Vec<&'a Entry>,
-    /// Number of entries in the file.
     #[serde(skip)]
     all: usize,
 }

@@ -1,5 +1,4 @@
-//! `gridguard profile verify`: re-measures a profile and reports choices that are no longer the
-//! fastest, and choices whose own time has changed.
+//! `gridguard profile verify`: re-measures a profile, and reports choices that lost or whose time has changed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,17 +28,17 @@ use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// The profile
+    /// Profile
     file: PathBuf,
     /// Device ordinal, or `host` [default: the first device, or host for a profile of the host]
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// GPU of the catalogue whose limits the host uses [default: the profile's]
+    /// GPU of the catalogue whose limits the host uses [default: the GPU of the profile]
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
     kernels: KernelFilter,
-    /// How much slower than the fastest a choice may be, and how far its time may drift
+    /// How much slower than the fastest a choice may be, and how far its time may have changed
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = args::percent)]
     tolerance: f64,
     #[command(flatten)]
@@ -53,14 +52,13 @@ struct VerifyReport<'a> {
     tolerance: f64,
     verified: Vec<RowJson<'a>>,
     passed_over: Vec<SkippedJson<'a>>,
-    /// Over the entries that were measured; absent if none was.
+    /// Over the measured entries; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     median_regret: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worst_regret: Option<f64>,
     /// Choices that lost to a new one.
     above_tolerance: usize,
-    /// Choices whose own time has changed.
     drifted: usize,
     failed: usize,
     /// Entries whose measurement was not finished.
@@ -78,17 +76,13 @@ struct RowJson<'a> {
     error: Option<String>,
 }
 
-/// The result of re-measuring an entry.
 #[derive(Serialize)]
 struct Verified {
-    /// The choice of a new search.
     fresh: Candidate,
-    /// How much longer the entry's choice takes than the new one, as a fraction; zero if they are
-    /// the same.
+    /// How much longer the entry's choice takes than the new choice, as a fraction.
     regret: f64,
-    /// The median time of the entry's choice now.
     median_ns: u64,
-    /// How the time of the entry's choice has changed since it was tuned, if it has.
+    /// The change in the time of the entry's choice, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     drift: Option<Drift>,
 }
@@ -103,8 +97,7 @@ struct SkippedJson<'a> {
 impl Verify {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let ParsedProfile { document, .. } = entry::read(&self.file)?;
-        let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
-        let target = self.target(&document, gpu)?;
+        let target = self.target(&document)?;
         let (mut wanted, mut passed_over) = (Vec::new(), Vec::new());
         for entry in document.entries() {
             if !self.kernels.matches(&entry.key.kernel) {
@@ -124,7 +117,16 @@ impl Verify {
         }
         note_cache(std::slice::from_ref(&target));
         let interrupt = interrupt::flag()?;
-        let verified = verify_all(&target, gpu, &wanted, self.tolerance, interrupt);
+        let bars = ProgressBars::new("verified", wanted.len());
+        let mut verifier = Verifier {
+            limits: &target.limits,
+            tolerance: self.tolerance,
+            process: MeasuringProcess::new(&target),
+            interrupt,
+            progress: bars.device(target.to_string()),
+        };
+        let verified = verifier.verify_all(&wanted, &bars);
+        bars.clear();
         let regrets: Vec<f64> =
             verified.iter().filter_map(|row| Some(row.verified.as_ref()?.regret)).collect();
         let samples = Samples::new(regrets.iter().copied());
@@ -150,8 +152,9 @@ impl Verify {
         })
     }
 
-    /// The device to measure on, which must be the profile's.
-    fn target(&self, document: &Document, gpu: &str) -> Result<Target, CommandError> {
+    /// The device to measure on, which must match the profile.
+    fn target(&self, document: &Document) -> Result<Target, CommandError> {
+        let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
         let target = match (self.device, document.device().backend) {
             (Some(DeviceSelection::All), _) => {
                 return Err(CommandError::Invalid(
@@ -174,7 +177,7 @@ impl RowJson<'_> {
         self.verified.as_ref()?.drift.as_ref()
     }
 
-    /// The fresh choice, if the stored one lost to it by more than the tolerance.
+    /// The new choice, if the stored one lost to it.
     fn lost_to(&self, tolerance: f64) -> Option<&Verified> {
         self.verified.as_ref().filter(|verified| verified.regret > tolerance)
     }
@@ -233,7 +236,7 @@ fn cells(RowJson { entry, verified, .. }: &RowJson<'_>) -> [String; 5] {
     [stored, fresh, regret, before, now]
 }
 
-/// The problem of an entry, if this version has its kernel as it was tuned.
+/// The problem of an entry, if its kernel is unchanged.
 fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     let key = &entry.key;
     let problem = Problem::new(&key.kernel, &key.dtypes, &entry::shape(&entry.shape))
@@ -250,82 +253,66 @@ fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     Ok(problem)
 }
 
-/// Re-measures the entries in order, until all are done or the command is interrupted.
-fn verify_all<'a>(
-    target: &Target,
-    gpu: &str,
-    wanted: &[(Problem, &'a Entry)],
-    tolerance: f64,
-    interrupt: &AtomicBool,
-) -> Vec<RowJson<'a>> {
-    let bars = ProgressBars::new("verified", wanted.len());
-    let process = MeasuringProcess::new(target, gpu);
-    let (limits, progress) = (&*target.limits, bars.device(target.to_string()));
-    let mut verifier = Verifier { limits, process, interrupt, progress };
-    let mut rows = Vec::new();
-    for (problem, entry) in wanted {
-        let (verified, error) = match verifier.verify(problem, entry) {
-            Ok(Reading { fresh, regret, now }) => {
-                let drift = Drift::between(&entry.chosen, &entry.found.date, &now, tolerance);
-                let median_ns = now.median_ns;
-                (Some(Verified { fresh, regret, median_ns, drift }), None)
-            }
-            Err(_) if interrupt.load(Ordering::Relaxed) => break,
-            Err(error) => {
-                bars.suspend(|| note(format_args!("{problem}: {error}")));
-                (None, Some(error.to_string()))
-            }
-        };
-        rows.push(RowJson { entry, verified, error });
-        bars.tick();
-    }
-    bars.clear();
-    rows
-}
-
-/// An entry's choice beside that of a new search.
-struct Reading {
-    fresh: Candidate,
-    regret: f64,
-    /// The times of the entry's choice.
-    now: Summary,
-}
-
-/// Compares stored choices with those of a new search.
 struct Verifier<'a> {
     limits: &'a DeviceLimits,
+    tolerance: f64,
     process: MeasuringProcess<'a>,
     interrupt: &'a AtomicBool,
     progress: DeviceProgress,
 }
 
 impl Verifier<'_> {
+    /// Verifies the entries in order, until all are done or the command is interrupted.
+    fn verify_all<'a>(
+        &mut self,
+        wanted: &[(Problem, &'a Entry)],
+        bars: &ProgressBars,
+    ) -> Vec<RowJson<'a>> {
+        let mut rows = Vec::new();
+        for (problem, entry) in wanted {
+            let (verified, error) = match self.verify(problem, entry) {
+                Ok(verified) => (Some(verified), None),
+                Err(_) if self.interrupt.load(Ordering::Relaxed) => break,
+                Err(error) => {
+                    bars.suspend(|| note(format_args!("{problem}: {error}")));
+                    (None, Some(error.to_string()))
+                }
+            };
+            rows.push(RowJson { entry, verified, error });
+            bars.tick();
+        }
+        rows
+    }
+
     /// Fails once the command is interrupted.
-    fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Reading, CommandError> {
+    fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Verified, CommandError> {
         self.ensure_running()?;
         let Key { policy, .. } = entry.key;
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
         let compared = self.compare(&mut remote, problem, entry);
         self.process.keep(remote, policy, &self.progress);
-        compared
+        let (fresh, regret, now) = compared?;
+        let drift = Drift::between(&entry.chosen, &entry.found.date, &now, self.tolerance);
+        Ok(Verified { fresh, regret, median_ns: now.median_ns, drift })
     }
 
+    /// The choice of a new search, the regret of the stored choice, and the times of the stored choice.
     fn compare(
         &mut self,
         remote: &mut Remote,
         problem: &Problem,
         entry: &Entry,
-    ) -> Result<Reading, CommandError> {
+    ) -> Result<(Candidate, f64, Summary), CommandError> {
         let Key { objective, .. } = entry.key;
-        let mut space = Space::new(remote.configurations().to_vec());
+        let mut space = Space::new(remote.configurations()?);
         space.restrict(objective);
-        // An entry may lack parameters that the kernel has since: they are at their defaults.
+        // An older entry may lack parameters, which then have their defaults.
         let parameters = match problem.setup(self.limits, &entry.parameters) {
             Ok(setup) => setup.parameters,
             Err(error) => return Err(no_longer_valid(format!("{error}: tune it again"))),
         };
-        // Added to a copy: the stored choice must not influence the new search.
+        // Added to a copy, so that the stored choice does not affect the new search.
         let stored = space.clone().add(&parameters, entry.choice);
         let why_illegal = || no_longer_valid(why_illegal(&space, &parameters, entry.choice));
         let stored = stored.ok_or_else(why_illegal)?;
@@ -336,15 +323,14 @@ impl Verifier<'_> {
         }
         let fresh = outcome.winner;
         if stored.is_same_plan(&fresh) {
-            return Ok(Reading { fresh, regret: 0.0, now: outcome.chosen });
+            return Ok((fresh, 0.0, outcome.chosen));
         }
         remote.check(&stored)?;
         if let Some(latency) = outcome.latency.filter(|latency| latency.met) {
             let limit = entry::real(latency.max_launch_ns);
             let times = rounds(|_| self.time(remote, &stored, Portion::LargestLaunch))?;
             let median = Samples::new(times).map_or(f64::INFINITY, |times| times.median());
-            let is_within = median <= limit;
-            if !is_within {
+            if median > limit {
                 let (median, limit) = (duration(median), duration(limit));
                 let message = format!("a launch takes {median}, the limit is {limit}");
                 return Err(no_longer_valid(message));
@@ -352,7 +338,7 @@ impl Verifier<'_> {
         }
         let pairs = rounds(|round| {
             let mut time = |candidate| self.time(remote, candidate, Portion::Sequence);
-            // The order alternates, so that each is first equally often.
+            // Alternates the order.
             if round % 2 == 0 {
                 let first = time(&stored)?;
                 return Ok((first, time(&fresh)?));
@@ -365,10 +351,9 @@ impl Verifier<'_> {
         let (times, ratios) = times
             .zip(ratios)
             .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "no time was measured"))?;
-        Ok(Reading { fresh, regret: ratios.median() - 1.0, now: times.summary() })
+        Ok((fresh, ratios.median() - 1.0, times.summary()))
     }
 
-    /// One time in nanoseconds.
     fn time(
         &self,
         remote: &mut Remote,
@@ -384,7 +369,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The results of all rounds but the first, which is a warm-up.
+/// The results of all rounds but the first, the warm-up.
 fn rounds<T>(
     round: impl FnMut(u32) -> Result<T, MeasureFailure>,
 ) -> Result<Vec<T>, MeasureFailure> {
@@ -397,7 +382,6 @@ fn interrupted() -> MeasureFailure {
     MeasureFailure::new(FailureKind::Timeout, "interrupted")
 }
 
-/// Why the choice of an entry is not a candidate.
 fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> String {
     let planned = space.configuration(parameters).map(|config| {
         Plan::new(&config.request, config.batch.as_ref(), &config.limits, Choice::from(choice))
@@ -416,5 +400,5 @@ fn no_longer_valid(reason: String) -> CommandError {
     CommandError::Failed(format!("the stored choice is no longer valid: {reason}"))
 }
 
-/// Pairs of samples: enough for a confidence interval, few enough to be quick.
+/// Pairs of samples: enough for a confidence interval.
 const ROUNDS: u32 = 21;

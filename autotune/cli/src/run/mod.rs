@@ -1,5 +1,4 @@
-//! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains the launches and allocations
-//! that the driver refuses.
+//! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains refused launches and allocations.
 
 mod output;
 
@@ -20,21 +19,19 @@ use crate::elf::{Elf, ElfError};
 use crate::error::{CommandError, Exit};
 use crate::output::json;
 
-/// The arguments of `run`.
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Write a report of the kernels, for `gridguard report`; each further process of the program adds its
-    /// number to the name. Replaces an earlier report, and no other file; a pipe or device is written to
+    /// File for a report for `gridguard report`; further processes of the program add their number to the name.
+    /// Replaces only an earlier report, or writes to a pipe or device
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
-    /// Write each kind of launch once, as a request for `gridguard check --requests`. Replaces an earlier record,
-    /// and no other file
+    /// File for each kind of launch, as requests for `gridguard check --requests`. Replaces only an earlier record
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Wait for each launch, so that an error that surfaces late names one launch
+    /// Wait for each launch, so that late errors name one launch
     #[arg(long)]
     sync: bool,
-    /// Rewrite PTX as the program loads it, and make launches whose grid is too large in parts
+    /// Rewrite the PTX that the program loads, and split launches with too large a grid
     #[arg(long)]
     fix: bool,
     /// End the program at the first refused launch
@@ -49,7 +46,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Replaces this process by the program. Returns only if that fails.
+    /// Replaces this process by the program. Returns only on failure.
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Some((program, arguments)) = self.program.split_first() else {
             return Err(CommandError::Invalid("no program is given".to_owned()));
@@ -77,7 +74,7 @@ impl Run {
         }
         let process = std::process::id();
         set(&mut command, "PROCESS", Some(process.to_string().as_ref()));
-        // The program may end without a launch, or be killed.
+        // The program may end without a report.
         let pending = WatchReport::pending(path.display().to_string(), process);
         let pending = json(&pending)? + "\n";
         report.map_or(Ok(()), |report| report.begin(pending.as_bytes()))?;
@@ -87,7 +84,6 @@ impl Run {
     }
 }
 
-/// Sets or removes an option of the library.
 fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
     let name = format!("GRIDGUARD_RUN_{name}");
     match value {
@@ -96,7 +92,7 @@ fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
     };
 }
 
-/// The file of the program, found as a shell finds it.
+/// Finds the file of the program like a shell.
 fn find_program(name: &OsStr) -> Result<PathBuf, CommandError> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path)
@@ -119,24 +115,24 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
                 .to_owned(),
         ));
     }
-    // For a script, what counts is the program that reads it.
+    // Checks the interpreter of a script.
     let path = interpreter(path)?.unwrap_or_else(|| path.to_owned());
     let refused = |why: &str| Err(CommandError::Invalid(format!("{}: {why}", path.display())));
     let file = fs::metadata(&path).map_err(CommandError::io(path.display().to_string()))?;
     let own = fs::metadata("/proc/self").map_err(CommandError::io("/proc/self"))?;
     let mode = file.permissions().mode();
     if mode & SETUID != 0 && file.uid() != own.uid() {
-        return refused("is a setuid program, for which the loader ignores preloaded libraries");
+        return refused("is a setuid program: the loader ignores preloaded libraries");
     }
     if mode & SETGID != 0 && file.gid() != own.gid() {
-        return refused("is a setgid program, for which the loader ignores preloaded libraries");
+        return refused("is a setgid program: the loader ignores preloaded libraries");
     }
     match Elf::read(&path) {
         Ok(elf) if !elf.is_of_this_machine => {
             refused("is a program of another architecture than this command")
         }
         Ok(Elf { interpreter: None, .. }) => {
-            refused("is a static program, which has no loader that could preload a library")
+            refused("is a static program: it has no loader that could preload a library")
         }
         Ok(Elf { interpreter: Some(loader), .. }) if loader.contains("musl") => {
             refused("is a program of musl; the library is one of glibc")
@@ -148,7 +144,7 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
     }
 }
 
-/// The program that reads the script at `path`; `None` if it is no script.
+/// The interpreter of the script at `path`; `None` for other files.
 fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
     let mut start = Vec::new();
     let file = File::open(path).map_err(CommandError::io(path.display().to_string()))?;
@@ -169,7 +165,6 @@ fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
     Ok(Some(PathBuf::from(first)))
 }
 
-/// The library, in the first place where there is one.
 fn find_library() -> Result<PathBuf, CommandError> {
     let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let places: Vec<PathBuf> = match named {
@@ -177,7 +172,7 @@ fn find_library() -> Result<PathBuf, CommandError> {
         None => {
             let program = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
             let folder = program.parent().unwrap_or(Path::new("")).to_owned();
-            // Beside the command, in the library folder of an installation, where cargo builds it for tests.
+            // Beside the command, in the library folder of an installation, or in cargo's folder for tests.
             ["", "../lib", "../lib/gridguard", "deps"]
                 .iter()
                 .map(|place| folder.join(place).join(LIBRARY))
@@ -198,7 +193,7 @@ fn find_library() -> Result<PathBuf, CommandError> {
     }
 }
 
-/// The value of `LD_PRELOAD`: sanitizers must come first, then this library, then what else was there.
+/// The value of `LD_PRELOAD`: sanitizers first, then this library, then the others.
 fn preloads(library: &Path) -> Result<OsString, CommandError> {
     let bytes = library.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| [b' ', b':', b'\t', b'\n'].contains(byte)) {
@@ -227,7 +222,7 @@ const LIBRARY_VARIABLE: &str = "GRIDGUARD_PRELOAD";
 const PRELOAD: &str = "LD_PRELOAD";
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
-/// The kernel reads so much of a script's first line.
+/// Bytes of a script's first line that the kernel reads.
 const FIRST_LINE: u64 = 256;
 /// Libraries that check that they are the first.
 const SANITIZERS: [&str; 6] =

@@ -1,4 +1,4 @@
-//! Checks and creates the files of `--report` and `--record` before the program begins.
+//! Checks and creates the files of `--report` and `--record` before the program starts.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,14 +14,12 @@ use gridguard_report::{MAX_REPORT_BYTES, ReportHead};
 
 use crate::error::CommandError;
 
-/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Report,
     Record,
 }
 
-/// A file that the library writes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Output {
     kind: Kind,
@@ -31,7 +29,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Checks that the program can probably write to `named`. Changes nothing.
+    /// Checks that the program can probably write to `named`, without changing anything.
     pub(super) fn new(kind: Kind, named: &Path) -> Result<Self, CommandError> {
         let failed = || CommandError::io(cannot_write(named));
         let path = std::path::absolute(named).map_err(failed())?;
@@ -53,7 +51,7 @@ impl Output {
         Ok(Self { kind, path, is_stream: found == FileKind::Stream })
     }
 
-    /// Creates or replaces a file with `contents`. Pipes and devices get nothing before the program begins.
+    /// Creates or replaces a file with `contents`. Writes nothing to pipes and devices.
     pub(super) fn begin(&self, contents: &[u8]) -> Result<(), CommandError> {
         let Self { kind, path, is_stream } = self;
         if *is_stream {
@@ -69,7 +67,6 @@ impl Output {
         }
     }
 
-    /// The path for the library.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

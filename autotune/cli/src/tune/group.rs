@@ -1,4 +1,4 @@
-//! Devices of one model, and the profile file that they share.
+//! Groups devices by model, with one profile file for each model.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,11 @@ use crate::measure::target::Target;
 pub(crate) struct DeviceGroup {
     pub(crate) targets: Vec<Target>,
     pub(crate) file: PathBuf,
-    /// The profile that the file contains.
     stored: Option<Document>,
 }
 
 impl DeviceGroup {
-    /// Groups devices by model, each with its file: `profile`, or a file in that folder or in the
-    /// user's.
+    /// Groups devices by model. The file of a model is `profile`, or is in that folder or the user's folder.
     pub(crate) fn all(
         targets: Vec<Target>,
         profile: Option<&Path>,
@@ -58,25 +56,23 @@ impl DeviceGroup {
             Some(file) => file.to_owned(),
             None => user_folder().ok_or_else(no_folder)?.join(name),
         };
-        // Read before anything is measured, so that an unusable file is reported at once.
+        // Reads and creates files before anything is measured, to report errors at once.
         let stored = load_profile(&file)?.map(|parsed| parsed.document);
         if let Some(stored) = &stored {
             let serves = stored.device().serves(stored.aliases(), identity);
             serves.map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
         }
-        // Created before anything is measured, so that a folder that is not writable is reported at once.
         create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
             .map_err(CommandError::io(file.display().to_string()))?;
         check_output(&file).map_err(CommandError::publish(&file))?;
         Ok(Self { targets, file, stored })
     }
 
-    /// The entry that the file had for this key and shape when the run began.
     pub(crate) fn stored(&self, key: &Key, shape: &Named) -> Option<&Entry> {
         self.stored.as_ref()?.get(key, shape)
     }
 
-    /// The tasks without an entry in the file, or all of them `again`.
+    /// The tasks without an entry in the file, or all tasks if `again`.
     pub(crate) fn missing(&self, tasks: &[Task], again: bool) -> Vec<Task> {
         let is_stored = |task: &Task| {
             let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
@@ -86,7 +82,7 @@ impl DeviceGroup {
     }
 }
 
-/// Whether a path is a folder, or ends with a separator.
+/// Whether `path` is a folder, or ends with a separator.
 fn is_folder(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
 }

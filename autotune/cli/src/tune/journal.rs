@@ -1,51 +1,46 @@
-//! Journals of unfinished searches, stored beside the profile so that the next run can resume them.
+//! Stores the journals of unfinished searches beside the profile, for the next run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
+use gridguard_autotune::{Journal, JournalError, JournalRecord};
 use gridguard_files::{FileLock, LockError, PublishError, ReadError, create_folder, publish};
 
 use super::task::Task;
 
-/// The journal of one search, as JSON lines. While it is open, no other process opens it.
+/// The journal of one search, as JSON lines. Only one process can open it.
 pub(crate) struct JournalFile {
     path: PathBuf,
     lock: FileLock,
-    /// The results of previous runs.
     pub(crate) journal: Journal,
 }
 
-/// A journal that is there but cannot be resumed.
+/// An existing journal that cannot be resumed.
 #[derive(Debug)]
 pub(crate) struct RefusedJournal {
     pub(crate) reason: JournalRefusal,
-    /// Its new path, since a new journal takes its place.
+    /// Its new path, because a new journal replaces it.
     pub(crate) kept: PathBuf,
 }
 
-/// Why a journal cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalRefusal {
     #[error(transparent)]
-    Subject(#[from] SubjectMismatch),
-    #[error(transparent)]
-    Unreadable(#[from] JournalError),
-    /// It is too large, or no regular file.
+    Journal(#[from] JournalError),
+    /// The file is too large, or not a regular file.
     #[error(transparent)]
     File(ReadError),
 }
 
-/// Why a search cannot have a journal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalOpenError {
     /// Another process does the same search, or the lock cannot be used.
     #[error("cannot lock its journal: {0}")]
     Lock(#[from] LockError),
-    /// The file system reports an error.
     #[error("cannot open its journal: {0}")]
     Io(#[from] io::Error),
 }
@@ -58,17 +53,17 @@ impl fmt::Display for RefusedJournal {
 }
 
 impl JournalFile {
-    /// Opens the journal of a search, `round` of those for its task. One that cannot be resumed is
-    /// renamed, and a new one is begun.
+    /// Opens the journal of `round`, a search for a task. Renames a journal that cannot be resumed, and starts a
+    /// new one.
     ///
     /// # Errors
     ///
-    /// [`JournalOpenError`] if another process has it open, or it can be neither read nor renamed.
+    /// [`JournalOpenError`] if another process has it open, or it cannot be read or renamed.
     pub(crate) fn open(
         profile: &Path,
         task: &Task,
         round: &str,
-        subject: JournalSubject,
+        subject: BTreeMap<String, String>,
     ) -> Result<(Self, Option<RefusedJournal>), JournalOpenError> {
         let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
         let lock = lock(&path)?;
@@ -81,8 +76,7 @@ impl JournalFile {
         Ok((Self { path, lock, journal }, refused))
     }
 
-    /// Appends each new record, and holds the lock. If that fails, an interrupted search starts over; nothing else is
-    /// lost.
+    /// Appends each new record, and holds the lock. If writing fails, only the journal is lost.
     pub(crate) fn into_writer(self) -> impl FnMut(&JournalRecord) + Send + 'static {
         let mut file = self.rewrite().ok();
         let Self { lock, .. } = self;
@@ -100,13 +94,12 @@ impl JournalFile {
     fn rewrite(&self) -> io::Result<File> {
         let mut lines = Vec::new();
         self.journal.write_lines(&mut lines)?;
-        // Whole, so that a crash here does not lose what was measured before.
+        // Replaces the whole file, so that a crash loses no earlier records.
         publish(&self.path, &lines)?;
         gridguard_files::append(&self.path)
     }
 
-    /// Removes the journals of a task whose result was published, but for those that could not be
-    /// resumed, or that another process has open.
+    /// Removes the journals of a finished task. Keeps refused journals, and journals that another process has open.
     pub(crate) fn remove(profile: &Path, task: &Task) {
         let (folder, prefix) = (folder(profile), format!("{}.", name(task)));
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
@@ -120,7 +113,7 @@ impl JournalFile {
             }
             let lock = path.with_extension(LOCK);
             if let Ok(_held) = FileLock::acquire(&lock, Duration::ZERO) {
-                // A journal that cannot be removed does no harm.
+                // A remaining journal does no harm.
                 let _ = fs::remove_file(path.with_extension(JOURNAL));
                 let _ = fs::remove_file(lock);
             }
@@ -130,16 +123,15 @@ impl JournalFile {
     }
 }
 
-/// Creates the folder of a journal and locks the journal.
 fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
     let attempt = || -> Result<FileLock, JournalOpenError> {
         create_folder(path.parent().unwrap_or(path))?;
-        // The other search may take minutes, so it is not waited for.
+        // Does not wait, because the other search may take minutes.
         Ok(FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)?)
     };
     for _ in 1..MOST_ATTEMPTS {
         match attempt() {
-            // Another search may just have removed the folder, which was empty.
+            // Another search may just have removed the empty folder.
             Err(
                 JournalOpenError::Io(error)
                 | JournalOpenError::Lock(LockError::Failed(PublishError { error, .. })),
@@ -150,10 +142,10 @@ fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
     attempt()
 }
 
-/// The journal at `path`, if there is a file and its results serve `subject`.
+/// The journal at `path`, or why a search of `subject` cannot resume it; `None` without a file.
 fn read(
     path: &Path,
-    subject: &JournalSubject,
+    subject: &BTreeMap<String, String>,
 ) -> io::Result<Option<Result<Journal, JournalRefusal>>> {
     let text = match gridguard_files::read(path, MOST_BYTES) {
         Ok(None) => return Ok(None),
@@ -163,13 +155,13 @@ fn read(
     };
     let read = || -> Result<Journal, JournalRefusal> {
         let journal = Journal::read_lines(text.as_slice())?;
-        journal.subject.serves(subject)?;
+        journal.check_subject(subject)?;
         Ok(journal)
     };
     Ok(Some(read()))
 }
 
-/// Renames a journal to the first free name, and returns that.
+/// Renames a journal to the first free name, and returns it.
 fn keep(path: &Path) -> io::Result<PathBuf> {
     for number in 1..=MOST_KEPT {
         let mut kept = path.as_os_str().to_owned();
@@ -198,9 +190,9 @@ fn name(task: &Task) -> String {
 
 const JOURNAL: &str = "jsonl";
 const LOCK: &str = "lock";
-/// The most that is read of a journal; a search takes a few hundred records of less than 1 KB.
+/// The largest journal. A search takes a few hundred records of less than 1 KB.
 const MOST_BYTES: u64 = 16 << 20;
-/// The most journals of one search that are kept although they cannot be resumed.
+/// The most refused journals of one search that are kept.
 const MOST_KEPT: u32 = 100;
 /// The most attempts to create the folder and lock a journal in it.
 const MOST_ATTEMPTS: u32 = 100;
@@ -220,8 +212,8 @@ mod tests {
         Task { problem, policy: Policy::default(), objective: Objective::default() }
     }
 
-    fn subject(driver: &str) -> JournalSubject {
-        JournalSubject { driver: driver.into(), ..JournalSubject::default() }
+    fn subject(driver: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("driver".to_owned(), driver.to_owned())])
     }
 
     fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<RefusedJournal>) {
@@ -249,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_reads_all_records_but_an_incomplete_last_line() {
+    fn the_next_run_ignores_an_incomplete_last_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
         let records = ["one", "two"].map(record);
@@ -308,7 +300,7 @@ mod tests {
             let (file, refused) = open(&profile, "5x8", "13.0");
             assert!(file.journal.records.is_empty());
             let refused = refused.expect("refused");
-            assert!(matches!(refused.reason, JournalRefusal::Unreadable(_)), "{refused}");
+            assert!(matches!(refused.reason, JournalRefusal::Journal(_)), "{refused}");
             assert_eq!(fs::read(refused.kept).expect("kept"), garbage);
         }
         File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");

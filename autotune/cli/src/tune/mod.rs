@@ -1,10 +1,11 @@
-//! `gridguard tune`: measures which chunk and which launch parameters are fastest, of gridguard's
-//! kernels or of any program's, and stores the choice in a profile.
+//! `gridguard tune`: measures which chunk and launch parameters are fastest, for gridguard's kernels or any program,
+//! and stores the choice in a profile.
 
 mod group;
 mod journal;
 mod output;
 mod program;
+mod queue;
 mod selection;
 mod session;
 mod task;
@@ -15,11 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gridguard_autotune::{Shard, WorkQueue, unended_processes};
+use gridguard_autotune::unended_processes;
 use gridguard_files::check_output;
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
+use self::queue::{Shard, WorkQueue};
 use self::selection::{SelectedTasks, Selection};
 use self::session::Session;
 use self::task::Task;
@@ -27,36 +29,36 @@ use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::process::MeasuringProcess;
-use crate::measure::target::{SelectedTargets, Target, note_cache, select_targets};
+use crate::measure::target::{Target, note_cache, select_targets};
 use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Tune {
-    /// Device ordinal, `all` for all devices concurrently, or `host` [default: all]
+    /// Ordinal of a device, `all` for all devices concurrently, or `host` [default: all]
     #[arg(long, value_name = "N|all|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// GPU of the catalogue whose limits the host uses [default: h200]; with --command and without
-    /// --device, the GPU that the program runs on
+    /// GPU of the catalogue whose limits the host uses [default: h200]; with --command and without --device, the
+    /// GPU of the program
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
     problems: Selection,
-    /// This machine's part of the problems, such as 0/4 for the first of four machines
+    /// This machine's share of the problems, for example 0/4 for the first of four machines
     #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
-    /// Time limit for the whole run, such as 30m; later problems are left for the next run
+    /// Time limit for the whole run, for example 30m; the next run tunes the remaining problems [default: none]
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
     budget: Option<Duration>,
-    /// Profile to store choices in, or a folder of profiles [default: the user's folder]
+    /// Profile to store choices in, or folder of profiles [default: the user's folder]
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
-    /// Re-measure entries already in the profile
+    /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
     /// Show every candidate, not only the fastest
     #[arg(long)]
     all: bool,
-    /// Plot time against chunk size; with several problems, one file for each
+    /// File for a plot of time against chunk size; several problems get a file each
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -66,10 +68,10 @@ pub(crate) struct Tune {
 impl Tune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         self.problems.check()?;
-        let SelectedTargets { targets, gpu } = match (self.device, self.gpu.as_deref()) {
-            // A GPU that only the program reaches.
+        let targets = match (self.device, self.gpu.as_deref()) {
+            // A GPU that only the program can reach.
             (None, Some(gpu)) if self.problems.is_of_program() => {
-                SelectedTargets { targets: vec![Target::absent(gpu)?], gpu }
+                vec![Target::absent(gpu)?]
             }
             (device, gpu) => select_targets(device, gpu)?,
         };
@@ -99,7 +101,7 @@ impl Tune {
             .zip(missing)
             .map(|(group, tasks)| (group, WorkQueue::new(tasks, group.targets.len())))
             .collect();
-        tune_all(&queues, gpu, deadline, interrupt, &reporter)?;
+        tune_all(&queues, deadline, interrupt, &reporter)?;
 
         let (tuned, plot_failed) = reporter.finish();
         let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
@@ -114,7 +116,6 @@ impl Tune {
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         self.output.print(&summary, &summary)?;
-        // The greatest decides.
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
             () if plot_failed => Exit::Unknown,
@@ -128,7 +129,6 @@ impl Tune {
 /// Tunes on all devices of all groups concurrently, on each device one problem after another.
 fn tune_all(
     queues: &[(&DeviceGroup, WorkQueue<Task, SearchResult>)],
-    gpu: &str,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
     reporter: &Reporter<'_>,
@@ -140,7 +140,7 @@ fn tune_all(
                 target,
                 environment: target.environment()?,
                 group,
-                process: MeasuringProcess::new(target, gpu),
+                process: MeasuringProcess::new(target),
                 reporter,
                 progress: reporter.bars.device(target.to_string()),
                 deadline,

@@ -1,4 +1,4 @@
-//! The output of `gridguard tune`: a table and a plot for each problem, and a summary.
+//! Writes a table and a plot for each problem of `gridguard tune`, and a summary.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,33 +17,28 @@ use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
 use crate::output::{Format, note, print};
 
-/// The result of searching the candidates of a problem, or some of them.
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
     pub(crate) largest_legal_chunk: Option<u64>,
-    /// The profile entry; `None` if the search was cut short.
+    /// The profile entry; `None` for an incomplete search.
     pub(crate) entry: Option<Entry>,
 }
 
-/// The summary of a run.
 #[derive(Serialize)]
 pub(crate) struct TuneSummary<'a> {
     pub(crate) profiles: Vec<String>,
     pub(crate) tuned: &'a [ProblemReport],
-    /// Problems that were not begun, or not finished.
+    /// Problems that were not started or not finished.
     pub(crate) left: usize,
-    /// Problems that the profiles already had an entry for.
+    /// Problems with an earlier entry.
     pub(crate) known: usize,
-    /// Whether a table leaves out candidates.
     #[serde(skip)]
     pub(crate) are_left_out: bool,
-    /// Measuring processes that could not be ended.
     pub(crate) unended: Vec<u32>,
     pub(crate) interrupted: bool,
     pub(crate) wall_time_s: f64,
 }
 
-/// The report of one problem.
 #[derive(Serialize)]
 pub(crate) struct ProblemReport {
     problem: String,
@@ -52,7 +47,7 @@ pub(crate) struct ProblemReport {
     objective: String,
     #[serde(skip)]
     model: DeviceIdentity,
-    /// Another process searches it, so it is left to that one.
+    /// Another process searches the same problem.
     #[serde(skip)]
     is_held: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,13 +56,10 @@ pub(crate) struct ProblemReport {
     error: Option<String>,
 }
 
-/// Collects and prints the reports of all devices.
 pub(crate) struct Reporter<'a> {
     format: Format,
-    /// Whether tables show every candidate.
     all: bool,
     plot: Option<&'a Path>,
-    /// Whether each problem has a plot of its own.
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
@@ -87,7 +79,6 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Prints and plots the result of one problem.
     pub(crate) fn report(
         &self,
         task: &Task,
@@ -107,7 +98,7 @@ impl<'a> Reporter<'a> {
                 let table = TuningReport::new(title, &found.outcome);
                 if self.format == Format::Text {
                     let text = if self.all { format!("{table:#}\n") } else { format!("{table}\n") };
-                    // What becomes of the summary at the end decides the exit code.
+                    // Only a failure to print the summary decides the exit code.
                     self.bars.suspend(|| drop(print(text)));
                 }
                 (Some(table), None)
@@ -152,8 +143,8 @@ impl<'a> Reporter<'a> {
 }
 
 impl ProblemReport {
-    /// The number of problems of all device models with such a report. Several shards of one problem
-    /// may each have one.
+    /// The number of distinct problems with such a report, over all device models. Several shards may report the
+    /// same problem.
     pub(crate) fn count(reports: &[Self], is_counted: impl Fn(&Self) -> bool) -> usize {
         let problem = |report: &'_ Self| {
             let Self { problem, policy, objective, model, .. } = report;
@@ -167,12 +158,10 @@ impl ProblemReport {
         self.error.is_some() && !self.is_held
     }
 
-    /// Whether the table leaves out candidates.
     pub(crate) fn leaves_out(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.left_out() > 0)
     }
 
-    /// Whether the search was finished.
     pub(crate) fn is_complete(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.outcome.complete)
     }

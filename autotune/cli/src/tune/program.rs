@@ -1,4 +1,4 @@
-//! Programs that measure kernels of others: their arguments, and the tasks that they make.
+//! Tasks of external programs, from their arguments.
 
 use std::env;
 use std::fmt;
@@ -6,35 +6,33 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::profile::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
-use gridguard_autotune::{CommandTemplate, ProgramMeasurer, ProgramProblem};
+use gridguard_autotune::{ProgramMeasurer, ProgramProblem};
 use gridguard_kernels::bench::Problem;
 
 use crate::error::CommandError;
 use crate::measure::args;
 use crate::measure::target::Target;
 
-/// The arguments of a program that measures its own kernel.
 #[derive(Args)]
 pub(crate) struct ProgramArgs {
-    /// Tune the kernel of this program, which takes the values of places such as {block} and {chunk},
-    /// and prints its times in milliseconds as JSON, such as {"ms": [0.361, 0.358]}
+    /// Tune this program, which gets values for placeholders, for example {block} and {chunk}, and prints its times
+    /// in milliseconds as JSON, for example {"ms": [0.361, 0.358]}
     ///
-    /// The program is run once or more for each combination of values, without a shell. {chunk} is the
-    /// number of items of a launch, {NAME} the value of a --parameter or of one of the --sizes, and {{
-    /// a brace. It warms up, checks its output, takes times one after another, prints them on a line
-    /// to standard output, and exits with 0. "check" may say "ok" or what is wrong with the output.
-    /// Other lines are ignored. On --device N it sees that device only
+    /// Runs at least once for each combination of values, without a shell. {chunk} is the number of items of a
+    /// launch, {NAME} the value of a --parameter or size, and {{ a brace. The program warms up, checks its output,
+    /// prints consecutive times on a line to standard output, and exits with 0. "check" is "ok", or describes the
+    /// error in the output. Other lines are ignored. With --device N it sees only that device
     #[arg(
         long, value_name = "PROGRAM", group = "problem", requires_all = ["kernels", "sizes"],
         conflicts_with_all = ["shapes", "file"]
     )]
-    command: Option<CommandTemplate>,
-    /// Sizes of the problem with their names, the number of items first, such as
-    /// items=15360,head_dim=64; repeat for several problems
+    command: Option<String>,
+    /// Sizes of the problem, the number of items first, for example items=15360,head_dim=64; repeat for several
+    /// problems
     #[arg(long, value_name = "NAME=N,...", value_parser = named, requires = "command")]
     sizes: Vec<Named>,
-    /// A parameter of the program and its values, the default first, such as block=64,128,256; repeat
-    /// for several
+    /// Parameter of the program and its values, the default first, for example block=64,128,256; repeat for several
+    /// parameters
     #[arg(
         long = "parameter", value_name = "NAME=N,...", value_parser = parameter, requires = "command"
     )]
@@ -42,25 +40,13 @@ pub(crate) struct ProgramArgs {
     /// Values of {chunk} in items, the default first [default: all items, half of them, and so on]
     #[arg(long = "chunk", value_name = "N,...", value_delimiter = ',', requires = "command")]
     chunks: Vec<u64>,
-    /// Which of several implementations the program runs, as part of the profile's key
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true,
-        requires = "command"
-    )]
-    variant: String,
-    /// The version of the kernel's source, such as a hash: a lookup of another one does not match
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true,
-        requires = "command"
-    )]
-    source: String,
-    /// The longest time of one run of the program
+    /// Implementation that the program runs, for the profile's key [default: none]
+    #[arg(long, value_name = "TEXT", requires = "command")]
+    variant: Option<String>,
+    /// Version of the kernel's source, for example a hash; lookups match only the same version [default: none]
+    #[arg(long, value_name = "TEXT", requires = "command")]
+    source: Option<String>,
+    /// Time limit for one run of the program
     #[arg(
         long, value_name = "TIME", default_value = "60s", value_parser = args::duration,
         requires = "command"
@@ -68,7 +54,7 @@ pub(crate) struct ProgramArgs {
     timeout: Duration,
 }
 
-/// A problem that a program measures, with the key of its entry.
+/// A problem of an external program, with the key of its entry.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ProgramTask {
     key: Key,
@@ -81,7 +67,6 @@ impl ProgramArgs {
         self.command.is_some()
     }
 
-    /// The tasks, one for each set of sizes.
     pub(crate) fn tasks(
         &self,
         kernels: &[String],
@@ -105,18 +90,18 @@ impl ProgramArgs {
         }
         let key = Key {
             kernel: kernel.clone(),
-            source: self.source.clone(),
-            variant: self.variant.clone(),
+            source: self.source.clone().unwrap_or_default(),
+            variant: self.variant.clone().unwrap_or_default(),
             dtypes: dtypes.unwrap_or_default().to_owned(),
             policy,
             objective,
         };
         let task = |sizes: &Named| {
             let (parameters, chunks) = (self.parameters.clone(), self.chunks.clone());
-            let problem = ProgramProblem::new(command.clone(), sizes.clone(), parameters, chunks);
+            let problem = ProgramProblem::new(command, sizes.clone(), parameters, chunks);
             let problem = problem.map_err(|error| invalid(format!("--command: {error}")))?;
             let task = ProgramTask { key: key.clone(), problem, timeout: self.timeout };
-            // Reported before anything is measured.
+            // Reports errors before anything is measured.
             task.entry().check().map_err(|error| invalid(format!("--command: {error}")))?;
             Ok(task)
         };
@@ -133,7 +118,7 @@ impl ProgramTask {
         &self.problem
     }
 
-    /// Runs the program on a device, which is then the only one that it sees.
+    /// Runs the program so that it sees only the target device.
     pub(crate) fn measurer(&self, target: &Target) -> ProgramMeasurer<'static> {
         let measurer = ProgramMeasurer::new(self.problem.clone(), self.timeout);
         match target.ordinal {
@@ -145,7 +130,7 @@ impl ProgramTask {
         }
     }
 
-    /// The entry of the default before anything is measured, to check names and numbers.
+    /// The unmeasured entry of the default, to check names and numbers.
     fn entry(&self) -> Entry {
         let default = self.problem.candidates().into_iter().next();
         Entry {
@@ -172,7 +157,7 @@ impl fmt::Display for ProgramTask {
     }
 }
 
-/// The device of this ordinal among those that are visible: all, unless the variable lists some.
+/// The device with this ordinal in the list of visible devices, or among all.
 fn nth_device(visible: Option<&str>, ordinal: usize) -> String {
     let device = visible.and_then(|list| list.split(',').nth(ordinal));
     device.map_or_else(|| ordinal.to_string(), |device| device.trim().to_owned())
@@ -203,7 +188,6 @@ fn invalid(message: impl Into<String>) -> CommandError {
     CommandError::Invalid(message.into())
 }
 
-/// The devices that a process sees.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 #[cfg(test)]

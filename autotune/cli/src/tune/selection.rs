@@ -1,4 +1,4 @@
-//! Which problems are tuned: shapes from the command line, a file of shapes, or the built-in list.
+//! Selects the problems to tune: from the command line, a file of shapes, or the built-in list.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,38 +17,36 @@ use crate::measure::args;
 pub(crate) struct Selection {
     #[command(flatten)]
     kernels: args::KernelFilter,
-    /// Sizes of the kernel, such as 32768x4096; repeat for several. Without it the shapes that the
-    /// built-in profiles have, on the host small ones
+    /// Sizes of the kernel, for example 32768x4096; repeat for several [default: the shapes of the built-in profiles,
+    /// or small shapes on the host]
     #[arg(long = "shape", value_name = "SIZES", requires = "kernels", group = "problem")]
     shapes: Vec<String>,
-    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows [default: f16; none with
-    /// --command]
+    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; none with --command]
     #[arg(long, value_name = "TYPES", requires = "problem")]
     dtype: Option<String>,
-    /// A file of shapes, such as the log of lookups that a server missed
+    /// File of shapes, for example a server's log of missed lookups
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "shapes")]
     file: Option<PathBuf>,
-    /// How times are taken: cold or hot L2 cache, eager or graph launches [default: what the file of
-    /// shapes says, otherwise cold-eager]
+    /// How to measure times: cold or hot L2 cache, a dash, eager or graph launches [default: from the file of shapes,
+    /// or cold-eager]
     #[arg(long, value_name = "L2-SUBMISSION", value_parser = args::policy)]
     policy: Option<Policy>,
-    /// throughput, latency:TIME (the largest chunk whose launch takes at most TIME), or
-    /// memory:BYTES:BYTES_PER_ITEM (workspace limit) [default: what the file of shapes says,
-    /// otherwise throughput]
+    /// Objective: throughput, latency:TIME (the largest chunk whose launch takes at most TIME), or
+    /// memory:BYTES:BYTES_PER_ITEM (workspace limit) [default: from the file of shapes, or throughput]
     #[arg(long, value_parser = args::objective)]
     objective: Option<Objective>,
     #[command(flatten)]
     program: ProgramArgs,
 }
 
-/// The selected tasks, and why parts of a file of shapes were skipped.
+/// The selected tasks, and why some shapes were skipped.
 pub(crate) struct SelectedTasks {
     pub(crate) tasks: Vec<Task>,
     pub(crate) skipped: Vec<String>,
 }
 
 impl Selection {
-    /// Checks what does not depend on the device.
+    /// Checks the arguments that do not depend on the device.
     pub(crate) fn check(&self) -> Result<(), CommandError> {
         if self.is_of_program() {
             return self.program_tasks().map(drop);
@@ -56,7 +54,6 @@ impl Selection {
         Ok(self.kernels.check()?)
     }
 
-    /// Whether a program measures its own kernel.
     pub(crate) const fn is_of_program(&self) -> bool {
         self.program.is_given()
     }
@@ -91,7 +88,7 @@ impl Selection {
         for problem in self.problems(on_host)? {
             let task = self.task(problem, Policy::default(), Objective::default());
             if !self.shapes.is_empty() {
-                // An invalid size is reported before anything is measured.
+                // Reports an invalid size before anything is measured.
                 task.key(device)?;
             }
             if !tasks.contains(&task) {
@@ -127,7 +124,7 @@ impl Selection {
         let skipped = file.faults.iter().map(|fault| format!("{}:{fault}", path.display()));
         let mut selected = SelectedTasks { tasks: Vec::new(), skipped: skipped.collect() };
         let mut shapes = file.shapes;
-        // The shapes that were missed most often come first.
+        // Most missed first.
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.seen));
         for shape in shapes.iter().filter(|shape| self.kernels.matches(&shape.key.kernel)) {
             match self.missed_task(shape, device) {
@@ -139,14 +136,14 @@ impl Selection {
         Ok(selected)
     }
 
-    /// A task, with this policy and objective unless others were given.
+    /// A task, with this policy and objective by default.
     fn task(&self, problem: Problem, policy: Policy, objective: Objective) -> Task {
         let policy = self.policy.unwrap_or(policy);
         let problem = TaskProblem::Kernel(problem);
         Task { problem, policy, objective: self.objective.unwrap_or(objective) }
     }
 
-    /// The task of a shape in a file, or why it cannot be tuned here.
+    /// The task of a missed shape, or why it cannot be tuned.
     fn missed_task(&self, shape: &MissedShape, device: &DeviceLimits) -> Result<Task, String> {
         let MissedShape { key, shape, .. } = shape;
         let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();

@@ -1,5 +1,6 @@
-//! Tunes the problems that one device takes from the work queue.
+//! Tunes problems of the work queue on one device.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
@@ -8,14 +9,14 @@ use gridguard::profile::{
     self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
 };
 use gridguard_autotune::{
-    Budget, Candidate, JournalSubject, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome,
-    WorkItem, tune,
+    Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, tune,
 };
 use gridguard_files::LockError;
 
 use super::group::DeviceGroup;
 use super::journal::{JournalFile, JournalOpenError};
 use super::output::{Reporter, SearchResult};
+use super::queue::{Shard, WorkItem};
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
@@ -32,22 +33,21 @@ pub(crate) struct Session<'a> {
     pub(crate) process: MeasuringProcess<'a>,
     pub(crate) reporter: &'a Reporter<'a>,
     pub(crate) progress: DeviceProgress,
-    /// No problem is begun after this.
+    /// No problem starts after this.
     pub(crate) deadline: Option<Instant>,
     pub(crate) interrupt: &'a AtomicBool,
 }
 
-/// Which candidates are searched, and what for.
+/// The candidates and the objective of a search.
 struct Selected<'a> {
-    /// A shard of all, unless only some are given.
+    /// A shard of all candidates, if `only` is empty.
     shard: Shard,
     only: &'a [Candidate],
     objective: Objective,
 }
 
 impl Session<'_> {
-    /// Processes one item of the work queue. Returns the result of a shard, and reports the final
-    /// result of a problem.
+    /// Processes one item of the work queue. Returns the result of a shard, or reports the result of a problem.
     pub(crate) fn process_item(
         &mut self,
         item: WorkItem<'_, Task, SearchResult>,
@@ -71,7 +71,7 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    /// Searches a shard of the candidates, or only those given.
+    /// Searches a shard of the candidates, or `only` the given ones.
     fn search(
         &mut self,
         task: &Task,
@@ -84,8 +84,8 @@ impl Session<'_> {
         self.progress.begin(&task.problem);
         let (outcome, space) = match &task.problem {
             TaskProblem::Kernel(problem) => {
-                let remote = self.process.open(problem, task.policy)?;
-                let mut space = Space::new(remote.configurations().to_vec());
+                let mut remote = self.process.open(problem, task.policy)?;
+                let mut space = Space::new(remote.configurations()?);
                 let select = Selected { shard, only, objective: task.objective };
                 let (outcome, remote) = self.measure(remote, &mut space, select, file);
                 self.process.keep(remote, task.policy, &self.progress);
@@ -99,7 +99,7 @@ impl Session<'_> {
             }
         };
         if let Err(TuneError::Default(_)) = outcome {
-            // Why it failed may be gone in the next run, which must not read it from the journal.
+            // The next run must not read this failure, because its cause may be fixed.
             JournalFile::remove(&self.group.file, task);
         }
         let outcome = outcome?;
@@ -108,7 +108,7 @@ impl Session<'_> {
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
     }
 
-    /// Searches the selected candidates of `space`, and returns the measurer for the next search.
+    /// Searches the selected candidates of `space`. Returns the measurer too.
     fn measure<M: Measurer>(
         &mut self,
         measurer: M,
@@ -136,13 +136,12 @@ impl Session<'_> {
         (outcome, measurer.into_parts().0)
     }
 
-    /// The journal of a search. A journal only saves time, so where it cannot be opened there is none,
-    /// unless another process has it open.
+    /// The journal of a search. A search continues without a journal, unless another process has it open.
     fn open_journal(
         &self,
         task: &Task,
         round: &str,
-        subject: JournalSubject,
+        subject: BTreeMap<String, String>,
     ) -> Result<Option<JournalFile>, CommandError> {
         match JournalFile::open(&self.group.file, task, round, subject) {
             Ok((file, refused)) => {
@@ -162,39 +161,40 @@ impl Session<'_> {
         }
     }
 
-    /// The name of a search among those for its task, and what its results depend on.
+    /// The name of a search of a task, and the subject of its journal.
     fn subject(
         &self,
         task: &Task,
         key: &Key,
         shard: Shard,
         only: &[Candidate],
-    ) -> (String, JournalSubject) {
+    ) -> (String, BTreeMap<String, String>) {
         let Environment { driver, compiler, tuner } = self.environment.clone();
         let candidates = match only {
             [] => shard.to_string(),
             _ => "finals".to_owned(),
         };
-        // Results of another command or of other values do not count.
+        // The results depend on the command and its values.
         let program = match &task.problem {
             TaskProblem::Kernel(_) => String::new(),
             TaskProblem::Program(program) => format!("; {:?}", program.problem()),
         };
-        // Results of two devices do not mix, so each has its own journal.
+        // Each device has its own journal.
         let device = self.target.journal_name();
         let round = format!("{}.{device}", candidates.replace('/', "-of-"));
-        let subject = JournalSubject {
-            problem: format!("{task}; {key:?}{program}"),
-            candidates: format!("{candidates} {only:?}"),
-            device: format!("{device}, {:?}", self.target.identity),
-            driver: [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", "),
-            compiler,
-            tuner,
-        };
+        let subject = [
+            ("problem", format!("{task}; {key:?}{program}")),
+            ("candidates", format!("{candidates} {only:?}")),
+            ("device", format!("{device}, {:?}", self.target.identity)),
+            ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
+            ("compiler", compiler),
+            ("tuner", tuner),
+        ];
+        let subject = subject.map(|(name, value)| (name.to_owned(), value)).into();
         (round, subject)
     }
 
-    /// Decides between the winners of all shards, and publishes the choice.
+    /// Decides between the winners of all shards, and stores the choice.
     fn confirm(
         &mut self,
         task: &Task,
@@ -212,8 +212,7 @@ impl Session<'_> {
         Ok(found)
     }
 
-    /// Puts an entry in the place of the one that was measured again, whatever their dates are, and
-    /// reports if that one came from another process in the meantime.
+    /// Replaces the earlier entry, whatever its date. Notes if another process has written that entry meanwhile.
     fn publish(&self, entry: &Entry) -> Result<(), CommandError> {
         let (file, Entry { key, shape, .. }) = (&self.group.file, entry);
         let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
@@ -241,8 +240,7 @@ impl Session<'_> {
     }
 }
 
-/// The version of the driver's kernel module, such as `580.159.04`, where the system tells: several
-/// have the same CUDA version.
+/// The version of the driver's kernel module, for example `580.159.04`. Several have the same CUDA version.
 fn module_version() -> Option<String> {
     let version = fs::read_to_string("/sys/module/nvidia/version").ok()?;
     Some(version.trim().to_owned())

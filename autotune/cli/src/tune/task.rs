@@ -1,4 +1,4 @@
-//! One thing to tune: a problem, how its times are taken, and the objective of its choice.
+//! A problem to tune, with policy and objective.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,9 @@ use gridguard_kernels::bench::Problem;
 
 use super::program::ProgramTask;
 
-/// What is tuned.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TaskProblem {
-    /// A kernel of gridguard.
     Kernel(Problem),
-    /// A kernel that a program measures.
     Program(Arc<ProgramTask>),
 }
 
@@ -39,7 +36,6 @@ impl fmt::Display for TaskProblem {
     }
 }
 
-/// A problem, how its times are taken, and the objective of its choice.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) problem: TaskProblem,
@@ -48,7 +44,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// The key of the choice in a profile of a device with these limits.
+    /// The key of the choice in the profile of a device.
     pub(crate) fn key(&self, device: &DeviceLimits) -> Result<Key, KernelError> {
         match &self.problem {
             TaskProblem::Kernel(problem) => problem.key(device, self.policy, self.objective),

@@ -201,7 +201,7 @@ fn usage_is_exit_2_and_says_what_is_wrong() {
 }
 
 #[test]
-fn each_line_is_answered_in_order_even_if_others_are_malformed() {
+fn each_line_gets_a_reply_in_order_even_if_others_are_malformed() {
     let input = [
         r#"{"name":"ok","grid":[1,76800,1],"block":[128,1,1],"batch":{"axis":"y","items":76800}}"#,
         r#"{"name":"cut","grid":[1,"#,
@@ -236,7 +236,7 @@ fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
 }
 
 #[test]
-fn oversized_lines_are_rejected_in_bounded_memory_and_the_next_is_answered() {
+fn oversized_lines_are_rejected_in_bounded_memory_and_the_next_gets_a_reply() {
     let long = format!("{{\"name\":\"{}\"}}", "x".repeat(3 << 20));
     let deep = "[".repeat(100_000);
     let many = r#"{"name":"many","grid":[18446744073709551615,1,1],"block":[1,1,1],

@@ -111,7 +111,7 @@ fn the_reply_says_which_kernel_was_checked() {
 }
 
 #[test]
-fn what_ptx_does_not_state_is_not_checked_unless_options_state_it() {
+fn attributes_missing_in_ptx_are_not_checked_unless_options_give_them() {
     let image = compiled("kernels.ptx");
     let launch = ["--gpu", "h100", "--kernel", "stack", "--grid", "1", "--block", "64"];
     let ran = check(&image, &launch);
@@ -120,7 +120,7 @@ fn what_ptx_does_not_state_is_not_checked_unless_options_state_it() {
         "legal (NVIDIA H100 80GB HBM3)\n  \
          kernel stack (PTX for sm_75): 8 bytes of parameters\n  \
          not checked: registers-per-block, local-memory, shared-memory-total, \
-         dynamic-shared-memory-opt-in: PTX does not state what they depend on; check the cubin that \
+         dynamic-shared-memory-opt-in: PTX lacks the attributes that they need; check the cubin that \
          this writes: ptxas --gpu-name sm_90 --output-file kernel.cubin {}\n\
          plan: whole, 1 launch\n  items 0..1, grid 1,1,1\n",
         image.display()
@@ -133,11 +133,7 @@ fn what_ptx_does_not_state_is_not_checked_unless_options_state_it() {
         &compiled("recursive.cubin"),
         &[&["--kernel=recursive"], &launch[4..], &["--gpu=a100"]].concat(),
     );
-    assert!(
-        ran.out.contains("not checked: local-memory: functions call themselves"),
-        "{}",
-        ran.out
-    );
+    assert!(ran.out.contains("not checked: local-memory: the depth of recursion"), "{}", ran.out);
     let ran = check(&image, &["--kernel=stack", "--gpu=t4,h100", "--grid=1", "--block=64"]);
     assert!(ran.out.contains("not checked") && ran.out.contains("local-memory"), "{}", ran.out);
 }

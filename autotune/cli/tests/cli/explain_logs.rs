@@ -21,7 +21,7 @@ fn the_right_cause_of_real_failures_comes_first() {
     }
 }
 
-/// A log, and what is expected of its explanation.
+/// A log and its expected explanation.
 struct Log<'a> {
     name: &'a str,
     failure: &'a str,

@@ -46,7 +46,7 @@ fn full() -> Stdio {
 #[test]
 fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
     let folder = folder();
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 13] = [
         (&[], "Usage"),
         (&[""], "unrecognized subcommand"),
         (&["limits", "--gpu", ""], "no GPU \"\""),
@@ -54,16 +54,10 @@ fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
         (&["check", "--gpu", "h200", "--requests", "-", "--cooperative"], "--cooperative"),
         (&["check", "--gpu", "h200", "--requests", "-", "--shared-mem", "1"], "--shared-mem"),
         (&["tune", "--device", "0", "--gpu", "h200"], "--gpu names the limits that the host"),
-        (&["evaluate", "--device", "0", "--gpu", "h200"], "--gpu names the limits that the host"),
         (
             &["profile", "explain", "rms_norm", "8x8", "--device", "0", "--gpu", "t4"],
             "--gpu names the limits that the host",
         ),
-        (&["evaluate", "--device", "all"], "evaluate uses one device"),
-        (&["evaluate", "--device", "host", "--kernel", "norm"], "unknown kernel `norm`"),
-        (&["evaluate", "--device", "host", "--runs", "0"], "0 is not in 1.."),
-        (&["evaluate", "--device", "host", "--samples", "1"], "1 is not in 2.."),
-        (&["evaluate", "--device", "host", "--pairs", "0"], "0 is not in 1.."),
         (&["tune", "--kernel", "rms_norm", "--dtype", "f32"], "--shape"),
         (&["tune", "--shapes", "any.ron", "--kernel", "norm"], "unknown kernel `norm`"),
         (&["tune", "--objective", "latency:584542046090y"], "a latency limit is 1 to"),
@@ -138,9 +132,6 @@ fn an_output_file_that_cannot_be_written_is_reported_before_anything_is_measured
         assert!(ran.err.contains(plot) && ran.out.is_empty(), "{}", ran.err);
     }
     assert!(!folder.path().join("p.ron").exists());
-    let evaluate = ["evaluate", "--device", "host", "--kernel", "rms_norm", "--output"];
-    let ran = run(folder.path(), &[&evaluate[..], &["file/e.json"]].concat()).exits(3);
-    assert!(ran.err.contains("file/e.json") && ran.out.is_empty(), "{}", ran.err);
     // If only the final write fails, the choice is kept.
     let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
     assert!(ran.out.contains("1 tuned"), "{}", ran.out);
@@ -251,25 +242,5 @@ fn a_signal_ends_the_run_in_order_with_one_document() {
         let json = ran.json();
         assert_eq!((&json["interrupted"], &json["left"]), (&true.into(), &1.into()));
         assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
-    }
-}
-
-#[test]
-fn an_interrupted_evaluation_reports_no_incomplete_results() {
-    let folder = folder();
-    let args = ["evaluate", "--device", "host", "--kernel", "softmax", "--output", "e.json"];
-    for format in ["text", "json"] {
-        // More samples than could finish in the test.
-        let more = ["--samples", "1000000", "--format", format];
-        let child = start(folder.path(), &[&args[..], &more].concat());
-        sleep(Duration::from_secs(1));
-        let ran = signal(child, "-INT").exits(130);
-        let text =
-            fs::read_to_string(folder.path().join("e.json")).expect("written despite the signal");
-        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        let expected = (&true.into(), &serde_json::json!([]));
-        assert_eq!((&json["interrupted"], &json["problems"]), expected);
-        let expected = if format == "json" { &*text } else { "" };
-        assert_eq!(ran.out, expected, "the same document, or no text");
     }
 }

@@ -6,7 +6,6 @@ mod check_image;
 mod command;
 #[cfg(target_os = "linux")]
 mod doctor;
-mod evaluate;
 mod explain;
 mod explain_logs;
 mod hostile;

@@ -156,7 +156,7 @@ fn a_table_shows_the_fastest_and_the_default_and_all_of_them_on_request() {
 }
 
 #[test]
-fn the_profile_is_that_of_the_named_gpu_where_only_the_program_reaches_it() {
+fn a_gpu_that_only_the_program_reaches_has_its_own_profile() {
     let folder = folder();
     let ran = run(folder.path(), &args(&["--gpu", "a100-80gb", "--objective", "memory:4096:16"]));
     let ran = ran.exits(0);
@@ -214,7 +214,7 @@ fn commands_and_values_that_do_not_fit_are_usage_errors() {
         (&[&program, &sizes, &named, &["--parameter", "a=x"]], "such as block=64,128,256"),
         (&[&program, &sizes, &named, &["--chunk", "4"]], "the command has no {chunk}"),
         (&[&program, &sizes, &named, &["--objective", "latency:1ms"]], "cannot be a latency"),
-        (&[&sizes, &named, &["--command", "p {"]], "a brace that is not part of a place"),
+        (&[&sizes, &named, &["--command", "p {"]], "a brace outside a placeholder"),
         (&[&sizes, &named, &["--command", "p 'x"]], "within a quotation"),
         (&[&sizes, &named, &["--command", "p x"]], "--command: nothing varies"),
     ];

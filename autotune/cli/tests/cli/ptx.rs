@@ -1,4 +1,4 @@
-//! `gridguard ptx`: the report, the rewritten file, and what is not PTX.
+//! `gridguard ptx`: the report, the rewritten file, and other files.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ line 12, column 2, in waits: griddepcontrol controls a programmatic dependent la
 }
 
 #[test]
-fn the_document_has_what_a_program_needs_to_launch_a_form() {
+fn the_document_describes_how_to_launch_a_form() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
     let document = run(folder.path(), &["ptx", "a.ptx", "--format", "json"]).exits(1).json();

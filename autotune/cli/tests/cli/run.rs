@@ -200,7 +200,7 @@ fn a_program_that_gains_rights_is_refused() {
 }
 
 #[test]
-fn what_was_preloaded_stays_and_sanitizers_come_first() {
+fn earlier_preloads_stay_and_sanitizers_come_first() {
     let folder = tempfile::tempdir().unwrap();
     let print = ["run", "--", "sh", "-c", "echo $LD_PRELOAD"];
     let preloaded = |before: &str| {
@@ -217,7 +217,7 @@ fn what_was_preloaded_stays_and_sanitizers_come_first() {
 }
 
 #[test]
-fn a_missing_library_or_report_folder_is_found_out_before_the_program_runs() {
+fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
     let ran: Ran = command(folder.path(), &["run", "--", "echo", "ran"])
         .env("GRIDGUARD_PRELOAD", "/nowhere/x.so")

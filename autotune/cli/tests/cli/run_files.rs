@@ -53,7 +53,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_is_no_report_is_refused_before_the_program_runs_and_stays() {
+fn other_files_are_not_replaced_and_the_program_does_not_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("source.rs"), "fn main() {}\n").unwrap();
@@ -77,7 +77,7 @@ fn a_file_that_is_no_report_is_refused_before_the_program_runs_and_stays() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_the_program_runs_and_stays() {
+fn an_unwritable_file_is_an_error_before_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("folder")).unwrap();
@@ -135,7 +135,7 @@ fn a_run_without_launches_writes_a_report_that_says_so() {
 }
 
 #[test]
-fn the_first_process_that_launches_has_the_report_whichever_it_is() {
+fn the_first_process_that_launches_writes_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.json");
     for _ in 0..2 {
@@ -176,7 +176,7 @@ fn a_link_to_a_report_stays_and_its_report_is_replaced() {
 }
 
 #[test]
-fn a_pipe_without_a_reader_does_not_hold_the_program_up() {
+fn a_pipe_without_a_reader_does_not_block_the_program() {
     let folder = tempfile::tempdir().unwrap();
     mkfifo(&folder.path().join("pipe"));
     let ran = run_launches(folder.path(), &["--report", "pipe", "--record", "pipe"], &["good"]);
@@ -220,7 +220,7 @@ fn a_reader_of_a_pipe_gets_all_of_a_report_or_record() {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_does_not_hold_the_program_up() {
+fn a_reader_that_takes_nothing_does_not_block_the_program() {
     let folder = tempfile::tempdir().unwrap();
     mkfifo(&folder.path().join("pipe"));
     let _reader = reader(&folder.path().join("pipe"));

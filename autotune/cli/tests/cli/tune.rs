@@ -1,4 +1,4 @@
-//! `gridguard tune` on the host: what it stores, what it prints, and how it ends.
+//! `gridguard tune` on the host: its profiles, output and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -73,21 +73,13 @@ fn a_choice_is_measured_again_only_with_again() {
 #[test]
 fn without_a_gpu_nothing_is_measured_unless_the_host_is_asked_for() {
     let folder = folder();
-    for args in [
-        &["tune", "--kernel", "rms_norm", "--profile", "p.ron"][..],
-        &["evaluate", "--kernel", "rms_norm"],
-    ] {
-        let mut command = crate::command::command(folder.path(), args);
-        let ran = Ran::from(command.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs"));
-        let ran = ran.exits(3);
-        assert!(ran.err.starts_with("error: there is no GPU to measure on: "), "{}", ran.err);
-        assert!(
-            ran.err.ends_with("to measure on the host instead, use --device host\n"),
-            "{}",
-            ran.err
-        );
-        assert_eq!((&*ran.out, fs::read_dir(folder.path()).expect("a folder").count()), ("", 0));
-    }
+    let args = ["tune", "--kernel", "rms_norm", "--profile", "p.ron"];
+    let mut command = crate::command::command(folder.path(), &args);
+    let ran = Ran::from(command.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs")).exits(3);
+    assert!(ran.err.starts_with("error: there is no GPU to measure on: "), "{}", ran.err);
+    let advice = "to measure on the host instead, use --device host\n";
+    assert!(ran.err.ends_with(advice), "{}", ran.err);
+    assert_eq!((&*ran.out, fs::read_dir(folder.path()).expect("a folder").count()), ("", 0));
     let ran = run(folder.path(), &["tune", "--gpu", "h200", "--profile", "p.ron"]).exits(2);
     assert!(ran.err.contains("it needs --device host"), "{}", ran.err);
 }
@@ -99,7 +91,7 @@ fn hours_from_now(hours: u64) -> String {
 }
 
 #[test]
-fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
+fn a_new_measurement_replaces_an_entry_of_any_date() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     tune_norms(folder.path(), &["300x8"], &[]).exits(0);
@@ -132,7 +124,7 @@ fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
 }
 
 #[test]
-fn an_entry_that_another_process_published_meanwhile_is_reported_when_it_is_replaced() {
+fn replacing_the_entry_of_another_process_is_reported() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let child = start(folder.path(), &norms(&["30000x8"], &[]));
@@ -336,7 +328,7 @@ fn journaled(folder: &Path, problem: &str) -> usize {
 }
 
 #[test]
-fn a_search_without_a_usable_journal_is_done_all_the_same() {
+fn a_search_runs_without_a_usable_journal() {
     let folder = folder();
     fs::write(folder.path().join("p.ron.unfinished"), "no folder").expect("written");
     let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
@@ -358,7 +350,7 @@ fn a_search_that_another_process_does_is_left() {
 }
 
 #[test]
-fn measuring_processes_are_seen_to_end_where_sigchld_is_ignored() {
+fn measuring_processes_end_under_an_ignored_sigchld() {
     let folder = folder();
     let plain = crate::command::command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
     let mut command = std::process::Command::new("env");

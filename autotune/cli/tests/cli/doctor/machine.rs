@@ -63,11 +63,11 @@ impl Machine {
     fn with_libraries(libraries: &[PathBuf]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let machine = Self { folder, libraries: libraries.to_vec(), settings: Vec::new() };
-        // What this machine's loader would find is none of the test's.
+        // Hides the libraries of the real machine.
         machine.program("ldconfig", "exit 0")
     }
 
-    /// `nvidia-smi` tells of so many GPUs.
+    /// `nvidia-smi` lists `count` GPUs.
     pub(crate) fn gpus(self, count: usize) -> Self {
         let line =
             |index| format!("echo '{index}, GPU-{index}{index}, NVIDIA H200, 580.65.06, [N/A], 0'");
@@ -85,19 +85,18 @@ impl Machine {
         self
     }
 
-    /// The fake driver's file, as one that another folder holds as well.
+    /// The bytes of the fake driver, for a copy in another folder.
     pub(crate) fn driver_library() -> Vec<u8> {
         fs::read(built("libcuda.so.1").join("libcuda.so.1")).expect("it was built")
     }
 
-    /// A library for linking: whatever is called answers that it is one.
+    /// A stub library for linking. Each function returns an error.
     pub(crate) fn stub_library() -> Vec<u8> {
         let source = "int cuInit(unsigned flags) { (void)flags; return 34; }\n";
         fs::read(compiled("stub", source, "libcuda.so").join("libcuda.so")).expect("it was built")
     }
 
-    /// The same of the compiler: what its functions answer are numbers of bytes that they print, also
-    /// in the place of pointers.
+    /// A stub of the compiler. Each function returns the number of bytes that it prints.
     pub(crate) fn stub_compiler() -> Vec<u8> {
         let call =
             |name| format!("int nvrtc{name}(void) {{ return puts(\"a stub of nvrtc\"); }}\n");
@@ -192,7 +191,7 @@ fn compiled(folder: &str, source: &str, name: &str) -> PathBuf {
     folder
 }
 
-/// A folder of empty files in the place of all libraries.
+/// A folder with empty files instead of libraries.
 fn missing() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doctor-missing");
     fs::create_dir_all(&folder).expect("a folder");

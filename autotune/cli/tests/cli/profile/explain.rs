@@ -213,7 +213,7 @@ sequences is 2.897 octaves away, more than one
 }
 
 #[test]
-fn several_keys_of_a_kernel_that_is_not_shipped_have_to_be_told_apart() {
+fn several_keys_of_an_unknown_kernel_are_an_error() {
     let folder = folder();
     let entries = [("4f2e", "f16"), ("4f2e", "bf16"), ("aaaa", "f16")];
     put_for_the_gpu(&folder, entries.map(|(source, dtypes)| foreign(1024, source, dtypes)));

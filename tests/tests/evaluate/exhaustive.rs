@@ -1,17 +1,84 @@
+//! The exhaustive search and the tuner on a simulated device with known times.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fastrand::Rng;
 use gridguard::profile::Objective;
-
-use super::simulation::{Nature, Simulated, ordinary};
-use crate::{
-    Budget, Candidate, EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, FailureKind,
-    MeasureFailure, Measurer, PairedRatio, Portion, Sample, SearchRun, Space, TuneError, evaluate,
+use gridguard::{Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, catalog};
+use gridguard_autotune::{
+    Budget, Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, Space,
+    TuneError,
 };
 
+use crate::program::exhaustive::{
+    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, PairedRatio, SearchRun, evaluate,
+};
+
+/// The true times of the candidates in nanoseconds, and those that fail.
+#[derive(Clone)]
+struct Nature {
+    times_ns: BTreeMap<Candidate, f64>,
+    failing: BTreeSet<Candidate>,
+}
+
+impl Nature {
+    fn time_ns(&self, candidate: &Candidate) -> f64 {
+        self.times_ns[candidate]
+    }
+
+    fn regret(&self, candidate: &Candidate) -> f64 {
+        let best = self.times_ns.values().copied().fold(f64::INFINITY, f64::min);
+        self.time_ns(candidate) / best - 1.0
+    }
+}
+
+/// A device whose samples have noise of half a percent.
+struct Simulated {
+    nature: Nature,
+    rng: Rng,
+}
+
+impl Simulated {
+    fn new(nature: Nature, seed: u64) -> Self {
+        Self { nature, rng: Rng::with_seed(seed) }
+    }
+}
+
+impl Measurer for Simulated {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        match self.nature.failing.contains(candidate) {
+            true => Err(MeasureFailure::new(FailureKind::Mismatch, "wrong")),
+            false => Ok(()),
+        }
+    }
+
+    fn sample(&mut self, candidate: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
+        let noise = 1.0 + 0.005 * (2.0 * self.rng.f64() - 1.0);
+        Ok(Sample { time_ns: self.nature.time_ns(candidate) * noise, clock_mhz: None })
+    }
+}
+
+/// A launch with three block sizes, the default neither the fastest nor the slowest.
 fn problem() -> (Space, Nature) {
-    let (_, space, nature) = ordinary(0..100).next().expect("some");
-    (space, nature)
+    let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
+    let items = 80_000;
+    let configuration = |threads: u64| LaunchConfig {
+        parameters: vec![("block".to_owned(), threads)],
+        request: LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(threads, 1, 1)),
+        batch: Some(BatchAxis::new(Axis::Y, items)),
+        limits: LaunchLimits::new(device.clone(), KernelLimits::unknown("k")),
+    };
+    let space = Space::new([128, 64, 256].map(configuration).into());
+    let mut rng = Rng::with_seed(3);
+    let factors = BTreeMap::from([(64, 1.6), (128, 1.1), (256, 1.0)]);
+    let time_ns = |candidate: &Candidate| {
+        let launches = u32::try_from(candidate.launches).expect("few");
+        let factor = factors[&candidate.parameters[0].1] * (1.0 + 0.02 * rng.f64());
+        (candidate.clone(), 500_000.0 * factor + 3000.0 * f64::from(launches))
+    };
+    let times_ns = space.candidates().iter().map(time_ns).collect();
+    (space, Nature { times_ns, failing: BTreeSet::new() })
 }
 
 #[test]
@@ -69,8 +136,7 @@ fn other_starts_are_spread_over_the_ranking_from_the_slowest() {
     let mut measurer = Simulated::new(nature.clone(), 7);
     let search = ExhaustiveSearch::new(&mut measurer, &space, 5).expect("figures");
     let starts = search.other_starts(4);
-    let times: Vec<f64> =
-        starts.iter().map(|start| nature.time_ns(start, Portion::Sequence)).collect();
+    let times: Vec<f64> = starts.iter().map(|start| nature.time_ns(start)).collect();
     assert!(times.is_sorted_by(|one, other| one > &(other * 0.97)), "{times:?}");
     assert!(!starts.contains(&space.default().expect("a default")));
     assert_eq!(search.other_starts(0), Vec::<&Candidate>::new());
@@ -128,11 +194,11 @@ fn failing_candidates_are_left_out_and_a_failing_default_is_an_error() {
     let fast = times.min_by(|one, other| one.1.total_cmp(other.1)).expect("some").0.clone();
     let default = space.default().expect("a default").clone();
     assert_ne!(fast, default);
-    nature.failing = BTreeMap::from([(fast.clone(), FailureKind::Mismatch)]);
+    nature.failing.insert(fast.clone());
     let oracle = ExhaustiveSearch::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
     let oracle = oracle.expect("the others run");
     assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
-    nature.failing.insert(default, FailureKind::Mismatch);
+    nature.failing.insert(default);
     let error = ExhaustiveSearch::new(&mut Simulated::new(nature, 1), &space, 5);
     assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
 }

@@ -8,15 +8,15 @@ use super::problem::UntunedProblem::{self, Passes, Transpose};
 use super::problem::index;
 use super::workload::BackEnd;
 
-pub(super) struct OnHost {
+pub(crate) struct OnHost {
     problem: UntunedProblem,
     limits: LaunchLimits,
     input: Vec<f32>,
-    output: Vec<f32>,
+    pub(crate) output: Vec<f32>,
 }
 
 impl OnHost {
-    pub(super) fn new(problem: UntunedProblem, guard: &Guard) -> Self {
+    pub(crate) fn new(problem: UntunedProblem, guard: &Guard) -> Self {
         let limits = guard.limits_for(KernelLimits::unknown(problem.kernel()));
         let output = vec![0.0; problem.elements()];
         Self { problem, limits, input: problem.input(), output }
@@ -84,29 +84,4 @@ impl BackEnd for OnHost {
 fn transposed([height, width]: [u64; 2], place: usize) -> usize {
     let [height, width] = [index(height), index(width)];
     place % width * height + place / width
-}
-
-#[cfg(test)]
-mod tests {
-    use gridguard::DeviceLimits;
-    use gridguard_autotune::{Space, Workload};
-
-    use super::super::workload::UntunedWorkload;
-    use super::*;
-
-    #[test]
-    fn each_candidate_on_the_host_is_correct_and_a_wrong_element_is_found() {
-        let guard = Guard::host(DeviceLimits::any_device());
-        for problem in UntunedProblem::of_host() {
-            let mut workload = UntunedWorkload::new(problem, OnHost::new(problem, &guard));
-            let space = Space::new(workload.configurations().expect("configurations"));
-            for candidate in space.candidates() {
-                workload.prepare(candidate).expect("legal");
-                workload.check(candidate).expect("correct");
-            }
-            assert_eq!(workload.back_end.wrong(), Ok(0));
-            workload.back_end.output[77] += 1.0;
-            assert_eq!(workload.back_end.wrong(), Ok(1));
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Distributes problems: over machines, and over the equal devices of one machine.
+//! Distributes problems over machines, and over the equal devices of one machine.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,22 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// One share of a list, `0/4` to `3/4`: of the problems that several machines tune, or of the
-/// candidates of one problem that several devices search.
+/// One share of a list, `0/4` to `3/4`: of problems for several machines, or of candidates for several
+/// devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub(crate) struct Shard {
     index: usize,
     count: usize,
 }
 
 impl Shard {
-    /// The whole list.
-    pub const ALL: Self = Self { index: 0, count: 1 };
+    pub(crate) const ALL: Self = Self { index: 0, count: 1 };
 
-    /// Its share: every `count`-th, so that each shard of a list of problems has some of every
-    /// kernel.
-    #[must_use]
-    pub fn of<T>(self, list: impl IntoIterator<Item = T>) -> Vec<T> {
+    /// The share: every `count`-th element, so that each shard has problems of every kernel.
+    pub(crate) fn of<T>(self, list: impl IntoIterator<Item = T>) -> Vec<T> {
         list.into_iter().skip(self.index).step_by(self.count).collect()
     }
 }
@@ -32,10 +29,9 @@ impl fmt::Display for Shard {
     }
 }
 
-/// A text that names no shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a shard: expected I/N with I from 0 to N - 1, such as 0/4")]
-pub struct ShardError {
+pub(crate) struct ShardError {
     given: String,
 }
 
@@ -52,45 +48,42 @@ impl FromStr for Shard {
     }
 }
 
-/// One piece of work for a device; `S` is the result of searching a shard.
+/// One piece of work for a device. `S` is the result of a shard.
 #[derive(Debug)]
-pub enum WorkItem<'a, P, S> {
-    /// Search one shard of the candidates.
+pub(crate) enum WorkItem<'a, P, S> {
     Search(&'a P, Shard),
-    /// Decide between the results of all shards, given in their order.
+    /// Decide between the results of all shards, in order.
     Confirm(&'a P, Vec<S>),
 }
 
-/// A queue of problems `P` for equal devices. If there are fewer problems than devices, each
-/// problem is split into shards, and the winner is confirmed on one device.
+/// A queue of problems `P` for equal devices. With fewer problems than devices, each problem is split into
+/// shards, and one device confirms the winner.
 #[derive(Debug)]
-pub struct WorkQueue<P, S> {
-    /// Each problem, and the results of its shards so far, by their index.
+pub(crate) struct WorkQueue<P, S> {
+    /// Each problem with the results of its shards, by index.
     problems: Vec<(P, Mutex<BTreeMap<usize, S>>)>,
     shards: usize,
     next: AtomicUsize,
 }
 
 impl<P, S> WorkQueue<P, S> {
-    /// A queue of `problems` for this many devices.
-    #[must_use]
-    pub fn new(problems: Vec<P>, devices: usize) -> Self {
+    pub(crate) fn new(problems: Vec<P>, devices: usize) -> Self {
         let shards = devices.max(1).div_ceil(problems.len().max(1));
         let problems = problems.into_iter().map(|problem| (problem, Mutex::default())).collect();
         Self { problems, shards, next: AtomicUsize::new(0) }
     }
 
-    /// Keeps one device busy until no work is left. `work` returns the result of a shard that it
-    /// searched; if it returns `None`, the problem stays undecided. Whoever finishes a problem's
-    /// last shard confirms it, so that no device waits for another.
-    pub fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
+    /// Keeps one device busy until no work is left. `work` returns the result of a shard; `None` leaves the
+    /// problem undecided. The device that finishes the last shard confirms the problem, so no device waits
+    /// for another.
+    pub(crate) fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
-            // The shards of a problem are adjacent, so they run at the same time.
+            // Adjacent, so that the shards of a problem run at the same time.
             let shard = Shard { index: place % self.shards, count: self.shards };
             let Some((problem, results)) = self.problems.get(place / self.shards) else { return };
             let Some(result) = work(WorkItem::Search(problem, shard)) else { continue };
-            // Results are only added whole, so a poisoned lock is still consistent.
+            // A panic cannot leave the results inconsistent.
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             results.insert(shard.index, result);
             if results.len() == shard.count {
@@ -128,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Runs a queue on one thread per device and returns what was confirmed, sorted.
+    /// Runs a queue on one thread per device. Returns the confirmed problems, sorted.
     fn run(problems: usize, devices: usize) -> Vec<(usize, Vec<usize>)> {
         let queue = WorkQueue::new((0..problems).collect(), devices);
         let confirmed = Mutex::new(Vec::new());

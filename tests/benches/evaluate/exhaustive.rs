@@ -1,27 +1,25 @@
-//! Evaluates the tuner on one problem against an exhaustive search that it does not see.
+//! Evaluates the tuner on one problem against an exhaustive search.
+
+use std::sync::atomic::Ordering;
 
 use gridguard::profile::Objective;
-use serde::{Deserialize, Serialize};
-
-use crate::candidate::Candidate;
-use crate::control::Budget;
-use crate::failure::{FailureKind, MeasureFailure};
-use crate::measure::{Measurer, Portion, Sample};
-use crate::space::Space;
-use crate::stats::{Interval, Samples, count, position};
-use crate::tune::{TuneError, tune};
+use gridguard_autotune::{
+    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Sample, Samples, Space,
+    TuneError, tune,
+};
+use serde::Serialize;
 
 /// How much an evaluation measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvaluationEffort {
+pub(crate) struct EvaluationEffort {
     /// Samples of every candidate in the exhaustive search, the first one dropped: at least two.
-    pub exhaustive_samples: u32,
+    pub(crate) exhaustive_samples: u32,
     /// Searches of the tuner from the default.
-    pub runs: u32,
+    pub(crate) runs: u32,
     /// Searches from other candidates: the slowest, and others spread evenly over the ranking.
-    pub other_starts: u32,
+    pub(crate) other_starts: u32,
     /// Rounds of a paired comparison of two candidates.
-    pub paired_rounds: u32,
+    pub(crate) paired_rounds: u32,
 }
 
 impl Default for EvaluationEffort {
@@ -31,83 +29,82 @@ impl Default for EvaluationEffort {
 }
 
 /// How the tuner did on one problem.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Evaluation {
     /// Candidates that could be timed.
-    pub candidates: u64,
+    pub(crate) candidates: u64,
     /// The fastest candidate of the exhaustive search.
-    pub best: Candidate,
+    pub(crate) best: Candidate,
     /// Its median there, in nanoseconds.
-    pub best_ns: f64,
+    pub(crate) best_ns: f64,
     /// The default's median there, in nanoseconds.
-    pub default_ns: f64,
+    pub(crate) default_ns: f64,
     /// The default's time over the best's, remeasured; `None` if the default is the best.
-    pub default_against_best: Option<PairedRatio>,
+    pub(crate) default_against_best: Option<PairedRatio>,
     /// Samples of the exhaustive search.
-    pub exhaustive_evaluations: u64,
+    pub(crate) exhaustive_evaluations: u64,
     /// The tuner's searches from the default.
-    pub runs: Vec<SearchRun>,
-    /// Its searches with another candidate as the default: what it finds from a bad one.
-    pub runs_from_others: Vec<SearchRun>,
+    pub(crate) runs: Vec<SearchRun>,
+    /// The tuner's searches with another candidate as the default.
+    pub(crate) runs_from_others: Vec<SearchRun>,
     /// What the searches chose, each choice once.
-    pub choices: Vec<FinalChoice>,
+    pub(crate) choices: Vec<FinalChoice>,
 }
 
 /// One search of the tuner.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SearchRun {
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct SearchRun {
     /// Its choice.
-    pub winner: Candidate,
+    pub(crate) winner: Candidate,
     /// Samples that it took.
-    pub evaluations: u64,
+    pub(crate) evaluations: u64,
     /// The regret of its choice.
-    pub regret: f64,
+    pub(crate) regret: f64,
     /// The choice's time over that of the candidate that the search began with, both remeasured,
     /// interleaved.
-    pub against_start: f64,
+    pub(crate) against_start: f64,
 }
 
 /// A candidate that one search or several chose.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FinalChoice {
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct FinalChoice {
     /// The candidate.
-    pub candidate: Candidate,
+    pub(crate) candidate: Candidate,
     /// The searches that chose it.
-    pub searches: usize,
+    pub(crate) searches: usize,
     /// Its time over that of the exhaustive search's best, remeasured after the first of them; `None` if
     /// it is the best, whose regret is zero without a measurement.
-    pub against_best: Option<PairedRatio>,
+    pub(crate) against_best: Option<PairedRatio>,
 }
 
 impl FinalChoice {
     /// How much slower it is than the best, as a fraction; zero if it is no slower.
-    #[must_use]
-    pub fn regret(&self) -> f64 {
+    pub(crate) fn regret(&self) -> f64 {
         self.against_best.map_or(0.0, PairedRatio::regret)
     }
 }
 
 /// The time of one candidate over another's, from pairs of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PairedRatio {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct PairedRatio {
     /// The median.
-    pub median: f64,
+    pub(crate) median: f64,
     /// The ends of its confidence interval at 95 % or more.
-    pub low: f64,
+    pub(crate) low: f64,
     /// As [`Self::low`].
-    pub high: f64,
+    pub(crate) high: f64,
     /// The pairs.
-    pub pairs: u64,
+    pub(crate) pairs: u64,
 }
 
 impl PairedRatio {
-    /// Takes pairs of samples, of which the first is dropped. The order within a pair alternates, as
-    /// the second finds the device as the first left it.
+    /// Takes pairs of samples and drops the first pair. The order within a pair alternates, because the
+    /// first sample may affect the second.
     ///
     /// # Errors
     ///
     /// As [`Measurer::sample`].
-    pub fn measure(
+    pub(crate) fn measure(
         measurer: &mut dyn Measurer,
         one: &Candidate,
         other: &Candidate,
@@ -128,36 +125,32 @@ impl PairedRatio {
         }
         let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
         let ratios = Samples::new(ratios).ok_or_else(none)?;
-        let Interval { low, high } = ratios.median_interval();
+        let [low, high] = ratios.median_interval();
         Ok(Self { median: ratios.median(), low, high, pairs: ratios.count() })
     }
 
     /// How much slower the first is, as a fraction; zero if it is no slower.
-    #[must_use]
-    pub fn regret(self) -> f64 {
+    pub(crate) fn regret(self) -> f64 {
         (self.median - 1.0).max(0.0)
     }
 }
 
 impl SearchRun {
     /// The most frequent choice, by its last run, and how many runs made it.
-    #[must_use]
-    pub fn usual(runs: &[Self]) -> Option<(&Self, usize)> {
+    pub(crate) fn usual(runs: &[Self]) -> Option<(&Self, usize)> {
         let times = |run: &Self| runs.iter().filter(|one| one.winner == run.winner).count();
         runs.iter().rev().map(|run| (run, times(run))).max_by_key(|(_, times)| *times)
     }
 
     /// How many runs ended with another choice than the most frequent one.
-    #[must_use]
-    pub fn flips(runs: &[Self]) -> usize {
+    pub(crate) fn flips(runs: &[Self]) -> usize {
         runs.len() - Self::usual(runs).map_or(0, |(_, times)| times)
     }
 }
 
 /// Why there is no evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EvaluateError {
+pub(crate) enum EvaluateError {
     /// The tuner found nothing.
     #[error(transparent)]
     Tune(#[from] TuneError),
@@ -171,11 +164,11 @@ pub enum EvaluateError {
 
 /// An exhaustive search: every candidate measured equally often.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ExhaustiveSearch {
+pub(crate) struct ExhaustiveSearch {
     /// The candidates that could be timed and their medians in nanoseconds, the default first.
-    pub medians: Vec<(Candidate, f64)>,
+    pub(crate) medians: Vec<(Candidate, f64)>,
     /// Samples that it took.
-    pub evaluations: u64,
+    pub(crate) evaluations: u64,
 }
 
 impl ExhaustiveSearch {
@@ -185,7 +178,7 @@ impl ExhaustiveSearch {
     /// # Errors
     ///
     /// [`EvaluateError`] if the default does not run, or a candidate fails after its check.
-    pub fn new(
+    pub(crate) fn new(
         measurer: &mut dyn Measurer,
         space: &Space,
         samples: u32,
@@ -197,7 +190,7 @@ impl ExhaustiveSearch {
         let timed: Vec<Candidate> = core::iter::once(default).chain(correct).cloned().collect();
         let mut times = vec![Vec::new(); timed.len()];
         for round in 0..samples {
-            for place in (0..timed.len()).cycle().skip(position(round.into())).take(timed.len()) {
+            for place in (0..timed.len()).cycle().skip(length(round)).take(timed.len()) {
                 let time_ns = sample(measurer, &timed[place])?;
                 if round > 0 {
                     times[place].push(time_ns);
@@ -211,8 +204,7 @@ impl ExhaustiveSearch {
     }
 
     /// The fastest candidate and its median in nanoseconds.
-    #[must_use]
-    pub fn best(&self) -> Option<&(Candidate, f64)> {
+    pub(crate) fn best(&self) -> Option<&(Candidate, f64)> {
         self.medians.iter().min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
@@ -222,7 +214,7 @@ impl ExhaustiveSearch {
     /// # Errors
     ///
     /// As [`Measurer::sample`].
-    pub fn against_best(
+    pub(crate) fn against_best(
         &self,
         measurer: &mut dyn Measurer,
         choice: &Candidate,
@@ -241,7 +233,7 @@ impl ExhaustiveSearch {
     pub(crate) fn other_starts(&self, starts: u32) -> Vec<&Candidate> {
         let mut ranking: Vec<&(Candidate, f64)> = self.medians.iter().skip(1).collect();
         ranking.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let starts = position(starts.into()).min(ranking.len());
+        let starts = length(starts).min(ranking.len());
         let place = |start| start * ranking.len() / starts;
         (0..starts).filter_map(|start| ranking.get(place(start))).map(|(one, _)| one).collect()
     }
@@ -256,7 +248,7 @@ impl ExhaustiveSearch {
 ///
 /// As [`ExhaustiveSearch::new`]; also if a search fails, and [`EvaluateError::Ended`] if one is cut
 /// short.
-pub fn evaluate(
+pub(crate) fn evaluate(
     measurer: &mut dyn Measurer,
     space: &Space,
     objective: Objective,
@@ -266,7 +258,7 @@ pub fn evaluate(
     let mut measurer = Interruptible { measurer, budget };
     let evaluation = run(&mut measurer, space, objective, budget, effort);
     // Any failure after an interrupt is a consequence of it.
-    if budget.is_interrupted() { Err(EvaluateError::Ended) } else { evaluation }
+    if is_interrupted(budget) { Err(EvaluateError::Ended) } else { evaluation }
 }
 
 fn run(
@@ -345,9 +337,21 @@ impl Choices<'_> {
     }
 }
 
+/// A time in nanoseconds.
 fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, MeasureFailure> {
-    let sample = measurer.sample(candidate, Portion::Sequence).and_then(Sample::checked);
-    sample.map(|sample| sample.time_ns)
+    Ok(measurer.sample(candidate, Portion::Sequence)?.time_ns)
+}
+
+fn is_interrupted(budget: &Budget<'_>) -> bool {
+    budget.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+fn length(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// A measurer that fails every request after an interrupt.
@@ -358,7 +362,7 @@ struct Interruptible<'a, 'b> {
 
 impl Interruptible<'_, '_> {
     fn ensure_running(&self) -> Result<(), MeasureFailure> {
-        match self.budget.is_interrupted() {
+        match is_interrupted(self.budget) {
             true => Err(MeasureFailure::new(FailureKind::Timeout, "interrupted")),
             false => Ok(()),
         }

@@ -1,4 +1,4 @@
-// Kernels with launch parameters for which nobody chose a good default, to evaluate the tuner.
+// Kernels with untuned launch parameters, to evaluate the tuner.
 //
 // All tensors are of floats. An item is a block of y; its threads take its elements in turns.
 

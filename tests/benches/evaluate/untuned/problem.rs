@@ -60,25 +60,25 @@ impl UntunedProblem {
         }
     }
 
-    pub(super) const fn items(self) -> u64 {
+    pub(crate) const fn items(self) -> u64 {
         match self {
             Passes { rows: items, .. } | Transpose { items, .. } => items,
         }
     }
 
-    pub(super) const fn elements_per_item(self) -> u64 {
+    pub(crate) const fn elements_per_item(self) -> u64 {
         match self {
             Passes { columns, .. } => columns,
             Transpose { height, width, .. } => height * width,
         }
     }
 
-    pub(super) fn elements(self) -> usize {
+    pub(crate) fn elements(self) -> usize {
         index(self.items() * self.elements_per_item())
     }
 
     /// The launch parameters, those that one writes without measuring first.
-    pub(super) fn parameters(self) -> Vec<Named> {
+    pub(crate) fn parameters(self) -> Vec<Named> {
         let named = |names: [&str; 2], values: [u64; 2]| {
             names.into_iter().map(str::to_owned).zip(values).collect()
         };
@@ -98,7 +98,7 @@ impl UntunedProblem {
     }
 
     /// The launch over `items` items.
-    pub(super) fn request(self, items: u64, parameters: &Named) -> LaunchRequest {
+    pub(crate) fn request(self, items: u64, parameters: &Named) -> LaunchRequest {
         let value = |place: usize| parameters.get(place).map_or(1, |(_, value)| *value);
         let block = match self {
             Passes { .. } => Dim3::new(value(0), 1, 1),
@@ -107,22 +107,22 @@ impl UntunedProblem {
         LaunchRequest::new(Dim3::new(1, items, 1), block)
     }
 
-    pub(super) fn configuration(self, parameters: Named, limits: LaunchLimits) -> LaunchConfig {
+    pub(crate) fn configuration(self, parameters: Named, limits: LaunchLimits) -> LaunchConfig {
         let request = self.request(self.items(), &parameters);
         let batch = Some(BatchAxis::new(Axis::Y, self.items()));
         LaunchConfig { parameters, request, batch, limits }
     }
 
     /// What passes make of zeros.
-    pub(super) fn expected(self) -> f32 {
+    pub(crate) fn expected(self) -> f32 {
         match self {
             Passes { passes, .. } => (0..passes).fold(0.0, |x, _| x * 0.5 + 1.0),
             Transpose { .. } => 0.0,
         }
     }
 
-    /// What a transposition reads: no zeros, of which the output consists before.
-    pub(super) fn input(self) -> Vec<f32> {
+    /// The input of a transposition, without zeros, because the output is cleared to zeros.
+    pub(crate) fn input(self) -> Vec<f32> {
         match self {
             Passes { .. } => Vec::new(),
             // Whole numbers that floats hold exactly.
@@ -150,30 +150,6 @@ impl fmt::Display for UntunedProblem {
 }
 
 /// A size as a length or index. The problems above are far smaller than the largest one.
-pub(super) fn index(size: u64) -> usize {
+pub(crate) fn index(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use gridguard::{DeviceLimits, Guard, KernelLimits};
-    use gridguard_autotune::Space;
-
-    use super::*;
-
-    #[test]
-    fn problems_of_devices_fill_128_mib_and_have_several_launch_parameters() {
-        for problem in UntunedProblem::of_device() {
-            let bytes = problem.elements() * 4;
-            assert!((120 << 20..=128 << 20).contains(&bytes), "{problem}: {bytes} bytes");
-            let parameters = problem.parameters();
-            assert!(parameters.len() >= 15, "{problem}");
-            let guard = Guard::host(DeviceLimits::any_device());
-            let limits = || guard.limits_for(KernelLimits::unknown("k"));
-            let configurations =
-                parameters.into_iter().map(|set| problem.configuration(set, limits()));
-            let space = Space::new(configurations.collect());
-            assert!(space.candidates().len() >= 15, "{problem}");
-        }
-    }
 }

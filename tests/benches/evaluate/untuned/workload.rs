@@ -9,7 +9,7 @@ use gridguard_autotune::{Candidate, FailureKind, LaunchConfig, MeasureFailure, P
 use super::problem::UntunedProblem;
 
 /// What holds the tensors of a problem.
-pub(super) trait BackEnd {
+pub(crate) trait BackEnd {
     /// The limits of the kernel with these launch parameters.
     fn limits(&self, parameters: &Named) -> LaunchLimits;
 
@@ -24,14 +24,14 @@ pub(super) trait BackEnd {
     fn wrong(&mut self) -> Result<u64, MeasureFailure>;
 }
 
-pub(super) struct UntunedWorkload<B> {
+pub(crate) struct UntunedWorkload<B> {
     problem: UntunedProblem,
     plans: HashMap<Candidate, Plan>,
-    pub(super) back_end: B,
+    pub(crate) back_end: B,
 }
 
 impl<B: BackEnd> UntunedWorkload<B> {
-    pub(super) fn new(problem: UntunedProblem, back_end: B) -> Self {
+    pub(crate) fn new(problem: UntunedProblem, back_end: B) -> Self {
         Self { problem, plans: HashMap::new(), back_end }
     }
 }

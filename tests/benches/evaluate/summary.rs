@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use gridguard_autotune::{Evaluation, FinalChoice, PairedRatio, Samples, SearchRun, duration};
+use gridguard_autotune::{Samples, duration};
 use serde::Serialize;
+
+use super::exhaustive::{Evaluation, FinalChoice, PairedRatio, SearchRun};
 
 /// Which problems: their defaults decide how much a search can gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +47,7 @@ struct SetStatistics {
     /// The other distinct choices: the regrets that were measured, each once, in pairs with the
     /// best. No more regrets than these are independent.
     independent_regrets: usize,
-    /// Those whose confidence interval lies above 1: surely slower than the best.
+    /// Choices with a confidence interval above 1: slower than the best.
     surely_slower: usize,
     /// Over the independent regrets.
     regret_median: Option<f64>,
@@ -63,7 +65,7 @@ struct SetStatistics {
 struct SearchStatistics {
     searches: usize,
     regret_worst: Option<f64>,
-    /// The tuner's samples divided by those of the exhaustive search.
+    /// The tuner's samples divided by the samples of the exhaustive search.
     evaluations_worst: Option<f64>,
     evaluations_of_all: f64,
     /// The start's time divided by the choice's.

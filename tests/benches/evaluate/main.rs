@@ -1,0 +1,335 @@
+//! Compares the tuner's choices with an exhaustive search, and writes the results as JSON.
+//!
+//! Runs on a GPU with NVRTC, or with `--device host` on a few small problems of the host.
+#![allow(dead_code, reason = "the test of this program includes it")]
+
+pub(crate) mod exhaustive;
+mod summary;
+pub(crate) mod untuned;
+/// Makes gridguard's kernels workloads of the tuner, as the command does.
+#[path = "../../../autotune/cli/src/measure/workload.rs"]
+mod workload;
+
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Parser;
+use gridguard::profile::{self, Environment, L2, Objective, Policy, Profile, Submission};
+use gridguard::{Guard, catalog};
+use gridguard_autotune::{Budget, Measurer, Space};
+use gridguard_kernels::bench::Problem;
+use serde::Serialize;
+
+use self::exhaustive::{EvaluateError, EvaluationEffort, ExhaustiveSearch, PairedRatio, evaluate};
+use self::summary::{EvaluationSummary, ProblemEvaluation, ProblemSet, UntunedShape};
+use self::untuned::UntunedProblem;
+use self::workload::LocalBench;
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Compares the tuner's choices with an exhaustive search
+#[derive(Parser)]
+pub(crate) struct Options {
+    /// Ordinal of the device, or `host`
+    #[arg(long, value_name = "N|host", default_value = "0")]
+    device: String,
+    /// GPU of the catalogue whose limits the host uses
+    #[arg(long, value_name = "NAME", default_value = "h200")]
+    gpu: String,
+    /// Only this kernel; repeat for several
+    #[arg(long = "kernel", value_name = "NAME")]
+    kernels: Vec<String>,
+    /// How times are taken: cold or hot L2 cache, a dash, eager or graph launches
+    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = policy)]
+    policy: Policy,
+    /// Searches for each problem from its default
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Searches for each problem from other candidates: the slowest, and others spread over the ranking
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    starts: u32,
+    /// Pairs of samples that compare a final choice with the best
+    #[arg(long, value_name = "N", default_value_t = 41, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+    /// Samples of each candidate in the exhaustive search; the first is dropped
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(2..))]
+    samples: u32,
+    /// Time limit, for example 75s; problems after it are counted, but not started
+    #[arg(long, value_name = "TIME")]
+    budget: Option<humantime::Duration>,
+    /// Profile to evaluate for shapes between those that it contains
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Write all results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Passed by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// All results.
+#[derive(Serialize)]
+pub(crate) struct EvaluationDocument {
+    device: String,
+    driver: String,
+    compiler: String,
+    tuner: String,
+    date: String,
+    policy: String,
+    summary: EvaluationSummary,
+    problems: Vec<ProblemEvaluation>,
+    between: Vec<UntunedShape>,
+    failed: Vec<String>,
+    /// Problems that were not started, or not finished.
+    left: usize,
+    interrupted: bool,
+    wall_time_s: f64,
+}
+
+static INTERRUPT: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let run = || -> Outcome<bool> {
+        ctrlc::set_handler(|| INTERRUPT.store(true, Ordering::Relaxed))?;
+        options.run(&INTERRUPT, &mut io::stdout())
+    };
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+impl Options {
+    /// Evaluates all problems and writes the results. False if some are missing.
+    pub(crate) fn run(&self, interrupt: &AtomicBool, out: &mut dyn Write) -> Outcome<bool> {
+        if let Some(path) = &self.output {
+            // Reported before anything is measured.
+            fs::File::options().create(true).append(true).open(path)?;
+        }
+        let document = self.document(interrupt, out)?;
+        if let Some(path) = &self.output {
+            fs::write(path, serde_json::to_string(&document)? + "\n")?;
+        }
+        for failed in &document.failed {
+            writeln!(io::stderr(), "{failed}")?;
+        }
+        if !document.problems.is_empty() {
+            writeln!(out, "{}", document.summary)?;
+        }
+        Ok(!document.interrupted && document.failed.is_empty() && document.left == 0)
+    }
+
+    fn document(&self, interrupt: &AtomicBool, out: &mut dyn Write) -> Outcome<EvaluationDocument> {
+        let (guard, device) = self.guard()?;
+        let wanted = self.problems(&guard)?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let profile = self.profile(&guard)?;
+        let Environment { driver, compiler, tuner } = guard.environment();
+        let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
+        let start = Instant::now();
+        let limit = self.budget.map_or(Duration::MAX, Into::into);
+        let is_over = || start.elapsed() >= limit || interrupt.load(Ordering::Relaxed);
+        let mut left = wanted.len();
+        let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for problem in wanted {
+            if is_over() {
+                break;
+            }
+            match self.evaluate(&bench, &guard, problem, &budget) {
+                Ok(evaluation) => {
+                    // The results are stored even if standard output is closed or full.
+                    let _ = writeln!(out, "{evaluation}");
+                    problems.push(evaluation);
+                }
+                Err(error) if matches!(error.downcast_ref(), Some(EvaluateError::Ended)) => break,
+                Err(error) => failed.push(format!("{problem}: {error}")),
+            }
+            left -= 1;
+        }
+        if let Some(profile) = &profile {
+            let mut wanted = Problem::between();
+            wanted.retain(|problem| self.is_selected(problem.kernel()));
+            left += wanted.len();
+            for problem in wanted {
+                if is_over() {
+                    break;
+                }
+                match self.untuned_shape(&bench, &guard, profile, &problem) {
+                    Ok(shape) => {
+                        let _ = writeln!(out, "{shape}");
+                        between.push(shape);
+                    }
+                    Err(error) => failed.push(format!("{problem}: {error}")),
+                }
+                left -= 1;
+            }
+        }
+        Ok(EvaluationDocument {
+            device,
+            driver,
+            compiler,
+            tuner,
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            policy: self.policy.to_string(),
+            summary: EvaluationSummary::new(&problems, &between),
+            problems,
+            between,
+            failed,
+            left,
+            interrupted: interrupt.load(Ordering::Relaxed),
+            wall_time_s: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// The guard of the device or host, and a name for the document.
+    fn guard(&self) -> Outcome<(Arc<Guard>, String)> {
+        if self.device == "host" {
+            let limits = Arc::clone(&catalog::gpu(&self.gpu)?.limits);
+            let name = format!("the host as {}", limits.name);
+            return Ok((Arc::new(Guard::host(limits)), name));
+        }
+        let guard = Guard::cuda(self.device.parse()?)?;
+        let name = format!("{} ({})", guard.limits().name, self.device);
+        Ok((Arc::new(guard), name))
+    }
+
+    fn is_selected(&self, kernel: &str) -> bool {
+        self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
+    }
+
+    fn problems(&self, guard: &Guard) -> Outcome<Vec<EvaluationProblem>> {
+        let (untuned, tuned) = match guard.is_cuda() {
+            true => (UntunedProblem::of_device(), Problem::evaluation()),
+            false => (UntunedProblem::of_host(), Problem::small()),
+        };
+        let untuned = untuned.into_iter().map(EvaluationProblem::Untuned);
+        let mut wanted: Vec<_> =
+            untuned.chain(tuned.into_iter().map(EvaluationProblem::Tuned)).collect();
+        let is_known = |name: &&String| wanted.iter().any(|problem| problem.kernel() == *name);
+        if let Some(unknown) = self.kernels.iter().find(|name| !is_known(name)) {
+            return Err(format!("there is no problem of kernel {unknown}").into());
+        }
+        wanted.retain(|problem| self.is_selected(problem.kernel()));
+        Ok(wanted)
+    }
+
+    fn profile(&self, guard: &Guard) -> Outcome<Option<Profile>> {
+        let Some(path) = &self.profile else { return Ok(None) };
+        let parsed = profile::load(path)?.ok_or("there is no such profile")?;
+        let (profile, notices) =
+            Profile::from_document(parsed.document, &guard.identity(), &guard.environment());
+        for notice in notices {
+            writeln!(io::stderr(), "{}: {notice}", path.display())?;
+        }
+        Ok(Some(profile))
+    }
+
+    fn evaluate(
+        &self,
+        bench: &LocalBench,
+        guard: &Arc<Guard>,
+        problem: EvaluationProblem,
+        budget: &Budget<'_>,
+    ) -> Outcome<ProblemEvaluation> {
+        let (mut measurer, space) = problem.open(bench, guard)?;
+        let effort = EvaluationEffort {
+            exhaustive_samples: self.samples,
+            runs: self.runs,
+            other_starts: self.starts,
+            paired_rounds: self.pairs,
+        };
+        let measurer = measurer.as_mut();
+        let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
+        Ok(ProblemEvaluation { problem: problem.to_string(), set: problem.set(), evaluation })
+    }
+
+    /// The regret of the profile's choice for a shape that the profile does not contain.
+    fn untuned_shape(
+        &self,
+        bench: &LocalBench,
+        guard: &Arc<Guard>,
+        profile: &Profile,
+        problem: &Problem,
+    ) -> Outcome<UntunedShape> {
+        let key = problem.key(guard.limits(), self.policy, Objective::Throughput)?;
+        let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
+        let found = profile.lookup(&key, &sizes);
+        let (mut measurer, mut space) = EvaluationProblem::Tuned(*problem).open(bench, guard)?;
+        let default = space.default().cloned().ok_or("no candidate is legal")?;
+        let choice = found.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
+        let choice = choice.unwrap_or(default);
+        let measurer = measurer.as_mut();
+        let search = ExhaustiveSearch::new(measurer, &space, self.samples)?;
+        let against_best = search.against_best(measurer, &choice, self.pairs)?;
+        Ok(UntunedShape {
+            problem: problem.to_string(),
+            matched: found.matched.to_string(),
+            regret: against_best.map_or(0.0, PairedRatio::regret),
+            against_best,
+        })
+    }
+}
+
+/// A problem of one of the two sets.
+#[derive(Clone, Copy)]
+enum EvaluationProblem {
+    /// A kernel whose default was chosen by measuring.
+    Tuned(Problem),
+    Untuned(UntunedProblem),
+}
+
+impl EvaluationProblem {
+    fn kernel(&self) -> &'static str {
+        match self {
+            Self::Tuned(problem) => problem.kernel(),
+            Self::Untuned(problem) => problem.kernel(),
+        }
+    }
+
+    const fn set(&self) -> ProblemSet {
+        match self {
+            Self::Tuned(_) => ProblemSet::TunedDefaults,
+            Self::Untuned(_) => ProblemSet::UntunedDefaults,
+        }
+    }
+
+    fn open(&self, bench: &LocalBench, guard: &Arc<Guard>) -> Outcome<(Box<dyn Measurer>, Space)> {
+        let mut measurer = match self {
+            Self::Tuned(problem) => bench.open(problem)?,
+            Self::Untuned(problem) => problem.open(bench, guard)?,
+        };
+        let space = Space::new(measurer.configurations()?);
+        Ok((measurer, space))
+    }
+}
+
+impl fmt::Display for EvaluationProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tuned(problem) => problem.fmt(f),
+            Self::Untuned(problem) => problem.fmt(f),
+        }
+    }
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    let all = [L2::Cold, L2::Hot].into_iter().flat_map(|l2| {
+        [Submission::Eager, Submission::Graph].map(|submission| Policy { l2, submission })
+    });
+    all.into_iter()
+        .find(|policy| policy.to_string() == text)
+        .ok_or_else(|| "expected cold or hot, a dash, eager or graph".into())
+}
