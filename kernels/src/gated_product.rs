@@ -21,7 +21,7 @@ use {
     gridguard::cuda::Args,
 };
 
-const SOURCE: &str = source!("gated_product.cu");
+const SOURCE: &str = source!("wgmma.cu", "gated_product.cu");
 
 /// One warpgroup loads, two compute.
 const THREADS: u64 = 384;

@@ -20,7 +20,7 @@ use {
     cudarc::driver::CudaStream,
 };
 
-const SOURCE: &str = source!("geglu.cu");
+const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
 
 /// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;

@@ -19,7 +19,7 @@ use {
     gridguard::cuda::Args,
 };
 
-const SOURCE: &str = source!("layer_norm.cu");
+const SOURCE: &str = source!("row_parts.cu", "layer_norm.cu");
 
 /// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;

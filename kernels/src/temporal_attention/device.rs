@@ -285,7 +285,7 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
     (if items > 1 { stride } else { 0 }, span)
 }
 
-/// The strides in the layout of `Strides` in `cu/attention_prelude.cu`. Those of axes of one element
+/// The strides in the layout of `Strides` in `cu/attention.cu`. Those of axes of one element
 /// do not matter and become 0.
 fn strides_of(tensors: &Tensors) -> [u8; BIASED_STRIDES_BYTES] {
     let mut bytes = [0; BIASED_STRIDES_BYTES];

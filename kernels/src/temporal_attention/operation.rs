@@ -173,7 +173,7 @@ impl TemporalAttention {
     }
 }
 
-/// Bytes of `Strides` in `cu/attention_prelude.cu` without a bias: three strides of four tensors.
+/// Bytes of `Strides` in `cu/attention.cu` without a bias: three strides of four tensors.
 pub(crate) const STRIDES_BYTES: usize = 4 * 3 * 8;
 /// With one.
 pub(super) const BIASED_STRIDES_BYTES: usize = 5 * 3 * 8;

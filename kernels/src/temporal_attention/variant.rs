@@ -151,19 +151,19 @@ impl Variant {
     pub(super) const fn code(self) -> (&'static str, &'static str) {
         match self {
             Self::General => {
-                ("general_attention", source!("attention_prelude.cu", "general_attention.cu"))
+                ("general_attention", source!("attention.cu", "general_attention.cu"))
             }
             Self::Short => {
-                ("short_attention", source!("attention_prelude.cu", "short_attention.cu"))
+                ("short_attention", source!("attention.cu", "short_attention.cu"))
             }
             Self::Tiled => {
-                ("tiled_attention", source!("attention_prelude.cu", "tiled_attention.cu"))
+                ("tiled_attention", source!("attention.cu", "tiled_attention.cu"))
             }
             Self::Warpgroup => {
-                ("warpgroup_attention", source!("attention_prelude.cu", "warpgroup_attention.cu"))
+                ("warpgroup_attention", source!("wgmma.cu", "attention.cu", "warpgroup_attention.cu"))
             }
             Self::SinglePrecision => {
-                ("f32_attention", source!("attention_prelude.cu", "f32_attention.cu"))
+                ("f32_attention", source!("attention.cu", "f32_attention.cu"))
             }
         }
     }
