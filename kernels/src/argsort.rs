@@ -130,20 +130,18 @@ impl Operation for Argsort {
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        Ok(Code {
-            kernel: "argsort",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("LOG", self.padded_columns().ilog2().into()),
-                ("THREADS", self.threads()),
-                ("ROWS", self.rows_per_block()),
-                ("DESCENDING", (self.order == Order::Descending).into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![Parameter::Memory, Parameter::Memory, U64],
-        })
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.rows.element,
+            vec![Parameter::Memory, Parameter::Memory, U64],
+        );
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("LOG", self.padded_columns().ilog2().into()),
+            ("THREADS", self.threads()),
+            ("ROWS", self.rows_per_block()),
+            ("DESCENDING", (self.order == Order::Descending).into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

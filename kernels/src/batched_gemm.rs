@@ -145,20 +145,14 @@ impl Operation for BatchedGemm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Geometry { problems, threads } = self.geometry();
         let [a, b, c] = self.elements().map(|elements| memory(self.fills_vectors(elements)));
-        Ok(Code {
-            kernel: "batched_gemm",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("SIZE_M", self.m),
-                ("SIZE_N", self.n),
-                ("SIZE_K", self.k),
-                ("THREADS", threads),
-                ("PROBLEMS", problems),
-            ],
-            architecture_specific: false,
-            parameters: vec![a, b, c, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.element, vec![a, b, c, U64]);
+        Ok(code.with([
+            ("SIZE_M", self.m),
+            ("SIZE_N", self.n),
+            ("SIZE_K", self.k),
+            ("THREADS", threads),
+            ("PROBLEMS", problems),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

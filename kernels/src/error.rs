@@ -18,14 +18,14 @@ pub enum KernelError {
         /// The largest supported size.
         most: u64,
     },
-    /// A dimension that is no multiple of what it has to be.
+    /// A dimension is not a multiple of a required number.
     #[error("{dimension} is {given}, not a multiple of {of}")]
     NotMultiple {
         /// The dimension.
         dimension: &'static str,
         /// Its size.
         given: u64,
-        /// What it has to be a multiple of.
+        /// The number that must divide it.
         of: String,
     },
     /// The device lacks the instructions.
@@ -158,9 +158,9 @@ pub enum KernelError {
         /// The name given.
         given: String,
         /// The names of its launch parameters.
-        known: &'static str,
+        known: String,
     },
-    /// The launch violates limits of the device or kernel, and so does every split of it.
+    /// The launch and every split of it violate limits of the device or kernel.
     #[error(transparent)]
     Violations(#[from] gridguard::Violations),
     /// The device code could not be compiled or loaded.

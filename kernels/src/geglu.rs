@@ -10,7 +10,7 @@ use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{
-    Code, Operation, Sealed, U64, check_elements, memory, named, replaced, source,
+    Code, Operation, Sealed, U64, check_elements, memory, named, refused, replaced, source,
 };
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
@@ -124,17 +124,12 @@ impl Operation for Geglu {
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let known = "threads, vectors";
-        let [threads, vectors] = replaced(Self::KERNEL, known, self.named(), parameters)?;
-        let refuse = |parameter, given, expected: &str| {
-            let (variant, expected) = (Self::KERNEL, expected.to_owned());
-            Err(KernelError::LaunchParameter { variant, parameter, given, expected })
-        };
+        let [threads, vectors] = replaced(Self::KERNEL, self.named(), parameters)?;
         if !(WARP..=MAX_THREADS).contains(&threads) || !threads.is_multiple_of(WARP) {
-            return refuse("threads", threads, "multiples of 32 up to 1024");
+            return refused(Self::KERNEL, "threads", threads, "multiples of 32 up to 1024");
         }
         if !(1..=MAX_VECTORS).contains(&vectors) {
-            return refuse("vectors", vectors, "1 to 4");
+            return refused(Self::KERNEL, "vectors", vectors, "1 to 4");
         }
         Ok(Self { threads, vectors, ..*self })
     }
@@ -143,21 +138,15 @@ impl Operation for Geglu {
         let aligned = self.rows.are_whole_vectors();
         let memory = memory(aligned);
         let Geometry { items, tiles, steps } = self.geometry();
-        Ok(Code {
-            kernel: Self::KERNEL,
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", self.threads),
-                ("STEPS", steps),
-                ("ITEMS", items),
-                ("TILES", tiles),
-                ("ALIGNED", aligned.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.rows.element, vec![memory, memory, U64]);
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", self.threads),
+            ("STEPS", steps),
+            ("ITEMS", items),
+            ("TILES", tiles),
+            ("ALIGNED", aligned.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

@@ -83,19 +83,17 @@ impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let aligned = self.rows.are_whole_vectors();
         let memory = memory(aligned);
-        Ok(Code {
-            kernel: "rms_norm",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", self.threads()),
-                ("ROWS", self.rows_per_block()),
-                ("ALIGNED", aligned.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, memory, U64, Parameter::of::<f32>()],
-        })
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.rows.element,
+            vec![memory, memory, memory, U64, Parameter::of::<f32>()],
+        );
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", self.threads()),
+            ("ROWS", self.rows_per_block()),
+            ("ALIGNED", aligned.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

@@ -126,20 +126,14 @@ impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let memory = memory(self.rows.are_whole_vectors());
         let geometry = self.geometry();
-        Ok(Code {
-            kernel: "softmax",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", geometry.threads),
-                ("THREADS_PER_ROW", geometry.threads_per_row),
-                ("ROWS", geometry.rows),
-                ("STAGED", geometry.staged.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.rows.element, vec![memory, memory, U64]);
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", geometry.threads),
+            ("THREADS_PER_ROW", geometry.threads_per_row),
+            ("ROWS", geometry.rows),
+            ("STAGED", geometry.staged.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

@@ -131,25 +131,19 @@ impl Operation for UpsampleNearest2d {
         let ([in_height, in_width], [out_height, out_width]) = (self.input, self.output);
         let Span { items, tiles, steps } = self.span();
         let [input, output] = self.alignments();
-        Ok(Code {
-            kernel: "upsample_nearest2d",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("IN_HEIGHT", in_height),
-                ("IN_WIDTH", in_width),
-                ("OUT_HEIGHT", out_height),
-                ("OUT_WIDTH", out_width),
-                ("THREADS", THREADS),
-                ("STEPS", steps),
-                ("PLANES", items),
-                ("TILES", tiles),
-                ("ALIGNED", self.is_aligned().into()),
-                ("FACTOR", self.factor()),
-            ],
-            architecture_specific: false,
-            parameters: vec![input, output, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.element, vec![input, output, U64]);
+        Ok(code.with([
+            ("IN_HEIGHT", in_height),
+            ("IN_WIDTH", in_width),
+            ("OUT_HEIGHT", out_height),
+            ("OUT_WIDTH", out_width),
+            ("THREADS", THREADS),
+            ("STEPS", steps),
+            ("PLANES", items),
+            ("TILES", tiles),
+            ("ALIGNED", self.is_aligned().into()),
+            ("FACTOR", self.factor()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {

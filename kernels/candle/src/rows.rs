@@ -34,8 +34,8 @@ const RMS_NORM: &str = "gridguard-rms-norm";
 /// # Errors
 ///
 /// [`Error::UnsupportedDTypeForOp`], [`Error::UnexpectedNumberOfDims`] for a scalar, and an error of the kernels
-/// for a longer row; on a device [`Error::Cuda`] with
-/// a [`KernelError`](gridguard_kernels::KernelError) or candle's own.
+/// for a longer row. On a device also [`Error::Cuda`] with a [`KernelError`](gridguard_kernels::KernelError) or
+/// candle's own error.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let element = element_type(x.dtype(), SOFTMAX)?;
     let [rows, columns] = rows_of(x)?;
@@ -46,16 +46,16 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     packed(x)?.apply_op1(RowSoftmax(operation))
 }
 
-/// The columns of each row, along the last axis of up to 32,768 elements of f16, bf16 or f32, in the order of their
-/// elements: those of the smallest first if `ascending`.
+/// The columns that sort each row, along the last axis of up to 32,768 elements of f16, bf16 or f32. The smallest
+/// element is first if `ascending`, else the largest.
 ///
-/// Stable in both directions; NaN is greater than everything else. Where candle's own operator needs more shared
-/// memory than the 48 KiB that a launch has by default, this one opts in to what the device has: 228 KiB for
-/// compute capability 9.0, of which 32,768 columns of f32 take 200.
+/// Stable in both directions. NaN is greater than everything else. candle's own operator is limited to the default
+/// 48 KiB of shared memory. This one opts in to the limit of the device, 227 KiB for compute capability 9.0;
+/// 32,768 columns of f32 need 200 KiB.
 ///
 /// # Errors
 ///
-/// As [`softmax()`], also where a row does not fit into the device's shared memory.
+/// As [`softmax()`], also if a row does not fit into the device's shared memory.
 pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
     let element = element_type(x.dtype(), ARGSORT)?;
     let [rows, columns] = rows_of(x)?;
@@ -73,7 +73,7 @@ pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
 /// # Errors
 ///
 /// As [`softmax()`]; [`Error::DTypeMismatchBinaryOp`] and [`Error::ShapeMismatchBinaryOp`] if `weight` does not fit,
-/// [`Error::DeviceMismatchBinaryOp`] if it is elsewhere.
+/// [`Error::DeviceMismatchBinaryOp`] if it is on another device.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     let element = element_type(x.dtype(), RMS_NORM)?;
     if weight.dtype() != x.dtype() {
@@ -117,9 +117,10 @@ fn on_host<T: Supported, U: WithDType>(
     Ok((U::to_cpu_storage_owned(out), layout.shape().clone()))
 }
 
-/// Memory that an operator reads, and that it writes.
+/// Memory that an operator reads.
 #[cfg(feature = "cuda")]
 type Read<'a, T> = InOrder<CudaView<'a, T>>;
+/// Memory that an operator writes.
 #[cfg(feature = "cuda")]
 type Written<'a, T> = InOrder<CudaViewMut<'a, T>>;
 
@@ -132,8 +133,8 @@ fn on_device<T: Supported, U: CudaDType + DeviceRepr>(
     launch: impl FnOnce(&CudaStream, &Read<'_, T>, &mut Written<'_, U>) -> Result<u64>,
 ) -> Result<(CudaStorage, Shape)> {
     let input = device_elements::<T>(storage, layout, operator)?;
-    // SAFETY: the launch of each operator here writes `[rows, columns]`, which it checks to be the whole of the
-    // memory; where it fails the memory is dropped.
+    // SAFETY: the launch of each operator checks that the memory has exactly `[rows, columns]` elements, and writes
+    // all of them. If it fails, the memory is dropped.
     let mut out = unsafe { storage.device.alloc::<U>(layout.shape().elem_count()) }?;
     launch(&storage.device.cuda_stream(), &input, &mut output(&mut out))?;
     Ok((U::wrap_cuda_slice(out, storage.device.clone()), layout.shape().clone()))

@@ -1,4 +1,4 @@
-//! The commands of `docs/candle.md` run and print what it says. Its Rust is repeated here word for word.
+//! Runs the commands of `docs/candle.md` and compares their output. Repeats its Rust code word for word.
 
 #![allow(clippy::expect_used, reason = "tests")]
 

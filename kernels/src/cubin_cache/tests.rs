@@ -323,7 +323,7 @@ fn errors_name_the_entry_and_the_reason() {
         ),
         (corrupt(CubinFault::Version(2)), format!("{anew}its format is 2, this program reads 1")),
         (
-            corrupt(CubinFault::Key(CubinKey { digest: [0xab; 32] })),
+            corrupt(CubinFault::Key("ab".repeat(32))),
             format!("{anew}it is the entry of key {}", "ab".repeat(32)),
         ),
         (

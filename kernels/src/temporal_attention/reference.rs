@@ -46,9 +46,9 @@ pub fn reference<T: Element>(
 
 /// The largest relative Frobenius error of a correct kernel.
 ///
-/// The output is rounded once, by half a unit in the last place at most: 2^-11 for f16, 2^-8 for bf16
-/// of the largest element; over a tensor the errors average to about half of that. The error of f32
-/// arithmetic is far below. f32 sums 64 to 160 products, each with an error of 2^-24.
+/// The output is rounded once, by at most half a unit in the last place: 2^-11 for f16 and 2^-8 for bf16, relative
+/// to the largest element. Over a tensor the errors average to about half of that. f32 arithmetic has far smaller
+/// errors; it sums 64 to 160 products, each with an error of 2^-24.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     match element {
