@@ -123,33 +123,13 @@ pub enum CubinCacheError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinFault {
-    /// The file ends within the header, after this many bytes.
-    #[error("it ends within its header, after {0} bytes")]
-    Header(u64),
-    /// The file does not begin with the magic bytes.
-    #[error("it does not begin with the magic bytes of an entry")]
-    Magic,
-    /// The entry has this other format.
-    #[error("its format is {0}, this program reads {FORMAT}")]
-    Version(u32),
-    /// The entry has this other key.
-    #[error("it is the entry of key {0}")]
-    Key(String),
-    /// The image is truncated or followed by other bytes.
-    #[error("its header announces {announced} bytes, {found} follow")]
-    Length {
-        /// Bytes that the header announces.
-        announced: u64,
-        /// Bytes that follow the header.
-        found: u64,
-    },
+    /// The checksum differs: the file is damaged, truncated, or the entry of another key.
+    #[error("its checksum is wrong")]
+    Checksum,
     /// The file has this many bytes, more than any entry.
     #[error("it has {0} bytes, the limit is {MAX_ENTRY_BYTES}")]
     TooLarge(u64),
-    /// The image differs from the stored image.
-    #[error("the checksum of its image is wrong")]
-    Digest,
-    /// What was stored is not a complete image.
+    /// The stored bytes are not a complete image.
     #[error(transparent)]
     Image(#[from] ImageError),
 }
@@ -225,7 +205,7 @@ impl CubinCache {
         }
         let path = self.entry(key);
         delete_leftovers(&self.folder, is_entry, LEFTOVER_AGE);
-        publish_private(&path, &[&header(key, cubin), cubin].concat())
+        publish_private(&path, &[checksum(key, cubin).as_slice(), cubin].concat())
             .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })?;
         self.delete_oldest(MAX_ENTRIES);
         Ok(())
@@ -272,59 +252,25 @@ fn read_error(path: PathBuf, error: ReadError) -> CubinCacheError {
     }
 }
 
-/// The header of an entry, in this order: magic, format, key, length and checksum of the image.
-fn header(key: &CubinKey, cubin: &[u8]) -> Vec<u8> {
-    let (format, length) = (FORMAT.to_le_bytes(), to_u64(cubin.len()).to_le_bytes());
-    let checksum: [u8; 32] = Sha256::digest(cubin).into();
-    [MAGIC.as_slice(), &format, &key.digest, &length, &checksum].concat()
+/// The first bytes of an entry: the checksum of its key and image.
+fn checksum(key: &CubinKey, cubin: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    Sha256::new().chain_update(key.digest).chain_update(cubin).finalize().into()
 }
 
 /// The image of `entry`, if it is undamaged and has this key.
 fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
-    let mut cubin = entry;
-    let short = || CubinFault::Header(to_u64(entry.len()));
-    let magic: [u8; 8] = take(&mut cubin).ok_or_else(short)?;
-    let format = u32::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let found_key = CubinKey { digest: take(&mut cubin).ok_or_else(short)? };
-    let announced = u64::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let checksum: [u8; 32] = take(&mut cubin).ok_or_else(short)?;
-    let found = to_u64(cubin.len());
-    if magic != MAGIC {
-        return Err(CubinFault::Magic);
+    match entry.split_first_chunk() {
+        Some((found, cubin)) if *found == checksum(key, cubin) => Ok(Image::new(cubin)?),
+        _ => Err(CubinFault::Checksum),
     }
-    if format != FORMAT {
-        return Err(CubinFault::Version(format));
-    }
-    if found_key != *key {
-        return Err(CubinFault::Key(found_key.to_string()));
-    }
-    if announced != found {
-        return Err(CubinFault::Length { announced, found });
-    }
-    if Sha256::digest(cubin).as_slice() != checksum {
-        return Err(CubinFault::Digest);
-    }
-    Ok(Image::new(cubin)?)
-}
-
-/// Takes `N` bytes off the front of `rest`.
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (front, after) = rest.split_first_chunk()?;
-    *rest = after;
-    Some(*front)
 }
 
 /// Part of every key; changing it invalidates all entries.
-const KEY_TAG: &[u8] = b"gridguard cubin key 1";
-/// The first bytes of an entry.
-const MAGIC: [u8; 8] = *b"ggcubin\0";
-/// The format of an entry; incremented when the header changes.
-const FORMAT: u32 = 1;
-/// Magic, format, key, length, checksum.
-const HEADER_BYTES: u64 = 8 + 4 + 32 + 8 + 32;
+const KEY_TAG: &[u8] = b"gridguard cubin key 2";
+const CHECKSUM_BYTES: usize = 32;
 /// Hundreds of times the largest kernel here. Limits the bytes read from a damaged folder.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
-const MAX_ENTRY_BYTES: u64 = HEADER_BYTES + MAX_IMAGE_BYTES;
+const MAX_ENTRY_BYTES: u64 = 32 + MAX_IMAGE_BYTES;
 /// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// The most entries of a cache: some hundred megabytes.

@@ -307,7 +307,7 @@ fn errors_name_the_entry_and_the_reason() {
              user 8, who runs this, are trusted"
                 .to_owned(),
         ),
-        (corrupt(CubinFault::TooLarge(70_000_000)), format!("{anew}it has 70000000 bytes, the limit is 67108948")),
+        (corrupt(CubinFault::TooLarge(70_000_000)), format!("{anew}it has 70000000 bytes, the limit is 67108896")),
         (
             CubinCacheError::NotCubin.to_string(),
             "the cache stores cubins only, the image is PTX or a fatbin".to_owned(),
@@ -316,21 +316,7 @@ fn errors_name_the_entry_and_the_reason() {
             CubinCacheError::TooLarge(70_000_000).to_string(),
             "the image has 70000000 bytes, the limit of the cache is 67108864".to_owned(),
         ),
-        (corrupt(CubinFault::Header(3)), format!("{anew}it ends within its header, after 3 bytes")),
-        (
-            corrupt(CubinFault::Magic),
-            format!("{anew}it does not begin with the magic bytes of an entry"),
-        ),
-        (corrupt(CubinFault::Version(2)), format!("{anew}its format is 2, this program reads 1")),
-        (
-            corrupt(CubinFault::Key("ab".repeat(32))),
-            format!("{anew}it is the entry of key {}", "ab".repeat(32)),
-        ),
-        (
-            corrupt(CubinFault::Length { announced: 9, found: 8 }),
-            format!("{anew}its header announces 9 bytes, 8 follow"),
-        ),
-        (corrupt(CubinFault::Digest), format!("{anew}the checksum of its image is wrong")),
+        (corrupt(CubinFault::Checksum), format!("{anew}its checksum is wrong")),
         (corrupt(ImageError::Empty.into()), format!("{anew}the image is empty")),
     ];
     for (shown, expected) in shown {
