@@ -1,6 +1,6 @@
 //! Why a kernel was not run.
 
-use gridguard::ComputeCapability;
+use gridguard::{ComputeCapability, DeviceLimits};
 
 /// Why a kernel was not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -179,4 +179,17 @@ pub enum KernelError {
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] gridguard::PartialRun<gridguard::HostError>),
+}
+
+impl KernelError {
+    /// The error of a device that lacks the instructions `what`.
+    pub(crate) fn unsupported(
+        what: &'static str,
+        needed: ComputeCapability,
+        device: &DeviceLimits,
+        remedy: &'static str,
+    ) -> Self {
+        let (capability, device) = (device.compute_capability, device.name.clone());
+        Self::Unsupported { what, needed, device, capability, remedy }
+    }
 }

@@ -154,13 +154,8 @@ impl Operation for GatedProduct {
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
         if device.compute_capability != HOPPER {
-            return Err(KernelError::Unsupported {
-                what: "the gated product",
-                needed: HOPPER,
-                device: device.name.clone(),
-                capability: device.compute_capability,
-                remedy: "use a product and geglu",
-            });
+            let (what, remedy) = ("the gated product", "use a product and geglu");
+            return Err(KernelError::unsupported(what, HOPPER, device, remedy));
         }
         let vectors = memory(true);
         let parameters = vec![vectors, vectors, vectors, vectors, U64];

@@ -196,13 +196,11 @@ impl Operator {
         let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
         let operation = self.with_options(general.map_err(unsupported)?);
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
-        let bias = match &bias {
-            Some((storage, layout)) => match &**storage {
-                Storage::Cpu(storage) => Some(host_elements::<T>(storage, layout, ATTENTION)?),
-                _ => return Err(bias_on_other_device()),
-            },
-            None => None,
-        };
+        let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
+            Storage::Cpu(storage) => host_elements::<T>(storage, layout, ATTENTION),
+            _ => Err(bias_on_other_device()),
+        });
+        let bias = bias.transpose()?;
 
         let mut memory: [&[T]; 3] = [&[]; 3];
         for (memory, (storage, layout)) in memory.iter_mut().zip(tensors) {
@@ -240,13 +238,11 @@ impl Operator {
         let operation = self.with_options(operation.map_err(failed)?);
         let prepared = launches.attention.get(&launches.kernels, operation)?;
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
-        let bias = match &bias {
-            Some((storage, layout)) => match &**storage {
-                Storage::Cuda(storage) => Some(device_elements::<T>(storage, layout, ATTENTION)?),
-                _ => return Err(bias_on_other_device()),
-            },
-            None => None,
-        };
+        let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
+            Storage::Cuda(storage) => device_elements::<T>(storage, layout, ATTENTION),
+            _ => Err(bias_on_other_device()),
+        });
+        let bias = bias.transpose()?;
 
         let [q, k, v] = tensors;
         let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);

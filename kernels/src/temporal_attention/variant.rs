@@ -81,7 +81,7 @@ impl Variant {
     ) -> Result<Self, KernelError> {
         let capability = device.compute_capability;
         if element == ElementType::Bf16 && capability < AMPERE {
-            return Err(unsupported("bf16 on tensor cores", AMPERE, device));
+            return Err(KernelError::unsupported("bf16 on tensor cores", AMPERE, device, REMEDY));
         }
         let whole_rows = (shape.head_dim * element.bytes()).is_multiple_of(64);
         let order = match element {
@@ -142,7 +142,8 @@ impl Variant {
         let capability = device.compute_capability;
         // Later architectures lack Hopper's instructions.
         if capability < needed || (self == Self::Warpgroup && capability != HOPPER) {
-            return Err(unsupported(self.instructions(element), needed, device));
+            let what = self.instructions(element);
+            return Err(KernelError::unsupported(what, needed, device, REMEDY));
         }
         Ok(())
     }
@@ -176,19 +177,7 @@ impl Variant {
     }
 }
 
-fn unsupported(
-    what: &'static str,
-    needed: ComputeCapability,
-    device: &DeviceLimits,
-) -> KernelError {
-    KernelError::Unsupported {
-        what,
-        needed,
-        device: device.name.clone(),
-        capability: device.compute_capability,
-        remedy: "use f16, or the general variant, which computes in f32",
-    }
-}
+const REMEDY: &str = "use f16, or the general variant, which computes in f32";
 
 #[cfg(test)]
 mod tests {
