@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tolerance_not_even_the_sign_of_zero_may_differ() {
+    fn without_tolerance_the_sign_of_zero_matters() {
         let difference = reference(&[-0.0_f32, 1.0], &[0.0, 1.0]);
         assert!(difference.deviation.relative() == 0.0 && !difference.within(0.0));
         assert!(!reference(&[3_u32, 4], &[3, 5]).within(0.0));

@@ -167,7 +167,7 @@ pub enum KernelError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] gridguard::cuda::CudaError),
-    /// Device memory of this crate's own, such as an index report, could not be used.
+    /// Device memory that this crate allocates, for example an index report, could not be used.
     #[cfg(feature = "cuda")]
     #[error("device memory could not be allocated, copied or reset: {0}")]
     Memory(#[from] cudarc::driver::DriverError),

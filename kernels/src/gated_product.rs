@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_stages_and_barriers_fit_into_shared_memory_whatever_the_columns_of_x() {
+    fn weights_stages_and_barriers_fit_into_shared_memory() {
         for inner in (64..=MAX_INNER).step_by(64) {
             for columns in [64, 128, 192, 4 * inner] {
                 let product = product(1, inner, columns);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_types_and_parameters_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_types_and_parameters_are_errors() {
         let new = |inner, columns, element| GatedProduct::new(1, inner, columns, element);
         let half = ElementType::F16;
         for (inner, columns) in [(0, 64), (32, 64), (704, 64), (64, 0), (64, 96), (64, 1 << 17)] {

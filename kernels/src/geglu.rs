@@ -1,7 +1,7 @@
 //! The gate of a feed-forward: `out = x * gelu(gate)`, of rows that hold x and then gate.
 //!
 //! Diffusion models have it in every transformer block, as `GEGLU`, with the GELU of erf. Rows are on
-//! grid z, which as many groups of rows as a long video has overflow.
+//! grid z, which the rows of a long video overflow.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
@@ -28,7 +28,7 @@ const MAX_COLUMNS: u64 = 1 << 20;
 const THREADS: u64 = 256;
 const WARP: u64 = 32;
 const MAX_THREADS: u64 = 1024;
-/// Vectors of out that a thread writes by default: it loads twice as many before it stores the first.
+/// Vectors of out that a thread stores by default. It loads all of their inputs before the first store.
 const VECTORS: u64 = 2;
 /// More would leave few threads on a multiprocessor.
 const MAX_VECTORS: u64 = 4;
@@ -36,13 +36,13 @@ const MAX_VECTORS: u64 = 4;
 /// The gate over `rows` rows, with `columns` elements of out each.
 ///
 /// GELU is `g * (1 + erf(g / sqrt(2))) / 2`, as PyTorch's `gelu` without approximation. NaN stays NaN, and
-/// a gate of -inf gives NaN, as there.
+/// a gate of -inf gives NaN, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geglu {
     rows: Rows,
     /// Threads of a block.
     threads: u64,
-    /// The most vectors, or elements where rows are no whole vectors, of a thread.
+    /// The most vectors of a thread, or elements if rows are not whole vectors.
     vectors: u64,
 }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_a_part_for_every_element_of_their_rows_whatever_the_columns() {
+    fn threads_cover_every_element_of_their_rows_for_all_columns() {
         for element in ElementType::ALL {
             for columns in (1..5000).chain([50_257, MAX_COLUMNS - 1, MAX_COLUMNS]) {
                 let gate = Geglu::new(1, columns, element).expect("legal");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_parameters_are_errors() {
         let refuse = |name: &str, value| {
             let taken = gate(8, 320).with_parameters(&[(name.to_owned(), value)]);
             taken.expect_err("not taken").to_string()
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(Geglu::new(1, 0, ElementType::F16).is_err());
         assert!(Geglu::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
         // Out could be counted, the input not.

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let new = |rows, columns, table_rows| {
             GetRows::new(rows, columns, table_rows, ElementType::F16, IndexType::I32)
         };

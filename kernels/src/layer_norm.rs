@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_whole_warps_of_whole_rows_whatever_the_columns() {
+    fn blocks_are_whole_warps_of_whole_rows_for_all_columns() {
         for element in ElementType::ALL {
             for columns in (1..4000).chain([50_257, MAX_COLUMNS - 1, MAX_COLUMNS]) {
                 let norm = LayerNorm::new(1, columns, element).expect("legal");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn geometries_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_geometries_are_errors() {
         let refuse = |name: &str, value| {
             let taken = norm(8, 320).with_parameters(&[(name.to_owned(), value)]);
             taken.expect_err("not taken").to_string()
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_vectors_go_one_element_at_a_time() {
+    fn other_rows_are_accessed_element_by_element() {
         let parameters = |columns| {
             let code = norm(1, columns).code(&DeviceLimits::any_device());
             code.expect("any device").parameters[0]
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(LayerNorm::new(1, 0, ElementType::F16).is_err());
         assert!(LayerNorm::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
         assert!(LayerNorm::new(u64::MAX, 2, ElementType::F16).is_err());

@@ -183,7 +183,7 @@ pub(crate) fn source_hash(source: &str) -> String {
     Sha256::digest(source).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A 64-bit parameter, such as the number of items in a chunk.
+/// A 64-bit parameter, for example the number of items in a chunk.
 pub(crate) const U64: Parameter = Parameter::of::<u64>();
 
 /// The bytes of one load or store if rows are whole vectors.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_other_code_faster_is_part_of_the_variant() {
+    fn the_variant_names_layout_and_options() {
         assert_eq!(key_parts(&attention()), ["temporal_attention", "tiled y", "f16"]);
         let masked = attention().causal().with_bias().with_strides();
         assert_eq!(key_parts(&masked)[1], "tiled y causal bias strided");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_candidate_can_be_taken_and_the_first_is_the_default() {
+    fn every_candidate_is_supported_and_the_first_is_the_default() {
         let attention = attention();
         let candidates = attention.candidates();
         assert!(candidates.len() > 10);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_not_named_stay_as_they_are() {
+    fn parameters_that_are_not_named_keep_their_values() {
         let other = attention().with_parameters(&named(&[("problems", 4)]));
         let expected = [("warps", 1), ("problems", 4), ("rounds", 1), ("stages", 1), ("flat", 0)];
         let expected = named(&expected);

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let error = |dims, pads| {
             ReflectionPad1d::new(dims, pads, ElementType::F16).expect_err("refused").to_string()
         };

@@ -200,8 +200,8 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
 /// The largest relative Frobenius error of a correct kernel.
 ///
 /// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
-/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and takes a
-/// reciprocal root accurate to 2 units.
+/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and the
+/// reciprocal square root is accurate to 2 units.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     element.rounding_error()
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_vectors_go_one_element_at_a_time() {
+    fn other_rows_are_accessed_element_by_element() {
         let parameters = |columns| {
             let norm = RmsNorm::new(1, columns, ElementType::F16).expect("legal");
             norm.code(&DeviceLimits::any_device()).expect("any device").parameters[0]
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(RmsNorm::new(1, 0, ElementType::F16).is_err());
         assert!(RmsNorm::new(u64::MAX, 2, ElementType::F16).is_err());
         assert!(RmsNorm::new(0, 64, ElementType::F16).is_ok());

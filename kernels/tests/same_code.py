@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the machine code of the kernels with that of an earlier revision.
-
-    KERNEL_CONFIGURATIONS=FILE cargo test --package gridguard-kernels --test compile -- --ignored
-    same_code.py REVISION FILE [PROFILE...]
-
-Profiles name a kernel by a hash of its source. If only comments and names changed, the tuned choices stay valid: this
-script then replaces the hashes of REVISION in each PROFILE by the hashes of the working tree. It changes no profile
-if any code differs. Needs libnvrtc.so on LD_LIBRARY_PATH. Exit status: 0 for equal code, 1 for different code.
-"""
+# Compares the machine code of the kernels with an earlier revision.
+#
+#     KERNEL_CONFIGURATIONS=FILE cargo test --package gridguard-kernels --test compile -- --ignored
+#     kernels/tests/same_code.py REVISION FILE [PROFILE...]
+#
+# Profiles name a kernel by a hash of its source. If only comments and names changed, the tuned choices stay valid: this
+# script then replaces the hashes of REVISION in each PROFILE by the hashes of the working tree. It changes no profile
+# if any code differs. Needs libnvrtc.so on LD_LIBRARY_PATH. Exit status: 0 for equal code, 1 for different code.
 import ctypes
 import ctypes.util
 import hashlib

@@ -1,4 +1,4 @@
-//! The cache and whatever else is in its folder.
+//! Tests of the cache, and of other files in its folder.
 
 mod corrupt;
 mod keys;
@@ -74,7 +74,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_entries_stored_first_are_deleted_where_there_are_too_many() {
+fn the_oldest_entries_are_deleted_if_there_are_too_many() {
     let (folder, cache) = cache();
     let names: Vec<String> = (0..9).map(|number| format!("source {number}")).collect();
     for (age, name) in (0..).zip(names.iter().rev()) {
@@ -168,7 +168,7 @@ fn a_folder_that_is_a_file_is_neither_read_nor_written() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_an_entry_is_neither_read_nor_replaced() {
+fn a_folder_with_the_name_of_an_entry_is_neither_read_nor_replaced() {
     let (folder, cache) = cache();
     fs::create_dir_all(cache.entry(&key("a")).join("within")).expect("a folder");
     assert_eq!(refused_to_read(&cache), "it is not a regular file");
@@ -178,7 +178,7 @@ fn a_folder_in_the_place_of_an_entry_is_neither_read_nor_replaced() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_the_place_of_an_entry_is_not_waited_for() {
+fn a_pipe_with_the_name_of_an_entry_does_not_block() {
     let (folder, cache) = cache();
     let (pipe, entry) = (folder.path().join("pipe"), cache.entry(&key("a")));
     let made = Command::new("mkfifo").args([&pipe, &entry]).status().expect("mkfifo runs");
@@ -202,7 +202,7 @@ fn distrusted<T>(result: Result<T, CubinCacheError>) -> Distrust {
 
 #[cfg(unix)]
 #[test]
-fn a_link_in_the_place_of_an_entry_is_not_followed() {
+fn a_link_with_the_name_of_an_entry_is_not_followed() {
     let (folder, cache, path, _) = stored();
     let elsewhere = folder.path().join("elsewhere");
     fs::rename(&path, &elsewhere).expect("renamed");

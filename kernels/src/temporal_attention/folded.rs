@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(folded.extents[2].strides, packed);
         assert_eq!(folded.extents[3].strides, [5120, 1024, 64, 1]);
         assert!(!folded.is_contiguous());
-        // Axes of one element merge whatever their strides are.
+        // Axes of one element merge for any strides.
         let (dims, strange) = ([9, 1, 1, 5, 16, 64], [5120, 7, 99, 1024, 64, 1]);
         let folded = fold([(&dims, &strange); 4], false).expect("folds");
         assert_eq!(folded.shape.dims(), [9, 5, 16, 64]);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn grouped_heads_repeat_those_of_k_and_v() {
+    fn grouped_heads_repeat_the_heads_of_k_and_v() {
         let folded = fold_contiguous(&[9, 6, 16, 64], &[9, 2, 16, 64], true).expect("folds");
         assert_eq!(folded.shape.dims(), [18, 3, 16, 64]);
         let strides = folded.extents.map(|extent| extent.strides);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernels_do_not_compute_is_refused() {
+    fn unsupported_tensors_are_errors() {
         let refused = |q: &[u64], kv: &[u64]| fold_contiguous(q, kv, false).expect_err("refused");
         assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 16, 32]), NotFolded::Sizes);
         assert_eq!(refused(&[9, 5, 16, 64], &[5, 16, 64]), NotFolded::Axes);

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_decides_over_parameters() {
+    fn the_options_determine_the_kernel_parameters() {
         let count = |attention: TemporalAttention| {
             let device = DeviceLimits {
                 compute_capability: gridguard::ComputeCapability::new(9, 0),

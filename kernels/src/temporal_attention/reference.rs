@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_causal_frame_attends_to_itself_and_those_before() {
+    fn a_causal_frame_attends_to_itself_and_earlier_frames() {
         let qkv: [&[f32]; 3] = [&[0.0; 3], &[1.0; 3], &[3.0, 5.0, 10.0]];
         let out = reference(&attention(3, 1).causal(), 1.0, qkv, None);
         assert_eq!(out[..2], [3.0, 4.0]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_hides_keys_and_a_row_without_any_gives_zeros() {
+    fn a_bias_hides_keys_and_a_row_without_keys_gives_zeros() {
         let hide = f32::NEG_INFINITY;
         let qkv: [&[f32]; 3] = [&[0.0; 2], &[1.0; 2], &[3.0, 5.0]];
         let bias: &[f32] = &[0.0, hide, hide, hide];
