@@ -32,7 +32,7 @@ impl Layout {
     }
 
     /// The layout as a launch parameter. The kernels support both.
-    pub(super) fn flat(self) -> (&'static str, u64) {
+    fn flat(self) -> (&'static str, u64) {
         (FLAT, u64::from(self == Self::FlatX))
     }
 }
@@ -210,7 +210,7 @@ impl Operation for TemporalAttention {
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
-        self.parameters.with_layout(self.layout)
+        self.parameters.with_layout(self.layout.flat())
     }
 
     /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
@@ -223,7 +223,8 @@ impl Operation for TemporalAttention {
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
         let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
         let of_variant = self.variant.candidates(&self.shape);
-        let in_layout = |layout: Layout| of_variant.iter().map(move |one| one.with_layout(layout));
+        let in_layout =
+            |layout: Layout| of_variant.iter().map(move |one| one.with_layout(layout.flat()));
         [self.layout].into_iter().chain(others).flat_map(in_layout).collect()
     }
 

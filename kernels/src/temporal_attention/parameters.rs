@@ -1,6 +1,5 @@
 //! The launch parameters of each variant: defaults, limits, and candidates for the tuner.
 
-use super::operation::Layout;
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::error::KernelError;
@@ -43,9 +42,9 @@ impl LaunchParameters {
     }
 
     /// All launch parameters of an operation, including the choice of the layout.
-    pub(super) fn with_layout(&self, layout: Layout) -> Vec<(String, u64)> {
+    pub(super) fn with_layout(&self, layout: (&'static str, u64)) -> Vec<(String, u64)> {
         let [warps, problems, rounds, stages] = self.named();
-        named([warps, problems, rounds, stages, layout.flat()])
+        named([warps, problems, rounds, stages, layout])
     }
 
     /// Problems of a block.
