@@ -1,51 +1,50 @@
-// Argsort of rows: out[r][p] is the column of the element of rank p in row r; equal elements keep their
-// order.
+// Stable argsort of rows: out[r][p] is the column of the element of rank p in row r.
 //
 // Contract
-//   macros      ELEMENT; COLUMNS, at most 32,768; LOG, at least 1: 2^LOG is the least power of two that
-//               holds COLUMNS; THREADS; ROWS, of a block, each served by THREADS / ROWS threads, as many
-//               as hold 2^LOG columns, 32 or 2^LOG each; DESCENDING (1 or 0)
-//   layout      x is [rows, COLUMNS] and out, u32, the same, contiguous; out overlaps none
-//   grid        ROWS rows a block along y, folded into x or not; the last block may have fewer
-//   block       THREADS on x, a multiple of 32; dynamic shared memory for each row: 2^LOG words of 32
-//               bits and one more for every 32 of them, at least one; in f32 half as much again, rounded
-//               to whole words for every 32 columns
-//   arguments   x, out (addresses of the chunk's first row), rows of the chunk (u64)
-//   alignment   that of the elements
-//   order       as numbers; -0 equals +0; NaN is greater than all else and equals NaN
-//   arithmetic  integers; 64-bit offsets
+//   macros      ELEMENT. COLUMNS, at most 32,768. LOG, at least 1: 2^LOG is the smallest power of two that is at
+//               least COLUMNS. THREADS. A block has ROWS rows of THREADS / ROWS threads each. A thread sorts 32 or
+//               2^LOG words. DESCENDING is 1 or 0.
+//   layout      x is [rows, COLUMNS], out is u32 of the same shape.
+//   grid        ROWS rows a block on y.
+//   block       THREADS on x, a multiple of 32.
+//   shared      dynamic, for each row: 2^LOG words of 32 bits, and one more for every 32 of them, at least one. In
+//               f32 half as much again, rounded to whole words for every 32 columns.
+//   arguments   x, out (addresses of the chunk's first row), rows of the chunk (u64).
+//   alignment   one element.
+//   order       as numbers. -0 equals +0. NaN is greater than all other values and equals NaN.
+//   arithmetic  integers.
 //
-// A word of 32 bits holds 16 bits to sort by over 16 bits that say which column they are of, so that no
-// two words are equal and their order is stable: a bitonic network may sort them. Elements of 32 bits are
-// sorted twice, by their lower halves and then by their upper ones.
+// A word of 32 bits has a 16-bit key above its 16-bit column. So no two words are equal, and a bitonic network, which
+// is not stable, sorts them stably. f32 elements are sorted in two passes: by their lower halves, then by their upper
+// halves.
 //
-// A thread holds 32 words in registers and compares those whose places differ in one of the five bits of
-// a place that its registers stand for. When other bits are due, the words go through shared memory and
-// come back in another layout. A layout with shift s has place bits s to s + 4 in the register's number;
-// the rest are the thread's. One word of gap after every 32 keeps all layouts free of bank conflicts.
+// A thread has 32 words in registers, and compares words whose indices differ in one of five bits. For other bits the
+// words are exchanged through shared memory into another layout. In a layout with shift s, bits s to s + 4 of a word's
+// index are its register number, and the other bits are the thread's. A padding word after every 32 words avoids bank
+// conflicts in all layouts.
 
 constexpr u32 LOG_HELD = LOG < 5 ? LOG : 5;
-// Words of a thread; threads of a row; words of a row with their gaps.
+// Words of a thread, words of a row, threads of a row, words of a row with padding.
 constexpr u32 HELD = 1 << LOG_HELD;
-constexpr u32 PLACES = 1 << LOG;
-constexpr u32 THREADS_PER_ROW = PLACES / HELD;
+constexpr u32 ROW_KEYS = 1 << LOG;
+constexpr u32 THREADS_PER_ROW = ROW_KEYS / HELD;
 constexpr u32 GAP = 32;
-constexpr u32 ROW_WORDS = PLACES + (PLACES < GAP ? 1 : PLACES / GAP);
-// Place bits that a warp's words differ in.
+constexpr u32 ROW_WORDS = ROW_KEYS + (ROW_KEYS < GAP ? 1 : ROW_KEYS / GAP);
+// Bits of the index within a warp.
 constexpr u32 LOG_WARP = 10;
-// The layouts: their shifts. A warp keeps to its own words in the first two.
+// The shifts of the layouts. The first two only exchange words within a warp.
 constexpr u32 LOW = 0, MIDDLE = LOG < LOG_WARP ? LOG - LOG_HELD : LOG_WARP - LOG_HELD, HIGH = LOG - LOG_HELD;
-// Passes over the key's halves; words that hold a half of each place, two a word, with gaps.
+// Passes over the halves of the keys. Padded words that hold 16 bits for each column.
 constexpr u32 PASSES = sizeof(Element) / 2;
 constexpr u32 HALF_WORDS = HELD / 2 + 1;
 constexpr u32 ROW_HALF_WORDS = PASSES > 1 ? THREADS_PER_ROW * HALF_WORDS : 0;
-// Elements that a thread loads before it uses the first.
+// Elements that a thread loads before it uses them.
 constexpr u32 BATCH = 8;
-constexpr u32 STEPS = (ROWS * COLUMNS + THREADS - 1) / THREADS;
+constexpr u32 STEPS = divide_up(ROWS * COLUMNS, THREADS);
 
 extern __shared__ u32 shared[];
 
-// The element's bits, such that their order as an unsigned number is the one wanted.
+// An unsigned number that orders the elements as wanted.
 __device__ inline u32 key_of(Element x) {
 #if ELEMENT == F32
     constexpr u32 SIGN = 0x80000000u, INFINITE = 0x7f800000u, ALL = 0xffffffffu;
@@ -60,119 +59,118 @@ __device__ inline u32 key_of(Element x) {
     return DESCENDING ? ALL - key : key;
 }
 
-// Where a word lies in shared memory.
-__device__ constexpr u32 spread(u32 place) {
-    return place + place / GAP;
+// The padded index of a word in shared memory.
+__device__ constexpr u32 padded(u32 index) {
+    return index + index / GAP;
 }
 
-// Where the half of a column lies, in halves.
-__device__ constexpr u32 spread_half(u32 column) {
+// The padded index of the 16 bits of a column.
+__device__ constexpr u32 padded_half(u32 column) {
     return column + 2 * (column / GAP);
 }
 
-// The place of a thread's first word.
-__device__ inline u32 first_place(u32 shift, u32 thread) {
+// The index of a thread's first word.
+__device__ inline u32 first_index(u32 shift, u32 thread) {
     return (thread >> shift << (shift + LOG_HELD)) | (thread & ((1u << shift) - 1));
 }
 
-__device__ inline void put(const u32 (&words)[HELD], u32 *row, u32 shift, u32 thread) {
-    row += spread(first_place(shift, thread));
+__device__ inline void store_words(const u32 (&words)[HELD], u32 *row, u32 shift, u32 thread) {
+    row += padded(first_index(shift, thread));
 #pragma unroll
-    for (u32 i = 0; i < HELD; ++i) row[spread(i << shift)] = words[i];
+    for (u32 i = 0; i < HELD; ++i) row[padded(i << shift)] = words[i];
 }
 
-__device__ inline void take(u32 (&words)[HELD], const u32 *row, u32 shift, u32 thread) {
-    row += spread(first_place(shift, thread));
+__device__ inline void load_words(u32 (&words)[HELD], const u32 *row, u32 shift, u32 thread) {
+    row += padded(first_index(shift, thread));
 #pragma unroll
-    for (u32 i = 0; i < HELD; ++i) words[i] = row[spread(i << shift)];
+    for (u32 i = 0; i < HELD; ++i) words[i] = row[padded(i << shift)];
 }
 
-// Complements the words where `mask` is all ones and leaves them where it is 0; a multiplication, as
-// logic shares its unit with comparisons.
+// Complements the words if `mask` is all ones, not if it is 0. A multiplication, because logic shares its unit with
+// comparisons.
 __device__ inline void complement(u32 (&words)[HELD], u32 mask) {
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i) words[i] = words[i] * (mask | 1u) + mask;
 }
 
-__device__ inline void sort_two(u32 &one, u32 &other) {
-    const u32 most = max(one, other);
-    one = min(one, other), other = most;
+__device__ inline void compare_exchange(u32 &one, u32 &other) {
+    const u32 larger = max(one, other);
+    one = min(one, other), other = larger;
 }
 
-// Sorts the words whose registers' numbers differ in `bit`.
-__device__ inline void compare(u32 (&words)[HELD], u32 bit) {
+// Compares and exchanges words whose register numbers differ in `bit`.
+__device__ inline void compare_exchange_bit(u32 (&words)[HELD], u32 bit) {
 #pragma unroll
     for (u32 i = 0; i < HELD; ++i) {
-        if (!(i >> bit & 1)) sort_two(words[i], words[i | 1u << bit]);
+        if (!(i >> bit & 1)) compare_exchange(words[i], words[i | 1u << bit]);
     }
 }
 
-// Sorts a thread's words.
-__device__ inline void sort_held(u32 (&words)[HELD]) {
+// Sorts the words of a thread.
+__device__ inline void sort_registers(u32 (&words)[HELD]) {
 #pragma unroll
     for (u32 stage = 1; stage <= LOG_HELD; ++stage) {
-        // The first step compares with the mirror image, which spares turning every other run.
+        // The first step compares with the mirrored word, so that no run has to be reversed.
 #pragma unroll
         for (u32 i = 0; i < HELD; ++i) {
-            if (!(i >> (stage - 1) & 1)) sort_two(words[i], words[i ^ ((1u << stage) - 1)]);
+            if (!(i >> (stage - 1) & 1)) compare_exchange(words[i], words[i ^ ((1u << stage) - 1)]);
         }
 #pragma unroll
-        for (u32 bit = stage - 1; bit-- > 0;) compare(words, bit);
+        for (u32 bit = stage - 1; bit-- > 0;) compare_exchange_bit(words, bit);
     }
 }
 
-// All ones where the runs that `stage` makes descend: every other one, but the last stage makes one run.
-__device__ inline u32 descent(u32 stage, u32 thread) {
+// All ones in threads whose run descends after `stage`: every other run, except in the last stage.
+__device__ inline u32 descending_mask(u32 stage, u32 thread) {
     return stage < LOG ? 0u - (thread >> (stage - LOG_HELD) & 1u) : 0u;
 }
 
-// Sorts a row, in the lowest layout before and after. Complemented, a run that is to descend ascends.
-__device__ inline void sort(u32 (&words)[HELD], u32 *row, u32 thread) {
-    u32 mask = descent(LOG_HELD, thread);
+// Sorts a row that is in the lowest layout. A descending run is sorted as complemented words in ascending order.
+__device__ inline void sort_row(u32 (&words)[HELD], u32 *row, u32 thread) {
+    u32 mask = descending_mask(LOG_HELD, thread);
     complement(words, mask);
-    sort_held(words);
+    sort_registers(words);
 #pragma unroll 1
     for (u32 stage = LOG_HELD + 1; stage <= LOG; ++stage) {
-        const u32 next = descent(stage, thread);
+        const u32 next = descending_mask(stage, thread);
         complement(words, mask ^ next);
         mask = next;
-        put(words, row, LOW, thread);
+        store_words(words, row, LOW, thread);
         if (LOG > LOG_WARP && stage > LOG_WARP) {
             __syncthreads();
-            take(words, row, HIGH, thread);
+            load_words(words, row, HIGH, thread);
 #pragma unroll
             for (u32 bit = LOG - 1; bit >= LOG_WARP; --bit) {
-                if (stage > bit) compare(words, bit - HIGH);
+                if (stage > bit) compare_exchange_bit(words, bit - HIGH);
             }
-            put(words, row, HIGH, thread);
+            store_words(words, row, HIGH, thread);
             __syncthreads();
         } else {
             __syncwarp();
         }
-        take(words, row, MIDDLE, thread);
+        load_words(words, row, MIDDLE, thread);
 #pragma unroll
         for (u32 bit = MIDDLE + LOG_HELD - 1; bit >= LOG_HELD; --bit) {
-            if (stage > bit) compare(words, bit - MIDDLE);
+            if (stage > bit) compare_exchange_bit(words, bit - MIDDLE);
         }
-        put(words, row, MIDDLE, thread);
+        store_words(words, row, MIDDLE, thread);
         __syncwarp();
-        take(words, row, LOW, thread);
+        load_words(words, row, LOW, thread);
 #pragma unroll
-        for (u32 bit = LOG_HELD; bit-- > 0;) compare(words, bit);
+        for (u32 bit = LOG_HELD; bit-- > 0;) compare_exchange_bit(words, bit);
     }
 }
 
 #if ELEMENT == F32
-// What is done before a pass is done in memory: a thread's words are too many to have their addresses in
-// registers as well.
+// The words are prepared in shared memory, because registers do not suffice for them and their addresses.
 
-// The upper halves of the keys are put aside; the lower ones are what to sort by first.
+// Makes words of the lower halves of the keys, and saves the upper halves.
 __device__ inline void prepare_lower(u32 *row, u32 *half_row, u32 thread) {
-    u32 *own = row + spread(thread * HELD), *own_halves = half_row + thread * HALF_WORDS;
+    u32 *own = row + padded(thread * HELD), *own_halves = half_row + thread * HALF_WORDS;
 #pragma unroll 4
     for (u32 i = 0; i < HELD; i += 2) {
         const u32 column = thread * HELD + i;
-        // Places behind the last column come last.
+        // Padding after the last column has the largest key.
         const u32 one = column < COLUMNS ? own[i] : 0xffffffffu;
         const u32 other = column + 1 < COLUMNS ? own[i + 1] : 0xffffffffu;
         own_halves[i / 2] = __byte_perm(one, other, 0x7632);
@@ -180,17 +178,17 @@ __device__ inline void prepare_lower(u32 *row, u32 *half_row, u32 thread) {
     }
 }
 
-// The upper halves come back to sort by. What a word says then is its rank by the lower half; the columns of
-// the ranks are put aside where the upper halves were.
+// Makes words of the upper halves of the keys and the rank by the lower half. Saves the columns in the order of these
+// ranks, in the memory of the upper halves.
 __device__ inline void prepare_upper(u32 *row, u32 *half_row, u32 thread) {
     const u16 *halves = reinterpret_cast<const u16 *>(half_row);
-    u32 *own = row + spread(thread * HELD), *own_halves = half_row + thread * HALF_WORDS;
+    u32 *own = row + padded(thread * HELD), *own_halves = half_row + thread * HALF_WORDS;
 #pragma unroll 8
     for (u32 i = 0; i < HELD; ++i) {
         const u32 column = own[i] & 0xffffu;
-        own[i] = u32(halves[spread_half(column)]) << 16 | column;
+        own[i] = u32(halves[padded_half(column)]) << 16 | column;
     }
-    // Until nobody wants an upper half any more.
+    // All threads have read the upper halves.
     if (LOG > LOG_WARP) {
         __syncthreads();
     } else {
@@ -205,14 +203,14 @@ __device__ inline void prepare_upper(u32 *row, u32 *half_row, u32 thread) {
 }
 #endif
 
-// The block's rows: their first element, and how many elements they have.
+// The first element of the block's rows, and their number of elements.
 struct Rows {
     u64 first;
     u32 elements;
 };
 
-// Reads the block's rows and stores their keys, in halves together with their columns.
-__device__ inline void read_rows(const Element *__restrict__ x, const Rows &rows) {
+// Loads the block's rows and stores their keys: whole f32 keys, or words of a 16-bit key and its column.
+__device__ inline void load_rows(const Element *__restrict__ x, const Rows &rows) {
     const u32 elements = rows.elements;
     x += rows.first;
 #pragma unroll 1
@@ -229,30 +227,30 @@ __device__ inline void read_rows(const Element *__restrict__ x, const Rows &rows
             const u32 column = element % COLUMNS;
             u32 word = key_of(batch[i]);
             if (PASSES == 1) word = word << 16 | column;
-            if (element < elements) shared[element / COLUMNS * ROW_WORDS + spread(column)] = word;
+            if (element < elements) shared[element / COLUMNS * ROW_WORDS + padded(column)] = word;
         }
     }
 }
 
-// Writes the columns that the words have come to name.
-__device__ inline void write_rows(u32 *__restrict__ out, const Rows &rows, const u32 *half_rows) {
+// Stores the columns of the sorted words.
+__device__ inline void store_rows(u32 *__restrict__ out, const Rows &rows, const u32 *half_rows) {
     const u32 elements = rows.elements;
     out += rows.first;
 #pragma unroll 8
     for (u32 element = threadIdx.x; element < elements; element += THREADS) {
-        const u32 place = element / COLUMNS;
-        u32 column = shared[place * ROW_WORDS + spread(element % COLUMNS)] & 0xffffu;
+        const u32 row = element / COLUMNS;
+        u32 column = shared[row * ROW_WORDS + padded(element % COLUMNS)] & 0xffffu;
         if (PASSES > 1) {
-            const u16 *halves = reinterpret_cast<const u16 *>(half_rows + place * ROW_HALF_WORDS);
-            column = halves[spread_half(column)];
+            const u16 *halves = reinterpret_cast<const u16 *>(half_rows + row * ROW_HALF_WORDS);
+            column = halves[padded_half(column)];
         }
         __stcs(out + element, column);
     }
 }
 
-// 1,024 threads of 64 registers each fill a multiprocessor; with two passes some small blocks want more.
+// 1,024 threads of 64 registers fill a multiprocessor. With two passes some small blocks need more registers.
 #if OVERLAP && __CUDA_ARCH__ >= 1000
-// One less, where they would spill otherwise.
+// One block less avoids spilling.
 constexpr u32 BLOCKS = PASSES > 1 && THREADS > 1 && THREADS < 1024 ? 1024 / THREADS - 1 : 1024 / THREADS;
 #else
 constexpr u32 BLOCKS = PASSES > 1 && THREADS == 128 ? 7 : 1024 / THREADS;
@@ -261,41 +259,41 @@ constexpr u32 BLOCKS = PASSES > 1 && THREADS == 128 ? 7 : 1024 / THREADS;
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     argsort(const Element *__restrict__ x, u32 *__restrict__ out, u64 rows) {
     const Overlap overlap;
-    const u32 place = threadIdx.x / THREADS_PER_ROW, thread = threadIdx.x % THREADS_PER_ROW;
-    u32 *const row = shared + place * ROW_WORDS, *const half_rows = shared + ROWS * ROW_WORDS;
-    // Sorting takes all registers, so that what is wanted afterwards is better kept elsewhere.
+    const u32 slot = threadIdx.x / THREADS_PER_ROW, thread = threadIdx.x % THREADS_PER_ROW;
+    u32 *const row = shared + slot * ROW_WORDS, *const half_rows = shared + ROWS * ROW_WORDS;
+    // In shared memory, because sorting needs all registers.
     __shared__ Rows kept;
     {
-        const u64 first = block_number() * ROWS;
+        const u64 first = linear_block_index() * ROWS;
         const Rows own = {first * COLUMNS, (rows - first < ROWS ? u32(rows - first) : ROWS) * COLUMNS};
         if (threadIdx.x == 0) kept = own;
-        read_rows(x, own);
+        load_rows(x, own);
     }
     __syncthreads();
 #pragma unroll 1
     for (u32 pass = 0; pass < PASSES; ++pass) {
         u32 words[HELD];
 #if ELEMENT == F32
-        u32 *half_row = half_rows + place * ROW_HALF_WORDS;
+        u32 *half_row = half_rows + slot * ROW_HALF_WORDS;
         if (pass == 0) {
             prepare_lower(row, half_row, thread);
         } else {
             prepare_upper(row, half_row, thread);
         }
-        take(words, row, LOW, thread);
+        load_words(words, row, LOW, thread);
 #else
-        take(words, row, LOW, thread);
+        load_words(words, row, LOW, thread);
 #pragma unroll
         for (u32 i = 0; i < HELD; ++i) {
-            // Places behind the last column come last.
+            // Padding after the last column has the largest key.
             const u32 column = thread * HELD + i;
             if (column >= COLUMNS) words[i] = 0xffff0000u | column;
         }
 #endif
-        sort(words, row, thread);
-        put(words, row, LOW, thread);
+        sort_row(words, row, thread);
+        store_words(words, row, LOW, thread);
     }
     __syncthreads();
 
-    write_rows(out, kept, half_rows);
+    store_rows(out, kept, half_rows);
 }

@@ -1,52 +1,44 @@
-// Batched matrix product: c[p] = a[p] b[p] for many small problems p.
+// Batched matrix product of small matrices: c[p] = a[p] b[p].
 //
 // Contract
-//   macros      ELEMENT; SIZE_M, SIZE_N, SIZE_K, 1 to 64; THREADS, a multiple of 32; PROBLEMS, of a
-//               block
-//   layout      a is [problems, M, K], b is [problems, K, N], c is [problems, M, N], contiguous; c
-//               overlaps none
-//   grid        PROBLEMS problems a block along z, folded into x or not; the last block may have fewer
-//   block       THREADS on x
-//   arguments   a, b, c (addresses of the chunk's first problem), problems of the chunk (u64)
-//   alignment   16 bytes of a tensor whose matrices are whole multiples of that, that of the element of
-//               others
-//   arithmetic  f32, over k in order; 64-bit offsets
+//   macros      ELEMENT. SIZE_M, SIZE_N and SIZE_K are 1 to 64. THREADS, a multiple of 32. A block has PROBLEMS
+//               problems.
+//   layout      a is [problems, M, K], b is [problems, K, N], c is [problems, M, N].
+//   grid        PROBLEMS problems a block on z.
+//   block       THREADS on x.
+//   arguments   a, b, c (addresses of the chunk's first problem), problems of the chunk (u64).
+//   alignment   16 bytes for tensors whose matrices are whole multiples of that, else one element.
+//   arithmetic  f32, over k in order.
 //
-// A block's matrices lie one behind the other in a, in b and in c, so that they move as one piece each, 16
-// bytes at a time where the block's piece begins at a multiple of that: a and b to shared memory, c from
-// there or from registers. In between, a thread computes tiles, whose elements of a and b it uses some
-// four or eight times each.
+// The matrices of a block are contiguous in a, b and c, so each tensor is copied as one span, in vectors if the span is
+// aligned. Threads compute tiles from shared memory, and use each element of a and b four or eight times.
 
 constexpr u32 M = SIZE_M, N = SIZE_N, K = SIZE_K;
 constexpr u32 A_ELEMENTS = PROBLEMS * M * K, B_ELEMENTS = PROBLEMS * K * N, C_ELEMENTS = PROBLEMS * M * N;
 
-__device__ constexpr u32 divide_up(u32 x, u32 by) {
-    return (x + by - 1) / by;
-}
-
-// The most neighbouring elements, up to 16 bytes, that rows of n consist of.
+// The widest access, up to 16 bytes, that divides a row of n elements.
 __device__ constexpr u32 widest(u32 n) {
     u32 width = WIDTH;
     while (n % width != 0) width /= 2;
     return width;
 }
-// Elements of a row of a, and of b and c, that are read or written at once.
+// Elements of an access to a row of a, and of b and c.
 constexpr u32 K_WIDTH = widest(K), N_WIDTH = widest(N);
 
-// A tile has up to 4 rows and 8 columns, in groups of N_WIDTH; neighbouring tiles have neighbouring rows
-// and groups, so that a warp's accesses are to neighbouring memory.
-constexpr u32 MOST_ROWS = 4, MOST_COLUMNS = 8;
-constexpr u32 TILES_DOWN = divide_up(M, MOST_ROWS);
+// A tile has up to 4 rows and 8 columns, in groups of N_WIDTH. Tiles interleave rows and groups, so that the accesses
+// of a warp are contiguous.
+constexpr u32 MAX_ROWS = 4, MAX_COLUMNS = 8;
+constexpr u32 TILES_DOWN = divide_up(M, MAX_ROWS);
 constexpr u32 ROWS = divide_up(M, TILES_DOWN);
 constexpr u32 ROW_GROUPS = N / N_WIDTH;
-constexpr u32 TILES_ACROSS = divide_up(ROW_GROUPS, MOST_COLUMNS / N_WIDTH);
+constexpr u32 TILES_ACROSS = divide_up(ROW_GROUPS, MAX_COLUMNS / N_WIDTH);
 constexpr u32 GROUPS = divide_up(ROW_GROUPS, TILES_ACROSS);
 constexpr u32 TILES = TILES_DOWN * TILES_ACROSS;
 
-// Whether tiles go straight to c.
+// Whether tiles are stored in c directly, without shared memory.
 constexpr bool DIRECT = N_WIDTH == WIDTH;
-constexpr u32 A_ROOM = divide_up(A_ELEMENTS, WIDTH) * WIDTH, B_ROOM = divide_up(B_ELEMENTS, WIDTH) * WIDTH;
-constexpr u32 C_ROOM = DIRECT ? 0 : C_ELEMENTS;
+constexpr u32 A_PADDED = divide_up(A_ELEMENTS, WIDTH) * WIDTH, B_PADDED = divide_up(B_ELEMENTS, WIDTH) * WIDTH;
+constexpr u32 C_STAGED = DIRECT ? 0 : C_ELEMENTS;
 
 template <u32 COUNT>
 struct alignas(COUNT * sizeof(Element)) Piece {
@@ -58,14 +50,14 @@ __device__ inline Piece<COUNT> load(const Element *from) {
     return *reinterpret_cast<const Piece<COUNT> *>(from);
 }
 
-// Of the `elements` from an address on, those that fill vectors; none where it is at no multiple of 16
-// bytes. It is where the matrices of a problem, `size` elements each, fill vectors themselves.
+// The number of elements that can be accessed as vectors: 0 if the address is not aligned. It is always aligned if
+// matrices of `size` elements are whole vectors.
 __device__ inline u32 whole_vectors(const Element *address, u32 elements, u32 size) {
     const bool aligned = size % WIDTH == 0 || reinterpret_cast<u64>(address) % sizeof(Vector) == 0;
     return aligned ? elements - elements % WIDTH : 0;
 }
 
-// Matrices of a block on their way to shared memory, a thread's part.
+// A thread's share of the copy of a block's matrices to shared memory.
 template <u32 SIZE>
 struct Load {
     static constexpr u32 STEPS = divide_up(PROBLEMS * SIZE / WIDTH, THREADS);
@@ -76,7 +68,7 @@ struct Load {
 #pragma unroll
         for (u32 step = 0; step < STEPS; ++step) {
             const u32 element = (step * THREADS + threadIdx.x) * WIDTH;
-            if (element < whole) vectors[step] = read_once(from + element);
+            if (element < whole) vectors[step] = ldcs_vector(from + element);
         }
     }
 
@@ -94,20 +86,20 @@ struct Load {
     }
 };
 
-// The matrices of a block from shared memory.
-__device__ inline void put(Element *to, const Element *from, u32 elements) {
+// Copies the matrices of a block from shared memory.
+__device__ inline void store_staged(Element *to, const Element *from, u32 elements) {
     const u32 whole = whole_vectors(to, elements, M * N);
 #pragma unroll 4
     for (u32 element = threadIdx.x * WIDTH; element < whole; element += THREADS * WIDTH) {
-        write_once(to + element, *reinterpret_cast<const Vector *>(from + element));
+        stcs_vector(to + element, *reinterpret_cast<const Vector *>(from + element));
     }
 #pragma unroll 4
     for (u32 element = whole + threadIdx.x; element < elements; element += THREADS) __stcs(to + element, from[element]);
 }
 
-// Multiplies one tile of one problem.
-__device__ inline void multiply(const Element *a, const Element *b, Element *c, u32 down, u32 across) {
-    // Rows and groups past the last are computed as the last, and not stored.
+// Computes one tile of one problem.
+__device__ inline void compute_tile(const Element *a, const Element *b, Element *c, u32 down, u32 across) {
+    // Rows and groups past the last are clamped, and not stored.
     u32 row[ROWS], column[GROUPS];
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) row[i] = min(down + i * TILES_DOWN, M - 1);
@@ -145,7 +137,7 @@ __device__ inline void multiply(const Element *a, const Element *b, Element *c, 
             for (u32 n = 0; n < N_WIDTH; ++n) result.element[n] = narrow(sums[i][g][n]);
             Element *to = c + row[i] * N + column[g];
             if constexpr (DIRECT) {
-                write_once(to, *reinterpret_cast<const Vector *>(&result));
+                stcs_vector(to, *reinterpret_cast<const Vector *>(&result));
             } else {
                 *reinterpret_cast<Piece<N_WIDTH> *>(to) = result;
             }
@@ -156,9 +148,9 @@ __device__ inline void multiply(const Element *a, const Element *b, Element *c, 
 extern "C" __global__ void __launch_bounds__(THREADS)
     batched_gemm(const Element *__restrict__ a, const Element *__restrict__ b, Element *__restrict__ c, u64 problems) {
     const Overlap overlap;
-    alignas(sizeof(Vector)) __shared__ Element staged[A_ROOM + B_ROOM + C_ROOM];
-    Element *const staged_a = staged, *const staged_b = staged + A_ROOM, *const staged_c = staged_b + B_ROOM;
-    const u64 first = block_number() * PROBLEMS;
+    alignas(sizeof(Vector)) __shared__ Element staged[A_PADDED + B_PADDED + C_STAGED];
+    Element *const staged_a = staged, *const staged_b = staged + A_PADDED, *const staged_c = staged_b + B_PADDED;
+    const u64 first = linear_block_index() * PROBLEMS;
     const u32 count = PROBLEMS > 1 && problems - first < PROBLEMS ? u32(problems - first) : PROBLEMS;
     a += first * (M * K), b += first * (K * N), c += first * (M * N);
 
@@ -174,9 +166,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 task = threadIdx.x; task < count * TILES; task += THREADS) {
         const u32 problem = task / TILES, tile = task % TILES;
         Element *to = (DIRECT ? c : staged_c) + problem * (M * N);
-        multiply(staged_a + problem * (M * K), staged_b + problem * (K * N), to, tile / TILES_ACROSS, tile % TILES_ACROSS);
+        compute_tile(staged_a + problem * (M * K), staged_b + problem * (K * N), to, tile / TILES_ACROSS, tile % TILES_ACROSS);
     }
     if (DIRECT) return;
     __syncthreads();
-    put(c, staged_c, count * (M * N));
+    store_staged(c, staged_c, count * (M * N));
 }

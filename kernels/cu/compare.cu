@@ -1,19 +1,19 @@
-// How far an output is from one that is known to be right.
+// The difference between an output and a golden output.
 //
 // Contract
-//   macros      ELEMENT; INTEGER (1 where the elements are u32, which ELEMENT F32 stands for); THREADS, a
-//               multiple of 32; STEPS, elements of a thread
-//   layout      output and golden are [elements], contiguous
-//   grid        THREADS * STEPS elements a block along x; the last block may have fewer
-//   block       THREADS on x
-//   arguments   output and golden (addresses of the chunk's first element), sums (squared error and
-//               squared norm of golden, f64; elements that are not finite and differ, elements that
-//               differ in any bit, u64), elements of the chunk (u64)
-//   alignment   that of the elements, 8 bytes for sums
-//   arithmetic  f64, in any order; 64-bit offsets
+//   macros      ELEMENT. INTEGER is 1 if the elements are u32; then ELEMENT is F32. THREADS, a multiple of 32. A
+//               thread compares STEPS elements.
+//   layout      output and golden are [elements].
+//   grid        THREADS * STEPS elements a block on x.
+//   block       THREADS on x.
+//   arguments   output and golden (addresses of the chunk's first element), sums, elements of the chunk (u64). sums
+//               has the squared error and the squared norm of golden in f64. Then, in u64, the number of differing
+//               pairs with an element that is not finite, and the number of pairs that differ in any bit.
+//   alignment   one element, 8 bytes for sums.
+//   arithmetic  f64, in any order.
 //
-// Everything is added to sums, which the caller has set to zero. Elements that are not finite on either
-// side are counted and not summed, so that no NaN hides what the others say.
+// The caller sets sums to zero, and the kernel adds to them. Elements that are not finite on either side are counted
+// but not summed, so that NaN does not hide other differences.
 
 #if INTEGER
 typedef u32 Compared;
@@ -50,26 +50,19 @@ __device__ inline void add(Sums &sums, Compared output, Compared golden) {
     }
 }
 
-template <typename Number>
-__device__ inline Number warp_total(Number x) {
-#pragma unroll
-    for (u32 lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(ALL_LANES, x, lane);
-    return x;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     compare(const Compared *__restrict__ output, const Compared *__restrict__ golden, Sums *sums, u64 elements) {
     const Overlap overlap;
     __shared__ Sums parts[THREADS / WARP];
-    const u64 first = block_number() * (u64(THREADS) * STEPS) + threadIdx.x;
+    const u64 first = linear_block_index() * (u64(THREADS) * STEPS) + threadIdx.x;
     Sums own = {0., 0., 0, 0};
 #pragma unroll 8
     for (u32 step = 0; step < STEPS; ++step) {
         const u64 at = first + u64(step) * THREADS;
         if (at < elements) add(own, output[at], golden[at]);
     }
-    own = {warp_total(own.squared_error), warp_total(own.squared_norm), warp_total(own.not_finite),
-           warp_total(own.differing)};
+    own = {warp_sum(own.squared_error), warp_sum(own.squared_norm), warp_sum(own.not_finite),
+           warp_sum(own.differing)};
     if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = own;
     __syncthreads();
     if (threadIdx.x != 0) return;

@@ -1,36 +1,30 @@
-// Temporal attention of any shape, forward: softmax(scale * q k^T + bias) v over the frames of each
-// (item, head).
+// Attention of any shape.
 //
-// Contract
-//   macros      ELEMENT, CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
-//   layout      q, out: [items, heads, frames, head_dim], k, v: [items, heads, keys, head_dim], bias:
-//               [frames, keys]; where STRIDED any strides of the first three axes, also for a bias of
-//               [items, heads, frames, keys]; rows are contiguous; out overlaps none
-//   grid        one block for each (item, head), numbered item * heads + head, along one axis
-//   block       128 threads on x
-//   shared      dynamic, 32 rows of queries, values and keys as f32, see `padded` and `key_stride`
-//   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
-//               heads (u32), [strides], scale (f32), frames, keys, head_dim (u32, at most 160)
-//   alignment   that of the element
-//   arithmetic  f32, softmax in one pass over key tiles with a running maximum; 64-bit offsets. A row
-//               whose every score is -inf gives zeros
-//   needs       sm_75
+// Contract (attention.cu has the common part)
+//   macros      ELEMENT is any type.
+//   grid        one block for each problem.
+//   block       128 threads on x.
+//   shared      dynamic: 32 rows of queries, values and keys in f32, padded by `padded` and `key_stride`.
+//   arguments   after the scale: frames, keys, head_dim (u32, at most 160).
+//   alignment   one element.
+//   arithmetic  f32.
+//   needs       sm_75.
 
 constexpr u32 WARPS = 4;
 constexpr u32 THREADS = WARPS * WARP;
-// Blocks of a multiprocessor to leave registers for: none spill.
+// Resident blocks of a multiprocessor: the most without a spilled register.
 constexpr u32 RESIDENT = STRIDED || __CUDA_ARCH__ >= 1000 ? 3 : 4;
-// Keys of a tile, one for each lane of a warp.
+// Keys of a tile, one in each lane of a warp.
 constexpr u32 TILE = 32;
 
-// A row in shared memory, zero-filled to whole float4.
+// Elements of a row in shared memory, filled with zeros to whole float4.
 __device__ inline u32 padded(u32 head_dim) { return (head_dim + 3) / 4 * 4; }
 
-// An odd number of float4, so that the lanes, each on its own key, meet different banks.
+// An odd number of float4, so that lanes with different keys use different banks.
 __device__ inline u32 key_stride(u32 head_dim) { return (padded(head_dim) / 4 | 1) * 4; }
 
-// Copies `rows` rows of `head_dim` elements to shared memory as f32, `stride` apart.
-__device__ inline void stage(float *__restrict__ to, const Element *__restrict__ from, u64 from_stride, u32 rows,
+// Copies rows to shared memory as f32, at a pitch of `stride` elements.
+__device__ inline void copy_rows(float *__restrict__ to, const Element *__restrict__ from, u64 from_stride, u32 rows,
                              u32 head_dim, u32 stride) {
     for (u32 row = threadIdx.x / WARP; row < rows; row += WARPS) {
         for (u32 d = threadIdx.x % WARP; d < padded(head_dim); d += WARP) {
@@ -41,10 +35,10 @@ __device__ inline void stage(float *__restrict__ to, const Element *__restrict__
 
 __device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
-// Each warp carries ROWS query rows at once, so that a key read from shared memory serves them all;
-// each lane carries PARTS elements of each row, head_dim / 32 rounded up.
+// Each warp computes ROWS query rows at once, so a key that it loads serves all of them. Each lane has PARTS
+// elements of a row of out: head_dim / 32, rounded up.
 template <u32 PARTS, u32 ROWS>
-__device__ inline void attend_rows(const Problem &problem, float scale, u32 frames, u32 all_keys, u32 head_dim) {
+__device__ inline void compute_rows(const Problem &problem, float scale, u32 frames, u32 all_keys, u32 head_dim) {
     constexpr u32 PASS = ROWS * WARPS;
     extern __shared__ float4 shared[];
     const u32 row_size = padded(head_dim), stride = key_stride(head_dim);
@@ -57,13 +51,13 @@ __device__ inline void attend_rows(const Problem &problem, float scale, u32 fram
 
     for (u32 first_row = 0; first_row < frames; first_row += PASS) {
         const u32 rows = min(PASS, frames - first_row);
-        float most[ROWS], total[ROWS], sums[ROWS][PARTS];
+        float row_max[ROWS], row_sum[ROWS], sums[ROWS][PARTS];
         u32 query[ROWS];
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
-            most[r] = LOWEST;
-            total[r] = 0.f;
-            // A row past the end computes the last one again and is not written.
+            row_max[r] = LOWEST;
+            row_sum[r] = 0.f;
+            // Rows past the last frame compute it again and are not stored.
             const u32 row = min(warp + r * WARPS, rows - 1);
             query[r] = row * row_size / 4;
 #pragma unroll
@@ -73,10 +67,10 @@ __device__ inline void attend_rows(const Problem &problem, float scale, u32 fram
             const u32 here = min(TILE, all_keys - first_key);
             __syncthreads();
             if (first_key == 0) {
-                stage(queries, problem.q + first_row * problem.q_stride, problem.q_stride, rows, head_dim, row_size);
+                copy_rows(queries, problem.q + first_row * problem.q_stride, problem.q_stride, rows, head_dim, row_size);
             }
-            stage(keys, problem.k + first_key * problem.k_stride, problem.k_stride, here, head_dim, stride);
-            stage(values, problem.v + first_key * problem.v_stride, problem.v_stride, here, head_dim, row_size);
+            copy_rows(keys, problem.k + first_key * problem.k_stride, problem.k_stride, here, head_dim, stride);
+            copy_rows(values, problem.v + first_key * problem.v_stride, problem.v_stride, here, head_dim, row_size);
             __syncthreads();
 
             float weight[ROWS];
@@ -92,14 +86,14 @@ __device__ inline void attend_rows(const Problem &problem, float scale, u32 fram
 #pragma unroll
             for (u32 r = 0; r < ROWS; ++r) {
                 const u32 frame = first_row + min(warp + r * WARPS, rows - 1);
-                const float score = score_of(weight[r], frame, first_key + lane, frames, all_keys, scale, problem);
-                const float highest = fmaxf(most[r], warp_max(score)), shift = shift_of(highest, scale);
-                const float shrink = exp2_fast(shift_of(most[r], scale) - shift);
-                weight[r] = exp2_fast(score * factor_of(scale) - shift);
-                most[r] = highest;
-                total[r] = total[r] * shrink + warp_sum(weight[r]);
+                const float score = masked_score(weight[r], frame, first_key + lane, frames, all_keys, scale, problem);
+                const float new_max = fmaxf(row_max[r], warp_max(score)), shift = score_shift(new_max, scale);
+                const float rescale = ex2_approx(score_shift(row_max[r], scale) - shift);
+                weight[r] = ex2_approx(score * score_factor(scale) - shift);
+                row_max[r] = new_max;
+                row_sum[r] = row_sum[r] * rescale + warp_sum(weight[r]);
 #pragma unroll
-                for (u32 part = 0; part < PARTS; ++part) sums[r][part] *= shrink;
+                for (u32 part = 0; part < PARTS; ++part) sums[r][part] *= rescale;
             }
 #pragma unroll 2
             for (u32 i = 0; i < here; ++i) {
@@ -110,16 +104,16 @@ __device__ inline void attend_rows(const Problem &problem, float scale, u32 fram
                 }
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) {
-                    const float share = __shfl_sync(ALL_LANES, weight[r], i);
+                    const float lane_weight = __shfl_sync(ALL_LANES, weight[r], i);
 #pragma unroll
-                    for (u32 part = 0; part < PARTS; ++part) sums[r][part] += share * value[part];
+                    for (u32 part = 0; part < PARTS; ++part) sums[r][part] += lane_weight * value[part];
                 }
             }
         }
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {
             const u32 row = warp + r * WARPS;
-            const float norm = norm_of(total[r]);
+            const float norm = reciprocal_of_sum(row_sum[r]);
 #pragma unroll
             for (u32 part = 0; part < PARTS; ++part) {
                 const u32 d = lane + part * WARP;
@@ -134,17 +128,17 @@ __device__ inline void attend_rows(const Problem &problem, float scale, u32 fram
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     general_attention(ATTENTION_PARAMETERS, u32 frames, u32 all_keys, u32 head_dim) {
     const Overlap overlap;
-    const u64 number = block_number();
+    const u64 number = linear_block_index();
     if (number >= items * heads) return;
     const Problem problem = PROBLEM(number, frames, all_keys, head_dim);
     scale *= LOG2_E;
     if (head_dim > 4 * WARP) {
-        attend_rows<5, 2>(problem, scale, frames, all_keys, head_dim);
+        compute_rows<5, 2>(problem, scale, frames, all_keys, head_dim);
     } else if (head_dim > 2 * WARP) {
-        attend_rows<4, 4>(problem, scale, frames, all_keys, head_dim);
+        compute_rows<4, 4>(problem, scale, frames, all_keys, head_dim);
     } else if (frames > 16) {
-        attend_rows<2, 8>(problem, scale, frames, all_keys, head_dim);
+        compute_rows<2, 8>(problem, scale, frames, all_keys, head_dim);
     } else {
-        attend_rows<2, 4>(problem, scale, frames, all_keys, head_dim);
+        compute_rows<2, 4>(problem, scale, frames, all_keys, head_dim);
     }
 }

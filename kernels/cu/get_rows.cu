@@ -1,23 +1,20 @@
-// Rows of a table by their numbers: out[i] = table[index[i]].
+// Rows of a table by index: out[i] = table[index[i]].
 //
 // Contract
-//   macros      ELEMENT; INDEX: I32 or I64, the type of the indices; COLUMNS; PIECE_BYTES, which a
-//               thread moves at once: 2, 4, 8 or 16, a divisor of a row's bytes; THREADS; LANES, the
-//               threads of a row, a divisor of THREADS; STEPS, pieces that a thread takes of a row;
-//               PASSES, rows that a thread takes part in; TILES, blocks of a row, LANES * STEPS * TILES
-//               being at least the pieces of a row
-//   layout      table is [table_rows, COLUMNS], index is [rows], out is [rows, COLUMNS], contiguous;
-//               out overlaps none
-//   grid        TILES blocks on x for every THREADS / LANES * PASSES rows on y, folded into x or not;
-//               the last ones may have fewer
-//   block       THREADS on x
-//   arguments   table, index and out (addresses of the chunk's first row), first_bad (one u64),
-//               table_rows (u64), the chunk's first row (u64), rows of the chunk (u64)
-//   alignment   table and out PIECE_BYTES, the others their element's
-//   arithmetic  none on elements; 64-bit offsets
+//   macros      ELEMENT. INDEX is I32 or I64. COLUMNS. A thread moves pieces of PIECE_BYTES at once: 2, 4, 8 or 16, a
+//               divisor of a row's bytes. THREADS. LANES threads share a row, a divisor of THREADS. A thread moves
+//               STEPS pieces of a row, of PASSES rows. TILES blocks share a row. LANES * STEPS * TILES pieces cover a
+//               row.
+//   layout      table is [table_rows, COLUMNS], index is [rows], out is [rows, COLUMNS].
+//   grid        TILES blocks on x for every THREADS / LANES * PASSES rows on y.
+//   block       THREADS on x.
+//   arguments   table, index and out (addresses of the chunk's first row), first_bad (one u64), table_rows (u64), the
+//               chunk's first row (u64), rows of the chunk (u64).
+//   alignment   PIECE_BYTES for table and out, one element for the others.
+//   arithmetic  none on elements.
 //
-// An index outside the table reads nothing: its row of out becomes zeros, and first_bad the least of
-// itself and the row's place in the whole batch.
+// For an index outside the table, the row of out becomes zeros, and first_bad the minimum of itself and the row's
+// position in the whole batch.
 
 #define I32 0
 #define I64 1
@@ -38,23 +35,21 @@ typedef u32 Piece;
 typedef u16 Piece;
 #endif
 
-// Of a row.
 constexpr u32 PIECES = u64(COLUMNS) * sizeof(Element) / sizeof(Piece);
-// That a block serves at once.
 constexpr u32 ROWS_AT_ONCE = THREADS / LANES;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     get_rows(const Element *__restrict__ table, const Index *__restrict__ index, Element *__restrict__ out, u64 *first_bad,
              u64 table_rows, u64 offset, u64 rows) {
     const Overlap overlap;
-    const u64 block = block_number();
+    const u64 block = linear_block_index();
     const u32 lane = threadIdx.x % LANES;
     const u32 piece = u32(block % TILES) * (LANES * STEPS) + lane;
     const u64 first_row = block / TILES * (ROWS_AT_ONCE * PASSES) + threadIdx.x / LANES;
     const Piece *pieces = reinterpret_cast<const Piece *>(table);
     Piece *to = reinterpret_cast<Piece *>(out);
 
-    // All indices, then all pieces, are on their way at once.
+    // Load all indices, then all pieces, before the first store.
     i64 wanted[PASSES];
 #pragma unroll
     for (u32 pass = 0; pass < PASSES; ++pass) {
@@ -64,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Piece kept[PASSES][STEPS];
 #pragma unroll
     for (u32 pass = 0; pass < PASSES; ++pass) {
-        // A negative one is larger than any table.
+        // As u64, a negative index is larger than any table.
         const bool exists = u64(wanted[pass]) < table_rows;
 #pragma unroll
         for (u32 step = 0; step < STEPS; ++step) {

@@ -1,49 +1,43 @@
 // Softmax of rows: out = exp(x - max(x)) / sum(exp(x - max(x))).
 //
 // Contract
-//   macros      ELEMENT; COLUMNS; THREADS, a multiple of 32; THREADS_PER_ROW, a divisor of THREADS: a
-//               power of two or a multiple of 32; ROWS, of a block, a multiple of
-//               THREADS / THREADS_PER_ROW; STAGED: 1 where rows go through shared memory, for which
-//               ROWS is a multiple of 8 and THREADS_PER_ROW at most 32
-//   layout      x and out are [rows, COLUMNS], contiguous; out overlaps none
-//   grid        ROWS rows a block along y, folded into x or not; the last block may have fewer
-//   block       THREADS on x
-//   arguments   x, out (addresses of the chunk's first row), rows of the chunk (u64)
-//   alignment   16 bytes where rows are whole multiples of that, that of the element otherwise
-//   arithmetic  f32; 64-bit offsets. A row of -inf alone gives zeros; one with a NaN or +inf gives NaN
+//   macros      ELEMENT. COLUMNS. THREADS, a multiple of 32. THREADS_PER_ROW, a divisor of THREADS: a power of two or
+//               a multiple of 32. A block has ROWS rows, a multiple of THREADS / THREADS_PER_ROW. STAGED is 1 if rows
+//               are staged in shared memory. Then ROWS is a multiple of 8, and THREADS_PER_ROW at max 32.
+//   layout      x and out are [rows, COLUMNS].
+//   grid        ROWS rows a block on y.
+//   block       THREADS on x.
+//   arguments   x, out (addresses of the chunk's first row), rows of the chunk (u64).
+//   alignment   16 bytes if rows are whole multiples of that, else one element.
+//   arithmetic  f32. A row of -inf alone gives zeros. A row with a NaN or +inf gives NaN.
 //
-// A row is read once: its threads keep it in registers between the sum and the division, and what has
-// no room there is read again, out of the second-level cache as a rule. Short rows that are no whole
-// multiple of 16 bytes lie one behind the other in shared memory, so that what moves to and from device
-// memory moves 16 bytes at a time; long ones are cut at multiples of 16 bytes, and their first and last
-// elements move one by one. Where a row is cut follows from its address alone, so that the result is the
-// same whichever launch it is in.
+// Threads keep the row in registers between the sum and the division. Elements that do not fit are read again, usually
+// from the L2 cache. Short rows that are no whole multiple of 16 bytes are staged in shared memory, so that global
+// memory is accessed in vectors. Long ones are split at multiples of 16 bytes, and their first and last elements are
+// accessed one by one. The split depends on the row's address alone, so results do not depend on the launch.
 
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// What a thread takes at once.
+// Elements of a part.
 constexpr u32 STEP = STAGED ? 1 : WIDTH;
-// Whether rows begin up to WIDTH - 1 elements behind a multiple of 16 bytes.
+// Whether rows may begin up to WIDTH - 1 elements after a multiple of 16 bytes.
 constexpr bool SHIFTED = !STAGED && COLUMNS % WIDTH != 0;
 constexpr u32 GROUPS = THREADS / THREADS_PER_ROW;
-constexpr u32 WARPS_PER_ROW = (THREADS_PER_ROW + WARP - 1) / WARP;
-constexpr u32 PARTS = (COLUMNS + (SHIFTED ? WIDTH - 1 : 0) + STEP - 1) / STEP;
-constexpr u32 STEPS = (PARTS + THREADS_PER_ROW - 1) / THREADS_PER_ROW;
-// Steps whose elements stay in registers; those after are read twice, some at a time.
+constexpr u32 WARPS_PER_ROW = divide_up(THREADS_PER_ROW, WARP);
+constexpr u32 PARTS = divide_up(COLUMNS + (SHIFTED ? WIDTH - 1 : 0), STEP);
+constexpr u32 STEPS = divide_up(PARTS, THREADS_PER_ROW);
+// Steps whose elements stay in registers. Later steps are read twice, AT_A_TIME of them at a time.
 constexpr u32 KEPT_LIMIT = STAGED ? 32 : 8;
 constexpr u32 KEPT = STEPS < KEPT_LIMIT ? STEPS : KEPT_LIMIT;
 constexpr u32 AT_A_TIME = 2;
-// Steps whose elements may stay in registers widened.
-constexpr u32 LIGHT = 4;
+// Up to this number of steps, the widened elements fit into registers too.
+constexpr u32 WIDENED_LIMIT = 4;
 
-// -inf.
 #if ELEMENT == F32
-__device__ inline Element least() { return __uint_as_float(0xff800000u); }
+__device__ inline Element negative_infinity() { return __uint_as_float(0xff800000u); }
 #else
-__device__ inline Element least() { return ELEMENT == F16 ? 0xfc00 : 0xff80; }
+__device__ inline Element negative_infinity() { return ELEMENT == F16 ? 0xfc00 : 0xff80; }
 #endif
 
-// In words, two elements each where they have 16 bits: the compiler would give each a register.
+// As words, because the compiler would keep each 16-bit element in a register of its own.
 struct Part {
 #if STAGED
     Element only;
@@ -57,8 +51,8 @@ __device__ inline Element element_of(const Part &part, u32 i) {
     return part.only;
 #else
     const uint4 &words = part.words;
-    const u32 place = i * sizeof(Element) / 4;
-    const u32 word = place == 0 ? words.x : place == 1 ? words.y : place == 2 ? words.z : words.w;
+    const u32 at = i * sizeof(Element) / 4;
+    const u32 word = at == 0 ? words.x : at == 1 ? words.y : at == 2 ? words.z : words.w;
 #if ELEMENT == F32
     return __uint_as_float(word);
 #else
@@ -67,23 +61,23 @@ __device__ inline Element element_of(const Part &part, u32 i) {
 #endif
 }
 
-// Where a row lies: the elements from `begin` to before `end`, counted from `from` or `to`.
+// The elements `begin` to `end` (exclusive) from the addresses `from` and `to`.
 struct Row {
     const Element *from;
     Element *to;
     u32 begin, end;
-    // Whether `to` is at a multiple of 16 bytes, as `from` is.
+    // Whether `to` is a multiple of 16 bytes. `from` always is.
     bool aligned;
 };
 
-// The greatest element of a part of a row, and the sum of exp(x - most) over it.
+// The maximum over part of a row, and the sum of exp(x - max).
 struct Total {
-    float most, sum;
+    float max, sum;
 };
-// Finite, so that -inf has the weight 0 also where nothing else is there.
-constexpr Total NOTHING = {LOWEST, 0.f};
+// The maximum is finite, so -inf has the weight 0 also in a row of nothing else.
+constexpr Total EMPTY = {LOWEST, 0.f};
 
-// Whether a part of this step may hold the first or the last element of a shifted row.
+// Whether a part of this step may contain the first or last element of a shifted row.
 __device__ constexpr bool is_edge(u32 step) {
     return SHIFTED && (step == 0 || step + 2 >= STEPS);
 }
@@ -96,11 +90,11 @@ __device__ inline bool is_whole(const Row &row, u32 column, bool edge) {
     return edge ? column >= row.begin && column + STEP <= row.end : column < row.end;
 }
 
-// The part from `column` on; -inf where the row has no element. `again` where it is read later, too.
-__device__ inline Part read_part(const Row &row, u32 column, bool edge, bool again) {
+// The part that begins at `column`, with -inf outside the row. `again` says that it is read again later.
+__device__ inline Part load_part(const Row &row, u32 column, bool edge, bool again) {
     Part part;
 #if STAGED
-    part.only = column < row.end ? row.from[column] : least();
+    part.only = column < row.end ? row.from[column] : negative_infinity();
 #else
     if (is_whole(row, column, edge)) {
         const uint4 *from = reinterpret_cast<const uint4 *>(row.from + column);
@@ -111,15 +105,15 @@ __device__ inline Part read_part(const Row &row, u32 column, bool edge, bool aga
 #pragma unroll
     for (u32 i = 0; i < STEP; ++i) {
         const bool inside = edge && column + i >= row.begin && column + i < row.end;
-        vector.element[i] = inside ? row.from[column + i] : least();
+        vector.element[i] = inside ? row.from[column + i] : negative_infinity();
     }
     part.words = *reinterpret_cast<const uint4 *>(&vector);
 #endif
     return part;
 }
 
-// Where `vector`, parts within the row are written at once.
-__device__ inline void write_part(const Row &row, u32 column, bool edge, bool vector, const Part &part) {
+// Stores whole parts as vectors if `vector`.
+__device__ inline void store_part(const Row &row, u32 column, bool edge, bool vector, const Part &part) {
 #if STAGED
     if (column < row.end) row.to[column] = part.only;
 #else
@@ -134,9 +128,9 @@ __device__ inline void write_part(const Row &row, u32 column, bool edge, bool ve
 #endif
 }
 
-// Has the compiler widen the elements of a part anew: were it to keep what it once widened, long rows
-// would not fit into registers. It does not know that z is 0, and takes the words for others.
-__device__ inline void forget_widened(Part &part) {
+// Makes the compiler widen the elements again later, because long rows do not fit into registers as f32. Adding
+// blockIdx.z (always 0) hides the value from the compiler.
+__device__ inline void keep_narrow(Part &part) {
 #if !STAGED
     uint4 &words = part.words;
     const u32 zero = blockIdx.z;
@@ -144,131 +138,120 @@ __device__ inline void forget_widened(Part &part) {
 #endif
 }
 
-// exp(x - most), zero where that is below the least normal number.
-__device__ inline float weight(float x, float most) {
-    float y;
-    x = (x - most) * LOG2_E;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+// exp(x - max), flushed to zero below the smallest normal number.
+__device__ inline float weight(float x, float max) { return ex2_approx((x - max) * LOG2_E); }
 
-__device__ inline float greatest(float most, const Part &part) {
+__device__ inline float part_max(float max, const Part &part) {
 #pragma unroll
-    for (u32 i = 0; i < STEP; ++i) most = fmaxf(most, widen(element_of(part, i)));
-    return most;
+    for (u32 i = 0; i < STEP; ++i) max = fmaxf(max, widen(element_of(part, i)));
+    return max;
 }
 
-__device__ inline float sum_of_weights(const Part &part, float most) {
+__device__ inline float sum_of_weights(const Part &part, float max) {
     float sum = 0.f;
 #pragma unroll
-    for (u32 i = 0; i < STEP; ++i) sum += weight(widen(element_of(part, i)), most);
+    for (u32 i = 0; i < STEP; ++i) sum += weight(widen(element_of(part, i)), max);
     return sum;
 }
 
-__device__ inline Part weigh(const Part &part, float most, float scale) {
+__device__ inline Part normalised(const Part &part, float max, float scale) {
     Part weights;
 #if STAGED
-    weights.only = narrow(weight(widen(part.only), most) * scale);
+    weights.only = narrow(weight(widen(part.only), max) * scale);
 #else
     Vector vector;
 #pragma unroll
-    for (u32 i = 0; i < STEP; ++i) vector.element[i] = narrow(weight(widen(element_of(part, i)), most) * scale);
+    for (u32 i = 0; i < STEP; ++i) vector.element[i] = narrow(weight(widen(element_of(part, i)), max) * scale);
     weights.words = *reinterpret_cast<const uint4 *>(&vector);
 #endif
     return weights;
 }
 
-// The total of `LANES` neighbouring lanes, known to each of them.
+// The total of LANES neighbouring lanes, in every lane.
 template <u32 LANES>
 __device__ inline Total combine_lanes(Total total) {
-    float most = total.most;
-#pragma unroll
-    for (u32 lane = LANES / 2; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
-    float sum = total.sum * weight(total.most, most);
-#pragma unroll
-    for (u32 lane = LANES / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lane);
-    return {most, sum};
+    const float max = warp_max<LANES>(total.max);
+    return {max, warp_sum<LANES>(total.sum * weight(total.max, max))};
 }
 
-// One row's total out of those of its threads, known to each of them. `totals` has room for each warp's.
+// The total of a row, in all its threads. `totals` has one entry for each warp.
 __device__ inline Total combine(Total total, Total *totals) {
     total = combine_lanes<(THREADS_PER_ROW < WARP ? THREADS_PER_ROW : WARP)>(total);
     if (WARPS_PER_ROW == 1) return total;
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (lane == 0) totals[warp] = total;
     __syncthreads();
-    total = lane < WARPS_PER_ROW ? totals[warp / WARPS_PER_ROW * WARPS_PER_ROW + lane] : NOTHING;
+    total = lane < WARPS_PER_ROW ? totals[warp / WARPS_PER_ROW * WARPS_PER_ROW + lane] : EMPTY;
     return combine_lanes<WARP>(total);
 }
 
-// Every thread of the block takes part, with an empty row where there is none for it.
-__device__ inline void soften(const Row &row, u32 thread, Total *totals) {
+// All threads of the block must call this, if necessary with an empty row.
+__device__ inline void softmax_row(const Row &row, u32 thread, Total *totals) {
     Part kept[KEPT];
 #pragma unroll
-    for (u32 step = 0; step < KEPT; ++step) kept[step] = read_part(row, column_of(step, thread), is_edge(step), false);
-    Total total = NOTHING;
+    for (u32 step = 0; step < KEPT; ++step) kept[step] = load_part(row, column_of(step, thread), is_edge(step), false);
+    Total total = EMPTY;
 #pragma unroll
     for (u32 step = 0; step < KEPT; ++step) {
-        total.most = greatest(total.most, kept[step]);
-        if (KEPT > LIGHT) forget_widened(kept[step]);
+        total.max = part_max(total.max, kept[step]);
+        if (KEPT > WIDENED_LIMIT) keep_narrow(kept[step]);
     }
 #pragma unroll
     for (u32 step = 0; step < KEPT; ++step) {
-        total.sum += sum_of_weights(kept[step], total.most);
-        if (KEPT > LIGHT) forget_widened(kept[step]);
+        total.sum += sum_of_weights(kept[step], total.max);
+        if (KEPT > WIDENED_LIMIT) keep_narrow(kept[step]);
     }
 #pragma unroll 1
     for (u32 step = KEPT; step < STEPS; step += AT_A_TIME) {
         Part parts[AT_A_TIME];
-        float most = total.most;
+        float max = total.max;
 #pragma unroll
-        for (u32 i = 0; i < AT_A_TIME; ++i) parts[i] = read_part(row, column_of(step + i, thread), SHIFTED, true);
+        for (u32 i = 0; i < AT_A_TIME; ++i) parts[i] = load_part(row, column_of(step + i, thread), SHIFTED, true);
 #pragma unroll
-        for (u32 i = 0; i < AT_A_TIME; ++i) most = greatest(most, parts[i]);
-        total.sum *= weight(total.most, most);
-        total.most = most;
+        for (u32 i = 0; i < AT_A_TIME; ++i) max = part_max(max, parts[i]);
+        total.sum *= weight(total.max, max);
+        total.max = max;
 #pragma unroll
-        for (u32 i = 0; i < AT_A_TIME; ++i) total.sum += sum_of_weights(parts[i], most);
+        for (u32 i = 0; i < AT_A_TIME; ++i) total.sum += sum_of_weights(parts[i], max);
     }
     total = combine(total, totals);
-    // Not `sum > 0`: a NaN is to be seen.
+    // Not `sum > 0`, which would hide a NaN.
     const float scale = total.sum == 0.f ? 0.f : 1.f / total.sum;
     if (!SHIFTED || row.aligned) {
 #pragma unroll
         for (u32 step = 0; step < KEPT; ++step) {
-            write_part(row, column_of(step, thread), is_edge(step), true, weigh(kept[step], total.most, scale));
+            store_part(row, column_of(step, thread), is_edge(step), true, normalised(kept[step], total.max, scale));
         }
     }
 #pragma unroll 1
     for (u32 step = !SHIFTED || row.aligned ? KEPT : 0; step < STEPS; step += AT_A_TIME) {
         Part parts[AT_A_TIME];
 #pragma unroll
-        for (u32 i = 0; i < AT_A_TIME; ++i) parts[i] = read_part(row, column_of(step + i, thread), SHIFTED, false);
+        for (u32 i = 0; i < AT_A_TIME; ++i) parts[i] = load_part(row, column_of(step + i, thread), SHIFTED, false);
 #pragma unroll
         for (u32 i = 0; i < AT_A_TIME; ++i) {
-            const Part weights = weigh(parts[i], total.most, scale);
-            write_part(row, column_of(step + i, thread), SHIFTED, row.aligned, weights);
+            const Part weights = normalised(parts[i], total.max, scale);
+            store_part(row, column_of(step + i, thread), SHIFTED, row.aligned, weights);
         }
     }
 }
 
-// Elements behind the last multiple of 16 bytes.
+// Elements after the last multiple of 16 bytes.
 __device__ inline u32 misalignment(const Element *address) {
     return u32(reinterpret_cast<u64>(address) % sizeof(Vector) / sizeof(Element));
 }
 
 #if STAGED
-// Copies a block's elements to shared memory and back, 16 bytes at a time where the memory begins at a
-// multiple of that.
-constexpr u32 COPIES = (ROWS * COLUMNS / WIDTH + THREADS - 1) / THREADS;
+// Copies a block's elements to shared memory and back, in vectors if global memory is aligned.
+constexpr u32 COPIES = divide_up(ROWS * COLUMNS / WIDTH, THREADS);
 
-__device__ inline void stage(Element *staged, const Element *from, u32 elements) {
+__device__ inline void load_staged(Element *staged, const Element *from, u32 elements) {
     const u32 whole = misalignment(from) == 0 ? elements - elements % WIDTH : 0;
     Vector vectors[COPIES];
 #pragma unroll
     for (u32 copy = 0; copy < COPIES; ++copy) {
         const u32 element = (copy * THREADS + threadIdx.x) * WIDTH;
-        if (element < whole) vectors[copy] = read_once(from + element);
+        if (element < whole) vectors[copy] = ldcs_vector(from + element);
     }
 #pragma unroll
     for (u32 copy = 0; copy < COPIES; ++copy) {
@@ -279,12 +262,12 @@ __device__ inline void stage(Element *staged, const Element *from, u32 elements)
     for (u32 element = whole + threadIdx.x; element < elements; element += THREADS) staged[element] = from[element];
 }
 
-__device__ inline void unstage(Element *to, const Element *staged, u32 elements) {
+__device__ inline void store_staged(Element *to, const Element *staged, u32 elements) {
     const u32 whole = misalignment(to) == 0 ? elements - elements % WIDTH : 0;
 #pragma unroll
     for (u32 copy = 0; copy < COPIES; ++copy) {
         const u32 element = (copy * THREADS + threadIdx.x) * WIDTH;
-        if (element < whole) write_once(to + element, *reinterpret_cast<const Vector *>(staged + element));
+        if (element < whole) stcs_vector(to + element, *reinterpret_cast<const Vector *>(staged + element));
     }
 #pragma unroll 1
     for (u32 element = whole + threadIdx.x; element < elements; element += THREADS) to[element] = staged[element];
@@ -295,25 +278,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     softmax(const Element *__restrict__ x, Element *__restrict__ out, u64 rows) {
     const Overlap overlap;
     const u32 group = threadIdx.x / THREADS_PER_ROW, thread = threadIdx.x % THREADS_PER_ROW;
-    const u64 first = block_number() * ROWS;
+    const u64 first = linear_block_index() * ROWS;
     // Rows of this block.
     const u32 count = rows - first < ROWS ? u32(rows - first) : ROWS;
 #if STAGED
     alignas(sizeof(Vector)) __shared__ Element staged[ROWS * COLUMNS];
-    stage(staged, x + first * COLUMNS, count * COLUMNS);
+    load_staged(staged, x + first * COLUMNS, count * COLUMNS);
     __syncthreads();
     for (u32 round = 0; round < ROWS / GROUPS; ++round) {
-        const u32 place = round * GROUPS + group;
-        Element *row = staged + place * COLUMNS;
-        soften({row, row, 0, place < count ? u32(COLUMNS) : 0, true}, thread, nullptr);
+        const u32 index = round * GROUPS + group;
+        Element *row = staged + index * COLUMNS;
+        softmax_row({row, row, 0, index < count ? u32(COLUMNS) : 0, true}, thread, nullptr);
     }
     __syncthreads();
-    unstage(out + first * COLUMNS, staged, count * COLUMNS);
+    store_staged(out + first * COLUMNS, staged, count * COLUMNS);
 #else
     __shared__ Total totals[THREADS / WARP];
     x += (first + group) * COLUMNS, out += (first + group) * COLUMNS;
     const u32 begin = SHIFTED ? misalignment(x) : 0;
     const u32 end = group < count ? begin + COLUMNS : 0;
-    soften({x - begin, out - begin, begin, end, misalignment(out) == begin}, thread, totals);
+    softmax_row({x - begin, out - begin, begin, end, misalignment(out) == begin}, thread, totals);
 #endif
 }

@@ -21,7 +21,7 @@ use {
 
 const SOURCE: &str = source!("argsort.cu");
 
-/// The longest row that fits into shared memory: of f32 it takes 200 KiB.
+/// The longest row that fits into shared memory: 200 KiB for f32.
 const MAX_COLUMNS: u64 = 1 << 15;
 /// The fewest threads of a block; short rows share it.
 const MIN_THREADS: u64 = 128;
@@ -52,7 +52,7 @@ impl Order {
 /// The sorting order of each of `rows` rows of `columns` elements.
 ///
 /// Stable in both directions: equal elements keep their order. -0 equals +0; NaN is larger than
-/// everything else and equals NaN, whatever its sign.
+/// everything else and equals NaN, regardless of its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Argsort {
     rows: Rows,
@@ -62,7 +62,7 @@ pub struct Argsort {
 impl Argsort {
     /// Sorts `[rows, columns]` along the columns.
     ///
-    /// A row must fit into the shared memory of a block: 16,384 columns of f16 or bf16 take 66 KiB,
+    /// A row must fit into the shared memory of a block: 16,384 columns of f16 or bf16 need 66 KiB,
     /// of f32 100 KiB. Planning fails on devices with less.
     ///
     /// # Errors
@@ -130,20 +130,18 @@ impl Operation for Argsort {
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        Ok(Code {
-            kernel: "argsort",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("LOG", self.padded_columns().ilog2().into()),
-                ("THREADS", self.threads()),
-                ("ROWS", self.rows_per_block()),
-                ("DESCENDING", (self.order == Order::Descending).into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![Parameter::Memory, Parameter::Memory, U64],
-        })
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.rows.element,
+            vec![Parameter::Memory, Parameter::Memory, U64],
+        );
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("LOG", self.padded_columns().ilog2().into()),
+            ("THREADS", self.threads()),
+            ("ROWS", self.rows_per_block()),
+            ("DESCENDING", (self.order == Order::Descending).into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -282,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let new = |rows, columns| Argsort::new(rows, columns, ElementType::F16, Order::Ascending);
         assert!(new(1, 0).is_err() && new(1, 32_769).is_err());
         assert!(new(u64::MAX, 2).is_err());

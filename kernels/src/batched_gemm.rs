@@ -145,20 +145,14 @@ impl Operation for BatchedGemm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Geometry { problems, threads } = self.geometry();
         let [a, b, c] = self.elements().map(|elements| memory(self.fills_vectors(elements)));
-        Ok(Code {
-            kernel: "batched_gemm",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("SIZE_M", self.m),
-                ("SIZE_N", self.n),
-                ("SIZE_K", self.k),
-                ("THREADS", threads),
-                ("PROBLEMS", problems),
-            ],
-            architecture_specific: false,
-            parameters: vec![a, b, c, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.element, vec![a, b, c, U64]);
+        Ok(code.with([
+            ("SIZE_M", self.m),
+            ("SIZE_N", self.n),
+            ("SIZE_K", self.k),
+            ("THREADS", threads),
+            ("PROBLEMS", problems),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -283,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_s_matrices_fill_whole_vectors_or_are_one_problem_s_and_fit_shared_memory() {
+    fn blocks_fit_shared_memory_and_hold_whole_vectors_or_one_problem() {
         // Each of them may begin behind a gap of less than a vector.
         const GAPS: u64 = 2 * VECTOR_BYTES;
         let sizes = || 1..=MAX_SIZE;
@@ -323,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let new = |batch, m, n, k| BatchedGemm::new(batch, m, n, k, ElementType::F16);
         assert!(new(1, 0, 8, 8).is_err() && new(1, 8, 65, 8).is_err() && new(1, 8, 8, 0).is_err());
         assert!(new(u64::MAX, 1, 1, 2).is_err());

@@ -16,7 +16,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// The launch over so many items, and its batch axis.
+    /// The launch over `items` items, and its batch axis.
     pub(crate) fn grid(self, items: u64) -> (LaunchRequest, BatchAxis) {
         let grid = Dim3::new(self.tiles, 1, 1).with(self.axis, items.div_ceil(self.items));
         let request = LaunchRequest::new(grid, Dim3::new(self.threads, 1, 1));

@@ -1,5 +1,5 @@
-//! Compares a whole output with a correct one, on the device: the tuner checks many candidates over
-//! gigabytes, and copying each output to the host would take longer than timing it.
+//! Compares a whole output with a golden one on the device. The tuner checks the outputs of many candidates, which
+//! may be gigabytes; copying them to the host would take longer than timing them.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
@@ -15,7 +15,7 @@ use {
 
 /// Threads of a block.
 const THREADS: u64 = 256;
-/// Elements of a thread: few enough blocks that the atomics at their ends do not matter.
+/// Elements of a thread. With few blocks, the atomic additions at their ends take no time.
 const STEPS: u64 = 64;
 
 /// The type of the elements to compare.
@@ -62,8 +62,8 @@ pub trait Compared: Plain {
     /// Bits that are equal for equal elements.
     fn bits(self) -> u32;
 
-    /// Two different elements that no correct kernel writes: NaNs, or the largest integers. Outputs
-    /// are filled with them before a run, to detect elements that were not written.
+    /// Two different elements that no correct kernel writes: NaNs, or the largest integers. Filling the
+    /// output with them before a run detects elements that were not written.
     fn poisons() -> [Self; 2];
 }
 
@@ -148,18 +148,12 @@ impl Operation for Compare {
             ComparedType::U32 => (ElementType::F32, true),
         };
         let sums = Parameter::AlignedMemory { bytes: 8 };
-        Ok(Code {
-            kernel: "compare",
-            source: source!("compare.cu"),
-            defines: vec![
-                ("ELEMENT", element.number()),
-                ("INTEGER", integer.into()),
-                ("THREADS", THREADS),
-                ("STEPS", STEPS),
-            ],
-            architecture_specific: false,
-            parameters: vec![Parameter::Memory, Parameter::Memory, sums, U64],
-        })
+        let code = Code::new::<Self>(
+            source!("compare.cu"),
+            element,
+            vec![Parameter::Memory, Parameter::Memory, sums, U64],
+        );
+        Ok(code.with([("INTEGER", integer.into()), ("THREADS", THREADS), ("STEPS", STEPS)]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -175,9 +169,9 @@ impl Prepared<Compare> {
     ///
     /// # Errors
     ///
-    /// [`KernelError`] if a tensor has another type or length, before anything is launched;
-    /// [`KernelError::Launch`] if the driver rejects the launch; [`KernelError::Memory`] if the driver
-    /// reports an error, also that of an earlier kernel.
+    /// [`KernelError`] if a tensor has another type or length, before anything is launched.
+    /// [`KernelError::Launch`] if the driver rejects the launch. [`KernelError::Memory`] if the driver
+    /// reports an error, also an error of an earlier kernel.
     #[track_caller]
     pub fn run<T: Compared>(
         &self,
@@ -212,7 +206,7 @@ impl Prepared<Compare> {
 /// The difference of two tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// The deviation from the golden tensor. Elements that differ of which one is not finite are wrong.
+    /// The deviation from the golden tensor. Differing elements are wrong if either is not finite.
     pub deviation: Deviation,
     /// Elements that differ in any bit.
     pub differing: u64,
@@ -295,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tolerance_not_even_the_sign_of_zero_may_differ() {
+    fn without_tolerance_the_sign_of_zero_matters() {
         let difference = reference(&[-0.0_f32, 1.0], &[0.0, 1.0]);
         assert!(difference.deviation.relative() == 0.0 && !difference.within(0.0));
         assert!(!reference(&[3_u32, 4], &[3, 5]).within(0.0));

@@ -1,9 +1,8 @@
 //! An on-disk cache of compiled device code.
 //!
-//! Compiling a kernel takes about a second. Entries are written to a temporary file and renamed, and
-//! verified in full when read, so that neither a killed writer nor a damaged disk passes other bytes to
-//! the driver than the compiler made. Entries that anyone other than the user or root may have written
-//! are not used: file and folder must belong to one of them, and nobody else may write to them.
+//! Compiling a kernel takes about a second. Entries are written to a temporary file and renamed. A reader
+//! verifies the whole entry, so a killed writer or a damaged disk cannot pass wrong bytes to the driver. File and
+//! folder must belong to the user or root, and nobody else may write to them. Other entries are not used.
 
 use core::fmt;
 use std::fs;
@@ -19,19 +18,8 @@ use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
 
-/// A folder of compiled images, one file each, shared by any number of processes. Beyond 4,096 of them,
-/// those that were stored first are deleted.
-///
-/// ```
-/// use gridguard::ComputeCapability;
-/// use gridguard::cuda::CompileOptions;
-/// use gridguard_kernels::{CubinCache, CubinKey};
-///
-/// let options = CompileOptions::new("copy.cu", ComputeCapability::new(9, 0));
-/// let key = CubinKey::new("__global__ void copy() {}", &options, (12, 8));
-/// let cache = CubinCache::at("no/such/folder");
-/// assert_eq!(cache.get(&key), Ok(None));
-/// ```
+/// A folder of compiled images, one file each, shared by any number of processes. Beyond 4,096 images, the
+/// oldest are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CubinCache {
     folder: PathBuf,
@@ -43,14 +31,13 @@ pub struct CubinCache {
 /// its macros and options in order, and the source. Does not cover headers that the source includes,
 /// nor the compiler's patch level, which NVRTC does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CubinKey {
+pub(crate) struct CubinKey {
     digest: [u8; 32],
 }
 
 impl CubinKey {
     /// The key of `source` compiled with `options` by `compiler` (major and minor version).
-    #[must_use]
-    pub fn new(source: &str, options: &CompileOptions, compiler: (u32, u32)) -> Self {
+    pub(crate) fn new(source: &str, options: &CompileOptions, compiler: (u32, u32)) -> Self {
         // No `..`, so that a new option must be added to the key.
         let CompileOptions {
             name,
@@ -136,33 +123,13 @@ pub enum CubinCacheError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinFault {
-    /// The file ends within the header, after this many bytes.
-    #[error("it ends within its header, after {0} bytes")]
-    Header(u64),
-    /// The file does not begin with the magic bytes.
-    #[error("it does not begin with the magic bytes of an entry")]
-    Magic,
-    /// The entry has this other format.
-    #[error("its format is {0}, this program reads {FORMAT}")]
-    Version(u32),
-    /// The entry has this other key.
-    #[error("it is the entry of key {0}")]
-    Key(CubinKey),
-    /// The image is truncated or followed by other bytes.
-    #[error("its header announces {announced} bytes, {found} follow")]
-    Length {
-        /// Bytes that the header announces.
-        announced: u64,
-        /// Bytes that follow the header.
-        found: u64,
-    },
+    /// The checksum differs: the file is damaged, truncated, or the entry of another key.
+    #[error("its checksum is wrong")]
+    Checksum,
     /// The file has this many bytes, more than any entry.
     #[error("it has {0} bytes, the limit is {MAX_ENTRY_BYTES}")]
     TooLarge(u64),
-    /// The image is not the one that was stored.
-    #[error("the checksum of its image is wrong")]
-    Digest,
-    /// What was stored is not a complete image.
+    /// The stored bytes are not a complete image.
     #[error(transparent)]
     Image(#[from] ImageError),
 }
@@ -200,11 +167,11 @@ impl CubinCache {
     ///
     /// # Errors
     ///
-    /// [`CubinCacheError::Untrusted`] if someone else may have written the entry, or it is a link;
-    /// [`CubinCacheError::Read`] if it cannot be read or is not a regular file;
+    /// [`CubinCacheError::Untrusted`] if someone else may have written the entry, or it is a link.
+    /// [`CubinCacheError::Read`] if it cannot be read or is not a regular file.
     /// [`CubinCacheError::Corrupt`] if it is damaged or has another key. In each case the program can
     /// compile instead, and storing the image replaces the entry.
-    pub fn get(&self, key: &CubinKey) -> Result<Option<Image>, CubinCacheError> {
+    pub(crate) fn get(&self, key: &CubinKey) -> Result<Option<Image>, CubinCacheError> {
         let path = self.entry(key);
         let entry = match read_trusted(&path, MAX_ENTRY_BYTES) {
             Ok(Some(entry)) => entry,
@@ -214,17 +181,16 @@ impl CubinCache {
         decode(&entry, key).map(Some).map_err(|what| CubinCacheError::Corrupt { path, what })
     }
 
-    /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since the
-    /// kernels that are loaded from here are vouched for by their sources. Readers see the old or the new
-    /// entry, never a part. Only the user may read it. Also deletes entries' temporary files more than an
-    /// hour old, left by killed writers, and the oldest entries if there are too many.
+    /// Stores `image` under the key of its source and options, and replaces an existing entry. Not public: the safety
+    /// of launches relies on the sources of the stored images. Readers see the old or the new entry, never a part.
+    /// Only the user may read it. Also deletes temporary files of killed writers after an hour, and the oldest
+    /// entries if there are too many.
     ///
     /// # Errors
     ///
     /// [`CubinCacheError::NotCubin`] for PTX and fatbins; [`CubinCacheError::TooLarge`] for more
     /// than 64 MiB; [`CubinCacheError::Untrusted`] if others can write to the folder;
-    /// [`CubinCacheError::Write`] if it cannot be created or written, or the
-    /// disk is full.
+    /// [`CubinCacheError::Write`] if it cannot be created or written, or the disk is full.
     pub(crate) fn put(&self, key: &CubinKey, image: &Image) -> Result<(), CubinCacheError> {
         let cubin = image.bytes();
         if !cubin.starts_with(&ELF_MAGIC) {
@@ -233,20 +199,20 @@ impl CubinCache {
         if to_u64(cubin.len()) > MAX_IMAGE_BYTES {
             return Err(CubinCacheError::TooLarge(to_u64(cubin.len())));
         }
-        // Other errors of the folder are those of writing to it.
+        // Writing reports other errors of the folder.
         if let Err(error @ CubinCacheError::Untrusted(_)) = self.check() {
             return Err(error);
         }
         let path = self.entry(key);
         delete_leftovers(&self.folder, is_entry, LEFTOVER_AGE);
-        publish_private(&path, &[&header(key, cubin), cubin].concat())
+        publish_private(&path, &[checksum(key, cubin).as_slice(), cubin].concat())
             .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })?;
         self.delete_oldest(MAX_ENTRIES);
         Ok(())
     }
 
-    /// If there are more than `most` entries, deletes those stored first until three quarters are left.
-    /// Does its best: an entry that cannot be deleted only costs disk space.
+    /// If there are more than `most` entries, deletes the oldest until three quarters are left. An entry that
+    /// cannot be deleted only costs disk space.
     fn delete_oldest(&self, most: usize) {
         let Ok(files) = fs::read_dir(&self.folder) else { return };
         let entries = files.flatten().map(|file| file.file_name());
@@ -254,7 +220,7 @@ impl CubinCache {
         if entries.len() <= most {
             return;
         }
-        // Their times are read only now, for there may be thousands.
+        // Reading thousands of times is slow, so they are read only now.
         let stored = |name| {
             let path = self.folder.join(name);
             Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path))
@@ -286,64 +252,30 @@ fn read_error(path: PathBuf, error: ReadError) -> CubinCacheError {
     }
 }
 
-/// The header of an entry, in this order: magic, format, key, length and checksum of the image.
-fn header(key: &CubinKey, cubin: &[u8]) -> Vec<u8> {
-    let (format, length) = (FORMAT.to_le_bytes(), to_u64(cubin.len()).to_le_bytes());
-    let checksum: [u8; 32] = Sha256::digest(cubin).into();
-    [MAGIC.as_slice(), &format, &key.digest, &length, &checksum].concat()
+/// The first bytes of an entry: the checksum of its key and image.
+fn checksum(key: &CubinKey, cubin: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    Sha256::new().chain_update(key.digest).chain_update(cubin).finalize().into()
 }
 
 /// The image of `entry`, if it is undamaged and has this key.
 fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
-    let mut cubin = entry;
-    let short = || CubinFault::Header(to_u64(entry.len()));
-    let magic: [u8; 8] = take(&mut cubin).ok_or_else(short)?;
-    let format = u32::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let found_key = CubinKey { digest: take(&mut cubin).ok_or_else(short)? };
-    let announced = u64::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let checksum: [u8; 32] = take(&mut cubin).ok_or_else(short)?;
-    let found = to_u64(cubin.len());
-    if magic != MAGIC {
-        return Err(CubinFault::Magic);
+    match entry.split_first_chunk() {
+        Some((found, cubin)) if *found == checksum(key, cubin) => Ok(Image::new(cubin)?),
+        _ => Err(CubinFault::Checksum),
     }
-    if format != FORMAT {
-        return Err(CubinFault::Version(format));
-    }
-    if found_key != *key {
-        return Err(CubinFault::Key(found_key));
-    }
-    if announced != found {
-        return Err(CubinFault::Length { announced, found });
-    }
-    if Sha256::digest(cubin).as_slice() != checksum {
-        return Err(CubinFault::Digest);
-    }
-    Ok(Image::new(cubin)?)
-}
-
-/// Takes `N` bytes off the front of `rest`.
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (front, after) = rest.split_first_chunk()?;
-    *rest = after;
-    Some(*front)
 }
 
 /// Part of every key; changing it invalidates all entries.
-const KEY_TAG: &[u8] = b"gridguard cubin key 1";
-/// The first bytes of an entry.
-const MAGIC: [u8; 8] = *b"ggcubin\0";
-/// The format of an entry; incremented when the header changes.
-const FORMAT: u32 = 1;
-/// Magic, format, key, length, checksum.
-const HEADER_BYTES: u64 = 8 + 4 + 32 + 8 + 32;
-/// Hundreds of times the largest kernel here; limits what a damaged folder makes a program read.
+const KEY_TAG: &[u8] = b"gridguard cubin key 2";
+const CHECKSUM_BYTES: usize = 32;
+/// Hundreds of times the largest kernel here. Limits the bytes read from a damaged folder.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
-const MAX_ENTRY_BYTES: u64 = HEADER_BYTES + MAX_IMAGE_BYTES;
+const MAX_ENTRY_BYTES: u64 = 32 + MAX_IMAGE_BYTES;
 /// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// The most entries of a cache: some hundred megabytes.
 const MAX_ENTRIES: usize = 4096;
-/// No writer takes so long, so the file's writer is gone.
+/// No writer takes this long: it was killed.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl Deviation {
         if self.wrong > 0 || self.compared == 0 {
             return f64::INFINITY;
         }
-        // Zero if there is no error, whatever the norm.
+        // Zero if there is no error, even if the norm is zero.
         if self.squared_error == 0.0 {
             0.0
         } else {

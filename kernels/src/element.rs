@@ -104,7 +104,7 @@ pub(crate) trait Multiplied: ProductElement {}
 #[cfg(not(feature = "cuda"))]
 pub(crate) trait Multiplied {}
 
-/// Checks, when it is compiled, that elements of `T` have as many bytes as device code takes them to.
+/// Checks at compile time that `T` has the size that device code expects.
 #[cfg(feature = "cuda")]
 pub(crate) const fn assert_size<T: Plain>(bytes: u64) {
     #[allow(clippy::as_conversions, reason = "a few bytes")]

@@ -1,6 +1,6 @@
 //! Why a kernel was not run.
 
-use gridguard::ComputeCapability;
+use gridguard::{ComputeCapability, DeviceLimits};
 
 /// Why a kernel was not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -18,14 +18,14 @@ pub enum KernelError {
         /// The largest supported size.
         most: u64,
     },
-    /// A dimension that is no multiple of what it has to be.
+    /// A dimension is not a multiple of a required number.
     #[error("{dimension} is {given}, not a multiple of {of}")]
     NotMultiple {
         /// The dimension.
         dimension: &'static str,
         /// Its size.
         given: u64,
-        /// What it has to be a multiple of.
+        /// The number that must divide it.
         of: String,
     },
     /// The device lacks the instructions.
@@ -158,16 +158,16 @@ pub enum KernelError {
         /// The name given.
         given: String,
         /// The names of its launch parameters.
-        known: &'static str,
+        known: String,
     },
-    /// The launch violates limits of the device or kernel, and so does every split of it.
+    /// The launch and every split of it violate limits of the device or kernel.
     #[error(transparent)]
     Violations(#[from] gridguard::Violations),
     /// The device code could not be compiled or loaded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] gridguard::cuda::CudaError),
-    /// Device memory of this crate's own, such as an index report, could not be used.
+    /// Device memory that this crate allocates, for example an index report, could not be used.
     #[cfg(feature = "cuda")]
     #[error("device memory could not be allocated, copied or reset: {0}")]
     Memory(#[from] cudarc::driver::DriverError),
@@ -179,4 +179,17 @@ pub enum KernelError {
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] gridguard::PartialRun<gridguard::HostError>),
+}
+
+impl KernelError {
+    /// The error of a device that lacks the instructions `what`.
+    pub(crate) fn unsupported(
+        what: &'static str,
+        needed: ComputeCapability,
+        device: &DeviceLimits,
+        remedy: &'static str,
+    ) -> Self {
+        let (capability, device) = (device.compute_capability, device.name.clone());
+        Self::Unsupported { what, needed, device, capability, remedy }
+    }
 }

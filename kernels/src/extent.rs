@@ -61,8 +61,8 @@ impl<const N: usize> Extent<N> {
 
     /// Whether no two indices name the same element: each stride must step over all elements that
     /// the axes of smaller strides reach. Some layouts without overlap fail this test.
-    #[must_use]
-    pub fn is_injective(&self) -> bool {
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn is_injective(&self) -> bool {
         let mut axes: Vec<(u64, u64)> =
             self.strides.into_iter().zip(self.dims).filter(|(_, dim)| *dim > 1).collect();
         axes.sort_unstable();

@@ -1,7 +1,7 @@
 //! The first product of a gated feed-forward and its gate in one kernel: `out = (x W^T + b) * gelu(x V^T + c)`.
 //!
-//! The product has twice the columns of out, and never reaches memory. Hopper's instructions compute it; elsewhere
-//! cuBLASLt and [`crate::geglu`] do the same in two steps.
+//! The product has twice the columns of out, and stays in registers. Needs Hopper. On other devices, use a product by
+//! cuBLASLt and [`crate::geglu`].
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
@@ -9,8 +9,8 @@ use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{
-    Code, HOPPER, Operation, Sealed, U64, check_elements, check_size, memory, named, replaced,
-    source,
+    Code, HOPPER, Operation, Sealed, U64, check_elements, check_size, memory, named, refused,
+    replaced, source,
 };
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
@@ -21,7 +21,7 @@ use {
     gridguard::cuda::Args,
 };
 
-const SOURCE: &str = source!("gated_product.cu");
+const SOURCE: &str = source!("wgmma.cu", "gated_product.cu");
 
 /// One warpgroup loads, two compute.
 const THREADS: u64 = 384;
@@ -29,16 +29,16 @@ const THREADS: u64 = 384;
 const ROWS: u64 = 64;
 /// Columns of x that are multiplied at a time.
 const KEYS: u64 = 64;
-/// Bytes of a row of that many columns.
+/// Bytes of a row of [`KEYS`] columns.
 const ROW_BYTES: u64 = 128;
 const STAGE_BYTES: u64 = ROWS * ROW_BYTES;
-/// The most tiles of a block by default: enough that its weights are loaded in a small part of its time.
+/// The most tiles of a block by default. Loading its weights then takes a small part of its time.
 const ROUNDS: u64 = 37;
 const MAX_ROUNDS: u64 = 1024;
-/// Parts of x that are loaded ahead. More do not make it faster.
+/// The most stages of x in shared memory. More are not faster.
 const MAX_STAGES: u64 = 8;
 const MIN_STAGES: u64 = 4;
-/// Of each device with these instructions.
+/// The shared memory of a block on a device with these instructions.
 const SHARED_BYTES: u64 = 227 << 10;
 /// The most columns of x with whose weights enough stages fit into shared memory.
 const MAX_INNER: u64 = 640;
@@ -55,8 +55,8 @@ pub struct GatedProduct {
 }
 
 impl GatedProduct {
-    /// x is `[rows, inner]`, weight `[2 * columns, inner]` and bias `[2 * columns]`, both those of the values
-    /// before those of the gates; out is `[rows, columns]`.
+    /// x is `[rows, inner]`, weight `[2 * columns, inner]` and bias `[2 * columns]`, values before gates. out is
+    /// `[rows, columns]`.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl GatedProduct {
         Ok(Self { rows, inner, rounds: ROUNDS })
     }
 
-    /// The same with blocks of whole items of so many rows, so that chunks are few items.
+    /// The same with blocks of whole items of `rows` rows, so that a chunk can be a few items.
     #[cfg(feature = "cuda")]
     pub(crate) fn for_items(self, rows: u64) -> Result<Self, KernelError> {
         // ROWS is a power of two.
@@ -96,14 +96,12 @@ impl GatedProduct {
 
     fn with_rounds(self, rounds: u64) -> Result<Self, KernelError> {
         if !(1..=MAX_ROUNDS).contains(&rounds) {
-            let (variant, parameter, given) = (Self::KERNEL, "rounds", rounds);
-            let expected = format!("1 to {MAX_ROUNDS}");
-            return Err(KernelError::LaunchParameter { variant, parameter, given, expected });
+            return refused(Self::KERNEL, "rounds", rounds, format!("1 to {MAX_ROUNDS}"));
         }
         Ok(Self { rounds, ..self })
     }
 
-    /// Columns of out of a block: 128, or 64 where the weights of more do not fit into shared memory.
+    /// Columns of out of a block: 128, or 64 if the weights of 128 do not fit into shared memory.
     fn tile(&self) -> u64 {
         // The barriers take less than two rows.
         let least = self.weight_bytes(128) + MIN_STAGES * STAGE_BYTES + 2 * ROW_BYTES;
@@ -150,34 +148,25 @@ impl Operation for GatedProduct {
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let [rounds] = replaced(Self::KERNEL, "rounds", [("rounds", self.rounds)], parameters)?;
+        let [rounds] = replaced(Self::KERNEL, [("rounds", self.rounds)], parameters)?;
         self.with_rounds(rounds)
     }
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
         if device.compute_capability != HOPPER {
-            return Err(KernelError::Unsupported {
-                what: "the gated product",
-                needed: HOPPER,
-                device: device.name.clone(),
-                capability: device.compute_capability,
-                remedy: "use a product and geglu",
-            });
+            let (what, remedy) = ("the gated product", "use a product and geglu");
+            return Err(KernelError::unsupported(what, HOPPER, device, remedy));
         }
         let vectors = memory(true);
-        Ok(Code {
-            kernel: Self::KERNEL,
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("INNER", self.inner),
-                ("COLUMNS", self.rows.columns),
-                ("TILE", self.tile()),
-                ("STAGES", self.stages()),
-            ],
-            architecture_specific: true,
-            parameters: vec![vectors, vectors, vectors, vectors, U64],
-        })
+        let parameters = vec![vectors, vectors, vectors, vectors, U64];
+        let mut code = Code::new::<Self>(SOURCE, self.rows.element, parameters);
+        code.architecture_specific = true;
+        Ok(code.with([
+            ("INNER", self.inner),
+            ("COLUMNS", self.rows.columns),
+            ("TILE", self.tile()),
+            ("STAGES", self.stages()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -218,7 +207,7 @@ impl Prepared<GatedProduct> {
     }
 }
 
-/// One row in f64: x has `inner` elements, weight `2 * columns` rows of as many, bias `2 * columns`.
+/// One row in f64. x has `inner` elements, weight `2 * columns` rows of `inner` elements, bias `2 * columns`.
 #[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T]) -> Vec<f64> {
     let rows = weight.chunks(x.len().max(1)).zip(widened(bias));
@@ -246,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_stages_and_barriers_fit_into_shared_memory_whatever_the_columns_of_x() {
+    fn weights_stages_and_barriers_fit_into_shared_memory() {
         for inner in (64..=MAX_INNER).step_by(64) {
             for columns in [64, 128, 192, 4 * inner] {
                 let product = product(1, inner, columns);
@@ -259,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_all_columns_of_so_many_tiles_of_rows() {
+    fn the_grid_covers_all_columns_and_tiles() {
         let request = product(245_760, 320, 1280).request();
         assert_eq!((request.grid, request.block), (Dim3::new(10, 1, 104), Dim3::new(384, 1, 1)));
         let fewer = product(1, 640, 2560).with_parameters(&[("rounds".to_owned(), 4)]);
@@ -268,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_types_and_parameters_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_types_and_parameters_are_errors() {
         let new = |inner, columns, element| GatedProduct::new(1, inner, columns, element);
         let half = ElementType::F16;
         for (inner, columns) in [(0, 64), (32, 64), (704, 64), (64, 0), (64, 96), (64, 1 << 17)] {
@@ -284,7 +273,7 @@ mod tests {
 
     #[cfg(feature = "cuda")]
     #[test]
-    fn blocks_of_items_are_few_whole_items() {
+    fn blocks_can_be_made_of_whole_items() {
         for (frames, rounds) in
             [(1, 37), (16, 37), (24, 36), (7, 35), (33, 33), (128, 36), (127, 127)]
         {
@@ -297,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn other_devices_are_told_what_to_use_instead() {
+    fn the_error_for_other_devices_names_the_alternative() {
         let error = product(1, 64, 64).code(&DeviceLimits::any_device()).expect_err("no Hopper");
         assert!(error.to_string().ends_with("use a product and geglu"), "{error}");
     }

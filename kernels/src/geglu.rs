@@ -1,7 +1,7 @@
 //! The gate of a feed-forward: `out = x * gelu(gate)`, of rows that hold x and then gate.
 //!
 //! Diffusion models have it in every transformer block, as `GEGLU`, with the GELU of erf. Rows are on
-//! grid z, which as many groups of rows as a long video has overflow.
+//! grid z, which the rows of a long video overflow.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
@@ -10,7 +10,7 @@ use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{
-    Code, Operation, Sealed, U64, check_elements, memory, named, replaced, source,
+    Code, Operation, Sealed, U64, check_elements, memory, named, refused, replaced, source,
 };
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
@@ -20,7 +20,7 @@ use {
     cudarc::driver::CudaStream,
 };
 
-const SOURCE: &str = source!("geglu.cu");
+const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
 
 /// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;
@@ -28,7 +28,7 @@ const MAX_COLUMNS: u64 = 1 << 20;
 const THREADS: u64 = 256;
 const WARP: u64 = 32;
 const MAX_THREADS: u64 = 1024;
-/// Vectors of out that a thread writes by default: it loads twice as many before it stores the first.
+/// Vectors of out that a thread stores by default. It loads all of their inputs before the first store.
 const VECTORS: u64 = 2;
 /// More would leave few threads on a multiprocessor.
 const MAX_VECTORS: u64 = 4;
@@ -36,13 +36,13 @@ const MAX_VECTORS: u64 = 4;
 /// The gate over `rows` rows, with `columns` elements of out each.
 ///
 /// GELU is `g * (1 + erf(g / sqrt(2))) / 2`, as PyTorch's `gelu` without approximation. NaN stays NaN, and
-/// a gate of -inf gives NaN, as there.
+/// a gate of -inf gives NaN, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geglu {
     rows: Rows,
     /// Threads of a block.
     threads: u64,
-    /// The most vectors, or elements where rows are no whole vectors, of a thread.
+    /// The most vectors of a thread, or elements if rows are not whole vectors.
     vectors: u64,
 }
 
@@ -124,17 +124,12 @@ impl Operation for Geglu {
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let known = "threads, vectors";
-        let [threads, vectors] = replaced(Self::KERNEL, known, self.named(), parameters)?;
-        let refuse = |parameter, given, expected: &str| {
-            let (variant, expected) = (Self::KERNEL, expected.to_owned());
-            Err(KernelError::LaunchParameter { variant, parameter, given, expected })
-        };
+        let [threads, vectors] = replaced(Self::KERNEL, self.named(), parameters)?;
         if !(WARP..=MAX_THREADS).contains(&threads) || !threads.is_multiple_of(WARP) {
-            return refuse("threads", threads, "multiples of 32 up to 1024");
+            return refused(Self::KERNEL, "threads", threads, "multiples of 32 up to 1024");
         }
         if !(1..=MAX_VECTORS).contains(&vectors) {
-            return refuse("vectors", vectors, "1 to 4");
+            return refused(Self::KERNEL, "vectors", vectors, "1 to 4");
         }
         Ok(Self { threads, vectors, ..*self })
     }
@@ -143,21 +138,15 @@ impl Operation for Geglu {
         let aligned = self.rows.are_whole_vectors();
         let memory = memory(aligned);
         let Geometry { items, tiles, steps } = self.geometry();
-        Ok(Code {
-            kernel: Self::KERNEL,
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", self.threads),
-                ("STEPS", steps),
-                ("ITEMS", items),
-                ("TILES", tiles),
-                ("ALIGNED", aligned.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.rows.element, vec![memory, memory, U64]);
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", self.threads),
+            ("STEPS", steps),
+            ("ITEMS", items),
+            ("TILES", tiles),
+            ("ALIGNED", aligned.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -277,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_a_part_for_every_element_of_their_rows_whatever_the_columns() {
+    fn threads_cover_every_element_of_their_rows_for_all_columns() {
         for element in ElementType::ALL {
             for columns in (1..5000).chain([50_257, MAX_COLUMNS - 1, MAX_COLUMNS]) {
                 let gate = Geglu::new(1, columns, element).expect("legal");
@@ -299,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_parameters_are_errors() {
         let refuse = |name: &str, value| {
             let taken = gate(8, 320).with_parameters(&[(name.to_owned(), value)]);
             taken.expect_err("not taken").to_string()
@@ -340,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(Geglu::new(1, 0, ElementType::F16).is_err());
         assert!(Geglu::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
         // Out could be counted, the input not.

@@ -128,24 +128,22 @@ impl Operation for GetRows {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Geometry { piece_bytes, lanes, steps, passes, tiles } = self.geometry();
         let (pieces, memory) = (Parameter::AlignedMemory { bytes: piece_bytes }, Parameter::Memory);
-        Ok(Code {
-            kernel: "get_rows",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("INDEX", (self.index == IndexType::I64).into()),
-                ("COLUMNS", self.columns),
-                ("PIECE_BYTES", piece_bytes),
-                ("THREADS", THREADS),
-                ("LANES", lanes),
-                ("STEPS", steps),
-                ("PASSES", passes),
-                ("TILES", tiles),
-            ],
-            architecture_specific: false,
-            // Table, index, out, first bad position, rows of the table, first row, rows.
-            parameters: vec![pieces, memory, pieces, memory, U64, U64, U64],
-        })
+        // Table, index, out, first bad position, rows of the table, first row, rows.
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.element,
+            vec![pieces, memory, pieces, memory, U64, U64, U64],
+        );
+        Ok(code.with([
+            ("INDEX", (self.index == IndexType::I64).into()),
+            ("COLUMNS", self.columns),
+            ("PIECE_BYTES", piece_bytes),
+            ("THREADS", THREADS),
+            ("LANES", lanes),
+            ("STEPS", steps),
+            ("PASSES", passes),
+            ("TILES", tiles),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -366,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let new = |rows, columns, table_rows| {
             GetRows::new(rows, columns, table_rows, ElementType::F16, IndexType::I32)
         };

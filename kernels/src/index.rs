@@ -72,7 +72,7 @@ impl Index for i64 {
     const TYPE: IndexType = IndexType::I64;
 }
 
-/// Device memory in which launches record the first index that is outside the table.
+/// Device memory where launches record the first index outside the table.
 ///
 /// One report serves any number of launches. Launches between two calls of [`check`](Self::check)
 /// share it: it then holds the lowest position of any of them.
@@ -129,6 +129,6 @@ impl IndexReport {
     }
 }
 
-/// What the device holds while no index was bad.
+/// The value on the device while no index was bad.
 #[cfg(feature = "cuda")]
 const NO_POSITION: u64 = u64::MAX;

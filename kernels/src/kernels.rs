@@ -22,9 +22,9 @@ use gridguard::profile::{Key, Match, Objective, Policy};
 /// The kernels for one guard's device.
 ///
 /// Each is compiled once, on first use, then kept in memory and in the cubin cache. Beyond
-/// [`MAX_KEPT_KERNELS`] the one that was not prepared for the longest is dropped from memory, and read or
-/// compiled again at its next use; what was prepared with it keeps it loaded. Usable from any thread;
-/// clones share the compiled code.
+/// [`MAX_KEPT_KERNELS`] the least recently prepared kernel is dropped from memory, and loaded or compiled
+/// again at its next use. A [`Prepared`] launch keeps its kernel loaded. Usable from any thread; clones share
+/// the compiled code.
 #[derive(Clone, Debug)]
 pub struct Kernels(Arc<Shared>);
 
@@ -38,8 +38,8 @@ struct Shared {
     counts: Mutex<CodeCounts>,
 }
 
-/// The most kernels that [`Kernels`] keep in memory: macros hold sizes, so a program with ever new ones
-/// would load code without end.
+/// The most kernels that [`Kernels`] keep in memory. Each new size needs new code, so a program with many
+/// sizes would load code without end.
 pub const MAX_KEPT_KERNELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// A kernel's name and macros, which identify its code.
@@ -54,7 +54,7 @@ pub struct CodeCounts {
     pub read: u64,
     /// Cache entries that could not be read or written, or are not trusted; their code was compiled.
     pub failed: u64,
-    /// The last such error, to be shown: until it is remedied, each process compiles again.
+    /// The last such error. Until it is fixed, each process compiles again.
     pub last_failure: Option<CubinCacheError>,
 }
 
@@ -105,7 +105,7 @@ impl Kernels {
 
     /// The kernel of `operation`, compiled on first use, for launches that do not overlap.
     ///
-    /// Whoever launches it gives it memory of the operation's types and sizes.
+    /// The caller must launch it with memory of the operation's types and sizes.
     pub(crate) fn kernel(&self, operation: &impl Operation) -> Result<Kernel, KernelError> {
         self.get(operation.code(self.guard().limits())?, false)
     }
@@ -135,14 +135,14 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Violations`] if no plan is legal, and those of [`Self::limits`].
+    /// [`KernelError::Violations`] if no plan is legal, and the errors of [`Self::limits`].
     pub fn prepare<O: Operation>(
         &self,
         operation: O,
         choice: Choice,
     ) -> Result<Prepared<O>, KernelError> {
         let (request, batch) = operation.grid();
-        // Planned before the kernel is compiled, so that only one of its two forms is.
+        // Planned before compilation, so that only one of the two forms is compiled.
         let overlap = self.guard().limits().dependent_launch()
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
                 .is_ok_and(|plan| plan.len() > 1);
@@ -154,9 +154,9 @@ impl Kernels {
         Ok(Prepared { operation, kernel, plan, guard: Arc::clone(self.guard()) })
     }
 
-    /// Prepares `operation` with the launch parameters and plan of the guard's profile, or with the
-    /// defaults if the profile has no entry, or one that is not legal on this device; the latter is
-    /// counted as a miss.
+    /// Prepares `operation` with the launch parameters and plan of the guard's profile. Uses the defaults if
+    /// the profile has no entry. An entry that is not legal on this device also gives the defaults, and counts
+    /// as a miss.
     ///
     /// `policy` and `objective` select among the profile's entries.
     ///
@@ -174,7 +174,7 @@ impl Kernels {
         self.prepare_by(&key, &operation.clone(), operation)
     }
 
-    /// Prepares `operation` as the entry of `key` for its sizes says, or `default` as [`Self::prepare_tuned`].
+    /// Prepares `operation` with the profile's entry for `key`, or else `default`, as [`Self::prepare_tuned`].
     #[cfg(feature = "profile")]
     pub(crate) fn prepare_by<O: Operation>(
         &self,
@@ -205,11 +205,11 @@ impl Kernels {
         Ok(TunedLaunch { prepared, matched, rejected })
     }
 
-    /// Leaves a quarter of the L1 cache to the loads of `kernel`, where the blocks of `request` that
-    /// registers and threads allow would take all of it as shared memory.
+    /// Reserves a quarter of the L1 cache for loads of `kernel`, if the shared memory of the resident blocks that
+    /// registers and threads allow would take all of it.
     ///
-    /// The driver counts without what it reserves of shared memory for each block. Measured on an NVIDIA
-    /// H200 (`NOTES.md`).
+    /// The driver does not count the shared memory that it reserves for each block. Measured on an NVIDIA H200
+    /// (`NOTES.md`).
     fn keep_cache(&self, kernel: &Kernel, request: &LaunchRequest) -> Result<(), KernelError> {
         let device = self.guard().limits();
         let without_shared = LaunchRequest::new(Dim3::ONE, request.block).cooperative();
@@ -269,9 +269,9 @@ impl Kernels {
     }
 }
 
-/// Of a multiprocessor's shared memory, where loads go through the cache: an H200 gives 196 of its 228 KiB.
+/// The share of a multiprocessor's shared memory to use if loads need the L1 cache. An H200 gives 196 of its 228 KiB.
 const SHARED_PERCENT: u8 = 75;
-/// The largest share of it that leaves cache: 196 of 228 KiB.
+/// The largest share of shared memory that leaves L1 cache: 196 of 228 KiB.
 const MOST_SHARED_PERCENT: u64 = 86;
 
 /// An operation with its compiled kernel and plan, ready to launch any number of times.
@@ -301,8 +301,8 @@ impl<O> Prepared<O> {
         &self.plan
     }
 
-    /// Checks and submits a kernel with the parameters input, output, items of the chunk, which reads
-    /// and writes item by item along the first axes. `input` names the input in errors.
+    /// Checks and submits a kernel with the parameters input, output, and items of the chunk. Items are the first
+    /// axis of both tensors.
     #[track_caller]
     pub(crate) fn launch_items<T: Element, U: Plain, const N: usize>(
         &self,

@@ -1,14 +1,14 @@
 //! Layer norm of rows: `out = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias`.
 //!
-//! Transformers normalise every token with it before each sub-block. Rows are on grid y, which as many
-//! blocks as a long video has rows overflow.
+//! Transformers normalise every token with it before each sub-block. Rows are on grid y, which the rows of a
+//! long video overflow.
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, named, replaced, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, named, refused, replaced, source};
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use {
@@ -19,7 +19,7 @@ use {
     gridguard::cuda::Args,
 };
 
-const SOURCE: &str = source!("layer_norm.cu");
+const SOURCE: &str = source!("row_parts.cu", "layer_norm.cu");
 
 /// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;
@@ -28,9 +28,9 @@ const WARP: u64 = 32;
 const MIN_THREADS: u64 = 128;
 /// The most threads of a block.
 const MAX_THREADS: u64 = 1024;
-/// Vectors, or elements, of a row for each thread: enough bytes in flight, and registers for many threads.
+/// Vectors, or elements, of a row for each thread: enough bytes in flight, and few enough registers.
 const PARTS: u64 = 4;
-/// The most, unless a row is too long for the most threads.
+/// The most parts of a thread, unless a row is too long for [`MAX_THREADS`].
 const MAX_PARTS: u64 = 8;
 
 /// The norm of each of `rows` rows of `columns` elements.
@@ -42,7 +42,7 @@ pub struct LayerNorm {
     /// Threads of a row: a power of two up to a warp, or whole warps.
     threads_per_row: u64,
     rows_per_block: u64,
-    /// Rows whose positions follow each other and have an embedding each, or 0.
+    /// The number of positions with an embedding, or 0.
     positions: u64,
 }
 
@@ -60,8 +60,8 @@ impl LayerNorm {
         Ok(Self { rows, threads_per_row, rows_per_block, positions: 0 })
     }
 
-    /// The same that adds the embedding of a row's position, which is the row's number modulo so many: after the
-    /// bias the kernel takes `[positions, columns]`. Chunks have to begin at the first position.
+    /// Adds the embedding of a row's position, `row % positions`. After the bias, the kernel takes the embeddings of
+    /// shape `[positions, columns]`. Chunks must begin at position 0.
     #[cfg(feature = "cuda")]
     pub(crate) const fn with_positions(self, positions: u64) -> Self {
         Self { positions, ..self }
@@ -84,26 +84,24 @@ impl LayerNorm {
     /// The same with other launch parameters, if the kernel supports them.
     fn with_geometry(&self, threads_per_row: u64, rows: u64) -> Result<Self, KernelError> {
         let other = Self { threads_per_row, rows_per_block: rows, ..*self };
-        let refuse = |parameter, given, expected: String| {
-            Err(KernelError::LaunchParameter { variant: Self::KERNEL, parameter, given, expected })
-        };
         let shares_warp = threads_per_row <= WARP && threads_per_row.is_power_of_two();
         let whole_warps = threads_per_row.is_multiple_of(WARP) && threads_per_row > 0;
         if threads_per_row > MAX_THREADS || !(shares_warp || whole_warps) {
-            let expected = "powers of two up to 32 and multiples of 32 up to 1024".to_owned();
-            return refuse("threads_per_row", threads_per_row, expected);
+            let expected = "powers of two up to 32 and multiples of 32 up to 1024";
+            return refused(Self::KERNEL, "threads_per_row", threads_per_row, expected);
         }
         let threads = other.threads();
         if threads == 0 || threads > MAX_THREADS || !threads.is_multiple_of(WARP) {
             let (least, most) = (WARP.div_ceil(threads_per_row), MAX_THREADS / threads_per_row);
-            return refuse("rows", rows, format!("multiples of {least} up to {most}"));
+            let expected = format!("multiples of {least} up to {most}");
+            return refused(Self::KERNEL, "rows", rows, expected);
         }
         Ok(other)
     }
 }
 
-/// The threads of a row that leave the fewest places for parts empty, and among those the ones that have
-/// about [`PARTS`] each.
+/// The number of threads for a row that leaves the fewest threads without a part in the last step. If several
+/// numbers do, prefers about [`PARTS`] parts for each thread.
 fn default_threads(parts: u64) -> u64 {
     let widths = [1, 2, 4, 8, 16].into_iter().chain((WARP..=MAX_THREADS).step_by(32));
     let steps = |threads: u64| parts.div_ceil(threads);
@@ -141,7 +139,7 @@ impl Operation for LayerNorm {
             for threads in [64, 128, 256, 512] {
                 let rows = (threads / threads_per_row.max(1)).max(1);
                 let other = self.with_geometry(threads_per_row, rows);
-                // More registers than a thread keeps, or threads without a part, are never faster.
+                // More parts than registers hold, or threads without a part, are never faster.
                 let fits = parts.div_ceil(threads_per_row.max(1)) <= 2 * MAX_PARTS;
                 if let Ok(other) = other
                     && fits
@@ -156,8 +154,7 @@ impl Operation for LayerNorm {
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let known = "threads_per_row, rows";
-        let [threads_per_row, rows] = replaced(Self::KERNEL, known, self.named(), parameters)?;
+        let [threads_per_row, rows] = replaced(Self::KERNEL, self.named(), parameters)?;
         self.with_geometry(threads_per_row, rows)
     }
 
@@ -166,20 +163,14 @@ impl Operation for LayerNorm {
         let tensors = if self.positions == 0 { 4 } else { 5 };
         let mut parameters = vec![memory(aligned); tensors];
         parameters.extend([U64, Parameter::of::<f32>()]);
-        Ok(Code {
-            kernel: Self::KERNEL,
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", self.threads()),
-                ("THREADS_PER_ROW", self.threads_per_row),
-                ("ALIGNED", aligned.into()),
-                ("POSITIONS", self.positions),
-            ],
-            architecture_specific: false,
-            parameters,
-        })
+        let code = Code::new::<Self>(SOURCE, self.rows.element, parameters);
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", self.threads()),
+            ("THREADS_PER_ROW", self.threads_per_row),
+            ("ALIGNED", aligned.into()),
+            ("POSITIONS", self.positions),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -327,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_whole_warps_of_whole_rows_whatever_the_columns() {
+    fn blocks_are_whole_warps_of_whole_rows_for_all_columns() {
         for element in ElementType::ALL {
             for columns in (1..4000).chain([50_257, MAX_COLUMNS - 1, MAX_COLUMNS]) {
                 let norm = LayerNorm::new(1, columns, element).expect("legal");
@@ -343,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn geometries_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_geometries_are_errors() {
         let refuse = |name: &str, value| {
             let taken = norm(8, 320).with_parameters(&[(name.to_owned(), value)]);
             taken.expect_err("not taken").to_string()
@@ -367,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_vectors_go_one_element_at_a_time() {
+    fn other_rows_are_accessed_element_by_element() {
         let parameters = |columns| {
             let code = norm(1, columns).code(&DeviceLimits::any_device());
             code.expect("any device").parameters[0]
@@ -387,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(LayerNorm::new(1, 0, ElementType::F16).is_err());
         assert!(LayerNorm::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
         assert!(LayerNorm::new(u64::MAX, 2, ElementType::F16).is_err());

@@ -54,7 +54,7 @@ mod tensor;
 pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
-pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault, CubinKey};
+pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault};
 pub use deviation::Deviation;
 pub use element::{Element, ElementType};
 pub use error::KernelError;

@@ -9,13 +9,13 @@ use gridguard::{BatchAxis, ComputeCapability, DeviceLimits, LaunchRequest, Param
 use crate::element::ElementType;
 use crate::error::KernelError;
 
-/// One kernel at one size: the device code, the launch over the whole problem, the axis along which
-/// that launch can be split, and what a tuner may vary.
+/// One kernel at one size: the device code, the launch over the whole problem, the axis of its independent
+/// items, and the launch parameters for a tuner.
 ///
 /// Constructors check all sizes, so that `grid` cannot fail.
 ///
-/// Sealed: this crate vouches for the device code of its operations, which makes launching them safe.
-/// Load device code of your own with `gridguard::cuda::Module`.
+/// Sealed: launches are safe because this crate guarantees what the device code of its operations accesses.
+/// Load your own device code with `gridguard::cuda::Module`.
 #[allow(private_bounds, reason = "sealed")]
 pub trait Operation: Sealed + Clone {
     /// The kernel's name in profiles.
@@ -59,8 +59,8 @@ pub trait Operation: Sealed + Clone {
         String::new()
     }
 
-    /// Whether loads go through registers, and so through the L1 cache, on their way to shared memory. Then
-    /// a quarter of the cache is kept from shared memory, even if fewer blocks fit.
+    /// Whether loads to shared memory use registers and the L1 cache. Then a quarter of the cache is not used as
+    /// shared memory, even if fewer blocks are resident.
     fn loads_through_cache(&self) -> bool {
         false
     }
@@ -76,20 +76,14 @@ pub trait Operation: Sealed + Clone {
         vec![Vec::new()]
     }
 
-    /// The same operation with other launch parameters. Those not named keep their values.
+    /// The same operation with other launch parameters. Parameters that are not named keep their values.
     ///
     /// # Errors
     ///
     /// [`KernelError::UnknownParameter`] for an unknown name, [`KernelError::LaunchParameter`] for a
     /// value that the kernel does not support.
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        match parameters.first() {
-            None => Ok(self.clone()),
-            Some((given, _)) => {
-                let (kernel, given) = (Self::KERNEL, given.clone());
-                Err(KernelError::UnknownParameter { kernel, given, known: "none" })
-            }
-        }
+        replaced::<0>(Self::KERNEL, [], parameters).map(|[]| self.clone())
     }
 
     /// The key of this operation in profiles, for a device with these limits.
@@ -135,7 +129,7 @@ pub(crate) const HOPPER: ComputeCapability = ComputeCapability::new(9, 0);
 /// Keeps implementations of [`Operation`] inside this crate.
 pub(crate) trait Sealed {}
 
-/// The source of a kernel and what it is specialised for.
+/// The source of a kernel, and the macros that specialise it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
     /// The kernel's name: `rms_norm` in `rms_norm.cu`.
@@ -150,9 +144,26 @@ pub struct Code {
     pub parameters: Vec<Parameter>,
 }
 
-#[cfg(feature = "cuda")]
 impl Code {
+    /// The code of `O`, specialised for `element`, that runs on every architecture.
+    pub(crate) fn new<O: Operation>(
+        source: &'static str,
+        element: ElementType,
+        parameters: Vec<Parameter>,
+    ) -> Self {
+        let defines = vec![("ELEMENT", element.number())];
+        let (kernel, architecture_specific) = (O::KERNEL, false);
+        Self { kernel, source, defines, architecture_specific, parameters }
+    }
+
+    /// Adds macros.
+    pub(crate) fn with<const N: usize>(mut self, macros: [(&'static str, u64); N]) -> Self {
+        self.defines.extend(macros);
+        self
+    }
+
     /// The compiler options for `architecture`.
+    #[cfg(feature = "cuda")]
     #[must_use]
     pub fn compile_options(
         &self,
@@ -172,10 +183,10 @@ pub(crate) fn source_hash(source: &str) -> String {
     Sha256::digest(source).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A 64-bit parameter, such as the number of items in a chunk.
+/// A 64-bit parameter, for example the number of items in a chunk.
 pub(crate) const U64: Parameter = Parameter::of::<u64>();
 
-/// The bytes that a thread loads or stores at once where rows are whole vectors.
+/// The bytes of one load or store if rows are whole vectors.
 pub(crate) const VECTOR_BYTES: u64 = 16;
 
 /// Memory that a kernel accesses in vectors of 16 bytes, or else element by element.
@@ -183,10 +194,9 @@ pub(crate) const fn memory(in_vectors: bool) -> Parameter {
     if in_vectors { Parameter::AlignedMemory { bytes: VECTOR_BYTES } } else { Parameter::Memory }
 }
 
-/// The values of a kernel's launch parameters, where those `given` by name replace the values `now`.
+/// The values of a kernel's launch parameters: the values `now`, replaced by the `given` ones of the same name.
 pub(crate) fn replaced<const N: usize>(
     kernel: &'static str,
-    known: &'static str,
     now: [(&'static str, u64); N],
     given: &[(String, u64)],
 ) -> Result<[u64; N], KernelError> {
@@ -194,6 +204,8 @@ pub(crate) fn replaced<const N: usize>(
     for (name, value) in given {
         let place = now.iter().position(|(known, _)| known == name);
         let Some(place) = place.and_then(|place| values.get_mut(place)) else {
+            let known =
+                if N == 0 { "none".to_owned() } else { now.map(|(known, _)| known).join(", ") };
             return Err(KernelError::UnknownParameter { kernel, given: name.clone(), known });
         };
         *place = *value;
@@ -201,7 +213,18 @@ pub(crate) fn replaced<const N: usize>(
     Ok(values)
 }
 
-/// Launch parameters with names of their own.
+/// The error of a launch parameter's value that a variant of a kernel does not support.
+pub(crate) fn refused<T>(
+    variant: &'static str,
+    parameter: &'static str,
+    given: u64,
+    expected: impl Into<String>,
+) -> Result<T, KernelError> {
+    let expected = expected.into();
+    Err(KernelError::LaunchParameter { variant, parameter, given, expected })
+}
+
+/// Launch parameters with owned names.
 pub(crate) fn named<const N: usize>(parameters: [(&'static str, u64); N]) -> Vec<(String, u64)> {
     parameters.map(|(name, value)| (name.to_owned(), value)).into()
 }
@@ -231,7 +254,7 @@ pub(crate) fn check_elements(shape: &[u64]) -> Result<(), KernelError> {
     }
 }
 
-/// The prelude followed by files of `cu/`, each with its own line numbers.
+/// The prelude and files of `cu/` as one source, with the line numbers of each file.
 macro_rules! source {
     ($($file:literal),+) => {
         concat!(
@@ -280,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_other_code_faster_is_part_of_the_variant() {
+    fn the_variant_names_layout_and_options() {
         assert_eq!(key_parts(&attention()), ["temporal_attention", "tiled y", "f16"]);
         let masked = attention().causal().with_bias().with_strides();
         assert_eq!(key_parts(&masked)[1], "tiled y causal bias strided");
@@ -291,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_candidate_can_be_taken_and_the_first_is_the_default() {
+    fn every_candidate_is_supported_and_the_first_is_the_default() {
         let attention = attention();
         let candidates = attention.candidates();
         assert!(candidates.len() > 10);
@@ -305,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_not_named_stay_as_they_are() {
+    fn parameters_that_are_not_named_keep_their_values() {
         let other = attention().with_parameters(&named(&[("problems", 4)]));
         let expected = [("warps", 1), ("problems", 4), ("rounds", 1), ("stages", 1), ("flat", 0)];
         let expected = named(&expected);

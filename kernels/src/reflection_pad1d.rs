@@ -94,23 +94,21 @@ impl Operation for ReflectionPad1d {
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Span { items, tiles, steps } = self.span();
-        Ok(Code {
-            kernel: "reflection_pad1d",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("CHANNELS", self.channels),
-                ("IN_WIDTH", self.width),
-                ("LEFT", self.left),
-                ("RIGHT", self.right),
-                ("THREADS", THREADS),
-                ("STEPS", steps),
-                ("ITEMS", items),
-                ("TILES", tiles),
-            ],
-            architecture_specific: false,
-            parameters: vec![Parameter::Memory, Parameter::Memory, U64],
-        })
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.element,
+            vec![Parameter::Memory, Parameter::Memory, U64],
+        );
+        Ok(code.with([
+            ("CHANNELS", self.channels),
+            ("IN_WIDTH", self.width),
+            ("LEFT", self.left),
+            ("RIGHT", self.right),
+            ("THREADS", THREADS),
+            ("STEPS", steps),
+            ("ITEMS", items),
+            ("TILES", tiles),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let error = |dims, pads| {
             ReflectionPad1d::new(dims, pads, ElementType::F16).expect_err("refused").to_string()
         };

@@ -19,7 +19,7 @@ use {
     gridguard::cuda::Args,
 };
 
-const SOURCE: &str = source!("rms_norm.cu");
+const SOURCE: &str = source!("row_parts.cu", "rms_norm.cu");
 
 /// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;
@@ -83,19 +83,17 @@ impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let aligned = self.rows.are_whole_vectors();
         let memory = memory(aligned);
-        Ok(Code {
-            kernel: "rms_norm",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", self.threads()),
-                ("ROWS", self.rows_per_block()),
-                ("ALIGNED", aligned.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, memory, U64, Parameter::of::<f32>()],
-        })
+        let code = Code::new::<Self>(
+            SOURCE,
+            self.rows.element,
+            vec![memory, memory, memory, U64, Parameter::of::<f32>()],
+        );
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", self.threads()),
+            ("ROWS", self.rows_per_block()),
+            ("ALIGNED", aligned.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -202,8 +200,8 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
 /// The largest relative Frobenius error of a correct kernel.
 ///
 /// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
-/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and takes a
-/// reciprocal root accurate to 2 units.
+/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and the
+/// reciprocal square root is accurate to 2 units.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     element.rounding_error()
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_vectors_go_one_element_at_a_time() {
+    fn other_rows_are_accessed_element_by_element() {
         let parameters = |columns| {
             let norm = RmsNorm::new(1, columns, ElementType::F16).expect("legal");
             norm.code(&DeviceLimits::any_device()).expect("any device").parameters[0]
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(RmsNorm::new(1, 0, ElementType::F16).is_err());
         assert!(RmsNorm::new(u64::MAX, 2, ElementType::F16).is_err());
         assert!(RmsNorm::new(0, 64, ElementType::F16).is_ok());

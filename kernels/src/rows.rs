@@ -1,4 +1,4 @@
-//! What kernels over the rows of a matrix share: rows are items on grid y, several to a block.
+//! Rows of a matrix as items of a grid: on y, with several rows a block.
 
 use gridguard::{Axis, BatchAxis, LaunchRequest};
 
@@ -41,13 +41,13 @@ impl Rows {
         (self.columns * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
     }
 
-    /// Vectors of a row, or elements where rows are no whole vectors.
+    /// Vectors of a row, or elements if rows are not whole vectors.
     pub(crate) const fn parts(self) -> u64 {
         let vectors = self.columns * self.element.bytes() / VECTOR_BYTES;
         if self.are_whole_vectors() { vectors } else { self.columns }
     }
 
-    /// The launch over all rows, so many to a block.
+    /// The launch over all rows, with `rows_per_block` rows a block.
     pub(crate) fn grid(self, rows_per_block: u64, threads: u64) -> (LaunchRequest, BatchAxis) {
         Blocks { axis: Axis::Y, items: rows_per_block, tiles: 1, threads }.grid(self.count)
     }

@@ -1,6 +1,6 @@
 //! Softmax of rows: `out = exp(x - max(x)) / sum(exp(x - max(x)))`.
 //!
-//! Attention that is not fused takes it over every query of every head. Rows are on grid y, which
+//! Unfused attention applies it to every query of every head. Rows are on grid y, which
 //! 65,536 one-row blocks overflow.
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
@@ -126,20 +126,14 @@ impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let memory = memory(self.rows.are_whole_vectors());
         let geometry = self.geometry();
-        Ok(Code {
-            kernel: "softmax",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.rows.element.number()),
-                ("COLUMNS", self.rows.columns),
-                ("THREADS", geometry.threads),
-                ("THREADS_PER_ROW", geometry.threads_per_row),
-                ("ROWS", geometry.rows),
-                ("STAGED", geometry.staged.into()),
-            ],
-            architecture_specific: false,
-            parameters: vec![memory, memory, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.rows.element, vec![memory, memory, U64]);
+        Ok(code.with([
+            ("COLUMNS", self.rows.columns),
+            ("THREADS", geometry.threads),
+            ("THREADS_PER_ROW", geometry.threads_per_row),
+            ("ROWS", geometry.rows),
+            ("STAGED", geometry.staged.into()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -227,8 +221,8 @@ pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
 ///
 /// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
 /// has an exponential accurate to 2 units and sums up to a thousand weights in a thread, whose errors
-/// of 2^-24 average out. Weights of long rows are subnormal in f16, where a unit is 2^-24 whatever the
-/// weight. A row of equal weights has the smallest norm, `columns`^-1/2, and so an error of up to
+/// of 2^-24 average out. Weights of long rows are subnormal in f16, where a unit is always
+/// 2^-24. A row of equal weights has the smallest norm, `columns`^-1/2, and so an error of up to
 /// 2^-25 `columns`.
 #[must_use]
 pub fn tolerance(element: ElementType, columns: u64) -> f64 {
@@ -264,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn short_rows_that_are_no_whole_vectors_go_through_shared_memory() {
+    fn short_rows_of_partial_vectors_are_staged_in_shared_memory() {
         let staged = |columns| softmax(1, columns).geometry().staged;
         assert!(staged(77) && staged(1001));
         assert!(!staged(80) && !staged(1025));
@@ -279,7 +273,7 @@ mod tests {
                 assert!(threads.is_multiple_of(WARP) && threads <= MAX_THREADS, "{columns}");
                 assert!(rows.is_multiple_of(threads / threads_per_row), "{columns}");
                 if staged {
-                    // Whole vectors, whatever the length of a row.
+                    // Whole vectors, for any length of a row.
                     assert!(rows.is_multiple_of(8), "{columns}");
                     assert!(rows * columns * element.bytes() <= 48 << 10, "{columns}");
                 } else {
@@ -310,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         assert!(Softmax::new(1, 0, ElementType::F16).is_err());
         assert!(Softmax::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
         assert!(Softmax::new(u64::MAX, 2, ElementType::F16).is_err());

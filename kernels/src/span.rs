@@ -1,5 +1,5 @@
-//! What kernels share that write their output as one span of memory, in vectors of 16 bytes: items
-//! are on grid z, several to a block or several blocks to an item.
+//! Geometry of kernels that write their output as one span of memory, in vectors of 16 bytes. Items
+//! are on grid z, with several items a block or several blocks an item.
 
 use gridguard::{Axis, BatchAxis, LaunchRequest};
 
@@ -9,16 +9,16 @@ use crate::operation::VECTOR_BYTES;
 
 /// Threads of a block.
 pub(crate) const THREADS: u64 = 256;
-/// The most vectors that a thread loads before it stores the first: enough bytes in flight to hide
-/// the latency of memory.
+/// The most vectors that a thread loads before its first store: enough bytes in flight to hide the
+/// latency of memory.
 const MAX_STEPS: u64 = 4;
 
 /// How blocks share the output: each group of `tiles` blocks writes `items` consecutive items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Items of a group: more than one where a block has room for several.
+    /// Items of a group: more than one if they fit into a block.
     pub(crate) items: u64,
-    /// Blocks of a group: more than one where an item is larger than a block's share.
+    /// Blocks of a group: more than one if an item does not fit into a block.
     pub(crate) tiles: u64,
     /// Vectors that a thread writes.
     pub(crate) steps: u64,
@@ -38,7 +38,7 @@ impl Span {
         Self { items, tiles, steps: vectors.div_ceil(tiles * THREADS) }
     }
 
-    /// The launch over so many items on grid z, and its batch axis.
+    /// The launch over `items` items on grid z, and its batch axis.
     pub(crate) fn grid(&self, items: u64) -> (LaunchRequest, BatchAxis) {
         let Self { items: group, tiles, .. } = *self;
         Blocks { axis: Axis::Z, items: group, tiles, threads: THREADS }.grid(items)

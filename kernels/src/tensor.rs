@@ -54,7 +54,7 @@ impl<'a, T, const N: usize> TensorMut<'a, T, N> {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
-    /// With the given sizes and strides, under which no two elements may overlap.
+    /// With the given sizes and strides. Elements must not overlap.
     #[must_use]
     pub const fn with_extent(memory: &'a mut impl MemoryMut<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
@@ -71,24 +71,33 @@ impl<'a, T, const N: usize> TensorMut<'a, T, N> {
     }
 }
 
-/// Checks that `extent` is of the shape `expected` and that `length` elements are enough; no more than
-/// that, if it is contiguous.
+/// Checks that `extent` has the shape `expected` and fits into `length` elements. A contiguous tensor must have
+/// exactly this length.
 pub(crate) fn check<const N: usize>(
     tensor: &'static str,
     length: usize,
     extent: &Extent<N>,
     expected: [u64; N],
 ) -> Result<(), KernelError> {
-    let (shape, reach, given) = (extent.dims, extent.reach(), to_u64(length));
-    if shape != expected {
-        let (given, expected) = (shape.to_vec(), expected.to_vec());
-        return Err(KernelError::Shape { tensor, given, expected });
-    }
+    check_shape(tensor, extent, expected)?;
+    let (reach, given) = (extent.reach(), to_u64(length));
     if reach > given.into() || (extent.is_contiguous() && reach != given.into()) {
-        let shape = shape.to_vec();
+        let shape = expected.to_vec();
         return Err(KernelError::Length { tensor, shape, expected: reach, given });
     }
     Ok(())
+}
+
+pub(crate) fn check_shape<const N: usize>(
+    tensor: &'static str,
+    extent: &Extent<N>,
+    expected: [u64; N],
+) -> Result<(), KernelError> {
+    if extent.dims == expected {
+        return Ok(());
+    }
+    let (given, expected) = (extent.dims.to_vec(), expected.to_vec());
+    Err(KernelError::Shape { tensor, given, expected })
 }
 
 fn check_contiguous<const N: usize>(

@@ -3,7 +3,7 @@
 //! Decoders of image and video models double their feature maps with it. Planes (batch times channels)
 //! are on grid z, which 65,536 groups of blocks overflow.
 //!
-//! Along each axis, output position `i` takes input position `min(floor(i * scale), input - 1)`, where
+//! Along each axis, output position `i` reads input position `min(floor(i * scale), input - 1)`, where
 //! `scale` is `input / output`; quotient and product are rounded to f32. PyTorch computes the same when
 //! it is given the output's size, so that results agree bit for bit.
 
@@ -131,25 +131,19 @@ impl Operation for UpsampleNearest2d {
         let ([in_height, in_width], [out_height, out_width]) = (self.input, self.output);
         let Span { items, tiles, steps } = self.span();
         let [input, output] = self.alignments();
-        Ok(Code {
-            kernel: "upsample_nearest2d",
-            source: SOURCE,
-            defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("IN_HEIGHT", in_height),
-                ("IN_WIDTH", in_width),
-                ("OUT_HEIGHT", out_height),
-                ("OUT_WIDTH", out_width),
-                ("THREADS", THREADS),
-                ("STEPS", steps),
-                ("PLANES", items),
-                ("TILES", tiles),
-                ("ALIGNED", self.is_aligned().into()),
-                ("FACTOR", self.factor()),
-            ],
-            architecture_specific: false,
-            parameters: vec![input, output, U64],
-        })
+        let code = Code::new::<Self>(SOURCE, self.element, vec![input, output, U64]);
+        Ok(code.with([
+            ("IN_HEIGHT", in_height),
+            ("IN_WIDTH", in_width),
+            ("OUT_HEIGHT", out_height),
+            ("OUT_WIDTH", out_width),
+            ("THREADS", THREADS),
+            ("STEPS", steps),
+            ("PLANES", items),
+            ("TILES", tiles),
+            ("ALIGNED", self.is_aligned().into()),
+            ("FACTOR", self.factor()),
+        ]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -238,7 +232,7 @@ pub fn reference<T: Element>(input: &[T], input_dims: [u64; 2], output_dims: [u6
         .unwrap_or_default()
 }
 
-/// The input position that an output position takes, for sizes of up to 2^24.
+/// The input position for an output position, for sizes of up to 2^24.
 #[allow(clippy::as_conversions, reason = "f32 holds all integers to 2^24, and the floor is one")]
 fn nearest(position: u64, input: u64, output: u64) -> u64 {
     let scale = input as f32 / output as f32;
@@ -262,7 +256,7 @@ mod tests {
 
     #[test]
     fn planes_on_z_overflow_from_65_536_groups_on() {
-        // 128 x 128 x 2 bytes take two blocks, 32 x 32 x 2 bytes the eighth part of one.
+        // 128 x 128 x 2 bytes need two blocks, 32 x 32 x 2 bytes an eighth of a block.
         let large = double(65_536, 64, ElementType::F16);
         assert_eq!(large.request().grid, Dim3::new(2, 1, 65_536));
         assert_eq!(large.batch().blocks(65_536), Some(65_536));
@@ -272,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_vectors_are_loaded_where_a_power_of_two_divides_them() {
+    fn vectors_are_loaded_if_a_power_of_two_divides_them() {
         let factor = |input, output| {
             let operation = UpsampleNearest2d::new(1, [9, input], [9, output], ElementType::F16);
             defined(&operation.expect("legal"), "FACTOR")
         };
         assert_eq!([factor(16, 16), factor(16, 32), factor(10, 40), factor(3, 24)], [1, 2, 4, 8]);
-        // Another factor, a row of no whole vectors, more than a vector of one element, a smaller
+        // A factor of 3, a row of partial vectors, a factor above the elements of a vector, a smaller
         // output.
         assert_eq!([factor(8, 24), factor(6, 12), factor(8, 128), factor(16, 8)], [0; 4]);
     }
@@ -299,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn each_element_of_a_doubled_plane_stands_four_times() {
+    fn each_element_of_a_doubled_plane_appears_four_times() {
         let out = reference(&[1.0_f32, 2.0, 3.0, 4.0], [2, 2], [4, 4]);
         let expected = [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]];
         assert_eq!(out, expected.as_flattened().iter().copied().map(f64::from).collect::<Vec<_>>());
     }
 
     #[test]
-    fn places_are_those_of_f32_arithmetic() {
+    fn positions_follow_f32_arithmetic() {
         let places = |input, output| -> Vec<u64> {
             (0..output).map(|place| nearest(place, input, output)).collect()
         };
@@ -322,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_the_kernel_cannot_take_are_errors() {
+    fn unsupported_sizes_are_errors() {
         let new = |planes, size| UpsampleNearest2d::new(planes, size, [4, 4], ElementType::F16);
         assert!(new(1, [0, 4]).is_err());
         assert!(new(1, [4, (1 << 24) + 1]).is_err());

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![cfg(feature = "cuda")]
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -56,7 +57,7 @@ const HALF_SHAPES: [(u64, u64); 20] = [
 const SINGLE_SHAPES: [(u64, u64); 8] =
     [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128), (16, 160), (24, 160), (128, 160)];
 
-/// Frames, keys and head dimension of cross-attention. Of f32 only the first three: `NOTES.md` says what spills.
+/// Frames, keys and head dimension of cross-attention. f32 has the first three: `NOTES.md` says which shapes spill.
 const CROSS_SHAPES: [(u64, u64, u64); 5] =
     [(16, 24, 64), (16, 77, 64), (128, 20, 80), (1, 128, 128), (100, 128, 40)];
 
@@ -125,10 +126,13 @@ fn compile(code: &Code, device: &DeviceLimits, overlap: bool) -> Result<(), Stri
     }
     let options = code.compile_options(device.compute_capability);
     let mut options = options.define("OVERLAP", u8::from(overlap));
+    if let Some(file) = std::env::var_os("KERNEL_CONFIGURATIONS") {
+        return write_configuration(code, &options, Path::new(&file));
+    }
     options.options.push("--ptxas-options=-v".into());
-    // Without it, overlapping chunks could end before those before them.
+    // Its destructor keeps a chunk from ending before an earlier one.
     if !code.source.contains("    const Overlap overlap;\n") {
-        return Err(format!("{} does not make an Overlap", code.kernel));
+        return Err(format!("{} does not construct an Overlap", code.kernel));
     }
     let compiler = Compiler::find().expect("NVRTC");
     let compiled = compiler.compile(code.source, &options).map_err(|error| error.to_string())?;
@@ -167,6 +171,13 @@ fn write_source(code: &Code, folder: &Path) -> Result<(), String> {
     let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let file = folder.join(name.chars().map(safe).collect::<String>() + ".cu");
     std::fs::write(file, text + code.source).map_err(|error| error.to_string())
+}
+
+/// Appends a line with kernel, target and macros for `same_code.py`, which compares the machine code of two revisions.
+fn write_configuration(code: &Code, options: &CompileOptions, file: &Path) -> Result<(), String> {
+    let line = format!("{} {} {:?}\n", code.kernel, options.target(), options.defines);
+    let file = std::fs::File::options().append(true).create(true).open(file);
+    file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|error| error.to_string())
 }
 
 /// Compiles the code of operations for all architectures that support them, in parallel.

@@ -109,8 +109,8 @@ impl Device {
         Ok(self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
     }
 
-    /// Measures the fastest of several kernels that only move the bytes of `case`, launched back to back over
-    /// the same memory as the case itself is: what L2 holds of the launch before serves both.
+    /// Measures the fastest of several kernels that only move the bytes of `case`. They are launched back to back
+    /// over the same memory as the case itself, so both find the same data in the L2 cache.
     pub(crate) fn measure_limit<T: Element>(&self, bench: &mut Bench, case: Case) {
         let traffic = case.traffic;
         bench.measure(&Case { name: "limit", ..case }, || {

@@ -136,7 +136,7 @@ impl Mover {
 
 impl<T: Element> Limit<T> {
     /// The fastest way to move `traffic`, rounded up to whole vectors: the one with the smallest median over
-    /// rounds in which all take turns.
+    /// rounds that alternate all kernels.
     pub(crate) fn fastest(device: &Device, traffic: Traffic) -> Result<Self, Failure> {
         let vectors = |bytes: u128| u64::try_from(bytes.div_ceil(VECTOR_BYTES.into()));
         let [read, written] = [vectors(traffic.read)?, vectors(traffic.written)?];
@@ -235,13 +235,12 @@ fn movers(device: &Device, [read, written]: [u64; 2]) -> Result<Vec<Mover>, Fail
     Ok(movers)
 }
 
-#[allow(unsafe_code, reason = "vouches for the kernels above")]
+#[allow(unsafe_code, reason = "the kernels above")]
 fn kernel(device: &Device, name: &str) -> Result<Kernel, Failure> {
     let memory = Parameter::AlignedMemory { bytes: VECTOR_BYTES };
     let number = Parameter::of::<u64>();
     let parameters = [memory, memory, number, number, number, number, number];
-    // SAFETY: the kernels above take these parameters, read as many vectors of the first and write as many
-    // of the second as the third and the fifth say; `Limit::fastest` allocates as many, and only `Limit::launch`
-    // launches them.
+    // SAFETY: the kernels above take these parameters. They read and write the numbers of vectors in the third and
+    // fifth. `Limit::fastest` allocates these numbers, and only `Limit::launch` launches the kernels.
     Ok(unsafe { device.limit_module()?.kernel(name, &parameters)? })
 }

@@ -1,5 +1,5 @@
-//! The time of our operators for candle on a device beside that of launches by hand into memory that is already
-//! there, by CUDA events over many calls. Writes their ratios as JSON to the file that is given.
+//! Compares the times of our candle operators with direct launches into allocated memory, by CUDA events over many
+//! calls. Writes the ratios as JSON to the given file.
 //!
 //! ```sh
 //! cargo bench -p gridguard-candle --features cuda --bench gpu_operators -- RESULTS.json
@@ -103,10 +103,10 @@ fn memory<T: CudaDType + DeviceRepr>(tensor: &Tensor) -> Result<InOrder<CudaSlic
     }
 }
 
-/// Memory for launches by hand, which wait for nothing, as those of the operators.
+/// Memory for direct launches. Like the operators, they need no synchronisation.
 #[allow(unsafe_code, reason = "an order that only this program knows")]
 fn in_order<T>(memory: CudaSlice<T>) -> InOrder<CudaSlice<T>> {
-    // SAFETY: one thread uses it, on the stream of the device alone.
+    // SAFETY: one thread uses the memory, only on the stream of the device.
     unsafe { InOrder::new(memory) }
 }
 

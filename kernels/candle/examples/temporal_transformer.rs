@@ -28,7 +28,7 @@ struct Weights {
     down: Tensor,
 }
 
-/// The operators in which the two blocks differ.
+/// The operators that differ between the two blocks.
 trait Operators {
     fn rms_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor>;
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32) -> Result<Tensor>;

@@ -25,7 +25,7 @@ use crate::element::{
 
 const ATTENTION: &str = "gridguard-attention";
 
-/// Attention over the frames of each item and head, or from them to other keys: `softmax(scale * q k^T + bias) v`.
+/// Attention over the frames of each item and head, or cross-attention: `softmax(scale * q k^T + bias) v`.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -43,24 +43,24 @@ const ATTENTION: &str = "gridguard-attention";
 pub struct Attention {
     scale: f32,
     causal: bool,
-    /// A tensor of its own, which nothing else writes or locks.
+    /// A private copy, which nothing else writes or locks.
     bias: Option<Tensor>,
 }
 
 impl Attention {
-    /// Attention with `scale`, mostly `1 / sqrt(head_dim)`: finite, not negative.
+    /// Attention with `scale`, usually `1 / sqrt(head_dim)`: finite, not negative.
     pub const fn new(scale: f32) -> Self {
         Self { scale, causal: false, bias: None }
     }
 
-    /// Each frame attends to itself and the frames before it only: query n to the first n + 1 keys.
+    /// A causal mask: query n attends to the first n + 1 keys.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
     /// Adds `[frames, keys]`, of the tensors' type and on their device, to the scaled scores of every item and
-    /// head. -inf hides a key; a query whose keys are all hidden gives zeros. The bias is copied, once.
+    /// head. -inf hides a key. A query with all keys hidden gives zeros. The bias is copied once, here.
     ///
     /// # Errors
     ///
@@ -73,16 +73,16 @@ impl Attention {
         Ok(self)
     }
 
-    /// Attention over f16, bf16 or f32 tensors: q of `[items, heads, frames, head_dim]`, `[items, frames, head_dim]`,
-    /// or any number of batch axes before `[frames, head_dim]`; k and v the same with any number of keys in the place
-    /// of the frames. Head dimensions up to 160; up to 128 frames and keys the fast kernels run. The output is
-    /// contiguous, of the shape of q.
+    /// Attention over f16, bf16 or f32 tensors. q is `[items, heads, frames, head_dim]`, `[items, frames, head_dim]`,
+    /// or any number of batch axes before `[frames, head_dim]`. k and v have the same shape with any number of keys
+    /// instead of frames. Head dimensions are at most 160. With up to 128 frames and keys, the fast kernels run. The
+    /// output is contiguous and has the shape of q.
     ///
     /// # Errors
     ///
     /// [`Error::UnsupportedDTypeForOp`], [`Error::DTypeMismatchBinaryOp`], [`Error::UnexpectedNumberOfDims`],
-    /// [`Error::ShapeMismatchBinaryOp`], [`Error::DeviceMismatchBinaryOp`], and an error of the kernels for sizes or
-    /// a scale that they do not support; on a device [`Error::Cuda`] with a [`KernelError`] or candle's own.
+    /// [`Error::ShapeMismatchBinaryOp`], [`Error::DeviceMismatchBinaryOp`], and a [`KernelError`] for an unsupported
+    /// size or scale. On a device also [`Error::Cuda`] with a [`KernelError`] or candle's own error.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         element_type(q.dtype(), ATTENTION)?;
         for other in [Some(k), Some(v), self.bias.as_ref()].into_iter().flatten() {
@@ -142,7 +142,7 @@ fn check_alike(q: &Tensor, other: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The tensor itself, unless rows of whole vectors lie where a device cannot load them as such: then a copy.
+/// The tensor, or a copy if its rows are whole vectors that are not aligned for a device.
 fn aligned(tensor: &Tensor) -> Result<Tensor> {
     let is_whole = |elements: usize| is_whole_vectors(elements, tensor.dtype());
     let mut axes = tensor.dims().iter().zip(tensor.stride()).rev();
@@ -155,7 +155,7 @@ fn aligned(tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.clone())
 }
 
-/// q, k, v and a contiguous output as items and heads. The bias is one for all of them.
+/// q, k, v and a contiguous output as items and heads. They share one bias.
 fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
     let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
     let [q, ..] = tensors;
@@ -165,14 +165,14 @@ fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
     Folded::new(views.map(|(dims, strides)| StridedView { dims, strides }), None, false)
 }
 
-/// Attention over tensors of one type and device.
+/// Attention over tensors of the same type and device.
 struct Operator {
     attention: Attention,
     folded: Folded,
 }
 
 impl Operator {
-    /// The operation with this one's options.
+    /// The operation with the options of the attention.
     fn with_options(&self, mut operation: TemporalAttention) -> TemporalAttention {
         if self.attention.causal {
             operation = operation.causal();
@@ -196,13 +196,11 @@ impl Operator {
         let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
         let operation = self.with_options(general.map_err(unsupported)?);
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
-        let bias = match &bias {
-            Some((storage, layout)) => match &**storage {
-                Storage::Cpu(storage) => Some(host_elements::<T>(storage, layout, ATTENTION)?),
-                _ => return Err(elsewhere()),
-            },
-            None => None,
-        };
+        let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
+            Storage::Cpu(storage) => host_elements::<T>(storage, layout, ATTENTION),
+            _ => Err(bias_on_other_device()),
+        });
+        let bias = bias.transpose()?;
 
         let mut memory: [&[T]; 3] = [&[]; 3];
         for (memory, (storage, layout)) in memory.iter_mut().zip(tensors) {
@@ -240,13 +238,11 @@ impl Operator {
         let operation = self.with_options(operation.map_err(failed)?);
         let prepared = launches.attention.get(&launches.kernels, operation)?;
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
-        let bias = match &bias {
-            Some((storage, layout)) => match &**storage {
-                Storage::Cuda(storage) => Some(device_elements::<T>(storage, layout, ATTENTION)?),
-                _ => return Err(elsewhere()),
-            },
-            None => None,
-        };
+        let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
+            Storage::Cuda(storage) => device_elements::<T>(storage, layout, ATTENTION),
+            _ => Err(bias_on_other_device()),
+        });
+        let bias = bias.transpose()?;
 
         let [q, k, v] = tensors;
         let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);
@@ -254,8 +250,8 @@ impl Operator {
         let inputs = inputs.map(|(memory, extent)| Input::with_extent(memory, extent));
         let of_bias = self.folded.shape.shared_bias();
         let bias = bias.as_ref().map(|bias| Input::with_extent(bias, of_bias));
-        // SAFETY: the launch writes each frame of each item and head, which are all elements of a contiguous output
-        // of this length, as it checks; where it fails the memory is dropped.
+        // SAFETY: the launch checks that the output is contiguous and of this length, and writes all of its elements.
+        // If it fails, the memory is dropped.
         let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;
         let mut written = output(&mut out);
         let to = Output::with_extent(&mut written, of_out);
@@ -277,7 +273,7 @@ fn reached<'a, T: Supported>(
     own.ok_or_else(|| Error::RequiresContiguous { op: ATTENTION }.bt())
 }
 
-fn elsewhere() -> Error {
+fn bias_on_other_device() -> Error {
     Error::msg("the bias of the attention is on another kind of device")
 }
 

@@ -19,7 +19,7 @@ use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::{Mutex, RwLock};
 
-/// The guard of a candle device: launches of your own kernels on candle's memory, validated, and split where they
+/// The guard of a candle device. It validates launches of your own kernels on candle's memory, and splits them if they
 /// are too large and declare a batch.
 ///
 /// ```no_run
@@ -41,8 +41,7 @@ use parking_lot::{Mutex, RwLock};
 ///     let (device, stream) = (&from.device, from.device.cuda_stream());
 ///     let mut out = device.alloc_zeros::<f32>(from.as_cuda_slice::<f32>()?.len())?;
 ///     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(128, 1, 1));
-///     // SAFETY: candle's work on both comes in the order of the device's stream. Without it a launch on the stream of
-///     // a thread, which `Device::new_cuda` has, waits for the device.
+///     // SAFETY: all of candle's work on both is on the device's stream.
 ///     let (x, mut y) = unsafe {
 ///         (InOrder::new(from.as_cuda_slice::<f32>()?.as_view()), InOrder::new(out.as_view_mut()))
 ///     };
@@ -54,53 +53,62 @@ use parking_lot::{Mutex, RwLock};
 /// ```
 #[allow(private_bounds, reason = "only candle's devices implement it, so that it may grow")]
 pub trait GuardedDevice: Sealed {
-    /// The guard of the device, in candle's context, with the limits of the device and the user's profile or the one
-    /// shipped for the GPU. Made at the first use and kept, with its context, for as long as the process runs.
+    /// The guard of the device, in candle's context, with the user's profile or the profile shipped for the GPU.
+    /// Created at the first use. Guard and context are kept until the process ends.
     ///
     /// # Errors
     ///
-    /// [`Error::Cuda`] if the device cannot be queried; candle's error for a device that is not CUDA's.
-    fn guard(&self) -> Result<Arc<Guard>>;
+    /// [`Error::Cuda`] if the device cannot be queried, and candle's error for a device that is not a CUDA device.
+    fn guard(&self) -> Result<Arc<Guard>> {
+        Ok(Arc::clone(DeviceLaunches::of(self.cuda()?)?.kernels.guard()))
+    }
 
-    /// What of the user's profile and the shipped one is not used, or may be stale; mostly nothing.
+    /// Notices about entries of the profiles that are not used or may be stale. Usually empty.
     ///
     /// # Errors
     ///
     /// As [`Self::guard`].
-    fn profile_notices(&self) -> Result<Vec<String>>;
+    fn profile_notices(&self) -> Result<Vec<String>> {
+        Ok(DeviceLaunches::of(self.cuda()?)?.notices.clone())
+    }
 
     /// Our kernels on the device, compiled once for all users of the device.
     ///
     /// # Errors
     ///
     /// As [`Self::guard`].
-    fn kernels(&self) -> Result<Kernels>;
+    fn kernels(&self) -> Result<Kernels> {
+        Ok(DeviceLaunches::of(self.cuda()?)?.kernels.clone())
+    }
 
-    /// A function that candle loaded on the device, as a kernel of the guard. Its limits are queried here: keep the
-    /// kernel.
+    /// A function that candle loaded on the device, as a kernel of the guard. Queries its limits, so keep the kernel.
     ///
     /// # Safety
     ///
-    /// As [`Kernel::from_cudarc`]: the function takes `parameters`, and with them accesses only the memory that its
-    /// arguments reach.
+    /// As [`Kernel::from_cudarc`]: the function takes `parameters`, and accesses only the memory that its arguments
+    /// reach.
     ///
     /// # Errors
     ///
-    /// As [`Self::guard`], and [`Error::Cuda`] with a [`CudaError`](gridguard::cuda::CudaError) if the driver knows
+    /// As [`Self::guard`], and [`Error::Cuda`] with a [`CudaError`](gridguard::cuda::CudaError) if the driver reports
     /// other parameters.
     #[allow(unsafe_code, reason = "the kernel is the caller's")]
     unsafe fn guarded_kernel(
         &self,
         function: &CudaFunction,
         parameters: &[Parameter],
-    ) -> Result<Kernel>;
+    ) -> Result<Kernel> {
+        let stream = self.cuda()?.cuda_stream();
+        // SAFETY: this function's contract. candle loads functions of a device in the context of its stream.
+        unsafe { Kernel::from_cudarc(stream.context(), function, parameters) }.map_err(failed)
+    }
 
-    /// Launches `kernel` on the stream of `args`, and returns the number of launches without waiting for them: one
-    /// where it is legal, else chunks of `batch`.
+    /// Launches `kernel` on the stream of `args`, as one launch if it is legal, else in chunks of `batch`. Returns the
+    /// number of launches without waiting for them.
     ///
     /// # Errors
     ///
-    /// As [`Self::guard`], and [`Error::Cuda`] with a [`LaunchError`](gridguard::cuda::LaunchError), which has every
+    /// As [`Self::guard`], and [`Error::Cuda`] with a [`LaunchError`](gridguard::cuda::LaunchError), which lists every
     /// violation.
     #[track_caller]
     fn launch_guarded(
@@ -114,69 +122,34 @@ pub trait GuardedDevice: Sealed {
     }
 }
 
-trait Sealed {}
+trait Sealed {
+    fn cuda(&self) -> Result<&CudaDevice>;
+}
 
-impl Sealed for CudaDevice {}
-impl Sealed for Device {}
-
-#[allow(unsafe_code, reason = "the kernel is the caller's")]
-impl GuardedDevice for CudaDevice {
-    fn guard(&self) -> Result<Arc<Guard>> {
-        Ok(Arc::clone(DeviceLaunches::of(self)?.kernels.guard()))
-    }
-
-    fn profile_notices(&self) -> Result<Vec<String>> {
-        Ok(DeviceLaunches::of(self)?.notices.clone())
-    }
-
-    fn kernels(&self) -> Result<Kernels> {
-        Ok(DeviceLaunches::of(self)?.kernels.clone())
-    }
-
-    unsafe fn guarded_kernel(
-        &self,
-        function: &CudaFunction,
-        parameters: &[Parameter],
-    ) -> Result<Kernel> {
-        let stream = self.cuda_stream();
-        // SAFETY: this function's contract; candle loads functions of a device in the context of its stream.
-        unsafe { Kernel::from_cudarc(stream.context(), function, parameters) }.map_err(failed)
+impl Sealed for CudaDevice {
+    fn cuda(&self) -> Result<&CudaDevice> {
+        Ok(self)
     }
 }
 
-#[allow(unsafe_code, reason = "the kernel is the caller's")]
-impl GuardedDevice for Device {
-    fn guard(&self) -> Result<Arc<Guard>> {
-        self.as_cuda_device()?.guard()
-    }
-
-    fn profile_notices(&self) -> Result<Vec<String>> {
-        self.as_cuda_device()?.profile_notices()
-    }
-
-    fn kernels(&self) -> Result<Kernels> {
-        self.as_cuda_device()?.kernels()
-    }
-
-    unsafe fn guarded_kernel(
-        &self,
-        function: &CudaFunction,
-        parameters: &[Parameter],
-    ) -> Result<Kernel> {
-        // SAFETY: this function's contract.
-        unsafe { self.as_cuda_device()?.guarded_kernel(function, parameters) }
+impl Sealed for Device {
+    fn cuda(&self) -> Result<&CudaDevice> {
+        self.as_cuda_device()
     }
 }
 
-/// A failure on a device, as candle reports those: its source has the type.
+impl GuardedDevice for CudaDevice {}
+impl GuardedDevice for Device {}
+
+/// A failure on a device as candle's error, with `error` as its source.
 pub(crate) fn failed(error: impl core::error::Error + Send + Sync + 'static) -> Error {
     Error::Cuda(Box::new(error)).bt()
 }
 
-/// The kernels of a context, and the launches of each operator that were prepared last.
+/// The kernels of a context, and the most recently used launches of each operator.
 pub(crate) struct DeviceLaunches {
     pub(crate) kernels: Kernels,
-    /// About the profiles.
+    /// Notices about the profiles.
     notices: Vec<String>,
     pub(crate) attention: Kept<TemporalAttention>,
     pub(crate) softmax: Kept<Softmax>,
@@ -184,20 +157,19 @@ pub(crate) struct DeviceLaunches {
     pub(crate) rms_norm: Kept<RmsNorm>,
 }
 
-/// By the address of the context. No other context gets the address of one that is kept, since each guard holds its
-/// own.
+/// By the address of the context. The address is not reused, because each guard keeps its context alive.
 static DEVICES: LazyLock<RwLock<HashMap<usize, Arc<DeviceLaunches>>>> =
     LazyLock::new(RwLock::default);
 
 impl DeviceLaunches {
-    /// Those of the device's context, which all candle devices of one GPU share.
+    /// The launches of the device's context, which all candle devices of one GPU share.
     pub(crate) fn of(device: &CudaDevice) -> Result<Arc<Self>> {
         let stream = device.cuda_stream();
         let address = stream.context().cu_ctx().addr();
         if let Some(known) = DEVICES.read().get(&address) {
             return Ok(Arc::clone(known));
         }
-        // Made without the lock: of two that are made at the same time one stays.
+        // Created without the lock. If two threads race, the first one stored is kept.
         let guard = Guard::with_context(Arc::clone(stream.context())).map_err(failed)?;
         let (guard, notices) = guard.with_device_profile();
         let notices = notices.iter().map(ToString::to_string).collect();
@@ -214,13 +186,12 @@ impl DeviceLaunches {
     }
 }
 
-/// The most launches of an operator that are kept: a program of ever new shapes prepares again beyond that, from
-/// code that is mostly still loaded.
+/// The most launches of an operator that are kept. The code of a dropped launch is usually still loaded.
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 type Launch<O> = Arc<OnceCell<Arc<Prepared<O>>>>;
 
-/// The launches of an operator that were prepared last.
+/// The most recently used launches of an operator.
 pub(crate) struct Kept<O>(Mutex<LruCache<O, Launch<O>>>);
 
 impl<O: Hash + Eq> Default for Kept<O> {
@@ -238,7 +209,7 @@ impl<O: Prepare> Kept<O> {
     }
 }
 
-/// An operation that is prepared as the profile says.
+/// An operation that is prepared with the choice of the profile.
 pub(crate) trait Prepare: Operation + Copy + Hash + Eq {
     fn prepare(self, kernels: &Kernels) -> core::result::Result<Prepared<Self>, KernelError> {
         let tuned = kernels.prepare_tuned(self, Policy::default(), Objective::default())?;

@@ -1,4 +1,4 @@
-//! Elements that both candle and the kernels know, and memory of candle's tensors.
+//! Element types that candle and the kernels share, and the memory of candle's tensors.
 
 use candle_core::{CpuStorage, DType, Error, Layout, Result, Tensor, WithDType};
 use gridguard_kernels::{Element, ElementType, KernelError};
@@ -11,20 +11,12 @@ use {
     gridguard::cuda::InOrder,
 };
 
-/// A type of elements that candle's CUDA storage holds.
+/// A type of elements that both candle and the kernels support.
 #[cfg(feature = "cuda")]
-pub(crate) trait Stored: CudaDType {}
-#[cfg(feature = "cuda")]
-impl<T: CudaDType> Stored for T {}
-
-/// A type of elements that candle's storage holds.
+pub(crate) trait Supported: Element + WithDType + CudaDType {}
+/// A type of elements that both candle and the kernels support.
 #[cfg(not(feature = "cuda"))]
-pub(crate) trait Stored {}
-#[cfg(not(feature = "cuda"))]
-impl<T> Stored for T {}
-
-/// A type of elements that both candle and the kernels know.
-pub(crate) trait Supported: Element + WithDType + Stored {}
+pub(crate) trait Supported: Element + WithDType {}
 
 impl Supported for f16 {}
 impl Supported for bf16 {}
@@ -51,7 +43,7 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// The kernels' name of a type.
+/// The element type of the kernels for `dtype`.
 pub(crate) fn element_type(dtype: DType, operator: &'static str) -> Result<ElementType> {
     match dtype {
         DType::F16 => Ok(ElementType::F16),
@@ -66,7 +58,7 @@ pub(crate) fn unsupported(error: KernelError) -> Error {
     Error::wrap(error)
 }
 
-/// A size as the kernels count.
+/// A size as u64, as the kernels use it.
 pub(crate) fn wide(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
 }
@@ -84,12 +76,12 @@ pub(crate) fn rounded<T: Supported>(results: &[f64]) -> Vec<T> {
 /// Bytes that kernels load at once.
 const VECTOR_BYTES: usize = 16;
 
-/// Whether so many elements are a multiple of the kernels' vectors.
+/// Whether `elements` is a multiple of the kernels' vectors.
 pub(crate) fn is_whole_vectors(elements: usize, dtype: DType) -> bool {
     elements.is_multiple_of(VECTOR_BYTES / dtype.size_in_bytes().clamp(1, VECTOR_BYTES))
 }
 
-/// The tensor itself where it is contiguous and, on a device, begins at a vector; or else a copy.
+/// The tensor if it is contiguous and, on a device, aligned to a vector; else a copy.
 pub(crate) fn packed(tensor: &Tensor) -> Result<Tensor> {
     let is_aligned = tensor.device().is_cpu()
         || is_whole_vectors(tensor.layout().start_offset(), tensor.dtype());
@@ -122,7 +114,7 @@ pub(crate) fn device_elements<'a, T: Supported>(
     own.ok_or_else(|| Error::RequiresContiguous { op: operator }.bt())
 }
 
-/// The elements from the first to before the end, if the storage has them.
+/// The elements `first` to `end` (exclusive), if the storage has them.
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "candle's order of work on a device")]
 pub(crate) fn elements_from<T: Supported>(
@@ -130,9 +122,9 @@ pub(crate) fn elements_from<T: Supported>(
     (first, end): (usize, usize),
 ) -> Option<InOrder<CudaView<'_, T>>> {
     let elements = T::as_cuda_slice(storage).ok()?.try_slice(first..end)?;
-    // SAFETY: candle submits all work on its memory, freeing included, to the stream of its device, as the
-    // operators do. Where that is the stream of each thread, candle leaves the order of several threads' work on
-    // one tensor to the program, which has to wait in between for candle's own operations, too.
+    // SAFETY: candle and the operators submit all work on this memory, freeing included, to the stream of the device.
+    // If that is the per-thread stream, candle requires the program to synchronise threads that use one tensor, also
+    // for candle's own operations.
     Some(unsafe { InOrder::new(elements) })
 }
 
@@ -140,6 +132,6 @@ pub(crate) fn elements_from<T: Supported>(
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "candle's order of work on a device")]
 pub(crate) fn output<T>(memory: &mut CudaSlice<T>) -> InOrder<CudaViewMut<'_, T>> {
-    // SAFETY: as above; nothing else has the memory yet.
+    // SAFETY: as above. Nothing else uses the memory yet.
     unsafe { InOrder::new(memory.as_view_mut()) }
 }

@@ -1,6 +1,6 @@
-//! Operators for [candle](https://docs.rs/candle-core) whose launches no batch size overflows: short attention,
-//! RMS norm, softmax and argsort, by the kernels of [`gridguard_kernels`]; and, with the feature `cuda`,
-//! launches of your own kernels on candle's memory through the guard (`GuardedDevice`).
+//! Operators for [candle](https://docs.rs/candle-core) that work with any batch size: short attention, RMS norm,
+//! softmax and argsort, by the kernels of [`gridguard_kernels`]. With the feature `cuda`, `GuardedDevice` launches
+//! your own kernels on candle's memory through the guard.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -22,18 +22,18 @@
 //!
 //! # On a device
 //!
-//! The kernels run on candle's memory, in its context and on its stream, and nothing is copied but tensors whose
-//! layout a kernel does not take: attention takes any strides whose batch axes fold into items and heads, with
-//! contiguous rows and multiples of 16 bytes; the others take contiguous rows that begin at a multiple of 16
-//! bytes. Outputs are allocated by candle, without being cleared.
+//! The kernels run on candle's memory, in its context and on its stream. A tensor is copied only if the kernel does
+//! not support its layout. Attention supports all strides that are multiples of 16 bytes, if rows are contiguous and
+//! the batch axes fold into items and heads. The others need contiguous rows that begin at a multiple of 16 bytes.
+//! candle allocates outputs without clearing them.
 //!
-//! NVRTC compiles a kernel at the first call of a shape, in about a second, and keeps it on disk; later calls of the
-//! shape launch what was prepared. Launches are those of the user's tuned profile, or of the one shipped for the GPU.
+//! At the first call of a shape, NVRTC compiles the kernel in about a second, and stores it on disk. Later calls of the
+//! shape reuse the prepared launch. Launches use the user's tuned profile, or the profile shipped for the GPU.
 //! A stream that is being captured is refused, except within `gridguard::cuda::capture_launches`.
 //!
 //! # On the host
 //!
-//! The same calls run the kernels' references in f64, rounded once, and report the same errors of shapes and types.
+//! The same calls run the kernels' references in f64, round once, and report the same errors of shapes and types.
 //!
 //! # Gradients
 //!

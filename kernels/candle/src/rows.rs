@@ -14,9 +14,8 @@ use {
     crate::element::{device_elements, output},
     candle_core::CudaStorage,
     candle_core::cuda::CudaDType,
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut, DeviceRepr},
-    gridguard::cuda::InOrder,
-    gridguard_kernels::{Tensor as Input, TensorMut as Output},
+    cudarc::driver::{CudaStream, DeviceRepr},
+    gridguard_kernels::{KernelError, Tensor as Input, TensorMut as Output},
 };
 
 use crate::element::{
@@ -34,8 +33,8 @@ const RMS_NORM: &str = "gridguard-rms-norm";
 /// # Errors
 ///
 /// [`Error::UnsupportedDTypeForOp`], [`Error::UnexpectedNumberOfDims`] for a scalar, and an error of the kernels
-/// for a longer row; on a device [`Error::Cuda`] with
-/// a [`KernelError`](gridguard_kernels::KernelError) or candle's own.
+/// for a longer row. On a device also [`Error::Cuda`] with a [`KernelError`](gridguard_kernels::KernelError) or
+/// candle's own error.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let element = element_type(x.dtype(), SOFTMAX)?;
     let [rows, columns] = rows_of(x)?;
@@ -46,16 +45,16 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     packed(x)?.apply_op1(RowSoftmax(operation))
 }
 
-/// The columns of each row, along the last axis of up to 32,768 elements of f16, bf16 or f32, in the order of their
-/// elements: those of the smallest first if `ascending`.
+/// The columns that sort each row, along the last axis of up to 32,768 elements of f16, bf16 or f32. The smallest
+/// element is first if `ascending`, else the largest.
 ///
-/// Stable in both directions; NaN is greater than everything else. Where candle's own operator needs more shared
-/// memory than the 48 KiB that a launch has by default, this one opts in to what the device has: 228 KiB for
-/// compute capability 9.0, of which 32,768 columns of f32 take 200.
+/// Stable in both directions. NaN is greater than everything else. candle's own operator is limited to the default
+/// 48 KiB of shared memory. This one opts in to the limit of the device, 227 KiB for compute capability 9.0;
+/// 32,768 columns of f32 need 200 KiB.
 ///
 /// # Errors
 ///
-/// As [`softmax()`], also where a row does not fit into the device's shared memory.
+/// As [`softmax()`], also if a row does not fit into the device's shared memory.
 pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
     let element = element_type(x.dtype(), ARGSORT)?;
     let [rows, columns] = rows_of(x)?;
@@ -73,7 +72,7 @@ pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
 /// # Errors
 ///
 /// As [`softmax()`]; [`Error::DTypeMismatchBinaryOp`] and [`Error::ShapeMismatchBinaryOp`] if `weight` does not fit,
-/// [`Error::DeviceMismatchBinaryOp`] if it is elsewhere.
+/// [`Error::DeviceMismatchBinaryOp`] if it is on another device.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     let element = element_type(x.dtype(), RMS_NORM)?;
     if weight.dtype() != x.dtype() {
@@ -117,25 +116,26 @@ fn on_host<T: Supported, U: WithDType>(
     Ok((U::to_cpu_storage_owned(out), layout.shape().clone()))
 }
 
-/// Memory that an operator reads, and that it writes.
-#[cfg(feature = "cuda")]
-type Read<'a, T> = InOrder<CudaView<'a, T>>;
-#[cfg(feature = "cuda")]
-type Written<'a, T> = InOrder<CudaViewMut<'a, T>>;
-
 /// Rows of one tensor by a launch that writes all elements of its output, of the tensor's shape.
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "memory that is not cleared")]
 fn on_device<T: Supported, U: CudaDType + DeviceRepr>(
     (storage, layout): (&CudaStorage, &Layout),
     operator: &'static str,
-    launch: impl FnOnce(&CudaStream, &Read<'_, T>, &mut Written<'_, U>) -> Result<u64>,
+    dims: [u64; 2],
+    launch: impl FnOnce(
+        &CudaStream,
+        Input<'_, T, 2>,
+        Output<'_, U, 2>,
+    ) -> core::result::Result<u64, KernelError>,
 ) -> Result<(CudaStorage, Shape)> {
     let input = device_elements::<T>(storage, layout, operator)?;
-    // SAFETY: the launch of each operator here writes `[rows, columns]`, which it checks to be the whole of the
-    // memory; where it fails the memory is dropped.
+    // SAFETY: the launch of each operator checks that the memory has exactly `[rows, columns]` elements, and writes
+    // all of them. If it fails, the memory is dropped.
     let mut out = unsafe { storage.device.alloc::<U>(layout.shape().elem_count()) }?;
-    launch(&storage.device.cuda_stream(), &input, &mut output(&mut out))?;
+    let mut written = output(&mut out);
+    let (x, to) = (Input::new(&input, dims), Output::new(&mut written, dims));
+    launch(&storage.device.cuda_stream(), x, to).map_err(failed)?;
     Ok((U::wrap_cuda_slice(out, storage.device.clone()), layout.shape().clone()))
 }
 
@@ -158,10 +158,7 @@ impl CustomOp1 for RowSoftmax {
         let (launches, dims) = (DeviceLaunches::of(&x.device)?, self.0.dims());
         let prepared = launches.softmax.get(&launches.kernels, self.0)?;
         with_element!(x.dtype(), SOFTMAX, T => {
-            on_device((x, layout), SOFTMAX, |stream, x: &Read<'_, T>, out: &mut Written<'_, T>| {
-                let (x, out) = (Input::new(x, dims), Output::new(out, dims));
-                prepared.launch(stream, x, out).map_err(failed)
-            })
+            on_device::<T, T>((x, layout), SOFTMAX, dims, |s, x, out| prepared.launch(s, x, out))
         })
     }
 }
@@ -188,10 +185,7 @@ impl CustomOp1 for RowArgsort {
         let (launches, dims) = (DeviceLaunches::of(&x.device)?, self.operation.dims());
         let prepared = launches.argsort.get(&launches.kernels, self.operation)?;
         with_element!(x.dtype(), ARGSORT, T => {
-            on_device((x, layout), ARGSORT, |stream, x: &Read<'_, T>, out: &mut Written<'_, u32>| {
-                let (x, out) = (Input::new(x, dims), Output::new(out, dims));
-                prepared.launch(stream, x, out).map_err(failed)
-            })
+            on_device::<T, u32>((x, layout), ARGSORT, dims, |s, x, out| prepared.launch(s, x, out))
         })
     }
 }
@@ -234,10 +228,9 @@ impl CustomOp2 for RowRmsNorm {
         let prepared = launches.rms_norm.get(&launches.kernels, self.operation)?;
         with_element!(x.dtype(), RMS_NORM, T => {
             let weight = device_elements::<T>(weight, weight_layout, RMS_NORM)?;
-            on_device((x, layout), RMS_NORM, |stream, x: &Read<'_, T>, out: &mut Written<'_, T>| {
+            on_device::<T, T>((x, layout), RMS_NORM, dims, |stream, x, out| {
                 let weight = Input::new(&weight, [dims[1]]);
-                let (x, out) = (Input::new(x, dims), Output::new(out, dims));
-                prepared.launch(stream, x, weight, self.epsilon, out).map_err(failed)
+                prepared.launch(stream, x, weight, self.epsilon, out)
             })
         })
     }

@@ -1,4 +1,4 @@
-//! The commands of `docs/candle.md` run and print what it says. Its Rust is repeated here word for word.
+//! Runs the commands of `docs/candle.md` and compares their output. Repeats its Rust code word for word.
 
 #![allow(clippy::expect_used, reason = "tests")]
 
@@ -57,7 +57,7 @@ fn a_kernel_of_the_user(
 }
 
 #[test]
-fn the_rust_of_the_document_is_that_of_this_file() {
+fn the_document_has_the_rust_code_of_this_file() {
     let blocks = DOCUMENT.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
     let here: Vec<&str> = HERE.lines().map(str::trim).collect();
     let mut found = 0;
@@ -88,7 +88,7 @@ fn programs() -> PathBuf {
 }
 
 #[test]
-fn the_commands_of_the_document_print_what_it_says() {
+fn the_commands_of_the_document_print_the_documented_output() {
     let path = format!("{}:{}", programs().display(), std::env::var("PATH").expect("a path"));
     let run = |command: &str| -> Output {
         let mut shell = Command::new("bash");

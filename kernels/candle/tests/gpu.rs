@@ -59,7 +59,7 @@ fn rows_are_those_of_the_host() -> Result<()> {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn attention_is_that_of_the_host() -> Result<()> {
+fn attention_on_the_device_matches_the_host() -> Result<()> {
     let (mut rng, device) = (Rng::with_seed(12), gpu());
     for round in 0..40 {
         let dtype = DTYPES[rng.usize(0..3)];
@@ -119,7 +119,7 @@ fn views_of_one_projection_are_not_copied() -> Result<()> {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn batches_beyond_65_535_blocks_are_right() -> Result<()> {
+fn batches_beyond_65_535_blocks_are_correct() -> Result<()> {
     let (mut rng, device) = (Rng::with_seed(14), gpu());
     // Tiles of a few items, so that each part can be compared with the first.
     let tile = random(&mut rng, &[1000, 1, 16, 64], DType::F16, &device)?;
@@ -200,7 +200,7 @@ fn devices_of_one_gpu_share_the_guard_and_threads_the_launches() -> Result<()> {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_elsewhere_are_errors() -> Result<()> {
+fn tensors_on_other_devices_are_errors() -> Result<()> {
     let (device, host) = (gpu(), Device::Cpu);
     let x = Tensor::zeros((4, 16, 64), DType::F16, &device)?;
     let y = x.to_device(&host)?;

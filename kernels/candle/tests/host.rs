@@ -42,7 +42,7 @@ fn rms_norm_is_candles() -> Result<()> {
 }
 
 #[test]
-fn argsort_is_candles_and_stable() -> Result<()> {
+fn argsort_matches_candles_and_is_stable() -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(3);
     for _ in 0..40 {
         let dtype = DTYPES[rng.usize(0..3)];
@@ -69,7 +69,7 @@ fn argsort_is_candles_and_stable() -> Result<()> {
 }
 
 #[test]
-fn rows_that_no_default_launch_has_shared_memory_for_are_sorted() -> Result<()> {
+fn rows_larger_than_default_shared_memory_are_sorted() -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(4);
     let x = random(&mut rng, &[2, 32_000], DType::F32, &Device::Cpu)?;
     let order = argsort(&x, true)?;
@@ -143,7 +143,7 @@ fn error<T>(result: Result<T>) -> Error {
 }
 
 #[test]
-fn types_that_the_kernels_lack_are_errors() -> Result<()> {
+fn unsupported_types_are_errors() -> Result<()> {
     let device = Device::Cpu;
     for dtype in [DType::F64, DType::U32, DType::U8, DType::I64] {
         let x = Tensor::zeros((2, 4, 8), dtype, &device)?;
@@ -202,7 +202,7 @@ fn shapes_that_do_not_fit_are_errors() -> Result<()> {
 }
 
 #[test]
-fn sizes_that_the_kernels_cannot_take_are_their_errors() -> Result<()> {
+fn unsupported_sizes_give_the_errors_of_the_kernels() -> Result<()> {
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F16, &Device::Cpu);
     let attend = |scale: f32, dims: &[usize]| {
         let x = zeros(dims)?;

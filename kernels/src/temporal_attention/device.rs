@@ -14,7 +14,7 @@ use crate::error::KernelError;
 use crate::extent::Extent;
 use crate::kernels::Prepared;
 use crate::operation::VECTOR_BYTES;
-use crate::tensor::{Tensor, TensorMut, check, check_element};
+use crate::tensor::{Tensor, TensorMut, check, check_element, check_shape};
 #[cfg(feature = "profile")]
 use {
     super::operation::Layout,
@@ -26,10 +26,9 @@ use {
 
 #[cfg(feature = "profile")]
 impl Kernels {
-    /// Prepares attention as the guard's profile says for its shape, whatever its layout: profiles know launches of
-    /// the one that overflows, without strides, mask and bias, from which a choice may move them. Without such a
-    /// choice the launch is flat on x. Profiles know nothing of other numbers of keys than of frames: these are not
-    /// looked up.
+    /// Prepares attention with the choice of the guard's profile for its shape. Profiles have entries for the layout
+    /// on y, without strides, mask and bias; a choice may move the launch to x. Without an entry the launch is flat
+    /// on x. Shapes with different numbers of frames and keys are not in profiles.
     ///
     /// # Errors
     ///
@@ -54,11 +53,11 @@ impl Kernels {
 impl Prepared<TemporalAttention> {
     /// Submits the launches to `stream` and returns their number without waiting for them.
     ///
-    /// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous;
-    /// `bias`, if prepared with one, has the [extent of one for all](Shape::shared_bias). If prepared
-    /// [with strides](TemporalAttention::with_strides), the first three axes of all of them may have any strides,
-    /// such as those of `[batch, frames, heads, head_dim]` with two axes swapped. `scale` must be finite and not
-    /// negative.
+    /// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous. A
+    /// `bias` must be given if and only if the launch was prepared with one; it has the extent
+    /// [`Shape::shared_bias`]. If prepared [with strides](TemporalAttention::with_strides), the first three axes of
+    /// all tensors may have any strides, for example `[batch, frames, heads, head_dim]` with two axes swapped.
+    /// `scale` must be finite and not negative.
     ///
     /// # Errors
     ///
@@ -112,17 +111,16 @@ impl Prepared<TemporalAttention> {
         self.submit(args)
     }
 
-    /// As [`Self::launch`], with the tensors by their addresses and the stream by its handle (a
-    /// `CUstream`, null for the default one): for memory of other CUDA bindings. The calling thread's
-    /// current context is the same afterwards, and a stream that is being captured is not refused.
+    /// As [`Self::launch`], with the addresses of the tensors and the handle of the stream (a `CUstream`, null for
+    /// the default stream), for memory of other CUDA bindings. The calling thread's current context does not
+    /// change, and a stream that is being captured is not refused.
     ///
     /// # Safety
     ///
-    /// `addresses` and `extents` are those of q, k, v and out, and `bias` has those of the bias, of elements of the
-    /// prepared type in the context of the guard; `stream` is a live stream of that context. The memory lives until
-    /// the launches have run, and no other work writes it, or reads out, meanwhile.
-    /// Where the stream is being captured, both hold for the graph's launches too, and a clone of `self` is
-    /// kept as long.
+    /// `addresses` and `extents` describe q, k, v and out, and `bias` the bias, with elements of the prepared type in
+    /// the context of the guard. `stream` is a live stream of that context. The memory lives until the launches have
+    /// run. Until then, no other work writes it, or reads out. If the stream is being captured, this also holds for
+    /// the launches of the graph, and the caller keeps a clone of `self` for as long.
     ///
     /// # Errors
     ///
@@ -141,10 +139,7 @@ impl Prepared<TemporalAttention> {
         let of_bias = bias.map(|(_, extent)| extent);
         let tensors = Tensors { extents: *extents, bias: of_bias };
         for (tensor, extent, dims) in tensors.named(&operation.shape) {
-            if extent.dims != dims {
-                let (given, expected) = (extent.dims.to_vec(), dims.to_vec());
-                return Err(KernelError::Shape { tensor, given, expected });
-            }
+            check_shape(tensor, extent, dims)?;
         }
         operation.check_launch(&tensors, scale)?;
 
@@ -166,7 +161,7 @@ impl Prepared<TemporalAttention> {
             let Shape { frames, keys, head_dim, .. } = operation.shape;
             args.constant(narrow(frames)).constant(narrow(keys)).constant(narrow(head_dim));
         }
-        // SAFETY: this function's contract; the arguments are those of the kernel, as above.
+        // SAFETY: this function's contract. The arguments are in the order of the kernel's parameters.
         unsafe { self.submit_raw(stream, &args) }
     }
 }
@@ -222,7 +217,7 @@ fn narrow(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// The strides of q, k, v and out as the kernel's argument, if an operation with strides takes them.
+/// The strides of q, k, v and out as the argument of an operation with strides.
 pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
@@ -260,7 +255,7 @@ fn check_strides(
     Err(KernelError::Strides { tensor, strides: extent.strides.to_vec(), expected })
 }
 
-/// As [`check_strides`]; a bias is loaded element by element.
+/// As [`check_strides`]. A bias needs no alignment, because it is loaded element by element.
 fn check_bias_strides(bias: &Extent<4>, operation: &TemporalAttention) -> Result<(), KernelError> {
     let [.., element] = bias.strides;
     let expected = if !operation.strided && !operation.shape.is_shared_bias(bias) {
@@ -275,8 +270,7 @@ fn check_bias_strides(bias: &Extent<4>, operation: &TemporalAttention) -> Result
 
 const CONTIGUOUS_ROWS: &str = "rows of contiguous elements";
 
-/// The stride between items and the reach of one item, in elements. The stride of a single item does
-/// not matter.
+/// The stride between items and the reach of one item, in elements. A single item has stride 0.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {
     let [items, one @ ..] = extent.dims;
     let [stride, strides @ ..] = extent.strides;
@@ -285,8 +279,7 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
     (if items > 1 { stride } else { 0 }, span)
 }
 
-/// The strides in the layout of `Strides` in `cu/attention_prelude.cu`. Those of axes of one element
-/// do not matter and become 0.
+/// The strides in the layout of `Strides` in `cu/attention.cu`. Axes of one element get stride 0.
 fn strides_of(tensors: &Tensors) -> [u8; BIASED_STRIDES_BYTES] {
     let mut bytes = [0; BIASED_STRIDES_BYTES];
     let axes = tensors.all().flat_map(|extent| {

@@ -13,8 +13,8 @@ pub struct StridedView<'a> {
     pub strides: &'a [u64],
 }
 
-/// Attention over tensors of any number of axes, all but the last two of which are batch, as items and
-/// heads.
+/// Attention over tensors with any number of batch axes, as items and heads. The last two axes are frames and
+/// head dimension.
 ///
 /// ```
 /// use gridguard_kernels::temporal_attention::{Folded, StridedView};
@@ -57,13 +57,12 @@ pub enum NotFolded {
 }
 
 impl Folded {
-    /// Merges the batch axes of q, k, v and out to items and heads. If `grouped`, the last batch axis of k
-    /// and v may divide that of q: each of their heads serves as many consecutive heads of q.
+    /// Merges the batch axes of q, k, v and out to items and heads. If `grouped`, the last batch axis of k and v may
+    /// divide the last batch axis of q, as in grouped-query attention.
     ///
-    /// A bias is broadcast to `[batch ..., frames, keys]`, as in NumPy: it may lack leading axes, and its axes of one
-    /// element, but the last, serve all of that axis.
+    /// A bias is broadcast to `[batch ..., frames, keys]`, as in NumPy, but its last axis must have `keys` elements.
     ///
-    /// No memory moves: axes are merged only where one stride steps over both.
+    /// Nothing is copied: two axes are merged only if one stride covers both.
     ///
     /// # Errors
     ///
@@ -164,7 +163,7 @@ impl Axis {
     }
 }
 
-/// Merges axes, the outer ones first, until there are two.
+/// Merges axes, outer axes first, until there are two.
 fn two_of(mut axes: Vec<Axis>) -> Result<[Axis; 2], NotFolded> {
     loop {
         match *axes.as_slice() {
@@ -188,7 +187,7 @@ fn stride(strides: &[u64], at: usize) -> u64 {
     strides.get(at).copied().unwrap_or_default()
 }
 
-/// The strides of a bias that is broadcast to the axes of q, of which the last is `keys`: 0 where it repeats.
+/// The strides of a bias that is broadcast to the axes of q, with `keys` as the last axis. Repeated axes get stride 0.
 fn broadcast(bias: StridedView<'_>, q: &[u64], keys: u64) -> Result<Vec<u64>, NotFolded> {
     let StridedView { dims, strides } = bias;
     let Some(lacking) = q.len().checked_sub(dims.len()).filter(|_| dims.len() == strides.len())
@@ -247,7 +246,7 @@ mod tests {
         assert_eq!(folded.extents[2].strides, packed);
         assert_eq!(folded.extents[3].strides, [5120, 1024, 64, 1]);
         assert!(!folded.is_contiguous());
-        // Axes of one element merge whatever their strides are.
+        // Axes of one element merge for any strides.
         let (dims, strange) = ([9, 1, 1, 5, 16, 64], [5120, 7, 99, 1024, 64, 1]);
         let folded = fold([(&dims, &strange); 4], false).expect("folds");
         assert_eq!(folded.shape.dims(), [9, 5, 16, 64]);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn grouped_heads_repeat_those_of_k_and_v() {
+    fn grouped_heads_repeat_the_heads_of_k_and_v() {
         let folded = fold_contiguous(&[9, 6, 16, 64], &[9, 2, 16, 64], true).expect("folds");
         assert_eq!(folded.shape.dims(), [18, 3, 16, 64]);
         let strides = folded.extents.map(|extent| extent.strides);
@@ -310,7 +309,7 @@ mod tests {
         let folded = biased(&q, &kv, &[2, 1, 1, 16, 8], false).expect("folds");
         assert_eq!(folded.shape.dims(), [2, 15, 16, 64]);
         assert_eq!(folded.bias.map(|bias| bias.strides), Some([128, 0, 8, 1]));
-        // Of 6 heads, three for each of two of k and v: 18 items of 3 heads.
+        // 6 heads of q, three for each of the two heads of k and v: 18 items of 3 heads.
         let folded = biased(&[9, 6, 16, 64], &[9, 2, 8, 64], &[9, 6, 16, 8], true).expect("folds");
         assert_eq!(folded.shape.dims(), [18, 3, 16, 64]);
         assert_eq!(folded.bias.map(|bias| bias.strides), Some([384, 128, 8, 1]));
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernels_do_not_compute_is_refused() {
+    fn unsupported_tensors_are_errors() {
         let refused = |q: &[u64], kv: &[u64]| fold_contiguous(q, kv, false).expect_err("refused");
         assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 16, 32]), NotFolded::Sizes);
         assert_eq!(refused(&[9, 5, 16, 64], &[5, 16, 64]), NotFolded::Axes);

@@ -7,7 +7,7 @@ use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory};
+use crate::operation::{Code, Operation, Sealed, U64, memory, refused, replaced};
 
 /// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,9 +31,9 @@ impl Layout {
         }
     }
 
-    /// Its value as a launch parameter, since the kernels find their problems in either layout.
-    fn flat(self) -> (String, u64) {
-        (FLAT.to_owned(), u64::from(self == Self::FlatX))
+    /// The layout as a launch parameter. The kernels support both.
+    fn flat(self) -> (&'static str, u64) {
+        (FLAT, u64::from(self == Self::FlatX))
     }
 }
 
@@ -112,21 +112,21 @@ impl TemporalAttention {
         self
     }
 
-    /// Each frame attends to itself and the frames before it only: query n to the first n + 1 keys.
+    /// A causal mask: query n attends to the first n + 1 keys.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
-    /// Adds a bias of `[frames, keys]`, of the tensors' type, to the scaled scores of every item and head; with
-    /// strides, `[items, heads, frames, keys]`. -inf hides a key; a query whose keys are all hidden gives zeros.
+    /// Adds a bias of the tensors' type to the scaled scores: `[frames, keys]` for all items and heads, or with
+    /// strides `[items, heads, frames, keys]`. -inf hides a key. A query with all keys hidden gives zeros.
     pub const fn with_bias(mut self) -> Self {
         self.biased = true;
         self
     }
 
-    /// Allows any strides on the first three axes of tensors and bias, such as those of
-    /// `[batch, frames, heads, head_dim]`; rows must be contiguous.
+    /// Allows any strides on the first three axes of tensors and bias, for example
+    /// `[batch, frames, heads, head_dim]` with two axes swapped. Rows must be contiguous.
     pub const fn with_strides(mut self) -> Self {
         self.strided = true;
         self
@@ -161,7 +161,7 @@ impl TemporalAttention {
         if self.biased { BIASED_STRIDES_BYTES } else { STRIDES_BYTES }
     }
 
-    /// Checks that a bias is given exactly if there is one.
+    /// Checks that a bias is given if and only if the operation has one.
     #[cfg(any(feature = "cuda", feature = "host"))]
     pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
         let (given, expected) = match (is_given, self.biased) {
@@ -173,9 +173,9 @@ impl TemporalAttention {
     }
 }
 
-/// Bytes of `Strides` in `cu/attention_prelude.cu` without a bias: three strides of four tensors.
+/// Bytes of `Strides` in `cu/attention.cu` without a bias: three strides of four tensors.
 pub(crate) const STRIDES_BYTES: usize = 4 * 3 * 8;
-/// With one.
+/// Bytes of `Strides` with a bias.
 pub(super) const BIASED_STRIDES_BYTES: usize = 5 * 3 * 8;
 
 impl Sealed for TemporalAttention {}
@@ -192,9 +192,9 @@ impl Operation for TemporalAttention {
         self.element.to_string()
     }
 
-    /// `short y causal keys=77`: the variant, the grid axis that was asked for, the options, and the keys where
-    /// they are not as many as the frames. A tuned choice may run on the other axis, by its launch parameter
-    /// `flat`.
+    /// For example `short y causal keys=77`: the variant, the requested grid axis, the options, and the number of
+    /// keys if it differs from the number of frames. A tuned choice may move the launch to the other axis by its
+    /// launch parameter `flat`.
     fn variant(&self) -> String {
         let axis = match self.layout {
             Layout::FoldedY => "y",
@@ -210,7 +210,7 @@ impl Operation for TemporalAttention {
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
-        self.parameters.named().into_iter().chain([self.layout.flat()]).collect()
+        self.parameters.with_layout(self.layout.flat())
     }
 
     /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
@@ -219,46 +219,25 @@ impl Operation for TemporalAttention {
         self.variant == Variant::Tiled && shape.head_dim.is_multiple_of(16) && shape.longest() <= 32
     }
 
-    /// Those of the variant in this layout, then in the other.
+    /// The candidates of the variant in this layout, then in the other one.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
         let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
         let of_variant = self.variant.candidates(&self.shape);
-        let in_layout = |layout: Layout| {
-            let named = of_variant.iter().map(LaunchParameters::named);
-            named.map(move |set| set.into_iter().chain([layout.flat()]).collect())
-        };
+        let in_layout =
+            |layout: Layout| of_variant.iter().map(move |one| one.with_layout(layout.flat()));
         [self.layout].into_iter().chain(others).flat_map(in_layout).collect()
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let (mut wanted, mut layout) = (self.parameters, self.layout);
-        for (name, value) in parameters {
-            let place = match name.as_str() {
-                FLAT => {
-                    let of_value = |layout: &Layout| layout.flat().1 == *value;
-                    layout = Layout::ALL.into_iter().find(of_value).ok_or_else(|| {
-                        let (variant, expected) = (self.variant.name(), "0 or 1".to_owned());
-                        KernelError::LaunchParameter {
-                            variant,
-                            parameter: FLAT,
-                            given: *value,
-                            expected,
-                        }
-                    })?;
-                    continue;
-                }
-                "warps" => &mut wanted.warps,
-                "problems" => &mut wanted.problems,
-                "rounds" => &mut wanted.rounds,
-                "stages" => &mut wanted.stages,
-                _ => {
-                    let known = "warps, problems, rounds, stages, flat";
-                    let (kernel, given) = (Self::KERNEL, name.clone());
-                    return Err(KernelError::UnknownParameter { kernel, given, known });
-                }
-            };
-            *place = *value;
-        }
+        let [warps, problems, rounds, stages] = self.parameters.named();
+        let now = [warps, problems, rounds, stages, self.layout.flat()];
+        let [warps, problems, rounds, stages, flat] = replaced(Self::KERNEL, now, parameters)?;
+        let layout = match flat {
+            0 => Layout::FoldedY,
+            1 => Layout::FlatX,
+            given => return refused(self.variant.name(), FLAT, given, "0 or 1"),
+        };
+        let wanted = LaunchParameters { warps, problems, rounds, stages };
         self.variant.check_parameters(&self.shape, &wanted)?;
         Ok(Self { parameters: wanted, layout, ..*self })
     }
@@ -350,8 +329,9 @@ mod tests {
             let candidates = attention.candidates();
             assert_eq!(candidates[0], attention.parameters());
             let (own, others) = candidates.split_at(candidates.len() / 2);
-            assert!(own.iter().all(|set| set.contains(&asked.flat())));
-            assert!(others.iter().all(|set| set.contains(&other.flat())));
+            let flat = |layout: Layout| (FLAT.to_owned(), layout.flat().1);
+            assert!(own.iter().all(|set| set.contains(&flat(asked))));
+            assert!(others.iter().all(|set| set.contains(&flat(other))));
             for (own, moved) in own.iter().zip(others) {
                 let [own, moved] =
                     [own, moved].map(|set| attention.with_parameters(set).expect("supported"));
@@ -370,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_decides_over_parameters() {
+    fn the_options_determine_the_kernel_parameters() {
         let count = |attention: TemporalAttention| {
             let device = DeviceLimits {
                 compute_capability: gridguard::ComputeCapability::new(9, 0),

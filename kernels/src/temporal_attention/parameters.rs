@@ -3,7 +3,7 @@
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::error::KernelError;
-use crate::operation::VECTOR_BYTES;
+use crate::operation::{VECTOR_BYTES, named, refused};
 
 const WARP: u64 = 32;
 /// Threads of a block of the general kernel.
@@ -19,14 +19,14 @@ const NAMED_BARRIERS: u64 = 15;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 
-/// How a variant distributes its work; what a tuner may choose.
+/// How a variant distributes its work. A tuner may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LaunchParameters {
     /// Warps that share a problem.
     pub(super) warps: u64,
     /// Problems that a block computes concurrently.
     pub(super) problems: u64,
-    /// Problems that each of those places computes one after another.
+    /// Problems that follow each other in each of these slots.
     pub(super) rounds: u64,
     /// 2 loads the next round's problem while computing this one, 1 does not.
     pub(super) stages: u64,
@@ -36,11 +36,15 @@ impl LaunchParameters {
     const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1 };
 
     /// The values with their names.
-    pub(super) fn named(&self) -> Vec<(String, u64)> {
+    pub(super) const fn named(&self) -> [(&'static str, u64); 4] {
         let Self { warps, problems, rounds, stages } = *self;
-        let all =
-            [("warps", warps), ("problems", problems), ("rounds", rounds), ("stages", stages)];
-        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        [("warps", warps), ("problems", problems), ("rounds", rounds), ("stages", stages)]
+    }
+
+    /// All launch parameters of an operation, including the choice of the layout.
+    pub(super) fn with_layout(&self, layout: (&'static str, u64)) -> Vec<(String, u64)> {
+        let [warps, problems, rounds, stages] = self.named();
+        named([warps, problems, rounds, stages, layout])
     }
 
     /// Problems of a block.
@@ -60,7 +64,7 @@ impl Variant {
         let one = LaunchParameters::ONE;
         match self {
             Self::General => LaunchParameters { warps: GENERAL_WARPS, ..one },
-            // A block of one warp is too short-lived where there are few frames.
+            // With few frames, a block of one warp is too short-lived.
             Self::Short if shape.longest() <= 8 => LaunchParameters { problems: 2, ..one },
             Self::Short => one,
             Self::Tiled if shape.longest() <= 8 => LaunchParameters { problems: 2, ..one },
@@ -73,7 +77,7 @@ impl Variant {
             }
             Self::Warpgroup => LaunchParameters { warps: 4, ..one },
             Self::SinglePrecision => match tiles {
-                // Two problems of many keys take more shared memory than a block may have.
+                // Two problems with many keys exceed the shared memory of a block.
                 1 if shape.longest() <= ROWS => LaunchParameters { problems: 2, ..one },
                 1 => one,
                 2 => LaunchParameters { warps: 2, ..one },
@@ -117,8 +121,7 @@ impl Variant {
                     _ if least == most => most.to_string(),
                     _ => format!("{least} to {most}"),
                 };
-                let variant = self.name();
-                return Err(KernelError::LaunchParameter { variant, parameter, given, expected });
+                return refused(self.name(), parameter, given, expected);
             }
         }
         Ok(())
@@ -158,7 +161,7 @@ impl Variant {
             }
             Self::Warpgroup => {
                 let rows = frames.next_multiple_of(ROWS) + 2 * keys.next_multiple_of(ROWS);
-                // An odd piece is paired, for the narrowest swizzle.
+                // The narrowest swizzle needs an even number of vectors.
                 parameters.stages * rows * pieces.next_multiple_of(2) * VECTOR_BYTES
             }
             Self::SinglePrecision => {

@@ -46,9 +46,9 @@ pub fn reference<T: Element>(
 
 /// The largest relative Frobenius error of a correct kernel.
 ///
-/// The output is rounded once, by half a unit in the last place at most: 2^-11 for f16, 2^-8 for bf16
-/// of the largest element; over a tensor the errors average to about half of that. The error of f32
-/// arithmetic is far below. f32 sums 64 to 160 products, each with an error of 2^-24.
+/// The output is rounded once, by at most half a unit in the last place: 2^-11 for f16 and 2^-8 for bf16, relative
+/// to the largest element. Over a tensor the errors average to about half of that. f32 arithmetic has far smaller
+/// errors; it sums 64 to 160 products, each with an error of 2^-24.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     match element {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_causal_frame_attends_to_itself_and_those_before() {
+    fn a_causal_frame_attends_to_itself_and_earlier_frames() {
         let qkv: [&[f32]; 3] = [&[0.0; 3], &[1.0; 3], &[3.0, 5.0, 10.0]];
         let out = reference(&attention(3, 1).causal(), 1.0, qkv, None);
         assert_eq!(out[..2], [3.0, 4.0]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_hides_keys_and_a_row_without_any_gives_zeros() {
+    fn a_bias_hides_keys_and_a_row_without_keys_gives_zeros() {
         let hide = f32::NEG_INFINITY;
         let qkv: [&[f32]; 3] = [&[0.0; 2], &[1.0; 2], &[3.0, 5.0]];
         let bias: &[f32] = &[0.0, hide, hide, hide];

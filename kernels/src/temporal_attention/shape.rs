@@ -20,7 +20,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of as many keys as frames, if a kernel supports it.
+    /// The shape with `frames` keys, if a kernel supports it.
     ///
     /// # Errors
     ///

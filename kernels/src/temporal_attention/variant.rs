@@ -11,8 +11,8 @@ use crate::operation::{HOPPER, source};
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
-/// The largest head dimension of warpgroups, which have instructions for up to 128 columns, and of f32, whose
-/// registers do not suffice for more unless all fits into one tile of queries.
+/// The largest head dimension of warpgroup instructions, and of f32, which would spill registers with a larger one
+/// unless one tile has all queries and keys.
 const NARROW_HEAD_DIM: u64 = 128;
 /// Frames and keys of one tile.
 const TILE_FRAMES: u64 = 16;
@@ -28,7 +28,7 @@ const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
     General,
-    /// Tensor cores straight from registers: f16 and bf16, at most 32 frames and keys, a head dimension that
+    /// Tensor cores, operands loaded to registers directly: f16 and bf16, at most 32 frames and keys, a head dimension that
     /// is a multiple of 8, compute capability 8.0.
     Short,
     /// Tensor cores through shared memory: f16 and bf16, at most 128 frames and keys, a head dimension that is
@@ -67,8 +67,8 @@ impl Variant {
 
     /// The fastest variant for the shape on `device`.
     ///
-    /// Measured on an NVIDIA H200 (`NOTES.md`): rows of a multiple of 64 bytes go straight to registers
-    /// up to 32 frames, and to warpgroups beyond; others go through shared memory up to 48 frames.
+    /// Measured on an NVIDIA H200 (`NOTES.md`). With rows of a multiple of 64 bytes, up to 32 frames are fastest
+    /// from registers, and more with warpgroups. With other rows, up to 48 frames are fastest through shared memory.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Variant {
     ) -> Result<Self, KernelError> {
         let capability = device.compute_capability;
         if element == ElementType::Bf16 && capability < AMPERE {
-            return Err(unsupported("bf16 on tensor cores", AMPERE, device));
+            return Err(KernelError::unsupported("bf16 on tensor cores", AMPERE, device, REMEDY));
         }
         let whole_rows = (shape.head_dim * element.bytes()).is_multiple_of(64);
         let order = match element {
@@ -142,7 +142,8 @@ impl Variant {
         let capability = device.compute_capability;
         // Later architectures lack Hopper's instructions.
         if capability < needed || (self == Self::Warpgroup && capability != HOPPER) {
-            return Err(unsupported(self.instructions(element), needed, device));
+            let what = self.instructions(element);
+            return Err(KernelError::unsupported(what, needed, device, REMEDY));
         }
         Ok(())
     }
@@ -150,21 +151,14 @@ impl Variant {
     /// The kernel's name and its source.
     pub(super) const fn code(self) -> (&'static str, &'static str) {
         match self {
-            Self::General => {
-                ("general_attention", source!("attention_prelude.cu", "general_attention.cu"))
-            }
-            Self::Short => {
-                ("short_attention", source!("attention_prelude.cu", "short_attention.cu"))
-            }
-            Self::Tiled => {
-                ("tiled_attention", source!("attention_prelude.cu", "tiled_attention.cu"))
-            }
-            Self::Warpgroup => {
-                ("warpgroup_attention", source!("attention_prelude.cu", "warpgroup_attention.cu"))
-            }
-            Self::SinglePrecision => {
-                ("f32_attention", source!("attention_prelude.cu", "f32_attention.cu"))
-            }
+            Self::General => ("general_attention", source!("attention.cu", "general_attention.cu")),
+            Self::Short => ("short_attention", source!("attention.cu", "short_attention.cu")),
+            Self::Tiled => ("tiled_attention", source!("attention.cu", "tiled_attention.cu")),
+            Self::Warpgroup => (
+                "warpgroup_attention",
+                source!("wgmma.cu", "attention.cu", "warpgroup_attention.cu"),
+            ),
+            Self::SinglePrecision => ("f32_attention", source!("attention.cu", "f32_attention.cu")),
         }
     }
 
@@ -183,19 +177,7 @@ impl Variant {
     }
 }
 
-fn unsupported(
-    what: &'static str,
-    needed: ComputeCapability,
-    device: &DeviceLimits,
-) -> KernelError {
-    KernelError::Unsupported {
-        what,
-        needed,
-        device: device.name.clone(),
-        capability: device.compute_capability,
-        remedy: "use f16, or the general variant, which computes in f32",
-    }
-}
+const REMEDY: &str = "use f16, or the general variant, which computes in f32";
 
 #[cfg(test)]
 mod tests {

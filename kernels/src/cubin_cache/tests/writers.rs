@@ -29,7 +29,7 @@ fn two_threads_write_and_read_one_entry() {
 
 /// Set for the process that writes until it is killed: the folder.
 const WRITER: &str = "GRIDGUARD_TEST_CUBIN_WRITER";
-/// Keys that it writes in turn.
+/// The keys that the writer alternates.
 const SOURCES: [&str; 3] = ["a", "b", "c"];
 
 /// Kills the writer however the test ends.

@@ -1,0 +1,61 @@
+// Hopper's warpgroup matrix instructions and their memory fences. Needs sm_90a, and f16 or bf16 elements.
+
+// Makes this thread's writes to shared memory visible to wgmma.
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <u32 PENDING>
+__device__ inline void wgmma_wait_group() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+__device__ inline void wgmma_commit_wait() {
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+}
+
+// The descriptor of a matrix in shared memory: the byte offsets between panels and between groups of eight
+// rows, and the swizzle (1: 128 bytes, 2: 64 bytes, 3: 32 bytes).
+__device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u32 swizzle) {
+    return u64((address & 0x3ffff) >> 4) | u64(leading >> 4) << 16 | u64(stride >> 4) << 32 | u64(swizzle) << 62;
+}
+
+// The accumulators of N tiles of 8 columns: operand numbers, and asm outputs from tile t on.
+#define OPERANDS_1 "%0, %1, %2, %3"
+#define OPERANDS_2 OPERANDS_1 ", %4, %5, %6, %7"
+#define OPERANDS_3 OPERANDS_2 ", %8, %9, %10, %11"
+#define OPERANDS_4 OPERANDS_3 ", %12, %13, %14, %15"
+#define OPERANDS_5 OPERANDS_4 ", %16, %17, %18, %19"
+#define OPERANDS_6 OPERANDS_5 ", %20, %21, %22, %23"
+#define OPERANDS_7 OPERANDS_6 ", %24, %25, %26, %27"
+#define OPERANDS_8 OPERANDS_7 ", %28, %29, %30, %31"
+#define OPERANDS_9 OPERANDS_8 ", %32, %33, %34, %35"
+#define OPERANDS_10 OPERANDS_9 ", %36, %37, %38, %39"
+#define OPERANDS_11 OPERANDS_10 ", %40, %41, %42, %43"
+#define OPERANDS_12 OPERANDS_11 ", %44, %45, %46, %47"
+#define OPERANDS_13 OPERANDS_12 ", %48, %49, %50, %51"
+#define OPERANDS_14 OPERANDS_13 ", %52, %53, %54, %55"
+#define OPERANDS_15 OPERANDS_14 ", %56, %57, %58, %59"
+#define OPERANDS_16 OPERANDS_15 ", %60, %61, %62, %63"
+#define OPERANDS_32 OPERANDS_16 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define OUTPUTS_1(t) "+f"(c[t][0]), "+f"(c[t][1]), "+f"(c[t][2]), "+f"(c[t][3])
+#define OUTPUTS_2(t) OUTPUTS_1(t), OUTPUTS_1(t + 1)
+#define OUTPUTS_3(t) OUTPUTS_2(t), OUTPUTS_1(t + 2)
+#define OUTPUTS_4(t) OUTPUTS_2(t), OUTPUTS_2(t + 2)
+#define OUTPUTS_5(t) OUTPUTS_4(t), OUTPUTS_1(t + 4)
+#define OUTPUTS_6(t) OUTPUTS_4(t), OUTPUTS_2(t + 4)
+#define OUTPUTS_7(t) OUTPUTS_4(t), OUTPUTS_3(t + 4)
+#define OUTPUTS_8(t) OUTPUTS_4(t), OUTPUTS_4(t + 4)
+#define OUTPUTS_9(t) OUTPUTS_8(t), OUTPUTS_1(t + 8)
+#define OUTPUTS_10(t) OUTPUTS_8(t), OUTPUTS_2(t + 8)
+#define OUTPUTS_11(t) OUTPUTS_8(t), OUTPUTS_3(t + 8)
+#define OUTPUTS_12(t) OUTPUTS_8(t), OUTPUTS_4(t + 8)
+#define OUTPUTS_13(t) OUTPUTS_8(t), OUTPUTS_5(t + 8)
+#define OUTPUTS_14(t) OUTPUTS_8(t), OUTPUTS_6(t + 8)
+#define OUTPUTS_15(t) OUTPUTS_8(t), OUTPUTS_7(t + 8)
+#define OUTPUTS_16(t) OUTPUTS_8(t), OUTPUTS_8(t + 8)
+#define OUTPUTS_32(t) OUTPUTS_16(t), OUTPUTS_16(t + 16)
