@@ -1,9 +1,4 @@
-"""Runs `gridguard.torch.temporal_block` on a GPU beside the module itself: results in double precision, within budgets
-and where memory is short, in graphs, on several streams and devices, and timing. Prints what it finds and fails if
-anything is wrong. Blocks are diffusers', or the same in plain PyTorch where it is not installed.
-
-    python gpu_block.py [--results FILE] [CHECK ...]
-"""
+"""Checks `gridguard.torch.temporal_block` on a GPU, and times it. All CHECKs run by default."""
 
 from __future__ import annotations
 
@@ -26,15 +21,15 @@ import gridguard.torch as ours
 from gridguard import GridguardError
 
 MIB = 1 << 20
-# Items, frames, channels and heads: AnimateDiff's at 320 x 512, then the next level, then others.
+# Items, frames, channels and heads: AnimateDiff at 320 x 512, its next level, and others.
 MOTIVATING = (15_360, 16, 320, 5)
 SHAPES = (MOTIVATING, (3840, 16, 640, 10), (15_360, 24, 320, 5), (960, 16, 1280, 8))
-# Items at either end that are compared with double precision.
+# Items at both ends that are compared with double precision.
 CHECKED = 16
 TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-4}
 
 figures: dict[str, Any] = {}
-"""What was found, for `--results`."""
+"""The results, for `--results`."""
 
 
 def main() -> int:
@@ -64,7 +59,7 @@ def main() -> int:
 
 
 def results() -> None:
-    """Every type, with and without embeddings of positions, also of sizes that no fast kernel is for."""
+    """Run every type, with and without position embeddings, also in sizes without a fast kernel."""
     shapes = [*SHAPES, (70_000, 16, 64, 1), (7, 1, 8, 1), (33, 31, 72, 3), (5, 128, 128, 2), (3, 17, 1032, 129)]
     for items, frames, channels, heads in shapes:
         for dtype in TOLERANCES:
@@ -90,7 +85,7 @@ def budgets() -> None:
         torch.cuda.synchronize()
         used = torch.cuda.max_memory_allocated() - before - out.nbytes
         figures[f"bytes within {budget // MIB} MiB"] = used
-        # And the joined weights of queries, keys and values.
+        # The joined weights of queries, keys and values are extra.
         assert used <= budget + 2 * 3 * 320 * 320 * 2 + MIB, used
         check(module, x, out, f"{budget} bytes")
         assert (out - expected).abs().max().item() < 0.05
@@ -103,7 +98,7 @@ def budgets() -> None:
 
 
 def shortage() -> None:
-    """Where the whole batch does not fit, it runs in smaller parts."""
+    """Run a batch that does not fit in memory as a whole."""
     module, x = block(320, 5), hidden(*MOTIVATING[:3])
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
@@ -117,7 +112,7 @@ def shortage() -> None:
 
 
 def graphs() -> None:
-    """Graphs see what their input and the weights are when they are replayed."""
+    """Replay graphs after their input and the weights changed."""
     for budget in (None, 64 * MIB):
         module, x = block(320, 5), hidden(2000, 16, 320)
         stream = torch.cuda.Stream()
@@ -143,7 +138,7 @@ def graphs() -> None:
 
 
 def replaced() -> None:
-    """Blocks of a model, with copies, and weights that change."""
+    """Replace the blocks of a model, copy it, and change its weights."""
     from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
 
     blocks = [block(320, 5, torch.float32, seed=seed) for seed in range(3)]
@@ -173,7 +168,7 @@ def replaced() -> None:
 
 
 def threads() -> None:
-    """Each thread on a stream of its own, with a budget for chunks on two streams."""
+    """Run threads on their own streams, with a budget for chunks on two streams."""
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -195,7 +190,7 @@ def threads() -> None:
 
 
 def devices() -> None:
-    """On every device, while the first is current."""
+    """Run on every device, while the first is current."""
     for index in range(torch.cuda.device_count()):
         module, x = block(320, 5).to(f"cuda:{index}"), hidden(200, 16, 320).to(f"cuda:{index}")
         before = ours.stats().served
@@ -206,7 +201,7 @@ def devices() -> None:
 
 
 def memory() -> None:
-    """Calls leave no memory behind, also of ever new shapes."""
+    """Find memory leaks of calls, and of new shapes."""
     module = block(64, 1)
     for items in range(1, 200):
         ours.temporal_block(module, hidden(items, 16, 64))
@@ -254,7 +249,7 @@ def hidden(items: int, frames: int, channels: int, dtype: torch.dtype = torch.fl
 
 
 def check(module: nn.Module, x: Tensor, out: Tensor, what: str) -> None:
-    """The first and the last items against double precision."""
+    """Compare the first and the last items with double precision."""
     exact = copy.deepcopy(module).double()
     for part in (slice(CHECKED), slice(max(len(x) - CHECKED, 0), len(x))):
         close(out[part], type(exact).forward(exact, x[part].double()), what, TOLERANCES[x.dtype])
