@@ -16,21 +16,33 @@ Bytes = Number | str
 _MAX = 2**64 - 1
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def whole(name: str, value: Any, least: int = 0, accepted: str = "a whole number") -> int:
     """Return an integer of at least `least`. Raise ValueError for other numbers, TypeError for other objects."""
-    return _whole(name, value, least, "a whole number")
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value}: pass {accepted}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        # Not `isinstance(value, float)`: most floats of NumPy are no subclass.
+        if not callable(getattr(value, "is_integer", None)):
+            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: pass {accepted}") from None
+        if not value.is_integer():
+            raise ValueError(f"{name} is {value!r}: pass {accepted}") from None
+        number = int(value)
+    if not least <= number <= _MAX:
+        raise ValueError(f"{name} is {number}: pass {accepted} from {least} to {_MAX}")
+    return number
 
 
 def size_in_bytes(name: str, value: Any, least: int = 0) -> int:
     """Return a number of bytes from a number or a text: `100`, `100KiB` or `2Gi`. `K` without an `i` is 1000."""
-    taken = 'a whole number of bytes or a text such as "2GiB"'
-    if not isinstance(value, str):
-        return _whole(name, value, least, taken)
-    try:
-        number = _native.parse_bytes(value)
-    except ValueError as error:
-        raise ValueError(f"{name} is {value!r} ({error}): pass {taken}") from error
-    return _whole(name, number, least, taken)
+    accepted = 'a whole number of bytes or a text such as "2GiB"'
+    if isinstance(value, str):
+        try:
+            value = _native.parse_bytes(value)
+        except ValueError as error:
+            raise ValueError(f"{name} is {value!r} ({error}): pass {accepted}") from error
+    return whole(name, value, least, accepted)
 
 
 def seconds(name: str, value: Any) -> float:
@@ -40,21 +52,4 @@ def seconds(name: str, value: Any) -> float:
     number = float(value)
     if not 0.0 < number < math.inf:
         raise ValueError(f"{name} is {value!r}: pass a positive number of seconds")
-    return number
-
-
-def _whole(name: str, value: Any, least: int, taken: str) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{name} is {value}: pass {taken}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        # Not `isinstance(value, float)`: most floats of NumPy are no subclass.
-        if not callable(getattr(value, "is_integer", None)):
-            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: pass {taken}") from None
-        if not value.is_integer():
-            raise ValueError(f"{name} is {value!r}: pass {taken}") from None
-        number = int(value)
-    if not least <= number <= _MAX:
-        raise ValueError(f"{name} is {number}: pass {taken} from {least} to {_MAX}")
     return number

@@ -27,6 +27,7 @@ _CONTAINERS = {
     "unets.unet_motion_model": "AnimateDiffTransformer3D",
     "transformers.transformer_temporal": "TransformerTemporalModel",
 }
+_MODEL = "a torch.nn.Module, for example a pipeline's unet"
 
 
 def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _arguments.Bytes | None = None) -> Tensor:
@@ -40,8 +41,9 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     the batch runs as a whole, and in smaller chunks if memory is short.
 
     Raises GridguardError if a launch fails or the smallest chunk exceeds the budget. Raises TypeError or ValueError if
-    the budget is not a positive number of bytes.
+    the budget is not a positive number of bytes, and TypeError if `block` is not a module.
     """
+    _check("block", block, "a BasicTransformerBlock of diffusers")
     return _forward(type(block).forward, block, _budget(memory_budget), hidden_states)
 
 
@@ -55,7 +57,7 @@ def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | N
     Raises ImportError without diffusers, and TypeError if `model` is not a module. Raises TypeError or ValueError if
     the budget is not a positive number of bytes.
     """
-    _check(model)
+    _check("model", model, _MODEL)
     budget = _budget(memory_budget)
     containers = _containers()
     count = 0
@@ -71,7 +73,7 @@ def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | N
 
 def restore_motion_modules(model: nn.Module) -> int:
     """Undo `replace_motion_modules`, and return the number of restored blocks."""
-    _check(model)
+    _check("model", model, _MODEL)
     replaced = [module for module in model.modules() if _is_replaced(module)]
     for module in replaced:
         # Another thread may have restored it already.
@@ -79,9 +81,9 @@ def restore_motion_modules(model: nn.Module) -> int:
     return len(replaced)
 
 
-def _check(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}: pass a torch.nn.Module, for example a pipeline's unet")
+def _check(name: str, module: Any, accepted: str) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} is of type {type(module).__name__}: pass {accepted}")
 
 
 def _budget(memory_budget: _arguments.Bytes | None) -> int | None:

@@ -197,8 +197,8 @@ class Report:
 def limits(gpu: str | None = None, *, device: Number | None = None) -> DeviceLimits:
     """Return the limits of a GPU in the catalogue, or of a device of this machine by ordinal.
 
-    `gpu` is a name or alias, for example `h200` or `sm_86`; by default `any`. Raises ValueError for an unknown name, and
-    GridguardError if there is no such device.
+    `gpu` is a name or alias, for example `h200` or `sm_86`; by default `any`. Raises ValueError for an unknown name,
+    and GridguardError if there is no such device.
     """
     return _built(DeviceLimits, json.loads(_native.limits(gpu, _ordinal(device))))
 
@@ -244,6 +244,8 @@ def check(
     if cluster is not None:
         request["cluster"] = _size("cluster", cluster)
     if batch is not None:
+        if batch.axis not in ("x", "y", "z"):
+            raise ValueError(f"batch.axis is {batch.axis!r}: pass 'x', 'y' or 'z'")
         request["batch"] = {
             "axis": batch.axis,
             "items": whole("batch.items", batch.items),
@@ -274,6 +276,8 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
 
     `gpu` and `device` choose a GPU as in `limits`. Launches in the text are checked against it.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"text is {text!r}, of type {type(text).__name__}: pass a str, for example str(error) or \"700\"")
     document, report, assumed = _native.explain(text, gpu, _ordinal(device))
     explained = json.loads(document)
     return Explanation(
@@ -294,7 +298,7 @@ def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
     limit = seconds("timeout", timeout)
     program = shutil.which(command)
     if program is None:
-        raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
+        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
     try:
         ran = subprocess.run(
             [program, "doctor", "--format", "json"],

@@ -1,9 +1,8 @@
-"""Serves calls of PyTorch's function and of xformers' by the kernels.
+"""Serves calls of PyTorch's function and of xformers' by the kernels."""
 
-A kernel at PyTorch's dispatcher serves PyTorch's operator, as PyTorch's own replacements of flash attention do. No
-Python object is replaced. Everything above the dispatcher works unchanged: comparisons of functions, subclasses, modes,
-scripts, traces, exports and profilers. A call takes about a microsecond longer.
-"""
+# A kernel at PyTorch's dispatcher serves PyTorch's operator, as PyTorch's own replacements of flash attention do. No
+# Python object is replaced. Everything above the dispatcher works unchanged: comparisons of functions, subclasses,
+# modes, scripts, traces, exports and profilers. A call takes about a microsecond longer.
 
 from __future__ import annotations
 

@@ -34,10 +34,8 @@ def submit(
     scale: float,
     enable_gqa: bool,
 ) -> str | None:
-    """Launch attention of (query, key, value, out) on PyTorch's current stream, or return why it is not served.
-
-    As with PyTorch's operators, the caller calls `record_stream` for memory of another stream.
-    """
+    """Launch attention of (query, key, value, out) on PyTorch's current stream, or return why it is not served."""
+    # No `record_stream`: as with PyTorch's operators, the caller orders memory of another stream.
     if tensors[0].is_cuda:
         index = tensors[0].get_device()
         if index != torch._C._cuda_getDevice():

@@ -67,11 +67,9 @@ def _fake_attention(query: Tensor, *others: Any) -> Tensor:
 def _attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key and value with the strides of `empty_like`; unneeded ones are empty.
-
-    PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
-    Compilers do not trace this: they may learn the size of the batch only at run time.
-    """
+    """Return the gradients of query, key and value with the strides of `empty_like`; unneeded ones are empty."""
+    # PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
+    # Compilers do not trace this operator: they may learn the size of the batch only at run time.
     *options, needed = others
     inputs = (query, key, value)
     if True not in needed:
@@ -147,10 +145,8 @@ def _has_rows(tensor: Tensor) -> bool:
 def _second_gradients(
     upstream: Sequence[Tensor | None], tensors: Sequence[Any], options: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Return the gradients of `attention_backward` with respect to (grad, query, key, value), where wanted.
-
-    They are differentiable any number of times: they come from plain operators, not from PyTorch's fused kernels.
-    """
+    """Return the gradients of `attention_backward` with respect to (grad, query, key, value), where wanted."""
+    # Plain operators have derivatives of any order. PyTorch's fused kernels have none.
     *inputs, bias = tensors
     is_causal, scale, enable_gqa, needed = options
     create_graph = torch.is_grad_enabled()

@@ -97,7 +97,7 @@ def traced_types() -> tuple[type, ...]:
 
 
 def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool) -> bool:
-    """Tell whether a valid call overflows the grids of PyTorch's kernels. PyTorch raises its errors for invalid ones."""
+    """Tell whether a valid call overflows the grids of PyTorch's kernels. PyTorch rejects invalid calls itself."""
     # `torch.export` would turn a comparison into a bound on the batch. `is_exporting` is also true in `torch.compile`.
     if getattr(torch.compiler, "_is_exporting_flag", False):
         return False

@@ -19,10 +19,7 @@ _log = logging.getLogger("gridguard")
 
 @dataclass(frozen=True)
 class Stats:
-    """Calls since the program started, by path.
-
-    Compiled code counts its calls when it runs. Calls that were left to PyTorch at compile time are not counted.
-    """
+    """Calls since the program started, by path. Calls that compiled code leaves to PyTorch are not counted."""
 
     served: int
     """Calls that the kernels served."""

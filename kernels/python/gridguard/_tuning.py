@@ -97,7 +97,7 @@ def tune(
         return Tuned((), 0, 0, 0, ())
     program = shutil.which(command)
     if program is None:
-        raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
+        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
     if device is None:
         import torch
 

@@ -1,8 +1,8 @@
 """Attention over short sequences for PyTorch, at any batch size.
 
-`scaled_dot_product_attention` has the signature and the semantics of PyTorch's function. The kernels serve f16, bf16 and
-f32 on a CUDA device: up to 128 queries and 128 keys, a head dimension of up to 160, any batch axes and strides, causal
-or with a mask, and grouped heads. PyTorch runs all other calls, in slices where its own kernels would overflow a grid.
+`scaled_dot_product_attention` has the signature and the semantics of PyTorch's function. The kernels serve f16, bf16
+and f32 on a CUDA device, with up to 128 queries, 128 keys and a head dimension of 160. Batch axes, strides, masks and
+grouped heads are as in PyTorch. PyTorch runs all other calls, in slices where its own kernels would overflow a grid.
 
 After `install` the kernels also serve calls of PyTorch's own function::
 

@@ -32,7 +32,11 @@ pub(crate) fn check(
     device: Option<usize>,
     opt_in: bool,
 ) -> PyResult<String> {
-    let request: CheckRequest = serde_json::from_str(request).map_err(invalid)?;
+    let request: CheckRequest = serde_json::from_str(request).map_err(|error| {
+        // A position in the JSON text means nothing to the caller.
+        let text = error.to_string();
+        invalid(text.split(" at line ").next().unwrap_or(&text))
+    })?;
     let limits = limits_of(gpu, device)?;
     let verdict = if opt_in { request.check_with_opt_in(&limits) } else { request.check(&limits) };
     json(&verdict)
@@ -63,7 +67,7 @@ pub(crate) fn parse_bytes(text: &str) -> PyResult<u64> {
 
 fn limits_of(gpu: Option<&str>, device: Option<usize>) -> PyResult<Arc<DeviceLimits>> {
     match (gpu, device) {
-        (Some(_), Some(_)) => Err(invalid("give a GPU or a device, not both")),
+        (Some(_), Some(_)) => Err(invalid("gpu and device exclude each other: pass one, not both")),
         (None, Some(ordinal)) => cuda::device_limits(ordinal).map_err(failed),
         (gpu, None) => catalog::limits(gpu.unwrap_or("any")).map_err(invalid),
     }

@@ -135,7 +135,7 @@ def random_call(seed: int, device: str) -> Call:
     return Call(tensors, mask, options, mode, notes, shift, backend)
 
 
-def shifted(tensor: Tensor, elements: int) -> Tensor:
+def shifted(tensor: Tensor, elements: int = 1) -> Tensor:
     """Copy a tensor to memory that begins `elements` elements after a multiple of 64 bytes."""
     if elements == 0:
         return tensor

@@ -40,11 +40,11 @@ figures: dict[str, Any] = {}
 
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--calls", type=int, default=5000)
-    cli.add_argument("--seconds", type=float, default=500.0, help="the most for random calls")
-    cli.add_argument("--workers", type=int, default=8)
-    cli.add_argument("--native", type=Path)
-    cli.add_argument("--results", type=Path)
+    cli.add_argument("--calls", type=int, default=5000, help="the number of random calls")
+    cli.add_argument("--seconds", type=float, default=500.0, help="the time limit of random calls")
+    cli.add_argument("--workers", type=int, default=8, help="the number of processes of random calls")
+    cli.add_argument("--native", type=Path, help="GRIDGUARD_BENCH_JSON of our bench, for 15360x5x16x64")
+    cli.add_argument("--results", type=Path, help="write the results to this file")
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, reader {ours.stats().reader}"
@@ -68,11 +68,18 @@ def main() -> int:
         masks,
         readers,
     )
+    return run_checks(checks, (options,), options, figures)
+
+
+def run_checks(
+    checks: tuple[Callable[..., None], ...], arguments: tuple[Any, ...], options: Any, figures: dict[str, Any]
+) -> int:
+    """Run the chosen checks, write `figures` after each, and return the exit status."""
     failed = {}
     for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
         begun = time.perf_counter()
         try:
-            check(options)
+            check(*arguments)
         except Exception:
             failed[check.__name__] = traceback.format_exc()
             print(f"FAILED {check.__name__}: {failed[check.__name__]}")

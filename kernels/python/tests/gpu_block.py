@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import motion_blocks
 import torch
-from gpu import device_us, host_us
+from gpu import device_us, host_us, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
@@ -34,28 +31,15 @@ figures: dict[str, Any] = {}
 
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path)
+    cli.add_argument("--results", type=Path, help="write the results to this file")
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     figures["diffusers"] = motion_blocks.INSTALLED
     print(figures)
-    failed = {}
     checks = (timing, results, budgets, shortage, graphs, replaced, threads, devices, memory)
     with torch.no_grad():
-        for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
-            begun = time.perf_counter()
-            try:
-                check()
-            except Exception:
-                failed[check.__name__] = traceback.format_exc()
-                print(f"FAILED {check.__name__}: {failed[check.__name__]}")
-            print(f"{check.__name__}: {time.perf_counter() - begun:.1f} s", flush=True)
-            if options.results:
-                options.results.write_text(json.dumps({**figures, "failed": failed}, indent=1))
-    print(ours.stats())
-    print(f"failed: {', '.join(failed)}" if failed else "all passed")
-    return int(bool(failed))
+        return run_checks(checks, (), options, figures)
 
 
 def results() -> None:

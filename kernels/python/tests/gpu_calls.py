@@ -1,7 +1,7 @@
 """Random calls of `gridguard.torch` on a GPU, in processes that PyTorch's kernels or a fault on the device may end."""
 
-# Each worker is a process that imports PyTorch but does not initialise CUDA. It forks the processes that make the calls.
-# These write lines of JSON.
+# Each worker is a process that imports PyTorch but does not initialise CUDA. It forks the processes that make the
+# calls. These write lines of JSON.
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _in_processes(seeds: range, deadline: float, device: str) -> Found:
 
 
 def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
-    """Compare a call that ended its process, by ours alone. `error` is the type of PyTorch's exception, if any."""
+    """Compare a call that ended its process, by ours alone. `error` is the type that PyTorch raised, if any."""
     code, lines, errors = _child(_one_alone, seed, device, timeout=ALONE_SECONDS)
     done = next((line for line in lines if "kind" in line), None)
     if done is None:

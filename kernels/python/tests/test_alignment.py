@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from calls import PYTORCH
+from calls import PYTORCH, shifted
 from functorch.compile import make_boxed_func
 from stand_in import Counts, qkv
 from torch._dynamo.backends.common import aot_autograd
@@ -15,12 +15,6 @@ from gridguard import _pytorch
 attention = ours.scaled_dot_product_attention
 # The kernels serve up to 128 queries.
 SIZES = (2, 3, 130, 8)
-
-
-def shifted(tensor, elements=1):
-    """Copy a tensor to memory that begins `elements` elements after a multiple of 64 bytes."""
-    memory = torch.empty(tensor.numel() + elements, dtype=tensor.dtype)
-    return memory[elements:].view(tensor.shape).copy_(tensor)
 
 
 def reads_16_bytes(tensor):

@@ -355,6 +355,8 @@ def test_compiled_code_runs_the_module(on_host, backend):
 def test_wrong_arguments_are_typed_errors():
     with pytest.raises(TypeError, match="unet"):
         ours.replace_motion_modules(object())
+    with pytest.raises(TypeError, match="^block is of type str: pass a BasicTransformerBlock"):
+        ours.temporal_block("block", x())
     for budget in (0, -1, 0.5, "many", True, [1]):
         with pytest.raises((TypeError, ValueError), match='^memory_budget is .*: pass .* a text such as "2GiB"'):
             ours.replace_motion_modules(nn.Linear(2, 2), budget)
@@ -458,7 +460,8 @@ def test_unavailable_kernels_are_reported(device, monkeypatch):
 
     monkeypatch.setattr(_native, "block_scratch", unavailable)
     _launch.warn_once.cache_clear()
-    with pytest.warns(RuntimeWarning, match="no cuBLASLt library found"), pytest.raises(_block.NotServed, match="unavailable"):
+    warns = pytest.warns(RuntimeWarning, match="no cuBLASLt library found")
+    with warns, pytest.raises(_block.NotServed, match="unavailable"):
         _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
 
 

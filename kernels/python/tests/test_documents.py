@@ -81,19 +81,19 @@ def test_every_argument_of_a_check_reaches_the_request():
 
 
 @pytest.mark.parametrize(
-    ("grid", "block", "options"),
+    ("grid", "block", "options", "message"),
     [
-        (-1, 32, {}),
-        (2**65, 32, {}),
-        ("x", 32, {}),
-        ((1, 1, 1, 1), 32, {}),
-        (1, 32, {"kernel": {"registers": 1}}),
-        (1, 32, {"batch": Batch("w", 1)}),  # type: ignore[arg-type]
-        (1, 32, {"batch": Batch("x", -1)}),
+        (-1, 32, {}, "^grid is -1: pass a whole number from 0"),
+        (2**65, 32, {}, "^grid is 36893488147419103232: pass a whole number from 0"),
+        ("x", 32, {}, "^grid is 'x', a str: pass a whole number$"),
+        ((1, 1, 1, 1), 32, {}, "^grid has 4 numbers: pass one to three, along x, y and z$"),
+        (1, 32, {"kernel": {"registers": 1}}, "^unknown field `registers`, expected one of .*`non_portable_cluster_allowed`$"),
+        (1, 32, {"batch": Batch("w", 1)}, "^batch.axis is 'w': pass 'x', 'y' or 'z'$"),  # type: ignore[arg-type]
+        (1, 32, {"batch": Batch("x", -1)}, "^batch.items is -1: pass a whole number from 0"),
     ],
 )
-def test_an_invalid_request_is_a_value_error(grid, block, options):
-    with pytest.raises((ValueError, TypeError)):
+def test_an_invalid_request_is_an_error_that_names_the_argument(grid, block, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         gridguard.check(grid, block, **options)
 
 
@@ -109,6 +109,8 @@ def test_a_message_a_number_and_a_log_are_explained():
     assert assumed.assumed == "CUDA_ERROR_MISALIGNED_ADDRESS (716)"
     log = gridguard.explain("epoch 1\nCUDA error: an illegal memory access was encountered\nepoch 2\n")
     assert (log.lines, log.findings[0].line) == (3, 2)
+    with pytest.raises(TypeError, match="^text is 700, of type int: pass a str"):
+        gridguard.explain(700)  # type: ignore[arg-type]
     nothing = gridguard.explain("all is well", gpu="h200")
     assert not nothing and str(nothing) == "no CUDA failure recognized\n"
 
