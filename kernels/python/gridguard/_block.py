@@ -34,8 +34,8 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     """Compute `block(hidden_states)`, for a `BasicTransformerBlock` of diffusers in temporal position.
 
     `hidden_states` is `[batch * height * width, frames, channels]`. The kernels read the module's weights in place, and
-    copy only those of queries, keys and values, side by side, in each call. The module runs what the kernels do not
-    serve, and `gridguard.torch.stats` counts why.
+    copy only those of queries, keys and values, side by side, in each call. Other calls run in the module itself, and
+    `gridguard.torch.stats` counts the reasons.
 
     `memory_budget` limits the scratch memory beside the output, in bytes or as a text, for example "2GiB". By default
     the batch runs as a whole, and in smaller chunks if memory is short.
@@ -103,7 +103,6 @@ def _forward(
     *others: Any,
     **options: Any,
 ) -> Tensor:
-    """Replace `original`, the forward function of the block's class."""
     if not torch.compiler.is_compiling():
         try:
             out = _serve(block, memory_budget, hidden_states, others, options)

@@ -261,7 +261,7 @@ def check(
 
 
 def plan(grid: Size, block: Size, batch: Batch | None = None, **options: Any) -> Plan:
-    """Return the plan of a launch. The options are those of `check`.
+    """Return the plan of a launch. Takes the options of `check`.
 
     Raises GridguardError with all violations if no plan is legal, and the errors of `check`.
     """
@@ -277,7 +277,7 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
     `gpu` and `device` choose a GPU as in `limits`. Launches in the text are checked against it.
     """
     if not isinstance(text, str):
-        raise TypeError(f"text is {text!r}, of type {type(text).__name__}: pass a str, for example str(error) or \"700\"")
+        raise TypeError(f"text is {text!r}, of type {type(text).__name__}: pass a str, for example str(error)")
     document, report, assumed = _native.explain(text, gpu, _ordinal(device))
     explained = json.loads(document)
     return Explanation(

@@ -64,7 +64,7 @@ def installed() -> Iterator[None]:
 
 
 def _update(installed: bool | None = None, opened: int = 0) -> None:
-    """Change what is installed or open, and make PyTorch and xformers follow."""
+    """Install or open a context, or undo it, in PyTorch and xformers."""
     global _is_installed, _contexts, _is_active, _xformers
     with _lock:
         _is_installed = _is_installed if installed is None else installed

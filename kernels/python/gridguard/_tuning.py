@@ -122,7 +122,6 @@ def tune(
 
 
 def _read(text: str) -> Tuned:
-    """Read the summary of the command."""
     summary: dict[str, Any] = json.loads(text)
     failures = tuple(f"{one['problem']}: {one['error']}" for one in summary["tuned"] if "error" in one)
     return Tuned(

@@ -41,12 +41,10 @@ pub(crate) struct Attention {
 /// Why the kernels do not serve a call. Nothing was launched.
 type Reason = &'static str;
 
-/// The arguments of one launch.
 struct Call {
     folded: Folded,
     /// The addresses of q, k, v and out.
     addresses: [u64; 4],
-    /// The address of the bias.
     bias: Option<u64>,
     scale: f32,
     causal: bool,
@@ -76,7 +74,6 @@ impl Attention {
         })
     }
 
-    /// How tensors are read, `dlpack` or `attributes`.
     #[getter]
     fn reader(&self) -> &'static str {
         match self.reader {
@@ -85,7 +82,6 @@ impl Attention {
         }
     }
 
-    /// The number of calls that `serve` computed.
     #[getter]
     fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
@@ -223,7 +219,6 @@ impl Attention {
         Ok(Call { folded, addresses, bias, scale, causal, element, device })
     }
 
-    /// The DLPack device type that is served.
     fn kind(&self) -> i32 {
         if self.stand_in.is_none() { Device::CUDA } else { Device::CPU }
     }
@@ -252,9 +247,9 @@ impl Attention {
         let (Ok(q), Ok(k)) = (self.reader.view(query), self.reader.view(key)) else {
             return Ok(None);
         };
-        let ([.., queries, width], [.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
+        let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
         let served = q.device.kind == self.kind() && q.element.is_some();
-        if !served || queries.max(keys) > &MAX_FRAMES || width > &MAX_HEAD_DIM {
+        if !served || queries.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;
@@ -265,7 +260,7 @@ impl Attention {
             }
         }
         if scale.is_none() {
-            return Ok(u32::try_from(*width).ok().map(|width| 1.0 / f64::from(width).sqrt()));
+            return Ok(u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt()));
         }
         Ok(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite()))
     }
@@ -307,7 +302,6 @@ fn submit(call: &Call, stream: usize, capturing: bool, may_load: bool) -> PyResu
     let submitted = unsafe { prepared.launch_raw(stream, addresses, extents, bias, call.scale) };
     match submitted {
         Ok(_) => Ok(None),
-        // These checks precede the launch.
         Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {
             Ok(Some("alignment"))
         }

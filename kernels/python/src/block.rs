@@ -27,7 +27,6 @@ type Problem = (u64, u64, u64, u64, Option<u64>, String, usize, Option<u64>);
 /// The addresses of x, y, the weights in the order of `BLOCK_TENSORS`, and the position embeddings.
 type Addresses = (u64, u64, Vec<u64>, u64);
 
-/// A problem that the kernels support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     shape: BlockShape,
@@ -37,16 +36,13 @@ struct Key {
     budget: Option<u64>,
 }
 
-/// The memory and the stream of one run.
 struct Run {
     addresses: BlockAddresses,
-    /// The address and the size of the scratch.
     scratch: (u64, u64),
     stream: usize,
     capturing: bool,
 }
 
-/// A prepared block of any element type.
 struct Ready {
     scratch_bytes: u64,
     /// All code is loaded after the first run.

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 /// A launch that is prepared once, or the error of its preparation.
 pub(crate) type Launch = OnceCell<Result<TunedLaunch<TemporalAttention>, KernelError>>;
 
-/// A device ordinal and an attention problem.
 pub(crate) type Key = (usize, TemporalAttention);
 
 /// The kernels of a device, with its profiles.
@@ -35,13 +34,11 @@ const MAX_LAUNCHES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Shapes without an exact entry that are kept for the tuner.
 const MAX_MISSES: usize = 10_000;
 
-/// The devices used so far, by ordinal.
 pub(crate) static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>> =
     LazyLock::new(Mutex::default);
 /// The shapes without an exact entry since they were last written.
 pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
-/// The launches, the last used first.
 pub(crate) static LAUNCHES: LazyLock<Mutex<LruCache<Key, Arc<Launch>>>> =
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =

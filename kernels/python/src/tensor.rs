@@ -14,20 +14,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// How tensors are read.
+/// The DLPack exchange API, or the attributes of tensors.
 pub(crate) enum Reader {
-    /// By the DLPack exchange API.
     Dlpack(Exchange),
-    /// By their attributes.
     Attributes {
-        /// `torch._C`.
         torch: Py<PyAny>,
         /// The supported `torch.dtype` objects.
         dtypes: [(Py<PyAny>, ElementType); 3],
     },
 }
 
-/// Functions of `DLPackExchangeAPI`.
 pub(crate) struct Exchange {
     view: unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int,
     stream: unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int,
@@ -98,7 +94,6 @@ impl Reader {
 }
 
 impl Exchange {
-    /// The exchange API of a tensor type, if it has one.
     fn of(tensor_type: &Bound<'_, PyAny>) -> Option<Self> {
         let capsule = tensor_type.getattr("__dlpack_c_exchange_api__").ok()?;
         let table = capsule.cast::<PyCapsule>().ok()?.pointer_checked(Some(TABLE_NAME)).ok()?;
@@ -150,7 +145,6 @@ impl Exchange {
 }
 
 impl View<'_> {
-    /// The sizes and strides.
     pub(crate) fn strided(&self) -> StridedView<'_> {
         StridedView { dims: &self.dims, strides: &self.strides }
     }
@@ -232,7 +226,6 @@ struct Header {
 #[repr(C)]
 struct Table {
     header: Header,
-    /// Functions for tensors that own their memory.
     owning: [*const c_void; 3],
     view: Option<unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int>,
     stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,

@@ -29,7 +29,6 @@ pub(crate) fn choices() -> Vec<Choice> {
     prepared.collect()
 }
 
-/// The profiles of the devices used so far.
 #[pyfunction]
 pub(crate) fn profiles() -> Vec<Profile> {
     let devices = DEVICES.lock();
@@ -55,7 +54,6 @@ pub(crate) fn write_misses(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     written.map(drop).map_err(|error| GridguardError::new_err(error.to_string()))
 }
 
-/// Makes the next call of each shape read the profiles again.
 #[pyfunction]
 pub(crate) fn reload_profiles(py: Python<'_>) {
     py.detach(launches::reset);

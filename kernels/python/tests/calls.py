@@ -39,7 +39,6 @@ NOT_ALIGNED = "not aligned"
 
 @dataclass
 class Call:
-    """A call: its tensors and options."""
 
     tensors: list[Tensor]
     mask: Tensor | None
@@ -50,7 +49,6 @@ class Call:
     shift: int = 0
     """The offset of the output's gradient, in elements after a multiple of 64 bytes."""
     backend: str = "aot_eager"
-    """The backend of compiled modes."""
 
     def is_aligned(self) -> bool:
         """Tell whether PyTorch's kernels can read all tensors in place."""
@@ -145,7 +143,6 @@ def shifted(tensor: Tensor, elements: int = 1) -> Tensor:
 
 def _is_aligned(tensor: Tensor) -> bool:
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        # PyTorch's fused kernels do not serve it.
         return True
     steps = [0] if tensor.is_contiguous() else [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1][:-1]
     return all(at % 16 == 0 for at in (tensor.data_ptr(), *(step * tensor.element_size() for step in steps)))
@@ -154,7 +151,6 @@ def _is_aligned(tensor: Tensor) -> bool:
 def own_calls(device: str) -> Iterator[Call]:
     """Yield the inputs of PyTorch's own tests of the function, which need the package `expecttest`."""
     with warnings.catch_warnings():
-        # Other tests of PyTorch need packages that may be missing.
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
 
@@ -250,7 +246,6 @@ def reference(call: Call) -> list[Tensor] | Exception:
 
 
 def outcome(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor] | Exception:
-    """Return what `run` returns or raises."""
     # On the CPU, PyTorch has fused kernels in double precision. They have no second derivatives.
     is_exact = dtype is not None and call.mode == "second"
     try:
@@ -285,7 +280,6 @@ def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) 
     # A call of PyTorch that failed once may end the process the second time, so it is not repeated.
     if isinstance(theirs, Exception):
         ours = outcome(call, function)
-        # Compilers raise other errors.
         if type(ours) is type(theirs) or (isinstance(ours, Exception) and call.mode.startswith("compiled")):
             return Comparison(BOTH_RAISE)
         if call.mode.startswith("compiled") and not isinstance(outcome(call, _pytorch_compiled), Exception):

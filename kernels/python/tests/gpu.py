@@ -30,12 +30,10 @@ MOTIVATING = (15_360, 5, 16, 64)
 # Items at both ends that are compared with double precision.
 CHECKED = 32
 TYPES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 2e-3}
-"""The tolerated errors of gradients."""
 # The length of a sample of launches back to back.
 SAMPLE_US = 40_000
 
 figures: dict[str, Any] = {}
-"""The results, for `--results`."""
 
 
 def main() -> int:
@@ -111,7 +109,6 @@ def random_calls(options: argparse.Namespace) -> None:
 
 
 def own_inputs(options: argparse.Namespace) -> None:
-    """Compare the inputs of PyTorch's own tests of the function."""
     before = ours.stats().served
     wrong, kinds = compare_own("cuda", attention)
     figures["inputs of PyTorch's own tests"] = {"kinds": dict(kinds), "served": ours.stats().served - before, "wrong": wrong}
@@ -183,7 +180,6 @@ def pytorch_alone(backend: str, dtype: torch.dtype, elements: int) -> str:
 
 
 def second_derivatives(options: argparse.Namespace) -> None:
-    """Differentiate attention of a tensor to itself three times."""
     x = torch.randn(64, 5, 16, 64, device="cuda") / 4
 
     def derivatives(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
@@ -223,7 +219,6 @@ def large_training(options: argparse.Namespace) -> None:
 
 
 def layers(options: argparse.Namespace) -> None:
-    """Run PyTorch's layers with and without `install()`, forward and backward."""
     options_of_layers = {"batch_first": True, "dropout": 0.0, "device": "cuda"}
     for layer, inputs in (
         (torch.nn.MultiheadAttention(64, 4, **options_of_layers), 3),
@@ -266,7 +261,6 @@ def graphs(options: argparse.Namespace) -> None:
     before = ours.stats()
     with torch.cuda.graph(graph):
         out = attention(*tensors)
-        # Another shape, which is not prepared yet.
         fallback = attention(*(t[:100] for t in tensors))
     after = ours.stats()
     assert after.served == before.served + 1, "the graph has our kernel"

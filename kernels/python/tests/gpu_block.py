@@ -26,7 +26,6 @@ CHECKED = 16
 TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-4}
 
 figures: dict[str, Any] = {}
-"""The results, for `--results`."""
 
 
 def main() -> int:
@@ -82,7 +81,6 @@ def budgets() -> None:
 
 
 def shortage() -> None:
-    """Run a batch that does not fit in memory as a whole."""
     module, x = block(320, 5), hidden(*MOTIVATING[:3])
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
@@ -174,7 +172,6 @@ def threads() -> None:
 
 
 def devices() -> None:
-    """Run on every device, while the first is current."""
     for index in range(torch.cuda.device_count()):
         module, x = block(320, 5).to(f"cuda:{index}"), hidden(200, 16, 320).to(f"cuda:{index}")
         before = ours.stats().served
@@ -233,7 +230,6 @@ def hidden(items: int, frames: int, channels: int, dtype: torch.dtype = torch.fl
 
 
 def check(module: nn.Module, x: Tensor, out: Tensor, what: str) -> None:
-    """Compare the first and the last items with double precision."""
     exact = copy.deepcopy(module).double()
     for part in (slice(CHECKED), slice(max(len(x) - CHECKED, 0), len(x))):
         close(out[part], type(exact).forward(exact, x[part].double()), what, TOLERANCES[x.dtype])

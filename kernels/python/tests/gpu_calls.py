@@ -25,10 +25,9 @@ import gridguard.torch as ours
 
 # A worker gives up after this number of ended processes.
 MOST_ENDED = 30
-# The time limit of a call that runs alone.
 ALONE_SECONDS = 120.0
 
-# Kinds of comparison besides those of `compare`. PyTorch ends the process at some masks and slices, and at the second
+# More kinds of comparison than `compare` has. PyTorch ends the process at some masks and slices, and at the second
 # call of a kind that failed once.
 ALONE_RIGHT = "PyTorch ends the process, ours does not"
 ALONE_PYTORCH = "PyTorch ends the process, also called by ours"
@@ -37,15 +36,12 @@ ALONE_BACKWARD = "PyTorch ends the process in its backward pass"
 
 @dataclasses.dataclass
 class Found:
-    """The results of some calls."""
 
     wrong: list[str] = dataclasses.field(default_factory=list)
     kinds: Counts = dataclasses.field(default_factory=Counts)
-    """The number of calls by kind of comparison."""
     labels: Counts = dataclasses.field(default_factory=Counts)
     """The number of calls by mode, and of unaligned ones, without those that ended their process."""
     paths: Counts = dataclasses.field(default_factory=Counts)
-    """The number of calls by path."""
 
 
 def check(
@@ -174,7 +170,6 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
 
 
 def labels(call: Call) -> list[str]:
-    """Return the labels of a call."""
     return [call.mode, *([] if call.is_aligned() else [NOT_ALIGNED])]
 
 

@@ -100,7 +100,6 @@ class AnimateDiffTransformer3D(nn.Module):
 
 
 INSTALLED = importlib.util.find_spec("diffusers") is not None
-"""Whether diffusers is installed."""
 
 
 def provide() -> None:

@@ -29,7 +29,6 @@ ARCHIVE = "http://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.o
 SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"
 FILES = ("test_transformers.py", "test_cpp_extensions_open_device_registration.py")
 BATCH = 20
-"""The number of tests in one batch of a process."""
 SILENCE_SECONDS = 120
 """A test without an outcome after this time counts as hanging."""
 BAD = ("failed", "died", "hangs")

@@ -63,7 +63,6 @@ def x(items=5, frames=FRAMES, dtype=torch.float32):
 
 
 def unet():
-    """Make a small UNetMotionModel."""
     torch.manual_seed(0)
     model = diffusers.UNetMotionModel(
         sample_size=8,

@@ -42,7 +42,7 @@ def installed(on_cpu):
 
 
 def without(monkeypatch, function, *arguments):
-    """Return what a function returns if nothing is installed."""
+    """Call a function as if nothing were installed."""
     from gridguard import _install
 
     with monkeypatch.context() as patch:
@@ -96,7 +96,6 @@ def test_an_object_with_torch_function_sees_the_call(attention):
 
 
 class Functions(TorchFunctionMode):
-    """Record the functions that are called."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +107,6 @@ class Functions(TorchFunctionMode):
 
 
 class Operators(TorchDispatchMode):
-    """Record the operators that run."""
 
     def __init__(self):
         super().__init__()

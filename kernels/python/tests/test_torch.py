@@ -495,7 +495,6 @@ def test_without_a_gpu_calls_go_to_pytorch():
 
 def test_unavailable_kernels_are_reported_once(monkeypatch):
     class Tensor:
-        """Like a tensor on a device that does not exist."""
 
         is_cuda, is_cpu, dtype, shape = True, False, torch.float16, (2, 5, 16, 64)
         get_device, data_ptr, is_neg = lambda self: 0, lambda self: 16, lambda self: False
