@@ -1,4 +1,4 @@
-"""Reads cargo's messages and prints a line "name path" for each executable that it built."""
+"""Reads cargo's messages, and prints "name path" for each executable that cargo built."""
 
 import json
 import sys

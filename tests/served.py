@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""The inference server under load, on all GPUs of this machine or on the host.
+"""Tests the inference server under load, on all GPUs of this machine or on the host."""
 
-    served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
-    served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
-
-FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
-which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
-wrong or missing, if memory grows, or if the server is not bounded under overload. `host` runs `served_host.py`: attacks on a
-server on the host.
-"""
+# served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
+# served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
+#
+# FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. A closed loop measures the
+# capacity of the server. Then come 80 % of it for long, twice the capacity, and SIGTERM under load. Fails if a reply is wrong or
+# missing, if memory grows, or if the server is not bounded under overload. `host` runs `served_host.py`.
 
 import argparse
 import json
@@ -23,16 +21,16 @@ import urllib.error
 import urllib.request
 
 ITEMS, FRAMES = 32, 16
-# Of the body's memory while the server runs: pools of the allocator and of connections fill for a while.
+# The growth of memory that pools of the allocator and of connections may cause while the server runs.
 SETTLED_AFTER = 0.3
 GROWTH = 1.05
 
 
 class Server:
-    """A server that takes requests, and its memory over time."""
+    """A running server, with a record of its memory."""
 
     def __init__(self, folder, block, devices, options=("--peer-share", "100")):
-        """A load test is a single client, which by default may use all of the limits."""
+        """The load test is a single client, so by default it may use all of the limits."""
         command = [folder / "gridguard-server", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         command += ["--devices", devices, "--log", "error", *options, *block]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -49,7 +47,7 @@ class Server:
         raise RuntimeError("the server did not become ready")
 
     def load(self, duration, *options, **limits):
-        """What gridguard-load says."""
+        """Run gridguard-load, and return its report."""
         return json.loads(self.start_load(duration, *options, **limits).communicate()[0])
 
     def start_load(self, duration, *options, requests=1000000000):
@@ -58,7 +56,7 @@ class Server:
         return subprocess.Popen([*self.load_command, *limits, *options], stdout=subprocess.PIPE, text=True)
 
     def sample(self, seconds):
-        """Memory each second, in a thread, for so long."""
+        """Record the memory each second in a thread, for this time."""
 
         def run():
             end = time.monotonic() + seconds
@@ -91,14 +89,14 @@ def device_memory():
 
 
 def growth(samples):
-    """The peak of the last part of the time over that of the part before it, after memory settled."""
+    """Return the growth of the peak from the second-last to the last part of the time."""
     settled = samples[int(len(samples) * SETTLED_AFTER) :]
     half = len(settled) // 2
     return max(settled[half:]) / max(max(settled[:half]), 1)
 
 
 def direct(folder, report):
-    """Items that direct launches compute in a second, by channels and type."""
+    """Return the items a second of direct launches, by channels and type."""
     with tempfile.NamedTemporaryFile() as file:
         subprocess.run([folder / "gpu_server", file.name], check=True, stdout=subprocess.DEVNULL)
         document = json.load(open(file.name))
@@ -133,7 +131,7 @@ def main():
     report["workers"] = server.devices
     report["request"] = {"resource": "block", "items": ITEMS, "frames": FRAMES, "channels": options.channels, "dtype": options.dtype}
     server.load(5, *shape, "--concurrency", 64, "--verify-every", 0)
-    # Nothing is verified: to compute a reply takes a core of this machine for seconds.
+    # Replies are not verified: computing one takes seconds of a core.
     closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 192, "--verify-every", 0)
     capacity = closed["served_per_second"]
     check(f"closed loop: {capacity:.0f} requests a second, p99 {closed['latency_s']['p99'] * 1e3:.0f} ms", is_good(closed))
@@ -176,8 +174,8 @@ def main():
     status = server.end()
     ending = report["sigterm_under_load"] = json.loads(loading.communicate()[0])
     ending["server_exit_status"] = status
-    # The server ends with 0 if every request that it read has its reply. After that nobody listens, or a connection
-    # ends while a client writes its next request.
+    # The server exits with 0 if every request that it read has its reply. Afterwards nobody listens, or a connection ends
+    # while a client writes its next request.
     after_the_end = ("client error (Connect)", "client error (SendRequest)")
     lost = {reason: count for reason, count in ending["failures"].items() if not reason.startswith(after_the_end)}
     check(f"SIGTERM under load: {ending['served']} served, exit status {status}, lost {lost or 'none'}", status == 0 and not lost)
@@ -199,7 +197,7 @@ def main():
 
 
 def is_good(load):
-    """Whether every request got a status, some were served, and none wrongly."""
+    """Tell whether every request got a status, and some were served, none wrongly."""
     return not load["failures"] and load["wrong"] == 0 and load["served"] > 0
 
 

@@ -1,4 +1,4 @@
-"""A server on the host against hostile clients, for longer than tests run: `served.py host`."""
+"""Attacks a server on the host with hostile clients: `served.py host`."""
 
 import argparse
 import datetime
@@ -15,10 +15,10 @@ import urllib.request
 
 import served
 
-# For the fairness run: what a request waits for others, and how much work is accepted.
+# For the fairness run: the wait behind other requests, and the limit of accepted work.
 DEADLINE = 0.25
 DRAIN = 3.0
-# Starting and ending a process.
+# Starting and ending a process takes this long.
 SLACK = 0.5
 SHAPES = ["64x1x16x64", "8x2x24x32", "1x1x2x4", "128x1x4x32", "4x1x128x64"]
 ATTACKS = ["hot-shape", "header", "quadratic", "leavers", "slow-readers", "idle", "cut", "too-short", "too-long", "endless"]
@@ -29,13 +29,13 @@ def start(folder, *options):
 
 
 def attack(server, kind, duration, attackers=16):
-    """Ordinary requests of a small shape beside an attack."""
+    """Send ordinary requests of a small shape beside an attack."""
     ordinary = ["--shape", "1x1x2x4", "--rate", 20, "--concurrency", 1000, "--timeout", "10m"]
     return server.load(duration, *ordinary, "--attack", kind, "--attackers", attackers)
 
 
 def fairness(folder, requests):
-    """Mixed shapes, most of them of one."""
+    """Send mixed shapes, most of them equal."""
     times = f"{DEADLINE}s"
     server = start(folder, "--batch-wait", times, "--queue-work", times, "--batch-bytes", "2MiB", "--peer-share", "100")
     shapes = [option for shape in SHAPES for option in ("--shape", shape)]
@@ -47,7 +47,7 @@ def fairness(folder, requests):
 
 
 def memory(folder, duration):
-    """Requests of which each has another mask and is a full batch."""
+    """Send requests with different masks, each a full batch."""
     server = start(folder, "--batch-bytes", "1MiB")
     sampling = server.sample(duration)
     load = attack(server, "masks", duration)
@@ -61,7 +61,7 @@ def memory(folder, duration):
 
 
 def body(sizes):
-    """A safetensors body of zeros in f16."""
+    """Make a safetensors body of zeros in f16."""
     elements = 2
     for size in sizes:
         elements *= size
@@ -74,7 +74,7 @@ def body(sizes):
 
 
 def drains(folder, tries):
-    """SIGTERM while a batch runs that takes longer than the bound, whose client waits or has left."""
+    """Send SIGTERM during a batch that takes longer than the bound, while its client waits or has left."""
     data = body([10000, 1024, 1])
     head = f"POST /v1/attention HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n".encode()
     took = []
@@ -98,7 +98,7 @@ def drains(folder, tries):
 
 
 def attacks(folder):
-    """Each attack for a few seconds with the default limits."""
+    """Run each attack for a few seconds with the default limits."""
     rows, good = [], True
     for kind in ATTACKS:
         server = start(folder, "--body-timeout", "2s")

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch or an
-allocation that the driver refuses, which must be explained, and once without, where nothing may be reported.
+"""Runs programs of several frameworks under libgridguard_preload.so, on a device."""
 
-    watched.py LIBRARY REPORT.json programs              these programs
-    watched.py LIBRARY REPORT.json varied [--seconds N]  ordinary PyTorch work (watched_work.py), of which nothing
-                                                         may be said, in several processes of N seconds
-    watched.py LIBRARY REPORT.json timing                such work with and without the library
-
-Frameworks that are not installed are listed, and fail the run only if all of them are missing.
-"""
+# watched.py LIBRARY REPORT.json programs: programs with and without a refused launch or allocation.
+# watched.py LIBRARY REPORT.json varied [--seconds N]: ordinary PyTorch work (watched_work.py), in several processes.
+# watched.py LIBRARY REPORT.json timing: ordinary work with and without the library.
+#
+# Each refusal must be explained, and nothing else may be reported. Missing frameworks are listed. The run fails if all
+# are missing.
 
 import argparse
 import concurrent.futures
@@ -21,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-# Name, the text of a program that takes the size from its argument, a good size, a size that is refused, and
-# what the explanation must contain.
+# Name, text of a program that takes the size as its argument, a legal size, a refused size, and the text that the
+# explanation must contain.
 PROGRAMS = [
     (
         "torch-flash-attention",
@@ -126,7 +124,7 @@ int main(int many, char **words) {
 }
 """
 
-# A custom call of JAX, whose own kernels keep within the limits: XLA numbers their blocks on x.
+# A custom call of JAX. JAX's own kernels keep within the limits: XLA numbers their blocks on x.
 JAX_LIBRARY = r"""
 #include "xla/ffi/api/ffi.h"
 namespace ffi = xla::ffi;
@@ -152,8 +150,8 @@ except Exception as error:
     print(type(error).__name__)
 """
 
-# A graph that is built by hand: a node is added, set and set in the executable graph, each once with the size of
-# the argument and before that with a legal one.
+# A graph built by hand: a node is added, set, and set in the executable graph, each time first with a legal size and
+# then with the size of the argument.
 GRAPH = r"""
 #include <cstdio>
 #include <cstdlib>
@@ -191,7 +189,7 @@ int main(int, char **words) {
 }
 """
 
-# PyTorch's memory: within the device's, more than that, and as much as is there once freed tensors are given back.
+# PyTorch's memory: less than the device has, more, and as much as is free after freed tensors are returned.
 MEMORY = """
 import sys, torch
 free, total = torch.cuda.mem_get_info()
@@ -212,7 +210,7 @@ print("ended")
 """
 ALLOCATORS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]
 
-# Processes of ordinary work, in which nothing is refused, that run at once.
+# Concurrent processes of ordinary work, without a refusal.
 PROCESSES = 8
 
 
@@ -225,13 +223,13 @@ def run(command, preload=True, timeout=300, settings={}):
 
 
 def start(command, preload, settings):
-    """A process that is asked for its results."""
+    """A process that returns its results on request."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, env=environment(preload, settings), text=True, **pipes)
 
 
 def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALUE (1)"):
-    """The failures of one program."""
+    """Return the failures of one program."""
     failures = []
     without = run([*command, str(good)], preload=False)
     with_it = run([*command, str(good)])
@@ -250,18 +248,18 @@ def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALU
 
 
 def check_fixed(name, command, expected, settings={}):
-    """The failures of a program whose launch would be refused, and whose PTX is rewritten as it is loaded."""
+    """Return the failures of a program with a refused launch whose PTX is rewritten when it is loaded."""
     fixed = run(command, settings={"GRIDGUARD_RUN_FIX": "1", **settings})
     right = fixed.returncode == 0 and fixed.stdout == expected and "launch refused" not in fixed.stderr
     return [] if right else [f"{name}, fixed: {fixed}"]
 
 
-# What `rows` prints of 70,000 blocks that have run.
+# The output of `rows` for 70,000 blocks that ran.
 RIGHT = "launch 0, then 0, sum 70000\n"
 
 
 def fixed_programs(nvcc, folder):
-    """What arrives as PTX runs with a grid that is too large: the programs that do, and the failures."""
+    """Run programs with PTX and a grid that is too large. Return the programs that ran, and the failures."""
     done, failures = [], []
 
     def each(name, *arguments):
@@ -281,7 +279,7 @@ def fixed_programs(nvcc, folder):
             each(f"nvcc-{runtime}, {loading.lower()}", [program, "70000"], RIGHT, settings)
             each(f"nvcc-{runtime}, {loading.lower()}, captured", [program, "70000", "captured"], RIGHT, settings)
     if os.path.exists(nvcc):
-        # Machine code for the device beside PTX: the driver compiles the PTX.
+        # The image has machine code for the device beside PTX, and the driver compiles the PTX.
         program = os.path.join(folder, "fixed-both")
         subprocess.run([nvcc, "-arch=sm_90", "-o", program, os.path.join(folder, "rows.cu")], check=True)
         each("nvcc, PTX forced", [program, "70000"], RIGHT, {"CUDA_FORCE_PTX_JIT": "1"})
@@ -293,7 +291,7 @@ def work(*words):
 
 
 def varied(report, folder):
-    """The failures of ordinary work in several processes at once: the library must see launches and say nothing."""
+    """Run ordinary work in several processes at once. The library must see launches and report nothing."""
     seconds = options.seconds
     quiet = {"GRIDGUARD_RUN_QUIET": "1", "GRIDGUARD_RUN_REPORT": os.path.join(folder, "varied.json")}
     with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
@@ -316,12 +314,12 @@ def varied(report, folder):
 
 
 def compared(pairs, settings, **kinds):
-    """Work in a process with the library and in one without, block by block in turn, so that whatever disturbs the
-    machine meets both: the median of the ratios of two blocks that follow each other, for each pair of processes, and
-    the memory that the library adds. `kinds` has the number of blocks of each kind of work."""
+    """Return the median ratio of blocks of work with and without the library, and the memory that the library adds."""
+    # Both processes alternate block by block, so that disturbances of the machine affect both. `kinds` gives the number of
+    # blocks of each kind of work.
     rows, more, cores = {kind: [] for kind in kinds}, [], sorted(os.sched_getaffinity(0))
     for pair in range(pairs):
-        # One core is nearer to the device than another: both processes run on the same two, one at a time.
+        # Both processes run on the same two cores, one at a time: cores differ in their distance to the device.
         os.sched_setaffinity(0, [cores[(2 * pair + one) % len(cores)] for one in (0, 1)])
         both = [start(work("timed"), preload, settings) for preload in (False, True)]
         os.sched_setaffinity(0, cores)
@@ -337,25 +335,25 @@ def compared(pairs, settings, **kinds):
     return {**each, "more_mib": statistics.median(more)}
 
 
-# Blocks that compile, bring clocks up and fill caches.
+# The first blocks compile, raise clocks and fill caches.
 WARM_UP = 20
 
 
 def block(process, kind):
-    """The microseconds of a call."""
+    """Return the microseconds of a call."""
     process.stdin.write(kind + "\n")
     process.stdin.flush()
     return float(process.stdout.readline())
 
 
 def check_memory(allocator):
-    """The failures of PyTorch's memory with these settings of its allocator."""
+    """Return the failures of PyTorch's memory with these settings of its allocator."""
     failures = []
     refused = r"gridguard: out of memory: cuMem\w+ returned CUDA_ERROR_OUT_OF_MEMORY \(2\)"
     held = r"memory of device 0: at most \d+\.\d+ GiB held"
     one_retried = r"out of memory: [1-9]\d* refused, of which [1-9]\d* were followed by a success"
     cases = {"good": [held], "refused": [refused, held, "libc10_cuda.so", r"largest   .* in \d+ allocation"]}
-    # With the others, freed memory is part of what is asked for next.
+    # With other settings, freed memory is part of the next allocation.
     cases |= {"retried": [refused, held, one_retried]} if not allocator else {}
     for case, expected in cases.items():
         command = [sys.executable, "-c", MEMORY, case]
@@ -373,7 +371,7 @@ def check_memory(allocator):
 
 
 def programs(report, folder):
-    """The failures of programs with a launch or an allocation that the driver refuses."""
+    """Return the failures of programs with a launch or an allocation that the driver refuses."""
     failures, missing, done, graphs = [], [], [], {}
     for name, text, good, refused, expected in PROGRAMS:
         path = os.path.join(folder, f"program-{name}.py")
@@ -400,12 +398,12 @@ def programs(report, folder):
         expected = ["rows(float*)", "grid.y is 70000 blocks", ", kernel node of a graph"]
         failures += check("graph-" + runtime, [graph], 60_000, 70_000, expected)
         done.append("graph-" + runtime)
-        # At which call the driver refuses a node.
+        # The call that the driver refuses for a node.
         graphs[runtime] = run([graph, "70000"]).stdout.strip()
-        # The static runtime refuses a dimension of zero where nothing can be seen.
+        # The static runtime refuses a dimension of zero, which the library cannot see.
         if runtime == "shared":
             expected = ["rows(float*)", "grid.y is 0 blocks", "0 launches of 1 kernel accepted, 1 refused"]
-            # By the runtime (`cudaErrorInvalidConfiguration`) or, with CUDA 13.0, by the driver.
+            # The runtime (`cudaErrorInvalidConfiguration`) or, with CUDA 13.0, the driver refuses it.
             failures += check("zero", [program], 60_000, 0, expected, "")
             done.append("zero")
     headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Ordinary PyTorch work, in which no launch is refused; `watched.py` runs it with and without the preloaded library.
+"""Ordinary PyTorch work, without a refused launch. `watched.py` runs it with and without the preloaded library."""
 
-    watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
-    watched_work.py timed            for each line of the standard input, the name of a kind of work, prints the microseconds
-                                     of a call, the mean of a block of calls; at the end the process's peak memory, its
-                                     largest resident set in MiB. `adds` are additions in place, back to back, `allocations`
-                                     allocations and their ends, back to back, `steps` training steps of a transformer
-
-Without a GPU the work runs on the CPU.
-"""
+# watched_work.py varied SECONDS: small models of many kinds, in turn. Prints the number of runs of each.
+# watched_work.py timed: reads a kind of work from each line of the standard input. Prints the mean microseconds of a call
+# in a block, and at the end the peak memory in MiB.
+#
+# `adds` are additions in place, back to back; `allocations` are allocations and frees, back to back; `steps` are
+# training steps of a transformer. Without a GPU the work runs on the CPU.
 
 import itertools
 import json
@@ -36,7 +34,7 @@ def synchronize():
 
 
 def train(model, inputs, steps=3, autocast=False):
-    """A few steps of training on the sum of the squared outputs."""
+    """Train for a few steps on the sum of the squared outputs."""
     model = model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(DEVICE, enabled=autocast)
@@ -111,7 +109,7 @@ def elementwise():
 
 
 def memory():
-    """Streams, events, copies from pinned memory, and the caching allocator."""
+    """Use streams, events, copies from pinned memory, and the caching allocator."""
     host = torch.randn(1 << 20, pin_memory=CUDA)
     if not CUDA:
         return host.clone()
@@ -142,7 +140,7 @@ def graphs():
 
 
 def loaders():
-    """Data loaders whose workers are forked after CUDA began."""
+    """Fork the workers of data loaders after CUDA was initialised."""
     data = DataLoader(TensorDataset(torch.randn(64, 3, 8, 8), torch.randint(0, 10, (64,))), 16, num_workers=2, pin_memory=CUDA)
     for images, labels in data:
         F.cross_entropy(images.to(DEVICE).flatten(1)[:, :10], labels.to(DEVICE))
@@ -201,7 +199,7 @@ KINDS = {"adds": adds, "allocations": allocations, "steps": steps, "large_steps"
 
 
 def timed():
-    """Times blocks of calls as the standard input asks for them."""
+    """Time the blocks of calls that the standard input requests."""
     prepared = {}
     for line in sys.stdin:
         kind = line.strip()
@@ -225,7 +223,7 @@ def main():
         case ["timed"]:
             timed()
         case _:
-            sys.exit(__doc__)
+            sys.exit("usage: watched_work.py varied SECONDS | watched_work.py timed")
 
 
 if __name__ == "__main__":

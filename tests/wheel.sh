@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The Python wheel for Linux with glibc 2.17 or later (manylinux_2_17), whatever this machine has: zig links against the
-# symbols of that version. Tests the wheel of this machine's architecture as users install it.
-# Needs rustup and Python 3.10 or later; no container, no GPU. Compiles everything with optimisation: minutes for each
-# architecture, so it is a step of a release, not of CI.
+# Builds the Python wheel for Linux with glibc 2.17 or later (manylinux_2_17) on any machine: zig links against the
+# symbols of that version. Tests the wheel for this machine's architecture as users install it.
+# Needs rustup and Python 3.10 or later, but no container and no GPU. The optimised build takes minutes for each
+# architecture, so this is a step of a release, not of CI.
 #
-#   tests/wheel.sh                   x86_64
-#   tests/wheel.sh x86_64 aarch64    both
+#   tests/wheel.sh                   builds for x86_64
+#   tests/wheel.sh x86_64 aarch64    builds for both
 #
-# The wheels are written to target/wheels.
+# The wheels are in target/wheels.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
@@ -15,7 +15,7 @@ glibc=manylinux_2_17
 folder=$(mktemp --directory "$CARGO_TARGET_DIR/wheel.XXXXXX")
 trap 'rm --recursive "$folder"' EXIT
 
-# In the same place each time: cargo compiles everything again for another interpreter.
+# A fixed path: cargo compiles everything again for another interpreter.
 python3 -m venv "$CARGO_TARGET_DIR/tools/wheel"
 PATH=$CARGO_TARGET_DIR/tools/wheel/bin:$PATH
 pip install --quiet --disable-pip-version-check maturin==1.16.0 ziglang==0.17.1 auditwheel==6.8.2
@@ -26,7 +26,7 @@ for machine in "${@:-x86_64}"; do
     maturin build --quiet --release --locked --zig --target "$target" --compatibility "$glibc" \
         --manifest-path kernels/python/Cargo.toml --out "$folder/$machine"
     wheel=$(echo "$folder/$machine"/*.whl)
-    # A second opinion on the symbols that the library needs.
+    # auditwheel checks the symbols that the library needs.
     shown=$(auditwheel show "$wheel")
     [[ $shown == *"\"${glibc}_$machine\""* ]] || { echo "$shown" >&2; exit 1; }
     if [ "$machine" = "$(uname --machine)" ]; then

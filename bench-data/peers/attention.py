@@ -1,13 +1,12 @@
-"""Compares temporal attention with its peers, on one GPU in one run.
+"""Compares temporal attention with its peers, on one GPU in one run."""
 
-Runs our bench, then for each of its shapes PyTorch's SDPA with every backend, chunk and concatenate, a plain
-Triton kernel and a kernel that only moves the bytes, then our bench again for a few shapes, to show drift. Each
-figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
-caches. Writes attention.json with all rows, attention.md and attention.svg.
-
-    python3 attention.py --bench EXECUTABLE --output FOLDER [--dtype float16 ...] [--quick]
-    python3 attention.py --self-test
-"""
+# python3 attention.py --bench EXECUTABLE --output FOLDER [--dtype float16 ...] [--quick]
+# python3 attention.py --self-test
+#
+# Runs our bench, then for each of its shapes PyTorch's SDPA with every backend, chunk and concatenate, a plain Triton
+# kernel and a kernel that only copies the bytes. Then runs our bench again for a few shapes, to show drift. Each figure
+# is the median over samples of launches back to back between two CUDA events. Inputs are larger than the caches. Writes
+# attention.json with all rows, attention.md and attention.svg.
 
 import tempfile
 import xml.etree.ElementTree
@@ -19,12 +18,12 @@ import picture
 from measuring import DTYPES, best, divided, percent, ratio, us
 
 MOTIVATING = "15360x5x16x64"
-# Enough for a quick check.
+# The shapes of a quick check.
 QUICK = [MOTIVATING, "9216x10x24x80"]
-# Measured again at the end, to show drift.
+# The shapes measured again at the end, to show drift.
 DRIFT = [MOTIVATING, "15360x5x32x64", "15360x5x128x64"]
 WARPS = (1, 2, 4, 8)
-# Items at either end that are compared with float64.
+# Items at both ends that are compared with float64.
 CHECKED = 32
 # The share of free memory that PyTorch's math backend may use.
 MATH_SHARE = 0.5
@@ -70,7 +69,7 @@ def measure_peers(torch, triton_kernels, cases, quick):
     for group, shape, dtype in cases:
         try:
             measure_shape(torch, triton_kernels, peers, shape, dtype)
-        except Exception as error:  # such as inputs that do not fit
+        except Exception as error:  # for example, inputs that do not fit
             peers.skip(group, shape, dtype, "inputs", error)
         # Our bench uses the same device.
         torch.cuda.empty_cache()
@@ -133,12 +132,12 @@ def backends(torch):
 
 
 def summaries(document):
-    """For each shape and type: the limit, ours, the best peer, the best of Triton and of PyTorch."""
+    """Report for each shape and type the limit, ours, the best peer, the best of Triton and of PyTorch."""
     rows = [row for row in document["rows"] if row["group"] == "attention"]
     for _, shape, dtype in measuring.cases_of(rows):
         here = [row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype)]
         peers = [row for row in here if row["source"] == "peer" and row["name"] not in LIMITS]
-        # Chunk and concatenate is the usual workaround when a backend rejects the whole; it counts as PyTorch.
+        # Chunk and concatenate is the usual workaround if a backend rejects the whole, so it counts as PyTorch.
         yield {
             "shape": shape,
             "dtype": dtype,
@@ -184,7 +183,7 @@ def markdown(document):
 
 
 def setups(document):
-    """Other layouts and options of one shape, relative to the flat launch."""
+    """Report other layouts and options of one shape, relative to the flat launch."""
     rows = {row["name"]: row for row in document["rows"]
             if (row["source"], row["shape"], row["dtype"]) == ("ours", MOTIVATING, "f16")}
     flat = rows.get("flat", {}).get("us")
@@ -231,7 +230,7 @@ def svg(document):
 
 
 def recorded():
-    """Rows of a run on an NVIDIA H200, with synthetic figures for ours."""
+    """Return rows of a run on an NVIDIA H200, with synthetic figures for ours."""
     def row(source, shape, dtype, name, us, error=None, failed=None, **more):
         moved = 4 * (2 if dtype != "f32" else 4)
         for size in shape.split("x"):
@@ -279,7 +278,7 @@ def self_test():
     line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f16 |"))
     assert line == (f"| {MOTIVATING} | f16 | 157 (4,007) | 160 | 98.0 % | Triton, 1 warp | 158 | 0.99 | efficient | "
                     "836 | 5.22 |"), line
-    # tf32 is beyond f32's tolerance, so that the best peer there is another.
+    # tf32 exceeds f32's tolerance, so another peer is the best.
     line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f32 |"))
     assert "| math | 1,370 |" in line and "Triton" not in line, line
     comparison.expect(("| attention | 65536x8x16x64 | f16 | PyTorch flash | CUDA error: invalid argument |",
@@ -289,7 +288,7 @@ def self_test():
     words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter() if node.text and node.text.strip()]
     for part in ("device copy", "15360 x 5, 16 x 64", "98 %", "PyTorch, best backend"):
         assert any(part in word for word in words), f"{part!r} is missing in the picture"
-    # With nothing measured there is nothing to divide by.
+    # Without measurements there is no ratio.
     empty = dict(document, rows=[], again=[])
     markdown(empty), svg(empty)
     failing = dict(document, rows=[row for row in document["rows"] if row["name"] == "PyTorch flash"])

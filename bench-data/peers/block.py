@@ -1,11 +1,10 @@
-"""Compares the temporal transformer block with PyTorch's, eager and compiled, on one GPU in one run.
+"""Compares the temporal transformer block with PyTorch's, eager and compiled, on one GPU in one run."""
 
-Runs our bench, which writes block.json, then PyTorch's block of the same shapes. Each time is a median of CUDA events
-around a run; memory is the peak beside weights, input and output. Writes block-peers.json and block-peers.md.
-
-    python3 block.py --bench EXECUTABLE --output FOLDER [--quick]
-    python3 block.py --self-test
-"""
+# python3 block.py --bench EXECUTABLE --output FOLDER [--quick]
+# python3 block.py --self-test
+#
+# Runs our bench, which writes block.json, then PyTorch's block of the same shapes. Each time is a median of CUDA events
+# around a run. Memory is the peak without weights, input and output. Writes block-peers.json and block-peers.md.
 
 import json
 import subprocess
@@ -37,7 +36,7 @@ def measure(args):
 
 
 def sizes(shape):
-    """Items, frames, channels and heads of a shape as our bench names it."""
+    """Return items, frames, channels and heads from the name of a shape in our bench."""
     dims, heads = shape.split(", ")
     return [int(size) for size in [*dims.split("x"), heads.split(" ")[0]]]
 
@@ -57,7 +56,7 @@ def measure_peers(torch, shape, quick, notes):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated() + x.nbytes
             ms = median_ms(torch, lambda: run(x))
-        except Exception as error:  # such as memory that runs out
+        except Exception as error:  # for example, memory that runs out
             measuring.note(notes, f"{shape}, {way}: {measuring.in_a_line(error)}")
             continue
         peak = torch.cuda.max_memory_allocated() - before
@@ -68,7 +67,7 @@ def measure_peers(torch, shape, quick, notes):
 
 
 def module(torch, channels, heads):
-    """The block as PyTorch's modules."""
+    """The block made of PyTorch's modules."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Attention(nn.Module):

@@ -1,4 +1,4 @@
-"""A comparison as a program: its options, the document of all rows, and the files made from it."""
+"""The program of a comparison: its options, the document of all rows, and the files made from it."""
 
 import argparse
 import json
@@ -12,11 +12,9 @@ SYNTHETIC_MACHINE = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "
 
 
 def main(description, measure, makers, self_test, quick, more_options=lambda cli: None):
-    """Measures and writes files, or runs the self-test, depending on the command line.
-
-    `measure` makes the document from the options. `makers` make the other files from it. The first of them is
-    also printed, and gives the document its name. `quick` is the help text of --quick.
-    """
+    """Measure and write files, or run the self-test, as the command line says."""
+    # `measure` makes the document from the options. `makers` make the other files from it. The first one is also printed,
+    # and gives the document its name. `quick` is the help text of --quick.
     cli = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--bench", help="our bench executable")
     cli.add_argument("--output", type=Path, help="the folder of the results")
@@ -30,7 +28,7 @@ def main(description, measure, makers, self_test, quick, more_options=lambda cli
         cli.error("--bench and --output are needed")
     measured = measure(args)
     first = next(iter(makers))
-    # The rows first, so that they are kept if the rest fails.
+    # Rows are written first, so that they are kept if the rest fails.
     write(args.output, Path(first).with_suffix(".json").name, json.dumps(measured, indent=1) + "\n")
     for name, make in makers.items():
         write(args.output, name, make(measured))
@@ -38,19 +36,19 @@ def main(description, measure, makers, self_test, quick, more_options=lambda cli
 
 
 def document(args, torch, triton, notes, rows, again):
-    """All results of a comparison: `rows` of ours and of peers, and some of ours measured `again` at the end."""
+    """Make the document: `rows` of ours and of peers, and some of ours measured `again` at the end."""
     return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": rows,
             "again": again}
 
 
 def synthetic(rows, again):
-    """A document of given rows, as after writing and reading it, for self-tests."""
+    """Write and read a document of given rows, for self-tests."""
     made = {"machine": SYNTHETIC_MACHINE, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
     return json.loads(json.dumps(made))
 
 
 def expect(parts, text):
-    """Fails if `text` lacks one of the parts."""
+    """Fail if `text` lacks one of the parts."""
     for part in parts:
         assert part in text, f"{part!r} is missing in\n{text}"
 

@@ -1,12 +1,11 @@
-"""Compares the other kernels with PyTorch's operators, on one GPU in one run.
+"""Compares the other kernels with PyTorch's operators, on one GPU in one run."""
 
-Runs our bench, then PyTorch's operator for each of its cases, then our bench again, to show drift. Each
-figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
-caches. Writes kernels.json with all rows and kernels.md.
-
-    python3 kernels.py --bench EXECUTABLE --output FOLDER [--quick]
-    python3 kernels.py --self-test
-"""
+# python3 kernels.py --bench EXECUTABLE --output FOLDER [--quick]
+# python3 kernels.py --self-test
+#
+# Runs our bench, then PyTorch's operator for each of its cases, then our bench again, to show drift. Each figure is the
+# median over samples of launches back to back between two CUDA events. Inputs are larger than the caches. Writes
+# kernels.json with all rows and kernels.md.
 
 import tempfile
 
@@ -20,14 +19,12 @@ LIMIT = "limit"
 
 
 def operators(torch):
-    """For each operation: its inputs, with the sizes in our bench's names, and PyTorch's operators on them.
-
-    `new` makes a tensor of random elements of the case's type.
-    """
+    """Return the inputs of each operation, by the names of sizes in our bench, and PyTorch's operators on them."""
+    # `new` makes a tensor of random elements of the case's type.
     functional = torch.nn.functional
 
     def numbers(count, below):
-        """Indices below `below`, far from their neighbours: the same as in our bench."""
+        """Make indices below `below`, far from their neighbours, as in our bench."""
         return torch.arange(count, device="cuda") * 2_654_435_761 % below
 
     return {
@@ -103,7 +100,7 @@ def measure_peers(torch, ours, quick):
         inputs_of, run_by = known[group]
         try:
             inputs = inputs_of(new, *map(int, shape.split("x")))
-        except Exception as error:  # such as inputs that do not fit
+        except Exception as error:  # for example, inputs that do not fit
             peers.skip(group, shape, dtype, "inputs", error)
             continue
         for name, operator in run_by.items():
@@ -141,7 +138,7 @@ def markdown(document):
 
 
 def recorded():
-    """Rows as in a run, with synthetic figures."""
+    """Return rows as in a run, with synthetic figures."""
     def row(source, group, shape, dtype, name, us, failed=None):
         return {"group": group, "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
                 "bytes": 536_870_912, "gb_s": us and round(536_870_912 / us / 1e3, 1), "error": None, "failed": failed}

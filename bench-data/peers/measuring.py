@@ -1,6 +1,6 @@
-"""What the comparisons share: running our benches, timing peers in the same way, describing the machine, and
-tables. PyTorch is a parameter, so that tables and pictures can be made without it.
-"""
+"""Runs our benches, times peers in the same way, describes the machine, and makes tables."""
+
+# PyTorch is a parameter, so that tables and pictures can be made without it.
 
 import datetime
 import importlib
@@ -13,26 +13,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The names of types here and in PyTorch.
+# The names of types in rows, and in PyTorch.
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-# The largest relative error of a correct result, the same as for our own kernels.
+# The largest relative error of a correct result, as for our own kernels.
 TOLERANCES = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
 
 BENCH_SECONDS = 300
-# In the messages of our bench about cases without figures.
+# In our bench's messages about cases without figures.
 MESSAGES = ("skipped", "void", "no CUDA device")
-# The launches of a sample take about this long, so that the resolution of events does not matter.
+# The approximate time of a sample of launches, so that the resolution of events does not matter.
 SAMPLE_US = 4000
 MOST_LAUNCHES = 50
 SAMPLES, LEAST_SAMPLES = 21, 5
-# The most time for one peer on one shape.
+# The time limit of one peer on one shape.
 CASE_US = 500_000
 WARM_UP_S = 0.3
 
 
 def run_bench(executable, pick, notes):
-    """Rows of our bench, for the cases whose names contain `pick`. Its messages about skipped cases are added
-    to `notes`."""
+    """Return rows of our bench for the cases that contain `pick`. Add its messages about skipped cases to `notes`."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "bench.jsonl"
         environment = dict(os.environ, GRIDGUARD_BENCH_JSON=str(lines), CRITERION_HOME=str(Path(folder) / "criterion"))
@@ -44,7 +43,7 @@ def run_bench(executable, pick, notes):
         except OSError as error:
             return note(notes, f"our bench did not run: {error}")
         except subprocess.TimeoutExpired:
-            # What it wrote before is kept.
+            # The rows written so far are kept.
             note(notes, f"our bench was stopped after {BENCH_SECONDS} seconds")
         else:
             for line in ran.stderr.splitlines():
@@ -65,8 +64,8 @@ def note(notes, line):
 
 
 def median_us(torch, run, quick=False):
-    """The median over samples of launches back to back between two events. One more launch precedes the first
-    event, so that the device is busy while the rest are submitted."""
+    """Return the median over samples of launches back to back between two events."""
+    # One more launch precedes the first event, so that the device is busy while the others are submitted.
     def sample(launches):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         run()
@@ -77,7 +76,7 @@ def median_us(torch, run, quick=False):
         torch.cuda.synchronize()
         return start.elapsed_time(end) * 1e3 / launches
 
-    # As long as our bench does, so that clocks have reached their value under load.
+    # As long as our bench, so that clocks settle under load.
     begin = time.monotonic()
     run()
     while not quick and time.monotonic() - begin < WARM_UP_S:
@@ -96,7 +95,7 @@ def median(numbers):
 
 
 class Peers:
-    """Measures peers one after another; a failure is a row too."""
+    """Measure peers one after another. A failure is a row too."""
 
     def __init__(self, torch, quick):
         self.torch, self.quick, self.rows = torch, quick, []
@@ -129,7 +128,7 @@ class Peers:
         self.rows.append(row)
 
     def device_copy(self):
-        """Measures a copy of 2 GiB, read and written."""
+        """Measure a copy of 2 GiB, read and written."""
         torch = self.torch
         bytes_ = 2 << 30
         source = torch.empty(bytes_, dtype=torch.uint8, device="cuda").random_()
@@ -142,7 +141,7 @@ def in_a_line(error):
 
 
 def imported(name, notes):
-    """The module, or None if it cannot be imported."""
+    """Return the module, or None if it cannot be imported."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # a broken installation counts as none
@@ -151,7 +150,7 @@ def imported(name, notes):
 
 
 def machine(torch=None, triton=None):
-    """The machine and versions that the figures are valid for. The suite provides the commit."""
+    """Return the machine and the versions of a run. The suite provides the commit."""
     def from_suite(name, otherwise):
         return os.environ.get(name) or otherwise()
 
@@ -173,18 +172,18 @@ def machine(torch=None, triton=None):
 
 
 def described(machine):
-    """The machine in one line."""
+    """Describe the machine in one line."""
     return (f"{machine['device']}, driver {machine['driver']}, PyTorch {machine['torch']}, Triton {machine['triton']}, "
             f"{machine['date']}, commit {machine['commit']}")
 
 
 def cases_of(rows):
-    """The distinct combinations of operation, shape and type of the rows, in order."""
+    """Return the distinct combinations of operation, shape and type of the rows, in order."""
     return list(dict.fromkeys((row["group"], row["shape"], row["dtype"]) for row in rows))
 
 
 def best(rows):
-    """The fastest of the rows that were measured and are correct, or None. Our bench times correct results only."""
+    """Return the fastest correct row, if any. Our bench times correct results only."""
     def is_correct(row):
         return row["source"] == "ours" or (row.get("error") or 0) <= TOLERANCES.get(row["dtype"], 0)
 
@@ -193,7 +192,7 @@ def best(rows):
 
 
 def us(value):
-    """Microseconds with at least three digits."""
+    """Format microseconds with at least three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
@@ -212,7 +211,7 @@ LIMIT = ("the fastest of 16 copy kernels: with and without streaming loads and s
 
 
 def beyond(shares):
-    """Says how many cases are faster than their limit, which then is none."""
+    """Report the number of cases that are faster than their limit, which is then no limit."""
     count = sum(share > 1 for share in shares if share)
     cases = f"{count} case is" if count == 1 else f"{count} cases are"
     return f"{cases} faster than the limit: there the true limit is not known. " if count else ""
@@ -227,13 +226,13 @@ def divided(a, b):
 
 
 def table(head, rows):
-    """A Markdown table. Each title in `head` begins with '<' or '>', its alignment."""
+    """Make a Markdown table. Each title in `head` begins with '<' or '>', its alignment."""
     lines = [[name[1:] for name in head], ["---" if name[0] == "<" else "---:" for name in head], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def appendix(document):
-    """Drift, failures and notes, if there are any."""
+    """Report drift, failures and notes, if there are any."""
     text = []
     if document["again"]:
         text += ["## Drift\n", drift_table(document["rows"], document["again"])]
@@ -248,7 +247,7 @@ def appendix(document):
 
 
 def drift_table(first, again):
-    """Our own figures at the start and at the end of the run."""
+    """Compare our own figures at the start and at the end of the run."""
     earlier = {(row["group"], row["shape"], row["dtype"], row["name"]): row for row in first}
     rows = []
     for row in again:
@@ -260,7 +259,7 @@ def drift_table(first, again):
 
 
 def stub_bench(folder, rows):
-    """A program with the output of our bench, for self-tests."""
+    """Make a program with the output of our bench, for self-tests."""
     path = Path(folder) / "stub"
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(f"#!{sys.executable}\nimport os, sys\nassert sys.argv[1:] == ['--bench', 'pick'], sys.argv\n"

@@ -13,12 +13,9 @@ STEPS = (100, 200, 250, 500, 1000, 2000, 2500, 5000, 10_000)
 
 
 def bars(title, subtitle, unit, series, mark, remark, line, sections):
-    """Horizontal bars, a group a row.
-
-    sections: (heading, rows); a row is {"label", "values" in the order of `series`, "mark", "remark"}, None for
-    missing values. `mark` and `remark` are the legends of those columns; `line` is (name, value) of a line
-    across all rows.
-    """
+    """Draw horizontal bars, one group for each row."""
+    # sections: (heading, rows). A row is {"label", "values" in the order of `series`, "mark", "remark"}, with None for
+    # missing values. `mark` and `remark` are the legends of those columns. `line` is (name, value) of a line across all rows.
     rows = [row for _, rows in sections for row in rows]
     figures = [value for row in rows for value in (*row["values"], row["mark"]) if value]
     line_name, line_value = line
@@ -58,7 +55,7 @@ def bars(title, subtitle, unit, series, mark, remark, line, sections):
 
 
 def drawn(row, y, x, count):
-    """One group of bars, its label, mark and remark."""
+    """Draw one group of bars with its label, mark and remark."""
     middle = y + count * BAR / 2 + 4
     out = [text(LEFT - 10, middle, row["label"], 12, INK, "end")]
     for place, value in enumerate(row["values"]):

@@ -1,24 +1,23 @@
-"""Launches of candle-kernels' entries: a grid, a block and arguments for each, from its name.
+"""Launches of candle-kernels' entries: a grid, a block and arguments for each name."""
 
-An entry has one launch or more, in a small size for comparisons and a large one for timing.
-"""
+# An entry has one launch or more, in a small size for comparisons and a large one for timing.
 import dataclasses
 import re
 
 import numpy as np
 
-# What an output holds before each launch, unless the entry adds to it.
+# The content of an output before each launch, unless the entry adds to it.
 PATTERN = 0x5A
 OUTPUT_BYTES = 64 << 20
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "f8_e4m3": np.uint8,
          "u8": np.uint8, "u32": np.uint32, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 TYPE = "(fp8_e4m3|f8_e4m3|bf16|f16|f32|f64|u8|u32|i64|i32|i16)"
-# 3 in each type that NumPy lacks, as bits.
+# The bits of 3 in each type that NumPy lacks.
 THREE = {"bf16": 0x4040, "f8_e4m3": 0x44}
-# Bytes of a quantized block.
+# The bytes of a quantized block.
 BLOCK_BYTES = {"q2_K": 84, "q3_K": 110, "q4_K": 144, "q5_K": 176, "q6_K": 210, "q8_K": 292,
                "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34, "q8_1": 36}
-# Not a multiple of a block's elements, and still work for every block where a thread takes eight elements.
+# Not a multiple of a block's elements. Every block has work even if a thread takes eight elements.
 SMALL, SMALL_DIMS = 42_629, (47, 907)
 
 
@@ -29,7 +28,7 @@ class Input:
 
 @dataclasses.dataclass
 class Output:
-    """`start` is what it holds before each launch; the pattern if there is none."""
+    """The content of an output before each launch is `start`, or else the pattern."""
     bytes: int
     start: np.ndarray | None = None
 
@@ -50,7 +49,7 @@ class Launch:
         return next(one for one in self.arguments if isinstance(one, Output))
 
     def layout(self):
-        """The offset of each argument, and the bytes of all."""
+        """Return the offset of each argument, and the size of all."""
         offsets, end = [], 0
         for argument in self.arguments:
             size = argument.itemsize if isinstance(argument, np.generic) else 8
@@ -65,7 +64,7 @@ def width(kind):
 
 
 def values(kind, count, seed=1, whole=False, below=None):
-    """The same numbers in each run: of the whole range of an integer type or `below`, else from -4 to 4."""
+    """Draw the same numbers in each run: integers of the whole range or `below`, floats from -4 to 4."""
     random, drawn = np.random.default_rng(seed), min(count, 1 << 20)
     if below is not None:
         array = random.integers(0, below, drawn).astype(NUMPY[kind])
@@ -86,7 +85,7 @@ def three(kind):
 
 
 def quantized(kind, blocks, seed=1):
-    """Blocks whose bytes are small enough for every half or float among them to be a positive number below 1."""
+    """Make blocks of small bytes, so that every half or float in them is a positive number below 1."""
     return Input(values("u8", blocks * BLOCK_BYTES[kind], seed, below=0x3C).array)
 
 
@@ -99,7 +98,7 @@ def words(*numbers):
 
 
 def numbers(*values_of):
-    """An array of sizes on the device."""
+    """Make an array of sizes on the device."""
     return Input(np.array(values_of, np.uint64))
 
 
@@ -108,11 +107,9 @@ def rows_of(large, row_bytes, small):
 
 
 def each(large, out, arguments, shapes=1):
-    """Launches of a loop over elements: contiguous ones, and small ones also with strides.
-
-    `arguments` makes the arguments from the number of elements and those that say how they are laid out:
-    the number of dimensions, and an array of the dimensions and `shapes` times the strides.
-    """
+    """Make launches of a loop over elements: contiguous ones, and small ones also with strides."""
+    # `arguments` makes the arguments from the number of elements and their layout: the number of dimensions, and an
+    # array of the dimensions and `shapes` times the strides.
     if large:
         count = OUTPUT_BYTES // width(out)
         return [Launch("contiguous", (-(-count // 1024), 1, 1), (1024, 1, 1), arguments(count, [*sizes(0), NULL]))]
@@ -122,7 +119,7 @@ def each(large, out, arguments, shapes=1):
 
 
 def covering(what, threads, arguments, block=128):
-    """A thread for each element."""
+    """Make launches with one thread for each element."""
     return [Launch(what, (-(-threads // block), 1, 1), (block, 1, 1), arguments)]
 
 
@@ -170,7 +167,7 @@ def copy2d(large, kind):
 
 
 def fast(large, op, kind):
-    """One value for each row of 131 elements, or 8 for large ones: a block reduces it."""
+    """Make launches that reduce each row of 131 elements by one block, or 8 for large ones."""
     columns, out = 131, "u32" if op.startswith("arg") else kind
     rows = 200_000 if large else 53
     arguments = lambda strides: [*sizes(rows * columns, columns, 2), numbers(rows, columns, *strides),
@@ -188,7 +185,7 @@ def fast_sum_small(large, kind):
 
 
 def atomic_sum(large, kind):
-    """Sums of eight small whole numbers: exact in each type, thus the same in each order of the atomics."""
+    """Make sums of eight small whole numbers: exact in each type, and equal in each order of the atomics."""
     rows = (4 << 20) if large else 5_003
     block, grid = (1024, rows * 8 // 1024) if large else (128, 37)
     arguments = lambda strides: [
@@ -228,7 +225,7 @@ def rope(large, op, kind):
 
 
 def looped(large, elements, arguments):
-    """A loop over elements, of which each thread has several in a small launch."""
+    """Make launches of a loop over elements, with several elements for each thread in a small launch."""
     block, grid = (1024, -(-elements // 1024)) if large else (64, 37)
     return [Launch("contiguous", (grid, 1, 1), (block, 1, 1), arguments)]
 
@@ -255,7 +252,7 @@ def gather(large, index, kind):
 
 
 def scatter(large, op, index, kind):
-    """Each thread writes, or adds to, what no other one writes."""
+    """Make launches whose threads write, or add to, disjoint elements."""
     left, source, into, right = rows_of(large, 9 * 401 * width(kind), 13), 5, 9, 401
     ids = values(index, source if op == "ia" else left * source * right, below=into)
     start = values(kind, left * into * right, 3).array if op != "s" else None
@@ -345,7 +342,7 @@ def dequantize(large, quant, kind):
 
 
 def get_rows(large, kind, grid=None):
-    """Rows of a table. On y are the blocks of a row; large ones fill the legal grid."""
+    """Make launches over rows of a table, with the blocks of a row on y. Large ones fill the legal grid."""
     rows, blocks = grid or ((64, 1024) if large else (31, 37))
     if kind in BLOCK_BYTES:
         per_block = 256 if kind.endswith("K") else 32
@@ -361,7 +358,7 @@ def get_rows(large, kind, grid=None):
 
 
 def quantize(large, rows=None):
-    """Whole numbers, so that the sum of a block is the same in each order."""
+    """Draw whole numbers, so that the sum of a block is equal in each order."""
     rows, columns, padded = rows or (4096 if large else 37), 4000 if large else 230, 4096 if large else 256
     threads = 256 if large else 32
     return [Launch("rows", (padded // threads, rows, 1), (threads, 1, 1), [
@@ -392,7 +389,7 @@ def moe(large, quant, grid=None, weights=None, inputs=None):
         Output(batch * chosen * rows * 4), *words(rows, columns, batch, chosen, columns, 1)])]
 
 
-# By file: the names of entries, and what makes their launches from the groups of the name.
+# For each file: patterns of entry names, and the function that makes their launches from the groups of the name.
 ENTRIES = {
     "unary": [(f"(u[a-z]+(?:_erf)?)_{TYPE}", unary)],
     "binary": [(f"(b[a-z]+|eq|ne|lt|le|gt|ge)_{TYPE}", binary)],
@@ -413,7 +410,7 @@ ENTRIES = {
                   ("quantize_q8_1", quantize), ("dequantize_mul_mat_vec_(q._.)(?:_cuda)?", dequantize_mul_mat_vec),
                   ("mul_mat_vec_(q._.)_q8_1_cuda1", mul_mat_vec), ("indexed_moe_forward_(q[0-9]k|q8_0)_q8_1", moe)],
 }
-# What is timed of each file.
+# The timed entries of each file.
 TIMED = {
     "unary": ["ucopy_f32", "uexp_f32", "usilu_bf16", "ugelu_f16"],
     "binary": ["badd_f32", "bmul_bf16", "lt_f32", "bdiv_f16"],
@@ -432,7 +429,7 @@ TIMED = {
 
 
 def maker(family, name):
-    """What makes the launches of an entry, small or large; None if nothing does."""
+    """Return the function that makes the launches of an entry, small or large, if there is one."""
     for pattern, make in ENTRIES.get(family, ()):
         if found := re.fullmatch(pattern, name):
             groups = ["f8_e4m3" if group == "fp8_e4m3" else group for group in found.groups()]

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Compares rewritten kernels with their originals on a GPU. Needs the driver, Python and NumPy.
+"""Compares rewritten kernels with their originals on a GPU. Needs the driver, Python and NumPy."""
 
-    differential.py FOLDER OUTPUT.json [--entry PATTERN] [--seconds N] [--no-timing]
-    differential.py FOLDER --dry-run
-
-FOLDER is what `tests/ptx.sh pack` writes: rewritten modules of candle's kernels as cubins, with their reports.
-
-Each entry runs once as it is. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that
-it reads and on several, and must write the same bytes. A run that leaves the last part out must write others,
-so that equal bytes mean something. Grids that the driver refuses run through the forms and are compared with
-what NumPy computes. Last, each form and its original are timed in turn on the same grid.
-
-`--dry-run` makes all launches without a GPU, and checks their parameters against the reports.
-"""
+# differential.py FOLDER OUTPUT.json [--entry PATTERN] [--seconds N] [--no-timing]
+# differential.py FOLDER --dry-run
+#
+# FOLDER is the output of `tests/ptx.sh pack`: rewritten modules of candle's kernels as cubins, with their reports.
+#
+# Each entry runs once unmodified. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that it reads
+# and on several, and must write the same bytes. A run without its last part must write other bytes: otherwise equal
+# bytes would show nothing. Grids that the driver refuses run through the forms and are compared with NumPy. Finally
+# each form and its original are timed alternately on the same grid.
+#
+# `--dry-run` makes all launches without a GPU, and checks their parameters against the reports.
 import argparse
 import datetime
 import fnmatch
@@ -40,11 +39,11 @@ ROUNDS, SAMPLE_MS = 21, 0.4
 
 
 class Wrong(Exception):
-    """What an entry did wrong, other than a CUDA error."""
+    """An error of an entry, other than a CUDA error."""
 
 
 def cut(count, parts):
-    """The first and the number of each of `parts` uneven parts, the last ones largest."""
+    """Return the start and the size of each of `parts` uneven parts, the largest last."""
     parts, ends = min(parts, count), [0]
     for part in range(1, parts + 1):
         even = count * part * (part + 1) // (parts * (parts + 1))
@@ -53,7 +52,7 @@ def cut(count, parts):
 
 
 def pieces(form, grid, parts):
-    """The grid and words of each launch of a form: `parts` for each axis, for a folded one those of x."""
+    """Yield the grid and the words of each launch of a form. `parts` are per axis; a folded form uses those of x."""
     if form == "folded":
         for first, count in cut(math.prod(grid), parts[0]):
             yield (count, 1, 1), words.folded_words(grid, first)
@@ -63,7 +62,7 @@ def pieces(form, grid, parts):
 
 
 def plans(axes):
-    """Every form, with the axes that are cut and the parts of each axis."""
+    """Yield every form, with the axes that are cut and the parts of each axis."""
     for axis in axes:
         for count in PARTS:
             yield "shifted", axis, tuple(count if other == axis else 1 for other in "xyz")
@@ -75,7 +74,7 @@ def plans(axes):
 
 
 class Entry:
-    """An entry of a report, with what makes its launches."""
+    """An entry of a report, with the function that makes its launches."""
 
     def __init__(self, family, report):
         self.family, self.report, self.name = family, report, report["name"]
@@ -91,12 +90,12 @@ class Entry:
                         f"of {self.report['parameter_bytes']}")
 
     def parameters(self, own, form_words):
-        """The kernel's own parameters, and those of a form behind them."""
+        """Return the kernel's own parameters, followed by the parameter of a form."""
         return bytes(own).ljust(self.forms["parameter_offset"], b"\0") + struct.pack(f"<{len(form_words)}I", *form_words)
 
 
 def read(folder):
-    """The entries that have launches, and by file those that do not, with the reason."""
+    """Return the entries with launches, and for each file the entries without, with the reason."""
     entries, left = [], {}
     for path in sorted(folder.glob("*.json")):
         for report in json.loads(path.read_text())["entries"]:
@@ -112,7 +111,7 @@ def read(folder):
 
 
 class Run:
-    """The launches of one entry with their arguments on the device; frees them at the end of a `with`."""
+    """The launches of one entry with their arguments on the device, freed at the end of a `with`."""
 
     def __init__(self, gpu, functions, entry, launch):
         self.gpu, self.functions, self.entry, self.launch = gpu, functions, entry, launch
@@ -151,7 +150,7 @@ class Run:
             try:
                 self.gpu.free(self.pointers.pop())
             except CudaError:
-                # A sticky error, which the launch has reported.
+                # A sticky error, which the launch has already reported.
                 pass
 
     def prepare(self, form, grid, parameters):
@@ -165,7 +164,7 @@ class Run:
                 for grid, form_words in pieces(form, self.launch.grid, parts)]
 
     def output(self, launches):
-        """What these launches write."""
+        """Return the bytes that these launches write."""
         output = self.launch.output
         if output.start is None:
             self.gpu.set_bytes(self.out, candle.PATTERN, output.bytes)
@@ -178,7 +177,7 @@ class Run:
 
 
 def compare(run):
-    """The comparisons of a legal launch: what was equal, and what was not."""
+    """Compare the forms in a legal launch. Return the equal and the different ones."""
     expected = run.output(run.original())
     if not np.array_equal(expected, run.output(run.original())):
         raise Wrong("the original does not write the same bytes twice")
@@ -196,7 +195,7 @@ def compare(run):
 
 
 def beyond():
-    """Launches that the driver refuses, with what NumPy computes for them."""
+    """Yield launches that the driver refuses, with the results of NumPy."""
     many = 70_001
 
     def rows_of(kind, to_float):
@@ -228,7 +227,7 @@ def beyond():
         return "quantize_q8_1", launch, expected
 
     def experts(rows, batch, chosen):
-        """Scales of 1 and sums of few small whole numbers: exact in every order."""
+        """Make scales of 1 and sums of few small whole numbers, which are exact in every order."""
         random, one = np.random.default_rng(5), np.array([1.0], np.float16).view(np.uint8)
         weights, inputs = (random.integers(0, 8, (blocks, 34 + extra), np.uint8)
                            for blocks, extra in ((3 * rows * 8, 0), (batch * 8, 2)))
@@ -238,7 +237,7 @@ def beyond():
             grid=(rows, batch, chosen), weights=Input(weights.reshape(-1)), inputs=Input(inputs.reshape(-1)))
 
         def expected():
-            # An expert begins where it would with blocks of 256 values.
+            # An expert starts at its offset for blocks of 256 values.
             at = np.arange(3)[:, None, None] * rows + np.arange(rows)[None, :, None] * 8 + np.arange(8)
             matrices = weights[at][..., 2:].reshape(3, rows, 256).astype(np.float32)
             vectors = inputs[:, 4:].reshape(batch, 256).astype(np.float32)
@@ -260,7 +259,7 @@ def beyond():
 
 
 def compare_beyond(run, axes, expected):
-    """The comparisons of a launch that the driver refuses."""
+    """Compare the forms in a launch that the driver refuses."""
     expected = np.ascontiguousarray(expected()).reshape(-1).view(np.uint8)
     try:
         run.original()[0]()
@@ -278,13 +277,13 @@ def compare_beyond(run, axes, expected):
 
 
 def timed(run):
-    """The median ratio of each form's time to the original's, and the original's microseconds."""
+    """Return the median ratio of each form's time to the original's, and the original's microseconds."""
     launches = {"original": run.original(), **{form: run.form(form, (1, 1, 1)) for form in FORMS}}
     start, end = run.gpu.event(), run.gpu.event()
 
     def sample(form, repeat):
         launch = launches[form][0]
-        # The device is busy when the first event is recorded, so that no wait for the host counts.
+        # The device is still busy when the first event is recorded, so that the host's latency does not count.
         launch()
         run.gpu.record(start)
         for _ in range(repeat):
@@ -306,7 +305,7 @@ def timed(run):
 
 
 class Session:
-    """A run over all entries; keeps what has been measured, also if the device fails."""
+    """A run over all entries. It keeps its measurements even if the device fails."""
 
     def __init__(self, folder, entries, deadline):
         self.gpu, self.folder, self.deadline = Gpu(), folder, deadline
@@ -315,7 +314,7 @@ class Session:
         self.compared, self.beyond, self.timing, self.wrong, self.left = [], [], [], [], {}
 
     def find(self, entry):
-        """The functions of an entry and its forms; None if the module was assembled without it."""
+        """Return the functions of an entry and its forms, if the module was assembled with it."""
         if entry.family not in self.modules:
             self.modules[entry.family] = self.gpu.module(self.folder / f"{entry.family}.cubin")
         if entry.name not in self.functions:
@@ -330,7 +329,7 @@ class Session:
         return self.functions[entry.name]
 
     def each(self, entry, what, launches, measure):
-        """`measure` for each launch of an entry, if there is time; notes errors with the entry's name."""
+        """Run `measure` for each launch of an entry within the time limit, and record errors by entry."""
         if time.monotonic() > self.deadline:
             self.wrong.append(f"{entry.name}: {what}: no time left")
             return
@@ -375,7 +374,7 @@ class Session:
 
 
 def summary(timing):
-    """The median of each form by family, the median of those, and the worst entry."""
+    """Return the median ratio of each form by family, the median of the medians, and the worst entry."""
     families = {}
     for family in dict.fromkeys(row["family"] for row in timing):
         rows = [row for row in timing if row["family"] == family]
@@ -400,7 +399,7 @@ def table(session, timing):
 
 
 def dry_run(entries, left):
-    """All launches without a device, and the words of all their parts."""
+    """Make all launches without a device, and check the words of all their parts."""
     launches, wrong = 0, []
     for entry in entries:
         timed_names = candle.TIMED[entry.family]
@@ -463,7 +462,7 @@ def main():
     entries = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, options.entry)]
     session = Session(options.folder, entries, begun + options.seconds)
     try:
-        # First what is short and of most interest, if the device fails on the way.
+        # Short and most relevant entries run first, in case the device fails later.
         session.beyond_all()
         session.compare_all()
         if not options.no_timing:

@@ -1,4 +1,4 @@
-"""The calls of the CUDA driver that the comparison needs; the driver is the only library."""
+"""The calls of the CUDA driver for the comparison, without any other library."""
 import ctypes
 
 import numpy as np
@@ -7,7 +7,7 @@ NOT_FOUND = "CUDA_ERROR_NOT_FOUND"
 
 
 class CudaError(Exception):
-    """`sticky` if the context can do nothing more."""
+    """An error of the driver. It is `sticky` if the context is unusable."""
 
     def __init__(self, call, name, sticky):
         super().__init__(f"{call}: {name}")
@@ -15,7 +15,7 @@ class CudaError(Exception):
 
 
 class Gpu:
-    """One context on the first device."""
+    """A context on the first device."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -71,12 +71,12 @@ class Gpu:
         self.call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(value), ctypes.c_size_t(size))
 
     def prepare(self, function, grid, block, shared, parameters):
-        """A launch, ready to be made many times. `parameters` is the text of all, each at its offset."""
+        """Prepare a launch for repeated use. `parameters` has the bytes of all parameters, each at its offset."""
         text, size = ctypes.create_string_buffer(bytes(parameters), len(parameters)), ctypes.c_size_t(len(parameters))
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(text), 2, ctypes.addressof(size), None)
         numbers = [ctypes.c_uint(number) for number in (*grid, *block, shared)]
-        # The closure keeps what the driver reads.
+        # The closure keeps the memory that the driver reads.
         return lambda kept=(text, size): self.call("cuLaunchKernel", function, *numbers, None, None, extra)
 
     def event(self):

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Assembles PTX and its rewritten form, and compares the registers and spills of forms with their originals'.
+"""Assembles PTX and its rewritten form, and compares the registers and spills of the forms with the originals."""
 
-    measure.py PTXAS GRIDGUARD FOLDER ARCHITECTURE... [--all-rewritten] [--no-more-spills] [--registers]
-
-Exits 1 if a file that assembles does not after the rewrite, or if what the options ask for does not hold.
-"""
+# measure.py PTXAS GRIDGUARD FOLDER ARCHITECTURE... [--all-rewritten] [--no-more-spills] [--registers]
+#
+# Exits with 1 if a rewritten file does not assemble although its original does, or if a condition of the options fails.
 import argparse
 import concurrent.futures
 import json
@@ -16,12 +15,12 @@ import sys
 import tempfile
 
 MOST_MORE_REGISTERS = 8
-# Each warp gets registers in units of 256 (all architectures from sm_75 on): 8 for each thread.
+# A warp's registers come in units of 256 on all architectures from sm_75 on: 8 for each thread.
 UNIT = 8
 
 
 def assemble(ptxas, path, architecture):
-    """Registers and spilled bytes of each entry; None and the message if it does not assemble."""
+    """Return the registers and spilled bytes of each entry, or None and the message if the text does not assemble."""
     command = [ptxas, "-v", "-arch", architecture, str(path), "-o", os.devnull]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -38,7 +37,7 @@ def assemble(ptxas, path, architecture):
 
 
 class Rewritten:
-    """A file, its report, and its rewritten text."""
+    """A file, its report and its rewritten text."""
 
     def __init__(self, gridguard, path, folder):
         self.path, self.rewritten = path, folder / path.name
@@ -73,7 +72,7 @@ def main():
             entries += len(file.entries)
             forms_made += 2 * sum("forms" in entry for entry in file.entries)
             refused += [f"{file.path.name}: {entry['refusal']['message']}" for entry in file.entries if "refusal" in entry]
-            # A file of the corpus says how many of its entries have forms.
+            # A file of the corpus states the number of its entries with forms.
             expected = re.search(r"^// rewritten: (\d+)", file.path.read_bytes().decode("latin1"), re.M)
             made = sum("forms" in entry for entry in file.entries)
             if expected and int(expected[1]) != made:
@@ -93,7 +92,7 @@ def main():
                     for file, ((before, why_before), (after, why)) in zip(files, results):
                         if before is None or after is None:
                             if form == "shifted":
-                                # What did not assemble before need not after, but the corpus must.
+                                # Only files of the corpus must assemble before the rewrite.
                                 what = f"{'original' if before is None else 'rewritten'} {file.path.name}"
                                 wrong.append(f"{what} does not assemble for {architecture}: {why_before or why}")
                             continue

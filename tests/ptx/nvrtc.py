@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles CUDA sources to PTX with NVRTC: nvrtc.py LIBRARY ARCHITECTURE SOURCES PTX"""
+"""Compiles CUDA sources to PTX with NVRTC: nvrtc.py LIBRARY ARCHITECTURE SOURCES PTX."""
 import ctypes
 import pathlib
 import sys

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Changes PTX at random, and has ptxas judge the rewrite: what assembles before must assemble after.
+"""Changes PTX at random, and checks with ptxas that what assembles before the rewrite assembles after it."""
 
-    oracle.py PTXAS GRIDGUARD SEEDS FINDINGS [--seconds N] [--seed N] [--architecture NAME]
-
-SEEDS is a folder with PTX, such as the seeds and the corpus of the fuzz target `ptx`, or what a compiler writes.
-Of a large file one entry is taken, with what stands before the first. Every file is judged unchanged first. Texts
-whose rewrite does not assemble, or that `gridguard ptx` cannot read though ptxas can, are kept in FINDINGS.
-Exits 1 if there are any.
-"""
+# oracle.py PTXAS GRIDGUARD SEEDS FINDINGS [--seconds N] [--seed N] [--architecture NAME]
+#
+# SEEDS is a folder with PTX, for example the seeds and the corpus of the fuzz target `ptx`, or a compiler's output. A
+# large file is reduced to one entry and the text before the first. Every file is checked unchanged first. FINDINGS
+# receives texts whose rewrite does not assemble, and texts that ptxas reads but `gridguard ptx` does not. Exits with 1
+# if there are any.
 import argparse
 import collections
 import hashlib
@@ -30,7 +29,7 @@ READS = [
 
 
 def shrunk(text, source):
-    """A large file with one of its entries."""
+    """Reduce a large file to one of its entries."""
     starts = [found.start() for found in re.finditer(rb"^\.(visible|weak)[ \t]+\.entry", text, re.M)]
     if len(text) <= LARGE or not starts:
         return text
@@ -40,7 +39,7 @@ def shrunk(text, source):
 
 
 def registers(lines, kind):
-    """The names of some declared registers."""
+    """Return the names of some declared registers."""
     found = []
     for name, _, count in re.findall(rb"\.reg \." + kind + rb"\s+(%\w+)(<(\d+)>)?", b"\n".join(lines)):
         found.append(name + (b"1" if count and int(count) > 1 else b""))
@@ -48,7 +47,7 @@ def registers(lines, kind):
 
 
 def changed(text, source):
-    """The text with a few changes, most of which keep it valid."""
+    """Return the text with a few changes. Most keep it valid."""
     lines = text.split(b"\n")
     for _ in range(source.choice((1, 1, 2, 3, 5))):
         at, other = source.randrange(len(lines)), source.randrange(len(lines))
@@ -86,20 +85,20 @@ def changed(text, source):
 
 
 class Judge:
-    """Assembles and rewrites texts in a folder of its own."""
+    """Assembles and rewrites texts in its own folder."""
 
     def __init__(self, ptxas, gridguard, architecture, folder):
         self.ptxas, self.gridguard, self.architecture = ptxas, gridguard, architecture
         self.before, self.after, self.image = folder / "before.ptx", folder / "after.ptx", folder / "image"
 
     def assemble(self, path):
-        # Without optimization: what is asked is whether the text is valid.
+        # Without optimisation: only the validity of the text matters.
         command = [self.ptxas, "-O0", "-arch", self.architecture, path, "-o", self.image]
         done = subprocess.run(command, capture_output=True, timeout=120)
         return None if done.returncode == 0 else (done.stderr or done.stdout).decode("latin1").strip()
 
     def verdict(self, text):
-        """`invalid`, `right`, or what is wrong."""
+        """Return `invalid`, `right`, or the error."""
         self.before.write_bytes(text)
         if self.assemble(self.before) is not None:
             return "invalid"

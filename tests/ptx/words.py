@@ -1,4 +1,4 @@
-"""The words of the parameter that a form takes, as gridguard-ptx documents them."""
+"""The words of the parameter of a form, as gridguard-ptx documents them."""
 
 
 def shifted_words(grid, first):
@@ -6,7 +6,7 @@ def shifted_words(grid, first):
 
 
 def divisor(number):
-    """A multiplier and a shift: below 2^31, n // number is n * multiplier >> shift."""
+    """Return a multiplier and a shift. Below 2^31, n // number is n * multiplier >> shift."""
     shift = 31 + (number - 1).bit_length()
     return -(-(1 << shift) // number), shift
 
@@ -17,7 +17,7 @@ def folded_words(grid, first):
 
 
 def block_index(words, flat):
-    """The block index that the block `flat` of a flat grid sees."""
+    """Return the block index that the block `flat` of a flat grid sees."""
     _, _, *parts, _, x, y, _ = words
     by_x, by_y = parts[:2], parts[2:]
     divide = lambda number, by: number * by[0] >> by[1]
@@ -27,7 +27,7 @@ def block_index(words, flat):
 
 
 def check():
-    """The values that gridguard-ptx's own tests have, and the definition at the ends of many grids."""
+    """Check the values of gridguard-ptx's own tests, and the definition at the ends of many grids."""
     assert shifted_words([1, 2, 3], [4, 5, 6]) == [4, 5, 6, 1, 2, 3]
     assert folded_words([4, 3, 2], 7) == [7, 0xFFFF_FFFC, 1 << 31, 33, 0xAAAA_AAAB, 33, 0xFFFF_FFFD, 4, 3, 2]
     assert block_index(folded_words([4, 70_000, 1], 0), 279_999) == (3, 69_999, 0)

@@ -1,6 +1,6 @@
-"""Checks CUDA launches against the limits of a GPU, explains failures, and serves attention to PyTorch.
+"""Checks CUDA launches against the limits of a GPU, and explains CUDA failures.
 
-Nothing here needs a GPU or PyTorch; `gridguard.torch` needs both::
+This module needs neither a GPU nor PyTorch. `gridguard.torch` needs PyTorch::
 
     >>> import gridguard
     >>> verdict = gridguard.check((1, 76_800, 1), (128, 1, 1), gpu="h200")

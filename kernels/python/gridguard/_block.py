@@ -2,53 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gridguard import _arguments, _attention, _counts, _fallback, _launch, _native
+from gridguard import _arguments, _attention, _launch, _native, _pytorch, _stats
 
-_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+# The epsilon of the layer norms in the kernels.
 _EPSILON = 1e-5
-"""Of the norms that the kernels compute."""
+# The kernels and cuBLASLt load weights at multiples of this number of bytes.
 _ALIGNMENT = 16
-"""Bytes at multiples of which the kernels load and cuBLASLt multiplies."""
+# Arguments that a block with plain layer norms does not use.
 _IGNORED = {"timestep", "class_labels", "added_cond_kwargs"}
-"""Arguments that a block whose norms are plain does not use."""
+# The options of attention that the kernels support.
 _ATTENTION = {"residual_connection": False, "rescale_output_factor": 1.0, "scale_qk": True}
+# The modules of diffusers with blocks in temporal position.
+_CONTAINERS = {
+    "unets.unet_motion_model": "AnimateDiffTransformer3D",
+    "transformers.transformer_temporal": "TransformerTemporalModel",
+}
+_MODEL = "a torch.nn.Module, for example a pipeline's unet"
 
 
 def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _arguments.Bytes | None = None) -> Tensor:
-    """As `block(hidden_states)`, for a `BasicTransformerBlock` of diffusers in temporal position.
+    """Compute `block(hidden_states)`, for a `BasicTransformerBlock` of diffusers in temporal position.
 
-    `hidden_states` are `[batch * height * width, frames, channels]`. The kernels read the module's weights where
-    they are, and copy only those of queries, keys and values, side by side, for each call. What they do not serve
-    runs in the module, and `gridguard.torch.stats` says why.
+    `hidden_states` is `[batch * height * width, frames, channels]`. The kernels read the module's weights in place, and
+    copy only those of queries, keys and values, side by side, in each call. Other calls run in the module itself, and
+    `gridguard.torch.stats` counts the reasons.
 
-    `memory_budget` is the most bytes of scratch beside the output, as a whole number or a text such as "2GiB". By
-    default the batch runs as a whole, and in smaller parts if memory is short.
+    `memory_budget` limits the scratch memory beside the output, in bytes or as a text, for example "2GiB". By default
+    the batch runs as a whole, and in smaller chunks if memory is short.
 
-    Raises GridguardError if a launch fails, or the smallest part exceeds the budget, and TypeError or ValueError for a
-    budget that is no positive number of bytes.
+    Raises GridguardError if a launch fails or the smallest chunk exceeds the budget. Raises TypeError or ValueError if
+    the budget is not a positive number of bytes, and TypeError if `block` is not a module.
     """
+    _check("block", block, "a BasicTransformerBlock of diffusers")
     return _forward(type(block).forward, block, _budget(memory_budget), hidden_states)
 
 
 def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | None = None) -> int:
-    """Has the temporal transformer blocks of a model's motion modules run as `temporal_block`, and returns how many.
+    """Replace the temporal transformer blocks in `model` by `temporal_block`, and return their number.
 
-    These are the blocks in diffusers' `AnimateDiffTransformer3D` and `TransformerTemporalModel`, such as those of a
-    `UNetMotionModel`. Weights, names and `state_dict` stay as they are. Blocks whose `forward` something else has
-    replaced are left alone. A second call sets another budget.
+    These are the blocks in diffusers' `AnimateDiffTransformer3D` and `TransformerTemporalModel`, for example in a
+    `UNetMotionModel`. Weights, names and `state_dict` do not change. Blocks with a `forward` that something else
+    replaced are skipped. A second call changes the budget.
 
-    Raises ImportError without diffusers, TypeError if `model` is not a module, and TypeError or ValueError for a
-    budget that is no positive number of bytes.
+    Raises ImportError without diffusers, and TypeError if `model` is not a module. Raises TypeError or ValueError if
+    the budget is not a positive number of bytes.
     """
-    _check(model)
+    _check("model", model, _MODEL)
     budget = _budget(memory_budget)
     containers = _containers()
     count = 0
@@ -63,18 +72,18 @@ def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | N
 
 
 def restore_motion_modules(model: nn.Module) -> int:
-    """Has the blocks that `replace_motion_modules` replaced run as before, and returns how many."""
-    _check(model)
+    """Undo `replace_motion_modules`, and return the number of restored blocks."""
+    _check("model", model, _MODEL)
     replaced = [module for module in model.modules() if _is_replaced(module)]
     for module in replaced:
-        # Another thread may have restored it meanwhile.
+        # Another thread may have restored it already.
         module.__dict__.pop("forward", None)
     return len(replaced)
 
 
-def _check(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a module, such as a pipeline's unet, not {type(model).__name__}")
+def _check(name: str, module: Any, accepted: str) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} is of type {type(module).__name__}: pass {accepted}")
 
 
 def _budget(memory_budget: _arguments.Bytes | None) -> int | None:
@@ -94,54 +103,64 @@ def _forward(
     *others: Any,
     **options: Any,
 ) -> Tensor:
-    """As `original`, the forward function of the block's class."""
     if not torch.compiler.is_compiling():
-        out = _serve(block, memory_budget, hidden_states, others, options)
-        if out is not None:
+        try:
+            out = _serve(block, memory_budget, hidden_states, others, options)
+            _stats.count(_stats.SERVED)
             return out
+        except NotServed as reason:
+            _stats.count(f"temporal block: {reason}")
     return original(block, hidden_states, *others, **options)
+
+
+class NotServed(Exception):
+    """Why the kernels do not serve a call. Nothing was launched."""
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise NotServed(reason)
 
 
 def _serve(
     block: nn.Module, budget: int | None, x: Tensor, others: tuple[Any, ...], options: dict[str, Any]
-) -> Tensor | None:
-    """The output, if the kernels compute it."""
-    reason = "transform" if _attention.is_transformed() else _refusal_of_call(x, others, options)
-    out = None
-    if reason is None:
-        found = _weights(block, x)
-        if isinstance(found, str):
-            reason = found
-        else:
-            tensors, positions, heads = found
-            x = x.contiguous()
-            out = torch.empty_like(x)
-            reason = _submit(x, out, tensors, positions, heads, budget)
-    _counts.count(reason and f"temporal block: {reason}")
-    return out if reason is None else None
-
-
-def _refusal_of_call(x: Tensor, others: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-    """Why the kernels do not serve a call, whatever the block is."""
-    if type(x) not in _fallback.PLAIN or x.is_nested or x.layout is not torch.strided or x.is_neg():
-        return "tensor type"
-    if not getattr(x, _launch.SERVED_DEVICE):
-        return "device"
+) -> Tensor:
+    """Return the output of the kernels, or raise NotServed."""
+    _require(not _attention.is_transformed(), "transform")
+    _require(not _pytorch.is_other_type(x) and not x.is_neg(), "tensor type")
+    _require(getattr(x, _launch.SERVED_DEVICE), "device")
     given = [value for name, value in options.items() if name not in _IGNORED and value is not None]
-    # Without arguments for the attentions the dictionary may be empty.
-    if others or any(not (isinstance(value, dict) and not value) for value in given):
-        return "arguments"
-    if x.dtype not in _DTYPES or torch.is_autocast_enabled(_launch.DEVICE_TYPE):
-        return "dtype"
-    return "shape" if x.dim() != 3 else None
+    # diffusers may pass an empty dictionary of arguments for the attentions.
+    _require(not others and all(isinstance(value, dict) and not value for value in given), "arguments")
+    _require(x.dtype in _launch.DTYPES and not torch.is_autocast_enabled(_launch.DEVICE_TYPE), "dtype")
+    _require(x.dim() == 3, "shape")
+    tensors, positions, heads = _weights(block, x)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    with torch.no_grad():
+        # In each call: a weight may have changed unnoticed, for example by `weight.data += delta`.
+        joined = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in tensors]
+    embedded = None if positions is None else positions.shape[1]
+    problem = (*x.shape, heads, embedded, _launch.DTYPES[x.dtype], max(x.get_device(), 0), budget)
+    addresses = (
+        x.data_ptr(),
+        out.data_ptr(),
+        [tensor.data_ptr() for tensor in joined],
+        0 if positions is None else positions.data_ptr(),
+    )
+    try:
+        _run(problem, addresses, x.device)
+    except ValueError as error:
+        raise NotServed(str(error)) from None
+    return out
 
 
 class _Parts:
-    """The modules of a block that has the architecture of the kernels, found once."""
+    """The modules of a block that has the architecture of the kernels."""
 
     def __init__(self, modules: dict[str, Any]) -> None:
         block = modules.pop("")
-        # Not the block itself, which is the key that this is kept under.
+        # Without the block itself, which is the weak key of this object.
         self.modules = [(module, type(module), dict(module._modules)) for module in modules.values()]
         self.children = dict(block._modules)
         self.norms = [modules[f"norm{number}"] for number in (1, 2, 3)]
@@ -153,15 +172,15 @@ class _Parts:
             module, _, key = name.rpartition(".")
             return modules[module]._parameters, key
 
+        # For each weight of the kernels: where its parts are, and the size of a part in channels.
         self.tensors = [
             ([place(name) for name in names], rows // len(names), columns)
             for names, rows, columns in _native.BLOCK_TENSORS
         ]
-        """The parts of each tensor, in the order of the kernels, with the sizes of a part in channels."""
         self.unserved = [place(f"attn{number}.to_{name}.bias") for number in (1, 2) for name in "qkv"]
 
     def is_of(self, block: nn.Module) -> bool:
-        """Whether the block still has these modules."""
+        """Tell whether the block still has these modules."""
         return block._modules == self.children and all(
             type(module) is kind and module._modules == children for module, kind, children in self.modules
         )
@@ -170,61 +189,56 @@ class _Parts:
 _known: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
 
 
-def _parts(block: nn.Module) -> _Parts | None:
-    """The modules of a block, if they have the architecture of the kernels. Adapters are modules, too."""
+def _parts(block: nn.Module) -> _Parts:
+    """Return the modules of a block with the architecture of the kernels. An adapter is another module."""
     known = _known.get(block)
     if known is not None and known.is_of(block):
         return known
-    if not type(block).__module__.startswith("diffusers."):
-        return None
+    _require(type(block).__module__.startswith("diffusers."), "modules")
     modules = dict(block.named_modules())
-    if {name: type(module) for name, module in modules.items()} not in _served_types():
-        return None
+    _require({name: type(module) for name, module in modules.items()} in _served_types(), "modules")
     found = _known[block] = _Parts(modules)
     return found
 
 
-def _weights(block: Any, x: Tensor) -> tuple[list[list[Tensor]], Tensor | None, int] | str:
-    """The parts of each tensor of the block in the order of the kernels, the embeddings of positions and the
-    heads; or why the kernels do not compute what the block does."""
+def _weights(block: Any, x: Tensor) -> tuple[list[list[Tensor]], Tensor | None, int]:
+    """Return the parts of each weight in the order of the kernels, the position embeddings and the number of heads."""
     parts = _parts(block)
-    if parts is None or block.norm_type != "layer_norm" or block.only_cross_attention:
-        return "modules"
-    reason = _refusal_of_parts(parts)
-    if reason is not None:
-        return reason
+    _require(block.norm_type == "layer_norm" and not block.only_cross_attention, "modules")
+    _require_served(parts)
     channels = x.shape[-1]
-    tensors = [[values.get(key) for values, key in places] for places, _, _ in parts.tensors]
-    for some, (_, rows, columns) in zip(tensors, parts.tensors):
+    tensors: list[list[Tensor]] = []
+    for places, rows, columns in parts.tensors:
         size = (rows * channels, columns * channels) if columns else (rows * channels,)
-        for tensor in some:
-            if tensor is None:
-                return "weights"
-            if tensor.shape != size:
-                return "shape"
-    if any(values.get(key) is not None for values, key in parts.unserved):
-        return "weights"
+        tensors.append([])
+        for values, key in places:
+            tensor = values.get(key)
+            if tensor is None or tensor.shape != size:
+                raise NotServed("weights" if tensor is None else "shape")
+            tensors[-1].append(tensor)
+    _require(all(values.get(key) is None for values, key in parts.unserved), "weights")
     heads = parts.attentions[0].heads
-    # Some processors read it.
+    # Some attention processors use this attribute.
     scale = (channels // heads) ** -0.5
-    if any(getattr(attention, "scale", scale) != scale for attention in parts.attentions):
-        return "attention"
-    every = [tensor for some in tensors for tensor in some if tensor is not None]
+    _require(all(getattr(attention, "scale", scale) == scale for attention in parts.attentions), "attention")
+    every = [tensor for some in tensors for tensor in some]
     positions = None
     if parts.positions is not None:
         positions = parts.positions.pe
-        if positions.dim() != 3 or positions.shape[0] != 1 or positions.shape[-1] != channels:
-            return "shape"
+        _require(positions.dim() == 3 and positions.shape[0] == 1 and positions.shape[-1] == channels, "shape")
         every.append(positions)
-    if torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in every)):
-        return "requires_grad"
-    reason = next(filter(None, (_refusal_of_weight(tensor, x) for tensor in every)), None)
-    return (tensors, positions, heads) if reason is None else reason  # type: ignore[return-value]
+    needs_grad = x.requires_grad or any(tensor.requires_grad for tensor in every)
+    _require(not (needs_grad and torch.is_grad_enabled()), "requires_grad")
+    for tensor in every:
+        reason = _refusal_of_weight(tensor, x)
+        if reason is not None:
+            raise NotServed(reason)
+    return tensors, positions, heads
 
 
 def _refusal_of_weight(tensor: Tensor, x: Tensor) -> str | None:
-    """Why the kernels do not read a weight where it is."""
-    if type(tensor) not in _fallback.PLAIN or tensor.layout is not torch.strided or tensor.is_neg():
+    """Return why the kernels cannot read a weight in place."""
+    if _pytorch.is_other_type(tensor) or tensor.is_neg():
         return "tensor type"
     if tensor.dtype is not x.dtype:
         return "dtype"
@@ -235,56 +249,26 @@ def _refusal_of_weight(tensor: Tensor, x: Tensor) -> str | None:
     return "alignment" if tensor.data_ptr() % _ALIGNMENT else None
 
 
-def _refusal_of_parts(parts: _Parts) -> str | None:
-    """Why the kernels do not compute what a block of these modules does."""
-    # Hooks of the block itself run before and after us.
-    if nn.modules.module._has_any_global_hook() or any(
+def _require_served(parts: _Parts) -> None:
+    """Raise NotServed if the kernels compute something else than a block of these modules."""
+    # Hooks of the block itself still run, before and after this.
+    hooked = nn.modules.module._has_any_global_hook() or any(
         module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
         for module, _, _ in parts.modules
-    ):
-        return "hooks"
-    if any(norm.eps != _EPSILON for norm in parts.norms):
-        return "epsilon"
-    first, second = parts.attentions
-    if first.heads != second.heads or first.heads <= 0:
-        return "heads"
-    for attention in parts.attentions:
-        if type(attention.processor) not in _classes()["processors"]:
-            return "processor"
-        if any(getattr(attention, name, wanted) != wanted for name, wanted in _ATTENTION.items()):
-            return "attention"
-    if any(dropout.training and dropout.p > 0.0 for dropout in parts.dropouts):
-        return "dropout"
-    return None
-
-
-def _submit(
-    x: Tensor,
-    out: Tensor,
-    tensors: Sequence[Sequence[Tensor]],
-    positions: Tensor | None,
-    heads: int,
-    budget: int | None,
-) -> str | None:
-    """Launches the block in the current stream of the tensors' device. Returns why not, if the kernels do not
-    compute it: then nothing was launched."""
-    with torch.no_grad():
-        # For each call: a weight may have changed in place without a trace, as `weight.data += delta` does.
-        joined = [parts[0] if len(parts) == 1 else torch.cat(list(parts)) for parts in tensors]
-    embedded = None if positions is None else positions.shape[1]
-    index = x.get_device()
-    problem = (*x.shape, heads, embedded, _DTYPES[x.dtype], max(index, 0), budget)
-    addresses = (
-        x.data_ptr(),
-        out.data_ptr(),
-        [tensor.data_ptr() for tensor in joined],
-        0 if positions is None else positions.data_ptr(),
     )
-    return _run(problem, addresses, x.device)
+    _require(not hooked, "hooks")
+    _require(all(norm.eps == _EPSILON for norm in parts.norms), "epsilon")
+    first, second = parts.attentions
+    _require(first.heads == second.heads and first.heads > 0, "heads")
+    for attention in parts.attentions:
+        _require(type(attention.processor) in _classes()["processors"], "processor")
+        is_plain = all(getattr(attention, name, wanted) == wanted for name, wanted in _ATTENTION.items())
+        _require(is_plain, "attention")
+    _require(not any(dropout.training and dropout.p > 0.0 for dropout in parts.dropouts), "dropout")
 
 
-def _run(problem: tuple[Any, ...], addresses: tuple[Any, ...], device: torch.device) -> str | None:
-    """Launches a problem in the current stream of a device. Memory is as of `gridguard.torch`'s attention."""
+def _run(problem: tuple[Any, ...], addresses: tuple[Any, ...], device: torch.device) -> None:
+    """Launch a problem on PyTorch's current stream. Raise ValueError or NotServed if the kernels do not serve it."""
     if device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             return _run(problem, addresses, device)
@@ -296,14 +280,12 @@ def _run(problem: tuple[Any, ...], addresses: tuple[Any, ...], device: torch.dev
             needed = _native.block_scratch(problem, capturing)
         except _native.UnavailableError as error:
             _launch.warn_once(str(error))
-            return "unavailable"
+            raise NotServed("unavailable") from None
         except _native.GridguardError:
             if shortage is None:
                 raise
             # There is no smaller chunk.
             raise shortage from None
-        if isinstance(needed, str):
-            return needed
         try:
             scratch = torch.empty(needed, dtype=torch.uint8, device=device)
             break
@@ -312,12 +294,11 @@ def _run(problem: tuple[Any, ...], addresses: tuple[Any, ...], device: torch.dev
             problem = (*problem[:-1], needed // 2)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     _native.block(problem, addresses, (scratch.data_ptr(), needed), stream, capturing)
-    return None
 
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    """The classes of diffusers that a block is made of. Raises ImportError without diffusers."""
+    """Return the classes of diffusers that make up a block. Raise ImportError without diffusers."""
     from diffusers.models import attention_processor
     from diffusers.models.activations import GEGLU
     from diffusers.models.attention import BasicTransformerBlock, FeedForward
@@ -336,7 +317,7 @@ def _classes() -> dict[str, Any]:
 
 @functools.cache
 def _served_types() -> list[dict[str, type]]:
-    """The types of all modules of a block by their names, without and with embeddings of positions."""
+    """Return the types of all modules of a block by name, without and with position embeddings."""
     classes = _classes()
     attention: dict[str, type] = {
         "": classes["attention"],
@@ -359,27 +340,15 @@ def _served_types() -> list[dict[str, type]]:
 
 
 def _containers() -> tuple[type, ...]:
-    """The modules of diffusers whose blocks are in temporal position."""
+    """Return the classes in `_CONTAINERS` that this version of diffusers has."""
     try:
         _classes()
     except ImportError as error:
         raise ImportError("replace_motion_modules needs diffusers: pip install diffusers") from error
-    found = tuple(_import_containers())
+    found = []
+    for module, name in _CONTAINERS.items():
+        with contextlib.suppress(ImportError, AttributeError):
+            found.append(getattr(importlib.import_module(f"diffusers.models.{module}"), name))
     if not found:
         raise ImportError("replace_motion_modules needs a version of diffusers with motion modules")
-    return found
-
-
-def _import_containers() -> Iterator[type]:
-    try:
-        from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
-
-        yield AnimateDiffTransformer3D
-    except ImportError:
-        pass
-    try:
-        from diffusers.models.transformers.transformer_temporal import TransformerTemporalModel
-
-        yield TransformerTemporalModel
-    except ImportError:
-        pass
+    return tuple(found)

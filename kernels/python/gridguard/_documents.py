@@ -1,4 +1,4 @@
-"""What the command `gridguard` writes, as Python objects."""
+"""Launch checks, explanations of failures and limits, as Python objects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gridguard import _native
 from gridguard._arguments import Bytes, Number, seconds, size_in_bytes, whole
 
 Size = Number | Sequence[Number]
-"""Blocks or threads along x, y and z, up to three numbers; those that are not given are 1."""
+"""One to three numbers along x, y and z; missing ones are 1."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """The limits and resources of a device. Sizes are along x, y, z."""
+    """The limits and resources of a device."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -49,10 +49,10 @@ class DeviceLimits:
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that a launch breaks."""
+    """A rule that a launch violates."""
 
     rule: str
-    """The rule's stable id, such as `grid-dim-y`."""
+    """The rule's stable id, for example `grid-dim-y`."""
     requested: int
     limit: int | None
     unit: str | None
@@ -61,7 +61,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a plan: its items of the batch, and its grid."""
+    """One launch of a plan: its first item, its number of items, and its grid."""
 
     start: int
     items: int
@@ -70,12 +70,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to launch: whole, or in chunks."""
+    """How to launch: as a whole or in chunks."""
 
     strategy: str
     launches: tuple[Launch, ...]
     omitted_launches: int = 0
-    """Launches beyond those that are listed."""
+    """The number of launches that are not listed."""
 
     def __len__(self) -> int:
         return len(self.launches) + self.omitted_launches
@@ -87,9 +87,9 @@ class Verdict:
 
     legality: Literal["legal", "chunked", "rejected"]
     opts_in: bool
-    """Whether the kernel has to opt in to more dynamic shared memory than it may use at first."""
+    """Whether the kernel must opt in to more dynamic shared memory than the default limit."""
     violations: tuple[Violation, ...]
-    """What the unsplit launch violates; for a rejected one also why it cannot be split."""
+    """The rules that the unsplit launch violates; if rejected, also why it cannot be split."""
     plan: Plan | None
 
     def __bool__(self) -> bool:
@@ -98,7 +98,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Batch:
-    """The axis of the grid whose items are independent, so that the launch may be split there."""
+    """The axis of the grid along which items are independent, so that the launch may be split."""
 
     axis: Literal["x", "y", "z"]
     items: int
@@ -128,18 +128,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a failure means and what probably caused it, the likeliest cause first."""
+    """The meaning of a failure, and its causes, the likeliest first."""
 
     failure: Failure
     meaning: str
     sticky: bool
-    """Whether every later CUDA call of the process fails too."""
+    """Whether every later CUDA call of the process fails."""
     late: bool
-    """Whether an unrelated later call usually reports it."""
+    """Whether a later, unrelated call usually reports it."""
     causes: tuple[Cause, ...]
     commands: tuple[str, ...]
     not_: tuple[str, ...]
-    """What the failure is not, and why."""
+    """Failures that it is mistaken for, and why it is another."""
     driver_log: tuple[str, ...] = ()
 
 
@@ -157,15 +157,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The failures in a text. False if there are none; `str` is what the command prints."""
+    """The failures in a text. False if there are none; `str` is the text for people."""
 
     lines: int
     dropped: int
-    """Lines that report failures beyond those in `findings`."""
+    """The number of lines with failures that are not in `findings`."""
     findings: tuple[Finding, ...]
     report: str
     assumed: str | None
-    """The failure that was assumed, where the text is only part of its name or message."""
+    """The failure that was assumed, if the text is only part of its name or message."""
 
     def __bool__(self) -> bool:
         return bool(self.findings)
@@ -176,7 +176,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the command found about the driver, a device, a library or a profile."""
+    """A finding about the driver, a device, a library or a profile."""
 
     subject: str
     level: Literal["good", "warning", "unknown", "bad"]
@@ -195,16 +195,16 @@ class Report:
 
 
 def limits(gpu: str | None = None, *, device: Number | None = None) -> DeviceLimits:
-    """The limits of a GPU of the catalogue by name or alias (`h200`, `sm_86`; by default `any`), or of a
-    device of this machine by ordinal.
+    """Return the limits of a GPU in the catalogue, or of a device of this machine by ordinal.
 
-    Raises ValueError for an unknown name, GridguardError where there is no such device.
+    `gpu` is a name or alias, for example `h200` or `sm_86`; by default `any`. Raises ValueError for an unknown name,
+    and GridguardError if there is no such device.
     """
     return _built(DeviceLimits, json.loads(_native.limits(gpu, _ordinal(device))))
 
 
 def gpus() -> list[DeviceLimits]:
-    """The limits of all GPUs of the catalogue."""
+    """Return the limits of all GPUs in the catalogue."""
     return [_built(DeviceLimits, one) for one in json.loads(_native.gpus())]
 
 
@@ -223,16 +223,14 @@ def check(
     kernel: dict[str, Any] | None = None,
     opt_in: bool = True,
 ) -> Verdict:
-    """Whether a launch is legal on a GPU, and if not, how to split it along the axis of `batch`.
+    """Check a launch against the limits of a GPU, and plan how to split it along the axis of `batch` if it is illegal.
 
-    The GPU is chosen as in `limits`. `kernel` has what is known about the kernel, by the names that
-    `gridguard check --requests` reads, such as `max_threads_per_block`. `opt_in` says whether the kernel opts
-    in to large shared memory where it needs to.
+    `gpu` and `device` choose the GPU as in `limits`. `kernel` describes the kernel by the names of
+    `gridguard check --requests`, for example `max_threads_per_block`. `opt_in` is whether the kernel opts in to large
+    shared memory if needed. Sizes are integers, also of NumPy, or floats without a fraction. Sizes in bytes may be
+    texts, for example "48KiB".
 
-    Sizes are integers, also of NumPy, or floats without a fraction; sizes in bytes may be texts such as "48KiB".
-
-    Raises ValueError or TypeError for sizes or names that are not a valid request, GridguardError where there is no such
-    device.
+    Raises ValueError or TypeError for an invalid size or name, and GridguardError if there is no such device.
     """
     request: dict[str, Any] = {
         "grid": _size("grid", grid),
@@ -246,6 +244,8 @@ def check(
     if cluster is not None:
         request["cluster"] = _size("cluster", cluster)
     if batch is not None:
+        if batch.axis not in ("x", "y", "z"):
+            raise ValueError(f"batch.axis is {batch.axis!r}: pass 'x', 'y' or 'z'")
         request["batch"] = {
             "axis": batch.axis,
             "items": whole("batch.items", batch.items),
@@ -261,9 +261,9 @@ def check(
 
 
 def plan(grid: Size, block: Size, batch: Batch | None = None, **options: Any) -> Plan:
-    """The plan of a launch, with the options of `check`.
+    """Return the plan of a launch. Takes the options of `check`.
 
-    Raises GridguardError with all violations if no plan is legal, and as `check`.
+    Raises GridguardError with all violations if no plan is legal, and the errors of `check`.
     """
     verdict = check(grid, block, batch=batch, **options)
     if verdict.plan is None:
@@ -272,10 +272,12 @@ def plan(grid: Size, block: Size, batch: Batch | None = None, **options: Any) ->
 
 
 def explain(text: str, *, gpu: str | None = None, device: Number | None = None) -> Explanation:
-    """What a CUDA error code, name or message means, or the failures in a whole log.
+    """Explain a CUDA error code, name or message, or the failures in a log.
 
-    A launch whose sizes the text states is checked against the GPU, if one is chosen as in `limits`.
+    `gpu` and `device` choose a GPU as in `limits`. Launches in the text are checked against it.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"text is {text!r}, of type {type(text).__name__}: pass a str, for example str(error)")
     document, report, assumed = _native.explain(text, gpu, _ordinal(device))
     explained = json.loads(document)
     return Explanation(
@@ -288,15 +290,15 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
 
 
 def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
-    """Whether this machine can run CUDA, and how to fix it if it cannot.
+    """Find out whether this machine can run CUDA, and how to fix it.
 
-    Runs the command `gridguard doctor`, which examines the driver in a process of its own; it is installed
-    apart from this package. Raises GridguardError where it is missing or does not respond.
+    Runs the command `gridguard doctor`, which is installed separately and examines the driver in its own process.
+    Raises GridguardError if the command is missing or does not respond.
     """
     limit = seconds("timeout", timeout)
     program = shutil.which(command)
     if program is None:
-        raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
+        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
     try:
         ran = subprocess.run(
             [program, "doctor", "--format", "json"],
@@ -322,8 +324,7 @@ def _finding(document: dict[str, Any]) -> Finding:
 
 
 def _built(kind: type[T], document: dict[str, Any], **items: type) -> T:
-    """An object of a JSON document's fields; those that this version does not know are left out. Lists
-    become tuples, of `items` where the field is named there."""
+    """Make an object from a JSON document, without unknown fields. `items` gives the types of elements of lists."""
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in document.items() if name in known}
     for name, value in values.items():
@@ -345,7 +346,7 @@ def _size(name: str, size: Size) -> tuple[int, ...]:
 
 
 def _of_kernel(name: str, value: Any) -> Any:
-    """A value of a kernel's description. The native half checks all others than numbers."""
+    """Convert a number in a kernel's description. The native module checks other values."""
     if isinstance(value, str) and "bytes" in name:
         return size_in_bytes(f"kernel[{name!r}]", value)
     is_number = hasattr(value, "__index__") or hasattr(value, "is_integer")

@@ -1,9 +1,8 @@
-"""Our attention for calls of PyTorch's function and of xformers'.
+"""Serves calls of PyTorch's function and of xformers' by the kernels."""
 
-PyTorch's operator gets a kernel at its dispatcher, as PyTorch's own replacements of flash attention have one. No object
-of Python is replaced, so everything that is above the dispatcher works as without us: comparisons with PyTorch's
-function, subclasses, modes, scripts, traces, exports and profilers. It costs a call about a microsecond.
-"""
+# A kernel at PyTorch's dispatcher serves PyTorch's operator, as PyTorch's own replacements of flash attention do. No
+# Python object is replaced. Everything above the dispatcher works unchanged: comparisons of functions, subclasses,
+# modes, scripts, traces, exports and profilers. A call takes about a microsecond longer.
 
 from __future__ import annotations
 
@@ -17,97 +16,90 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gridguard import _attention, _fallback, _launch, _pytorch
-from gridguard._aligned import PLAIN
+from gridguard import _attention, _launch, _pytorch
+from gridguard._pytorch import PLAIN, Call
 
 _is_installed = False
 _contexts = 0
-"""How many contexts of `installed` are open, in all threads."""
+"""The open contexts of `installed`, in all threads."""
 _is_active = False
-"""Whether either is so."""
+"""Whether calls are served: `install` was called, or a context is open."""
 _xformers: Callable[..., Tensor] | None = None
 _registered: dict[str, torch.library.Library] = {}
-# A context that is forgotten may end while its own thread holds the lock.
-_installing = threading.RLock()
+# Reentrant: the garbage collector may end an abandoned context while its thread holds the lock.
+_lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """In a forked process, where the thread that held the lock is gone."""
-    global _installing
-    _installing = threading.RLock()
+    global _lock
+    _lock = threading.RLock()
 
 
+# In a forked process the thread that held the lock is gone.
 os.register_at_fork(after_in_child=_renew_lock)
 
 
 def install() -> None:
-    """Has our kernels serve PyTorch's `scaled_dot_product_attention`, in all threads and wherever it was imported, and
-    xformers' `memory_efficient_attention` where that is imported. Code that `torch.compile` compiled before keeps
-    PyTorch's. A second call only looks for xformers again."""
-    global _is_installed
-    with _installing:
-        _is_installed = True
-        _update()
+    """Serve PyTorch's `scaled_dot_product_attention` by the kernels, in all threads and wherever it was imported.
+
+    Also replaces xformers' `memory_efficient_attention` if xformers is imported; call again after a later import. Code
+    that `torch.compile` compiled before keeps PyTorch's operator.
+    """
+    _update(installed=True)
 
 
 def uninstall() -> None:
-    """Undoes `install`. Contexts of `installed` that are open stay so until they end."""
-    global _is_installed
-    with _installing:
-        _is_installed = False
-        _update()
+    """Undo `install`. Open contexts of `installed` stay active until they end."""
+    _update(installed=False)
 
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """Within this context it is as after `install`, in all threads. Contexts may overlap: the last to end undoes it."""
-    global _contexts
-    with _installing:
-        _contexts += 1
-        _update()
+    """Install for the duration of this context, in all threads. If contexts overlap, the last to end uninstalls."""
+    _update(opened=1)
     try:
         yield
     finally:
-        with _installing:
-            _contexts -= 1
-            _update()
+        _update(opened=-1)
 
 
-def _update() -> None:
-    """Has the state of PyTorch and xformers follow ours."""
-    global _is_active, _xformers
-    active = _is_installed or _contexts > 0
-    if active:
-        _register()
-    if active != _is_active:
-        _tag_compiled_code(active)
-        _is_active = active
-    ops = sys.modules.get("xformers.ops")
-    current = getattr(ops, "memory_efficient_attention", None)
-    if active and current is not None and current is not _memory_efficient_attention:
-        # The first one: another might call ours.
-        _xformers = _xformers or current
-        ops.memory_efficient_attention = _memory_efficient_attention  # type: ignore[union-attr]
-    if not active and current is _memory_efficient_attention:
-        ops.memory_efficient_attention = _xformers  # type: ignore[union-attr]
+def _update(installed: bool | None = None, opened: int = 0) -> None:
+    """Install or open a context, or undo it, in PyTorch and xformers."""
+    global _is_installed, _contexts, _is_active, _xformers
+    with _lock:
+        _is_installed = _is_installed if installed is None else installed
+        _contexts += opened
+        active = _is_installed or _contexts > 0
+        if active:
+            _register()
+        if active != _is_active:
+            _tag_compiled_code(active)
+            _is_active = active
+        ops = sys.modules.get("xformers.ops")
+        current = getattr(ops, "memory_efficient_attention", None)
+        if active and current is not None and current is not _memory_efficient_attention:
+            # Keep the first: a later one might call ours.
+            _xformers = _xformers or current
+            ops.memory_efficient_attention = _memory_efficient_attention  # type: ignore[union-attr]
+        if not active and current is _memory_efficient_attention:
+            ops.memory_efficient_attention = _xformers  # type: ignore[union-attr]
 
 
 def _register() -> None:
-    """Registers our kernel, once: PyTorch reads its tables without a lock, so nothing is ever taken out of them."""
-    # Autograd comes first for every tensor but in inference mode, where `BackendSelect` does. A kernel for the device
-    # itself would have `torch.export` take the operator for one that cannot be decomposed.
+    """Register our kernel once. PyTorch reads its tables without a lock, so it is never removed."""
+    # The dispatcher tries Autograd first, and `BackendSelect` first in inference mode. With a kernel for the device
+    # itself, `torch.export` would not decompose the operator.
     for key in (f"Autograd{_launch.DEVICE_TYPE.upper()}", "BackendSelect"):
         if key not in _registered:
             library = torch.library.Library("aten", "IMPL")
             library.impl("scaled_dot_product_attention", _kernel, key)
-            # Compilers dispatch in Python, and keep the kernels that they found before.
+            # Compilers dispatch in Python, and cache the kernels.
             _pytorch.operator._dispatch_cache.clear()
             _registered[key] = library
 
 
 def _tag_compiled_code(active: bool) -> None:
-    """Keeps code that was compiled with our operator apart in the caches of `torch.compile`, whose keys do not know
-    which kernels are registered."""
+    """Give code compiled with our operator its own keys in the caches of `torch.compile`."""
     config = getattr(torch.compiler, "config", None)
     if hasattr(config, "cache_key_tag"):
         tag = config.cache_key_tag.replace(_TAG, "")
@@ -128,41 +120,41 @@ def _kernel(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """PyTorch's operator, below autocast and the transforms of `torch.func`."""
+    """Serve PyTorch's operator, below autocast and the transforms of `torch.func`."""
     call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not _is_active or _pytorch.thread.is_unserved:
-        return _pytorch.composite(*call)
+        return _pytorch.composite(call)
     if _attention.dispatch_modes() > 0 and _is_compiled():
-        return _traced(*call)
-    return _attend(PLAIN, *call)
+        return _traced(call)
+    return _attend(call, PLAIN)
 
 
-def _attend(types: tuple[type, ...], *call: Any) -> Tensor:
-    served = _attention.serve(*call, types)
+def _attend(call: Call, types: tuple[type, ...]) -> Tensor:
+    served = _attention.serve(call, types)
     if served is not None:
         return served
     if any(type(tensor) not in types for tensor in call[:4] if tensor is not None):
-        # Whoever made another type has passed the call on, and expects PyTorch's operators.
-        return _pytorch.composite(*call)
-    return _fallback.run(*call)
+        # Another type of tensor has forwarded the call, and expects PyTorch's operators.
+        return _pytorch.composite(call)
+    return _pytorch.run(call)
 
 
-def _traced(*call: Any) -> Tensor:
-    """The operators of a call that `torch.compile` traces."""
+def _traced(call: Call) -> Tensor:
+    """Return the output of a call that `torch.compile` traces."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     _pytorch.thread.is_traced = True
     try:
-        return _attend(_pytorch.traced_types(), *call)
+        return _attend(call, _pytorch.traced_types())
     except GuardOnDataDependentSymNode:
-        # Sizes that depend on data are known only when the code runs.
-        return _pytorch.composite(*call)
+        # Sizes that depend on data are unknown before the code runs.
+        return _pytorch.composite(call)
     finally:
         _pytorch.thread.is_traced = False
 
 
 def _is_compiled() -> bool:
-    """Whether `torch.compile` traces this thread. What `torch.export` traces is for programs without us."""
+    """Tell whether `torch.compile` traces this thread. `torch.export` must trace PyTorch's operator."""
     guards = torch._guards
     return (
         guards.CompileContext.try_get() is not None
@@ -180,12 +172,12 @@ def _memory_efficient_attention(
     scale: float | None = None,
     **options: Any,
 ) -> Tensor:
-    """As xformers' function, whose tensors are [batch, length, heads, head_dim], or without heads."""
+    """Serve xformers' function. Its tensors are [batch, length, heads, head_dim], or have no axis for heads."""
     assert _xformers is not None
     is_plain = attn_bias is None or isinstance(attn_bias, Tensor)
     if is_plain and query.dim() in (3, 4) and all(given is None for given in options.values()):
         q, k, v = (t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value))
-        served = _attention.serve(q, k, v, attn_bias, p, False, scale, False)
+        served = _attention.serve((q, k, v, attn_bias, p, False, scale, False))
         if served is not None:
             return served.transpose(1, 2) if query.dim() == 4 else served
     return _xformers(query, key, value, attn_bias, p, scale, **options)

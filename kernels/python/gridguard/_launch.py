@@ -1,4 +1,4 @@
-"""Launches of the kernels on PyTorch's tensors."""
+"""Launches the kernels on PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from torch import Tensor
 from gridguard import _native
 
 DEVICE_TYPE = "cuda"
-# PyTorch for AMD GPUs calls these `cuda`, too.
 SERVED_DEVICE = "is_cuda" if torch.version.hip is None else "is_meta"
-"""The property of tensors that the kernels may serve: `submit` refuses tensors without memory."""
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""The types that the kernels compute."""
+"""The property of tensors on a served device. AMD devices are `cuda` too, and `submit` refuses meta tensors."""
+DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+"""The types that the kernels support, with their names."""
 
 kernels = _native.Attention(torch)
 if kernels.reader != "dlpack":
@@ -29,29 +28,22 @@ if kernels.reader != "dlpack":
 
 
 def submit(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
     bias: Tensor | None,
     is_causal: bool,
     scale: float,
     enable_gqa: bool,
 ) -> str | None:
-    """Launches attention in the current stream of the tensors' device. Returns why not, if the kernels do not
-    serve it: then nothing was launched.
-
-    The memory needs no `record_stream`: the caching allocator reuses it in the order of its own stream, and
-    that it is used in another one is for the caller to say, as with PyTorch's own operators."""
-    arguments = (query, key, value, out, bias, is_causal, scale, enable_gqa)
-    if query.is_cuda:
-        index = query.get_device()
+    """Launch attention of (query, key, value, out) on PyTorch's current stream, or return why it is not served."""
+    # No `record_stream`: as with PyTorch's operators, the caller orders memory of another stream.
+    if tensors[0].is_cuda:
+        index = tensors[0].get_device()
         if index != torch._C._cuda_getDevice():
             with torch.cuda.device(index):
-                return submit(*arguments)
+                return submit(tensors, bias, is_causal, scale, enable_gqa)
         load_nvrtc()
     try:
-        return kernels.submit(*arguments)
+        return kernels.submit(tensors, bias, is_causal, scale, enable_gqa)
     except _native.UnavailableError as error:
         warn_once(str(error))
         return "unavailable"
@@ -59,11 +51,11 @@ def submit(
 
 @functools.cache
 def load_nvrtc() -> None:
-    """Loads the compiler that PyTorch's own packages bring, which the kernels then find by its name."""
+    """Load the NVRTC of PyTorch's packages, which the kernels then find by name."""
     packages = Path(torch.__file__).parent.parent / "nvidia"
     major = (torch.version.cuda or "").split(".")[0]
     for folder in (packages / f"cu{major}" / "lib", packages / "cuda_nvrtc" / "lib"):
-        # The compiler loads its built-in headers by name.
+        # NVRTC loads its built-in headers by name.
         for pattern in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
             for library in folder.glob(pattern):
                 with contextlib.suppress(OSError):
@@ -72,5 +64,6 @@ def load_nvrtc() -> None:
 
 @functools.cache
 def warn_once(report: str) -> None:
-    text = f"gridguard's attention is not available, PyTorch's is used: {report}"
+    """Warn that PyTorch serves all calls, once for each report."""
+    text = f"gridguard's kernels are not available, PyTorch's are used: {report}"
     warnings.warn(text, RuntimeWarning, stacklevel=5)

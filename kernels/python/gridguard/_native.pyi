@@ -1,4 +1,4 @@
-"""The native half of the package, written in Rust. Private: use `gridguard` and `gridguard.torch`."""
+"""The native module of the package, written in Rust. Private: use `gridguard` and `gridguard.torch`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,20 +10,20 @@ from torch import Tensor
 __version__: str
 
 MAX_LENGTH: int
-"""The longest sequence that the kernels of `gridguard.torch` serve."""
+"""The largest number of queries or keys that the kernels serve."""
 MAX_HEAD_DIM: int
 """The largest head dimension that they serve."""
 MAX_GRID_Y: int
-"""The most blocks on the second and third axis of a grid, on every device."""
+"""The most blocks on the y and z axes of a grid, on every device."""
 
 class GridguardError(RuntimeError):
-    """A launch that is not legal or that failed, or a machine that cannot be queried, with the whole report."""
+    """A launch is illegal or failed, or this machine cannot be queried. The message is the complete report."""
 
 class UnavailableError(GridguardError):
-    """The kernels cannot run on this machine: nothing was launched."""
+    """The kernels cannot run on this machine. Nothing was launched."""
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes as the command reads it. Raises ValueError."""
+    """Parse a number of bytes as the command does. Raise ValueError if it is none."""
 
 def limits(gpu: str | None, device: int | None) -> str: ...
 def gpus() -> str: ...
@@ -31,9 +31,10 @@ def check(request: str, gpu: str | None, device: int | None, opt_in: bool) -> st
 def explain(text: str, gpu: str | None, device: int | None) -> tuple[str, str, str | None]: ...
 
 class Attention:
-    """The kernels, for tensors of the module `torch`. `dlpack` is false to read tensors by their attributes
-    also where PyTorch has C functions. `stand_in` is for tests: it is called in place of the kernels, for
-    tensors of the CPU."""
+    """Attention on tensors of the module `torch`.
+
+    `dlpack=False` reads tensors by their attributes. `stand_in` replaces the kernels in tests, on CPU tensors.
+    """
 
     def __init__(
         self, torch: ModuleType, *, dlpack: bool = True, stand_in: Callable[..., object] | None = None
@@ -43,7 +44,7 @@ class Attention:
         """How tensors are read."""
     @property
     def served(self) -> int:
-        """The calls that `serve` computed."""
+        """The number of calls that `serve` computed."""
     def serve(
         self,
         query: Tensor,
@@ -55,33 +56,32 @@ class Attention:
         enable_gqa: bool,
         /,
     ) -> Tensor | None:
-        """The output of a call without mask and autocast, where everything is as usual: plain tensors without
-        gradients on the current device, whose kernel is loaded. None leaves the call to `submit`."""
+        """Compute a common call: plain tensors without gradients on the current device, no mask, no autocast, a loaded
+        kernel. Return None for any other call."""
     def submit(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
+        tensors: tuple[Tensor, Tensor, Tensor, Tensor],
         bias: Tensor | None,
         is_causal: bool,
         scale: float,
         enable_gqa: bool,
         /,
     ) -> str | None:
-        """Submits attention to the current stream of the tensors' device, which is the current device. Returns
-        why not, if the kernels do not compute it: then nothing was launched."""
+        """Launch attention of (query, key, value, out) on the current stream of the current device. Return why the
+        kernels do not serve it, if so."""
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]
-"""Of each weight of a transformer block: the names of its parts, whose rows follow each other, and its rows and columns
-in channels. A vector has 0 columns."""
+"""For each weight of a transformer block: the names of its parts, joined along the rows, and its rows and columns in
+channels. A vector has 0 columns."""
 
 _BlockProblem = tuple[int, int, int, int, int | None, str, int, int | None]
-"""Items, frames, channels, heads, positions with an embedding, type, device, and the most bytes of scratch."""
+"""Items, frames, channels, heads, positions with an embedding, type, device ordinal, limit of scratch bytes."""
 _BlockAddresses = tuple[int, int, Sequence[int], int]
-"""Those of input, output, weights in the order of `BLOCK_TENSORS`, and embeddings of positions."""
+"""The addresses of input, output, weights in the order of `BLOCK_TENSORS`, and position embeddings."""
 
-def block_scratch(problem: _BlockProblem, capturing: bool) -> int | str: ...
+def block_scratch(problem: _BlockProblem, capturing: bool) -> int:
+    """Prepare a block, and return its bytes of scratch. Raise ValueError with the reason if it is not served."""
+
 def block(
     problem: _BlockProblem,
     addresses: _BlockAddresses,
@@ -89,7 +89,7 @@ def block(
     stream: int,
     capturing: bool,
 ) -> None: ...
-def block_on_host(problem: _BlockProblem, addresses: _BlockAddresses) -> str | None: ...
+def block_on_host(problem: _BlockProblem, addresses: _BlockAddresses) -> None: ...
 
 def choices() -> list[tuple[int, list[int], str, str, str, str | None]]: ...
 def profiles() -> list[tuple[int, Path | None, int, list[str]]]: ...

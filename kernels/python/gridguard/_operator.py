@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from gridguard import _counts, _fallback, _gradients, _launch
+from gridguard import _launch, _pytorch, _stats
+from gridguard._pytorch import contiguous_copy
 
+# For 25 frames in f16 on an H200 the kernels take 0.28 of PyTorch's time, and the copies move 1.5 times their bytes.
+MAX_COPIED = 32
+"""The longest sequences that are copied because their batch axes do not fold."""
+
+_BATCH = -4
 _CALL = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool enable_gqa"
 _tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _library = torch.library.Library("gridguard", "DEF")
@@ -19,78 +27,77 @@ _library.define(f"attention_backward(Tensor grad, {_CALL}, bool[3] needed) -> (T
 
 
 def compute(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float,
-    enable_gqa: bool,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool
 ) -> tuple[Tensor, str | None]:
-    """An output, and why the kernels did not write it; None if they did. Tensors that they cannot read where they
-    are, are copied."""
+    """Return an output, and why the kernels did not write it, if so. Copy tensors with unsupported strides."""
     out = torch.empty_like(query)
     options = (is_causal, scale, enable_gqa)
-    reason = _launch.submit(query, key, value, out, bias, *options)
-    if reason == "alignment" or (reason == "strides" and max(query.shape[-2], key.shape[-2]) <= MOST_COPIED):
-        # Where not even copies fit, PyTorch may run without them.
+    reason = _launch.submit((query, key, value, out), bias, *options)
+    if reason == "alignment" or (reason == "strides" and max(query.shape[-2], key.shape[-2]) <= MAX_COPIED):
+        # PyTorch needs less memory than the copies.
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
-            query, key, value = map(_copied, (query, key, value))
+            query, key, value = map(contiguous_copy, (query, key, value))
             result = torch.empty_like(query)
-            reason = _launch.submit(query, key, value, result, None if bias is None else _copied(bias), *options)
+            bias = None if bias is None else contiguous_copy(bias)
+            reason = _launch.submit((query, key, value, result), bias, *options)
             if reason is None:
                 out.copy_(result)
-                _counts.count_copied()
-    _counts.count(reason)
+                _stats.count(_stats.COPIED)
+    _stats.count(reason or _stats.SERVED)
     return out, reason
-
-
-MOST_COPIED = 32
-"""The longest sequences that are copied because their axes do not fold into those that the kernels take. With 25 frames
-of f16 the kernels take 0.28 of PyTorch's time on an H200, and the copies move 1.5 times as many bytes as the kernels."""
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.impl(_library, "attention", "CompositeExplicitAutograd")
 def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float,
-    enable_gqa: bool,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool
 ) -> Tensor:
-    """Attention by the kernels, or by PyTorch where they do not serve it."""
+    """Compute attention by the kernels, or by PyTorch if they do not serve it."""
     out, reason = compute(query, key, value, bias, is_causal, scale, enable_gqa)
     if reason is not None:
-        out.copy_(_fallback.run(query, key, value, bias, 0.0, is_causal, scale, enable_gqa))
+        out.copy_(_pytorch.run((query, key, value, bias, 0.0, is_causal, scale, enable_gqa)))
     return out
 
 
 @torch.library.register_fake("gridguard::attention", lib=_library)
-def _fake(query: Tensor, *others: Any) -> Tensor:
+def _fake_attention(query: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(query)
 
 
 @torch.library.impl(_library, "attention_backward", "CompositeExplicitAutograd")
 def _attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float,
-    enable_gqa: bool,
-    needed: Sequence[bool],
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
-    """As `_gradients.first`. Compilers do not look inside: the size of the batch may be known only at run time, and
-    PyTorch's kernels must not see an oversized one."""
-    return _gradients.first(grad, query, key, value, bias, is_causal, scale, enable_gqa, needed)
+    """Return the gradients of query, key and value with the strides of `empty_like`; unneeded ones are empty."""
+    # PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
+    # Compilers do not trace this operator: they may learn the size of the batch only at run time.
+    *options, needed = others
+    inputs = (query, key, value)
+    if True not in needed:
+        return tuple(like.new_empty(0) for like in inputs)
+    # PyTorch's fused kernels need contiguous rows.
+    tensors = [one if one is None or _has_rows(one) else one.contiguous() for one in (grad, *inputs, bias)]
+    tensors = _pytorch.aligned(*tensors)
+    parts = [tensors]
+    if query.dim() == 4 and _pytorch.overflows(query, key, value, bias, options[-1]):
+        items = query.shape[_BATCH]
+        parts = list(map(list, zip(*(_pytorch.slices(one, _BATCH, items) for one in tensors))))
+    with _differentiation(query.device.type):
+        if len(parts) == 1:
+            found = _gradients_of_slice(parts[0], options, needed)
+            return tuple(_with_strides(one, like) for one, like in zip(found, inputs))
+        gradients = [torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, needed)]
+        targets = [_pytorch.slices(gradient, _BATCH, items) for gradient in gradients]
+        for at, part in enumerate(parts):
+            found = _gradients_of_slice(part, options, needed)
+            for gradient, target, one in zip(gradients, targets, found):
+                if one is None:
+                    continue
+                # A tensor of one item belongs to all slices.
+                if at > 0 and target[at] is gradient:
+                    gradient.add_(one)
+                else:
+                    target[at].copy_(one)  # type: ignore[union-attr]
+        return tuple(gradients)
 
 
 @torch.library.register_fake("gridguard::attention_backward", lib=_library)
@@ -99,44 +106,109 @@ def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *oth
     return tuple(torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, others[-1]))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.is_causal, ctx.scale, ctx.enable_gqa = inputs
-    _refuse_gradient_of_bias(tensors[-1])
+def _gradients_of_slice(tensors: Sequence[Any], options: Sequence[Any], needed: Sequence[bool]) -> list[Tensor | None]:
+    grad, *inputs, bias = tensors
+    is_causal, scale, enable_gqa = options
+    query, key, value = leaves = [one.detach().requires_grad_(need) for one, need in zip(inputs, needed)]
+    out = _pytorch.run((query, key, value, bias, 0.0, is_causal, scale, enable_gqa))
+    found = iter(torch.autograd.grad(out, [one for one in leaves if one.requires_grad], grad))
+    return [next(found) if need else None for need in needed]
+
+
+@contextlib.contextmanager
+def _differentiation(device_type: str) -> Iterator[None]:
+    """Record gradients inside an operator, where PyTorch has disabled autograd, and without autocast."""
+    keys = torch._C.DispatchKey
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    excluded = excluded.remove(keys.AutogradFunctionality).remove(keys.ADInplaceOrView)
+    with (
+        torch._C._ForceDispatchKeyGuard(included, excluded),
+        torch.enable_grad(),
+        torch.autocast(device_type, enabled=False),
+    ):
+        yield
+
+
+def _with_strides(found: Tensor | None, like: Tensor) -> Tensor:
+    """Return a gradient with the strides that compiled code expects."""
+    if found is None:
+        return like.new_empty(0)
+    if found.stride() == torch.empty_like(like, device="meta").stride():
+        return found
+    return torch.empty_like(like).copy_(found)
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    return tensor.shape[-1] == 1 or tensor.stride(-1) == 1
+
+
+def _second_gradients(
+    upstream: Sequence[Tensor | None], tensors: Sequence[Any], options: Sequence[Any], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """Return the gradients of `attention_backward` with respect to (grad, query, key, value), where wanted."""
+    # Plain operators have derivatives of any order. PyTorch's fused kernels have none.
+    *inputs, bias = tensors
+    is_causal, scale, enable_gqa, needed = options
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+        # Aliases end the graph here. What computed the inputs is differentiated elsewhere.
+        aliases = [one.view_as(one) if one.requires_grad else one.detach().requires_grad_() for one in inputs]
+        grad, query, key, value = aliases
+        out, _ = torch._scaled_dot_product_attention_math(
+            query, key, value, bias, 0.0, is_causal, **_pytorch.keywords(scale, enable_gqa)
+        )
+        inputs = [one for one, need in zip(aliases[1:], needed) if need]
+        gradients = torch.autograd.grad(out, inputs, grad, create_graph=True)
+        weights = [one for one, need in zip(upstream, needed) if need]
+        leaves = [one for one, want in zip(aliases, wanted) if want]
+        found = iter(
+            torch.autograd.grad(gradients, leaves, weights, create_graph=create_graph, allow_unused=True)
+        )
+    return [next(found) if want else None for want in wanted]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    tensors = inputs[: next(at for at, one in enumerate(inputs) if isinstance(one, bool))]
+    bias, ctx.options = tensors[-1], inputs[len(tensors) :]
+    if bias is not None and bias.requires_grad:
+        text = "gridguard::attention has no gradient of its bias: call torch.nn.functional.scaled_dot_product_attention"
+        raise NotImplementedError(text)
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needed = ctx.needs_input_grad[:3]
-    options = (ctx.is_causal, ctx.scale, ctx.enable_gqa)
-    found = attention_backward(grad, *ctx.saved_tensors, *options, needed)
+    found = attention_backward(grad, *ctx.saved_tensors, *ctx.options, needed)
     return (*(one if need else None for one, need in zip(found, needed)), None, None, None, None)
 
 
-def _setup_context_of_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.is_causal, ctx.scale, ctx.enable_gqa, ctx.needed = inputs
-    _refuse_gradient_of_bias(tensors[-1])
-    ctx.save_for_backward(*tensors)
-
-
 def _backward_of_backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-    options = (ctx.is_causal, ctx.scale, ctx.enable_gqa, ctx.needed)
-    grad, query, key, value, bias = ctx.saved_tensors
-    found = _gradients.second(upstream, grad, query, key, value, bias, *options, ctx.needs_input_grad[:4])
+    found = _second_gradients(upstream, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[:4])
     return (*found, None, None, None, None, None)
 
 
-def _refuse_gradient_of_bias(bias: Tensor | None) -> None:
-    if bias is not None and bias.requires_grad:
-        text = "gridguard::attention has no gradient of its bias: call torch.nn.functional.scaled_dot_product_attention"
-        raise NotImplementedError(text)
+for _name, _formula in (("attention", _backward), ("attention_backward", _backward_of_backward)):
+    torch.library.register_autograd(f"gridguard::{_name}", _formula, setup_context=_setup_context, lib=_library)
 
 
-torch.library.register_autograd(
-    "gridguard::attention", _backward, setup_context=_setup_context, lib=_library
-)
-torch.library.register_autograd(
-    "gridguard::attention_backward", _backward_of_backward, setup_context=_setup_context_of_backward, lib=_library
-)
+def _product(query: Sequence[int], key: Sequence[int], width: int) -> int:
+    """Return the operations of a product of each query with each key, with `width` elements each."""
+    return 2 * math.prod(query[:-1]) * key[-2] * width
+
+
+@register_flop_formula(torch.ops.gridguard.attention)
+def _flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *others: Any, **options: Any) -> int:
+    """Count scores and output, as PyTorch's counter does; causal calls count in full."""
+    return _product(query, key, query[-1]) + _product(query, key, value[-1])
+
+
+@register_flop_formula(torch.ops.gridguard.attention_backward)
+def _backward_flops(
+    grad: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *others: Any, **options: Any
+) -> int:
+    """Count the scores again, and the gradients of query, key, scores and value."""
+    return 3 * _product(query, key, query[-1]) + 2 * _product(query, key, value[-1])
+
 
 attention = torch.ops.gridguard.attention.default
 attention_backward = torch.ops.gridguard.attention_backward.default

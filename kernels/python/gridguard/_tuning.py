@@ -1,4 +1,4 @@
-"""What tuned profiles say about this program's calls, and tuning of the shapes that they lack."""
+"""How tuned profiles choose this program's launches, and tuning of the shapes without an entry."""
 
 from __future__ import annotations
 
@@ -12,74 +12,68 @@ from typing import Any
 
 from gridguard import _arguments, _native
 
-_KERNEL = "temporal_attention"
-
 
 @dataclass(frozen=True)
 class Choice:
-    """How the launches of one shape of attention were chosen."""
+    """How the launch of one shape of attention was chosen."""
 
     device: int
-    """The device's ordinal."""
+    """The device ordinal."""
     shape: tuple[int, ...]
-    """Items, heads, frames and head dimension, as the kernels see the call."""
+    """Items, heads, frames and head dimension of the launch."""
     dtype: str
     """`f16`, `bf16` or `f32`."""
     variant: str
     """The kernel's variant and options."""
     matched: str
-    """How an entry of the profiles matches: `exact`, `bucket` for the same powers of two, `neighbour at N octaves`,
-    or `default` and why none does."""
-    refused: str | None
-    """Why the entry that matches was not used: then the launch is the default."""
+    """`exact`, `bucket` (the same powers of two), `neighbour at N octaves`, or `default` with the reason."""
+    rejected: str | None
+    """Why the matching entry was not used; the launch is then the default."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What is loaded for one device: the user's profile, then the built-in one."""
+    """The profiles loaded for one device: the user's, then the built-in one."""
 
     device: int
-    """The device's ordinal."""
+    """The device ordinal."""
     path: Path | None
-    """The file of the user's profile, whether it exists or not; None if `GRIDGUARD_PROFILES` is `off`."""
+    """The file of the user's profile, even if it does not exist; None if `GRIDGUARD_PROFILES` is `off`."""
     entries: int
-    """Of both."""
+    """The number of entries in both."""
     notices: tuple[str, ...]
-    """What of the profiles is not used, or may be stale."""
+    """Entries that are not used or may be stale."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuned profiles say about this program's calls so far."""
+    """How profiles chose this program's launches so far."""
 
     profiles: tuple[Profile, ...]
     choices: tuple[Choice, ...]
-    """Of each shape that the kernels served, the last used first."""
+    """One for each shape that the kernels served, the last used first."""
     misses: int
-    """Shapes without an exact entry, which `tune` measures."""
+    """The number of shapes without an exact entry, which `tune` measures."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What `tune` did."""
+    """The result of `tune`."""
 
     profiles: tuple[Path, ...]
-    """The files that it wrote to."""
+    """The files that it wrote."""
     tuned: int
     """Shapes that were measured."""
     known: int
-    """Shapes that these files had an entry for already."""
+    """Shapes that already had an entry in these files."""
     left: int
-    """Shapes that were not measured in time."""
+    """Shapes that were not measured within the time limit."""
     failures: tuple[str, ...]
     """Why shapes could not be tuned."""
 
 
 def tuning() -> Tuning:
-    """What tuned profiles say about this program's calls so far.
-
-    A device is in it from its first served call on.
-    """
+    """Return how profiles chose this program's launches so far, on each device with a served call."""
     choices = [Choice(device, tuple(sizes), *rest) for device, sizes, *rest in _native.choices()]
     profiles = [Profile(*rest, tuple(notices)) for *rest, notices in _native.profiles()]
     return Tuning(tuple(profiles), tuple(choices), _native.misses())
@@ -88,15 +82,14 @@ def tuning() -> Tuning:
 def tune(
     command: str = "gridguard", *, device: _arguments.Number | None = None, time_limit: float | None = None
 ) -> Tuned:
-    """Measures the fastest launches for the shapes of attention that this program called and the profiles lack, and
-    writes them to the user's profile, which its later calls, and those of other programs, use.
+    """Measure the shapes without an exact entry, and write them to the user's profile, which later calls use.
 
-    Call it when the device is otherwise idle, after calls of each shape: it runs the command `gridguard tune`, which
-    is installed apart, in a process of its own, on `device`, by default the current one. It takes minutes; beyond
-    `time_limit` seconds it begins no more shapes. Launches in CUDA graphs stay as they were captured.
+    Call it after one call of each shape, when the device is idle. It runs the command `gridguard tune`, which is
+    installed separately, on `device`, by default PyTorch's current one. After `time_limit` seconds it starts no further
+    shape. Launches in captured CUDA graphs do not change.
 
-    Raises GridguardError where the command is missing or fails; the shapes are then in the file that the error names.
-    Raises TypeError or ValueError for a device that is no ordinal, or a time that is not positive.
+    Raises GridguardError if the command is missing or fails; the error names the file with the shapes. Raises TypeError
+    or ValueError if the device is no ordinal or the time is not positive.
     """
     device = None if device is None else _arguments.whole("device", device)
     time_limit = None if time_limit is None else _arguments.seconds("time_limit", time_limit)
@@ -104,7 +97,7 @@ def tune(
         return Tuned((), 0, 0, 0, ())
     program = shutil.which(command)
     if program is None:
-        raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
+        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
     if device is None:
         import torch
 
@@ -112,11 +105,11 @@ def tune(
     folder = Path(tempfile.mkdtemp(prefix="gridguard-"))
     shapes = folder / "misses.ron"
     _native.write_misses(shapes)
-    arguments = [program, "tune", "--kernel", _KERNEL, "--shapes", str(shapes), "--device", str(device)]
+    arguments = [program, "tune", "--kernel", "temporal_attention", "--shapes", str(shapes), "--device", str(device)]
     if time_limit is not None:
         arguments += ["--budget", f"{max(1, round(time_limit))}s"]
     try:
-        # Its progress goes to this program's standard error.
+        # The command reports its progress on this program's standard error.
         ran = subprocess.run([*arguments, "--format", "json"], stdout=subprocess.PIPE, text=True, check=False)
         tuned = _read(ran.stdout)
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -129,7 +122,6 @@ def tune(
 
 
 def _read(text: str) -> Tuned:
-    """The summary of the command."""
     summary: dict[str, Any] = json.loads(text)
     failures = tuple(f"{one['problem']}: {one['error']}" for one in summary["tuned"] if "error" in one)
     return Tuned(

@@ -1,15 +1,15 @@
 """Attention over short sequences for PyTorch, at any batch size.
 
-`scaled_dot_product_attention` has the signature and the semantics of `torch.nn.functional`. Calls that the
-kernels serve run on them, in PyTorch's current stream; everything else runs in PyTorch, in slices of the batch
-where its own kernels would overflow. After `install` calls of PyTorch's own function are served so::
+`scaled_dot_product_attention` has the signature and the semantics of PyTorch's function. The kernels serve f16, bf16
+and f32 on a CUDA device, with up to 128 queries, 128 keys and a head dimension of 160. Batch axes, strides, masks and
+grouped heads are as in PyTorch. PyTorch runs all other calls, in slices where its own kernels would overflow a grid.
+
+After `install` the kernels also serve calls of PyTorch's own function::
 
     import gridguard.torch
     gridguard.torch.install()
 
-The kernels serve f16, bf16 and f32 on a CUDA device: up to 128 queries and up to 128 keys, a head dimension of up to
-160, any strides on the other axes, causal or with a mask that is broadcast to items and heads, and grouped heads.
-`stats` says which calls were served, and why others were not.
+`stats` counts the calls that were served, and why the others were not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ except ImportError as error:
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
     raise ImportError(f"gridguard.torch needs PyTorch 2.4 or later, this is {torch.__version__}")
 
-from gridguard import _flops  # noqa: F401 (registers formulas)
 from gridguard._attention import scaled_dot_product_attention
 from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
-from gridguard._counts import Stats, stats
 from gridguard._install import install, installed, uninstall
+from gridguard._stats import Stats, stats
 from gridguard._tuning import Choice, Profile, Tuned, Tuning, tune, tuning
 
 __all__ = [

@@ -1,11 +1,12 @@
 //! Attention on PyTorch's tensors.
 //!
-//! The common call is one function of Python, from the checks to the launch. An operator that PyTorch's
-//! dispatcher calls through its C interface would cost more, and could report an error only as an exception of
-//! C++. The operator that compiled and differentiated code calls is in `_operator.py`, and ends here too.
+//! The common call is one Python function, from the checks to the launch. An operator behind PyTorch's C++ dispatcher
+//! would cost more per call and could raise only C++ exceptions. Compiled and differentiated code calls the operator
+//! of `_operator.py`, which calls `submit`.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
@@ -16,36 +17,34 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
 
-use crate::error::{AttentionError, UnavailableError};
+use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches;
 use crate::tensor::{Device, Reader};
 
-/// The kernels, for tensors of the module `torch`.
+/// Attention on tensors of the module `torch`.
 ///
-/// Its one caller is `gridguard.torch`. Nothing here runs while operators are traced or transformed.
+/// Only `gridguard.torch` calls it, and never while operators are traced or transformed.
 #[pyclass(frozen, module = "gridguard._native")]
 pub(crate) struct Attention {
     reader: Reader,
-    /// `Tensor` and `Parameter`; subclasses may mean something else by the same memory.
+    /// `Tensor` and `Parameter`. Subclasses may give the same memory another meaning.
     plain: [Py<PyType>; 2],
     /// `torch._C`.
     torch: Py<PyAny>,
     empty_like: Py<PyAny>,
     is_grad_enabled: Py<PyAny>,
-    /// What computes in place of the kernels, on tensors of the CPU.
+    /// Replaces the kernels in tests, on CPU tensors.
     stand_in: Option<Py<PyAny>>,
     served: AtomicU64,
 }
 
-/// Why the kernels do not compute a call: nothing was launched.
+/// Why the kernels do not serve a call. Nothing was launched.
 type Reason = &'static str;
 
-/// One launch.
 struct Call {
     folded: Folded,
     /// The addresses of q, k, v and out.
     addresses: [u64; 4],
-    /// The address of the bias.
     bias: Option<u64>,
     scale: f32,
     causal: bool,
@@ -53,21 +52,11 @@ struct Call {
     device: i32,
 }
 
-/// The state of PyTorch for a launch.
-struct Current {
-    /// The address that is the handle of its stream.
-    stream: usize,
-    capturing: bool,
-    /// Whether this call may compile a kernel and load it.
-    may_prepare: bool,
-}
-
 #[pymethods]
 impl Attention {
-    /// Of the module `torch`. `dlpack` is false to read tensors by their attributes also where PyTorch has
-    /// C functions. `stand_in`, if given, is called in place of the kernels for tensors of the CPU, for
-    /// tests: with the addresses, sizes and strides of q, k, v, out and the bias, if there is one, the scale,
-    /// whether it is causal, and the type.
+    /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions. Tests pass a `stand_in`
+    /// for the kernels. Its arguments are the (address, sizes, strides) of q, k, v, out and the bias if any; the
+    /// scale; whether the call is causal; and the type.
     #[new]
     #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
     fn new(torch: &Bound<'_, PyAny>, dlpack: bool, stand_in: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -85,21 +74,21 @@ impl Attention {
         })
     }
 
-    /// How tensors are read: `dlpack` or `attributes`.
     #[getter]
     fn reader(&self) -> &'static str {
-        self.reader.name()
+        match self.reader {
+            Reader::Dlpack(_) => "dlpack",
+            Reader::Attributes { .. } => "attributes",
+        }
     }
 
-    /// The calls that `serve` computed.
     #[getter]
     fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// The output of a call without mask and autocast, where everything is as usual: plain tensors without
-    /// gradients on the current device, whose kernel is loaded. None leaves the call to the general way,
-    /// which finds what is unusual.
+    /// The output of a common call: plain tensors without gradients on the current device, no mask, no autocast, a
+    /// kernel that is already loaded. `None` for any other call, which the caller passes to `submit` or to PyTorch.
     #[pyo3(signature = (query, key, value, dropout_p, is_causal, scale, enable_gqa, /))]
     #[allow(clippy::too_many_arguments, reason = "the options of PyTorch's function")]
     fn serve<'py>(
@@ -116,42 +105,35 @@ impl Attention {
         let [Some(causal), Some(grouped)] = [is_causal, enable_gqa].map(boolean) else {
             return Ok(None);
         };
-        if !tensors.iter().all(|tensor| self.is_plain(tensor)) || number(dropout_p) != Some(0.0) {
+        let plain = tensors.iter().all(|tensor| self.is_plain(tensor));
+        if !plain || number(dropout_p) != Some(0.0) || self.needs_gradients(tensors)? {
             return Ok(None);
         }
-        if self.needs_gradients(tensors)? {
-            return Ok(None);
-        }
-        let Some(scale) = self.usual_scale(tensors, scale)? else { return Ok(None) };
+        let Some(scale) = self.scale_of_common_call(query, key, scale)? else { return Ok(None) };
         let out = self.empty_like.bind(py).call1((query,))?;
         match self.run([query, key, value, &out], None, scale, causal, grouped, false) {
-            Ok(None) => {}
-            Ok(Some(_)) => return Ok(None),
-            Err(error) if error.is_instance_of::<UnavailableError>(py) => return Ok(None),
-            Err(error) => return Err(error),
+            Ok(None) => {
+                self.served.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(out))
+            }
+            Ok(Some(_)) => Ok(None),
+            Err(error) if error.is_instance_of::<UnavailableError>(py) => Ok(None),
+            Err(error) => Err(error),
         }
-        self.served.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(out))
     }
 
-    /// Submits attention to PyTorch's current stream of the tensors' device, which is the current device.
-    /// Returns nothing, or why the kernels do not compute it: then nothing was launched.
-    ///
-    /// PyTorch's allocator reuses the memory in the order of its stream, as for PyTorch's own operators.
-    #[pyo3(signature = (query, key, value, out, bias, is_causal, scale, enable_gqa, /))]
-    #[allow(clippy::too_many_arguments, reason = "the operator's arguments")]
+    /// Launches attention of (query, key, value, out) on PyTorch's current stream, on the current device. Returns the reason if
+    /// the kernels do not serve the call. PyTorch's allocator reuses memory in stream order.
+    #[pyo3(signature = (tensors, bias, is_causal, scale, enable_gqa, /))]
     fn submit(
         &self,
-        query: &Bound<'_, PyAny>,
-        key: &Bound<'_, PyAny>,
-        value: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
+        tensors: [Bound<'_, PyAny>; 4],
         bias: Option<&Bound<'_, PyAny>>,
         is_causal: bool,
         scale: f64,
         enable_gqa: bool,
     ) -> PyResult<Option<Reason>> {
-        self.run([query, key, value, out], bias, scale, is_causal, enable_gqa, true)
+        self.run(tensors.each_ref(), bias, scale, is_causal, enable_gqa, true)
     }
 }
 
@@ -163,10 +145,10 @@ impl Attention {
         scale: f64,
         causal: bool,
         grouped: bool,
-        may_prepare: bool,
+        may_load: bool,
     ) -> PyResult<Option<Reason>> {
         let py = tensors[0].py();
-        // Whose numbers are the negatives of what the memory holds.
+        // Tensors with the negative bit are materialised lazily.
         for tensor in tensors.into_iter().take(3).chain(bias) {
             if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
                 return Ok(Some("tensor type"));
@@ -186,17 +168,14 @@ impl Attention {
             stand_in.call1(py, (tensors, call.scale, causal, call.element.name()))?;
             return Ok(None);
         }
+        let stream = self.reader.stream(py, call.device)?;
         let capturing = intern!(py, "_cuda_isCurrentStreamCapturing");
-        let current = Current {
-            stream: self.reader.stream(py, call.device)?,
-            capturing: self.torch.call_method0(py, capturing)?.is_truthy(py)?,
-            may_prepare,
-        };
-        // Compiling takes a second, and a full stream blocks: other threads may run meanwhile.
-        Ok(py.detach(|| submit(&call, &current))?)
+        let capturing = self.torch.call_method0(py, capturing)?.is_truthy(py)?;
+        // Other threads may run: compiling takes a second, and a full stream blocks.
+        py.detach(|| submit(&call, stream, capturing, may_load))
     }
 
-    /// The launch of these tensors; else why the kernels do not compute it.
+    /// The launch of these tensors, or why the kernels do not serve it.
     fn call(
         &self,
         [q, k, v, out]: [&Bound<'_, PyAny>; 4],
@@ -205,12 +184,9 @@ impl Attention {
         causal: bool,
         grouped: bool,
     ) -> Result<Call, Reason> {
-        let read = |tensor| self.reader.view(tensor);
-        let (Ok(q), Ok(k), Ok(v), Ok(out)) = (read(q), read(k), read(v), read(out)) else {
-            return Err("tensor type");
-        };
-        let tensors = [q, k, v, out];
-        let Ok(bias) = bias.map(read).transpose() else { return Err("tensor type") };
+        let read = |tensor| self.reader.view(tensor).map_err(|_| "tensor type");
+        let tensors = [read(q)?, read(k)?, read(v)?, read(out)?];
+        let bias = bias.map(read).transpose()?;
         let [q, ..] = &tensors;
         let all = || tensors.iter().chain(&bias);
         if q.device.kind != self.kind() || all().any(|tensor| tensor.device != q.device) {
@@ -230,7 +206,7 @@ impl Attention {
             Err(NotFolded::Strides) => return Err("strides"),
             Err(_) => return Err("shape"),
         };
-        // As of a parameter whose memory was given back.
+        // For example, a parameter whose storage was freed.
         if all().any(|tensor| tensor.address == 0) {
             return Err("tensor type");
         }
@@ -243,7 +219,6 @@ impl Attention {
         Ok(Call { folded, addresses, bias, scale, causal, element, device })
     }
 
-    /// DLPack's kind of the devices that are served.
     fn kind(&self) -> i32 {
         if self.stand_in.is_none() { Device::CUDA } else { Device::CPU }
     }
@@ -252,35 +227,29 @@ impl Attention {
         self.plain.iter().any(|plain| tensor.get_type().is(plain))
     }
 
-    fn needs_gradients(&self, tensors: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
-        let py = tensors[0].py();
-        if !self.is_grad_enabled.call0(py)?.is_truthy(py)? {
-            return Ok(false);
-        }
-        for tensor in tensors {
-            if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    fn needs_gradients(&self, [q, k, v]: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
+        let requires = |tensor: &Bound<'_, PyAny>| {
+            tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()
+        };
+        Ok(self.is_grad_enabled.call0(q.py())?.is_truthy(q.py())?
+            && (requires(q)? || requires(k)? || requires(v)?))
     }
 
-    /// The scale of a call whose sizes the kernels may serve, on the current device. Found before memory is
-    /// allocated for its output.
-    fn usual_scale(
+    /// The scale of a common call, checked before its output is allocated. `None` if the device or the sizes are not
+    /// those of a common call.
+    fn scale_of_common_call(
         &self,
-        [query, key, _]: [&Bound<'_, PyAny>; 3],
+        query: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
         scale: &Bound<'_, PyAny>,
     ) -> PyResult<Option<f64>> {
-        let (py, read) = (query.py(), |tensor| self.reader.view(tensor).ok());
-        let (Some(q), Some(k)) = (read(query), read(key)) else { return Ok(None) };
-        let (Some([rows, width]), Some([keys, _])) = (q.matrix(), k.matrix()) else {
+        let py = query.py();
+        let (Ok(q), Ok(k)) = (self.reader.view(query), self.reader.view(key)) else {
             return Ok(None);
         };
-        if q.device.kind != self.kind() || q.element.is_none() {
-            return Ok(None);
-        }
-        if rows.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
+        let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
+        let served = q.device.kind == self.kind() && q.element.is_some();
+        if !served || queries.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;
@@ -297,14 +266,12 @@ impl Attention {
     }
 }
 
-/// Launches a call, or tells why the kernels do not compute it.
-fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionError> {
+/// Launches a call on a stream, or returns why the kernels do not serve it. Loads a kernel only if it `may_load`.
+fn submit(call: &Call, stream: usize, capturing: bool, may_load: bool) -> PyResult<Option<Reason>> {
     let device = usize::try_from(call.device).unwrap_or_default();
-    let kernels =
-        launches::kernels(device).map_err(|error| AttentionError::Unavailable(error.into()))?;
+    let kernels = launches::kernels(device).map_err(unavailable)?;
     let (shape, limits) = (call.folded.shape, kernels.guard().limits());
-    let operation = TemporalAttention::new(shape, call.element, limits);
-    let mut operation = operation.map_err(AttentionError::Unavailable)?;
+    let mut operation = TemporalAttention::new(shape, call.element, limits).map_err(unavailable)?;
     if call.causal {
         operation = operation.causal();
     }
@@ -314,44 +281,40 @@ fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionErr
     if !call.folded.is_contiguous() {
         operation = operation.with_strides();
     }
-    let key = (device, operation);
-    let launch = launches::kept(key);
-    // Loading code may end a capture.
-    if launch.get().is_none() && (current.capturing || !current.may_prepare) {
+    let launch = launches::launch((device, operation));
+    // Loading code may invalidate a capture.
+    if launch.get().is_none() && (capturing || !may_load) {
         return Ok(Some("first call during capture"));
     }
     let tuned = launch.get_or_init(|| kernels.prepare_attention(operation));
-    let tuned = tuned.as_ref().map_err(|error| AttentionError::Unavailable(error.clone()))?;
-    let prepared = &tuned.prepared;
-    if current.capturing {
-        launches::keep_captured(key, prepared);
+    let prepared = &tuned.as_ref().map_err(|error| unavailable(error.clone()))?.prepared;
+    if capturing {
+        launches::keep_loaded(Arc::<launches::Launch>::clone(&launch));
     }
 
     let (addresses, extents) = (call.addresses, &call.folded.extents);
     let bias = call.bias.zip(call.folded.bias);
-    let stream = ptr::with_exposed_provenance_mut(current.stream);
-    // SAFETY: `gridguard.torch` passes tensors with their own sizes and strides, alive until this returns,
-    // whose memory PyTorch's allocator reuses only in the order of the stream; all are on this device and of this
-    // type; and the stream is one of the device's primary context, which the guard is in. In a capture the memory
-    // is the graph's, and the code was kept just now.
-    #[allow(unsafe_code, reason = "memory of another CUDA binding")]
+    let stream = ptr::with_exposed_provenance_mut(stream);
+    // SAFETY: `gridguard.torch` passes tensors that are alive until this returns, with their own sizes and strides, on
+    // this device and of this type. PyTorch's allocator reuses their memory only in stream order. The stream belongs to
+    // the device's primary context, which is the guard's. In a capture the graph owns the memory, and the code was
+    // kept loaded above.
     let submitted = unsafe { prepared.launch_raw(stream, addresses, extents, bias, call.scale) };
     match submitted {
         Ok(_) => Ok(None),
-        // Checked before anything is launched.
         Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {
             Ok(Some("alignment"))
         }
-        Err(error) => Err(AttentionError::Failed(error)),
+        Err(error) => Err(failed(error)),
     }
 }
 
-/// The value of an object that is exactly a `bool`.
+/// The value of a `bool`, not of a subclass.
 fn boolean(object: &Bound<'_, PyAny>) -> Option<bool> {
     object.cast_exact::<PyBool>().ok().map(PyBoolMethods::is_true)
 }
 
-/// The value of an object that is exactly a `float` or an `int`.
+/// The value of a `float` or an `int`, not of a subclass.
 fn number(object: &Bound<'_, PyAny>) -> Option<f64> {
     match object.cast_exact::<PyFloat>() {
         Ok(float) => Some(float.value()),

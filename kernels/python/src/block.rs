@@ -1,14 +1,13 @@
-//! The transformer block of a motion module, on the memory of tensors.
+//! The transformer block of a motion module, on the memory of PyTorch's tensors.
 
 use core::cell::RefCell;
 use core::num::NonZeroUsize;
 use core::{ptr, slice};
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaStream, DriverError};
 use gridguard::cuda::capture_launches;
-use gridguard::pipeline::{Budget, HostMemory, Pipeline, PipelinePlan};
+use gridguard::pipeline::{Budget, HostMemory, Pipeline, PipelinePlan, RunError};
 use gridguard::profile::{Objective, Policy};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_attention::MAX_FRAMES;
@@ -19,20 +18,16 @@ use gridguard_kernels::temporal_block::{
 use gridguard_kernels::{Element, ElementType, Kernels};
 use half::{bf16, f16};
 use lru::LruCache;
-use parking_lot::Mutex;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::BlockFailure;
+use crate::error::{GridguardError, failed, invalid, unavailable};
 use crate::launches;
 
-/// Items, frames, channels and heads; how many positions have an embedding; the type; the device; and the most
-/// bytes of scratch.
+/// Items, frames, channels, heads, positions with an embedding, type, device ordinal, and the limit of scratch bytes.
 type Problem = (u64, u64, u64, u64, Option<u64>, String, usize, Option<u64>);
-/// The addresses of x, y, the tensors in the order of `BLOCK_TENSORS`, and the embeddings of positions.
+/// The addresses of x, y, the weights in the order of `BLOCK_TENSORS`, and the position embeddings.
 type Addresses = (u64, u64, Vec<u64>, u64);
 
-/// What is kept for a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     shape: BlockShape,
@@ -42,80 +37,59 @@ struct Key {
     budget: Option<u64>,
 }
 
-/// Bytes of scratch that a run needs, or why the kernels do not compute it.
-#[derive(IntoPyObject)]
-pub(crate) enum Scratch {
-    Bytes(u64),
-    Refused(&'static str),
-}
-
-/// One run.
 struct Run {
     addresses: BlockAddresses,
-    /// The address and the bytes of scratch.
     scratch: (u64, u64),
     stream: usize,
     capturing: bool,
 }
 
-/// A block of any type that is ready to run on this thread.
-trait Ready {
-    /// Bytes of scratch that a run needs.
-    fn bytes(&self) -> u64;
-    /// Whether a run would load no more code.
-    fn has_run(&self) -> bool;
-    /// What graphs that captured a run need.
-    fn code(&self) -> Arc<dyn Send + Sync>;
-    /// Submits a run.
-    fn run(&mut self, run: &Run) -> Result<(), BlockFailure>;
+struct Ready {
+    scratch_bytes: u64,
+    /// All code is loaded after the first run.
+    has_run: bool,
+    run: Box<RunFn>,
 }
 
-/// A block with its pipeline, which cuBLASLt's objects keep on one thread.
-struct Kept<T: 'static> {
-    // Before the block, from which they borrow.
+type RunFn = dyn FnMut(&Run) -> PyResult<()>;
+
+/// A block with its pipeline. cuBLASLt's objects bind the pipeline to one thread.
+struct Prepared<T: 'static> {
+    // `pipeline` and `memory` borrow from `block`, so they are declared, and dropped, before it.
     pipeline: Pipeline<'static>,
     memory: BlockMemory<'static, T>,
     block: Arc<TemporalBlock<T>>,
     kernels: Kernels,
     plan: PipelinePlan,
-    /// For chunks in flight beside the first.
-    more: Vec<Arc<CudaStream>>,
-    has_run: bool,
+    /// The streams of the chunks in flight beside the first.
+    more_streams: Vec<Arc<CudaStream>>,
 }
 
-/// The most pipelines that a thread keeps. Those of another shape are made again beyond that, from kernels that
-/// are mostly still loaded.
-const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
-/// Chunks in flight within a budget, so that one fills the device while the last blocks of another end.
+/// Blocks kept by a thread. Beyond that the least recently used is prepared again, mostly from code that is still
+/// loaded.
+const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// Chunks in flight within a budget: one fills the device while the last thread blocks of the other finish.
 const IN_FLIGHT: u64 = 2;
 
 thread_local! {
-    static KEPT: RefCell<LruCache<Key, Box<dyn Ready>>> = RefCell::new(LruCache::new(MAX_KEPT));
-    /// A further stream of each device.
-    static STREAMS: RefCell<HashMap<usize, Arc<CudaStream>>> = RefCell::default();
+    static PREPARED: RefCell<LruCache<Key, Ready>> =
+        RefCell::new(LruCache::new(MAX_PREPARED));
 }
-static CAPTURED: LazyLock<Mutex<HashMap<Key, Arc<dyn Send + Sync>>>> =
-    LazyLock::new(Mutex::default);
 
-/// Prepares a block on this thread.
+/// Prepares a block on this thread, and returns the bytes of scratch that a run needs. Raises `ValueError` with the
+/// reason if the kernels do not serve the problem.
 #[pyfunction]
-pub(crate) fn block_scratch(
-    py: Python<'_>,
-    problem: Problem,
-    capturing: bool,
-) -> PyResult<Scratch> {
-    Ok(match Key::new(problem)? {
-        // Compiling takes seconds: other threads may run meanwhile.
-        Ok(key) => py.detach(|| prepare(key, capturing))?,
-        Err(reason) => Scratch::Refused(reason),
-    })
+pub(crate) fn block_scratch(py: Python<'_>, problem: Problem, capturing: bool) -> PyResult<u64> {
+    let key = Key::try_from(problem)?;
+    // Other threads may run: compiling takes seconds.
+    py.detach(|| prepare(key, capturing))
 }
 
-/// Submits a prepared block to a stream of PyTorch.
+/// Launches a prepared block on a stream of PyTorch.
 ///
-/// The caller, `gridguard.torch`, passes tensors of the problem that are alive, on its device and of its type,
-/// scratch of as many bytes as `block_scratch` returned just now, on this thread, and the device's current stream,
-/// on which PyTorch's allocator orders their memory.
+/// The caller, `gridguard.torch`, passes the device's current stream and tensors of the problem's sizes, type and
+/// device that are alive. The scratch is as large as `block_scratch` has just returned on this thread. PyTorch's
+/// allocator orders all of this memory on the stream.
 #[pyfunction]
 pub(crate) fn block(
     py: Python<'_>,
@@ -125,96 +99,92 @@ pub(crate) fn block(
     stream: usize,
     capturing: bool,
 ) -> PyResult<()> {
-    let key = Key::new(problem)?.map_err(PyValueError::new_err)?;
-    let run = Run { addresses: of_tensors(addresses)?, scratch, stream, capturing };
-    let submitted = py.detach(|| {
-        KEPT.with_borrow_mut(|kept| {
-            let ready = kept.get_mut(&key).ok_or(BlockFailure::NotPrepared)?;
-            if capturing {
-                CAPTURED.lock().entry(key).or_insert_with(|| ready.code());
-            }
-            ready.run(&run)
+    let key = Key::try_from(problem)?;
+    let run = Run { addresses: block_addresses(addresses)?, scratch, stream, capturing };
+    py.detach(|| {
+        PREPARED.with_borrow_mut(|prepared| {
+            let ready = prepared.get_mut(&key).ok_or_else(not_prepared)?;
+            (ready.run)(&run)?;
+            ready.has_run = true;
+            Ok(())
         })
-    });
-    Ok(submitted?)
+    })
 }
 
-/// The block on the host, in f64: what tests compare with PyTorch. Addresses are of memory of this process.
+/// Computes a block on the host, in f64, on tensors in host memory. Tests compare PyTorch with it.
 #[pyfunction]
 pub(crate) fn block_on_host(
     py: Python<'_>,
     problem: Problem,
     addresses: Addresses,
-) -> PyResult<Option<&'static str>> {
-    let key = match Key::new(problem)? {
-        Ok(key) => key,
-        Err(reason) => return Ok(Some(reason)),
-    };
-    let addresses = of_tensors(addresses)?;
-    let ran = py.detach(|| match key.element {
+) -> PyResult<()> {
+    let (key, addresses) = (Key::try_from(problem)?, block_addresses(addresses)?);
+    py.detach(|| match key.element {
         ElementType::F16 => on_host::<f16>(&key, &addresses),
         ElementType::Bf16 => on_host::<bf16>(&key, &addresses),
         ElementType::F32 => on_host::<f32>(&key, &addresses),
-    });
-    Ok(ran.map(|()| None)?)
+    })
 }
 
-impl Key {
-    /// The key, or why the kernels do not compute the problem.
-    fn new(problem: Problem) -> PyResult<Result<Self, &'static str>> {
+impl TryFrom<Problem> for Key {
+    type Error = PyErr;
+
+    fn try_from(problem: Problem) -> PyResult<Self> {
         let (items, frames, channels, heads, positions, dtype, device, budget) = problem;
         let element = ElementType::ALL.into_iter().find(|element| element.name() == dtype);
-        let element = element.ok_or_else(|| PyValueError::new_err(format!("no type {dtype}")))?;
+        let element = element.ok_or_else(|| invalid("dtype"))?;
         if items == 0 {
-            return Ok(Err("empty"));
+            return Err(invalid("empty"));
         }
         if frames > MAX_FRAMES || positions.is_some_and(|positions| positions < frames) {
-            return Ok(Err("length"));
+            return Err(invalid("length"));
         }
-        let Ok(shape) = BlockShape::new(items, frames, channels, heads) else {
-            return Ok(Err("shape"));
-        };
-        Ok(Ok(Self { shape, positions, element, device, budget }))
+        let shape = BlockShape::new(items, frames, channels, heads);
+        let shape = shape.map_err(|_| invalid("shape"))?;
+        Ok(Self { shape, positions, element, device, budget })
     }
 }
 
-fn of_tensors((x, y, tensors, positions): Addresses) -> PyResult<BlockAddresses> {
-    let tensors = tensors.try_into().map_err(|_| PyValueError::new_err("not all tensors"))?;
+fn block_addresses((x, y, tensors, positions): Addresses) -> PyResult<BlockAddresses> {
+    let tensors = tensors.try_into().map_err(|_| invalid("not all tensors"))?;
     Ok(BlockAddresses { x, y, tensors, positions })
 }
 
-fn prepare(key: Key, capturing: bool) -> Result<Scratch, BlockFailure> {
-    let known = KEPT.with_borrow_mut(|kept| kept.get(&key).map(|one| (one.bytes(), one.has_run())));
-    match known {
-        // Loading code may end the capture.
-        None | Some((_, false)) if capturing => {
-            return Ok(Scratch::Refused("first call during capture"));
-        }
-        Some((bytes, _)) => return Ok(Scratch::Bytes(bytes)),
-        None => {}
+fn prepare(key: Key, capturing: bool) -> PyResult<u64> {
+    let known = PREPARED.with_borrow_mut(|prepared| {
+        prepared.get(&key).map(|ready| (ready.scratch_bytes, ready.has_run))
+    });
+    // Loading code may invalidate the capture.
+    if capturing && !known.is_some_and(|(_, has_run)| has_run) {
+        return Err(invalid("first call during capture"));
     }
-    let ready: Box<dyn Ready> = match key.element {
-        ElementType::F16 => Box::new(Kept::<f16>::new(&key)?),
-        ElementType::Bf16 => Box::new(Kept::<bf16>::new(&key)?),
-        ElementType::F32 => Box::new(Kept::<f32>::new(&key)?),
+    if let Some((bytes, _)) = known {
+        return Ok(bytes);
+    }
+    let ready = match key.element {
+        ElementType::F16 => Prepared::<f16>::new(&key)?.ready(),
+        ElementType::Bf16 => Prepared::<bf16>::new(&key)?.ready(),
+        ElementType::F32 => Prepared::<f32>::new(&key)?.ready(),
     };
-    let bytes = ready.bytes();
-    let dropped = KEPT.with_borrow_mut(|kept| kept.push(key, ready));
+    let bytes = ready.scratch_bytes;
+    let dropped = PREPARED.with_borrow_mut(|prepared| prepared.push(key, ready));
     drop(dropped);
-    Ok(Scratch::Bytes(bytes))
+    Ok(bytes)
 }
 
-impl<T: Element + 'static> Kept<T> {
-    fn new(key: &Key) -> Result<Self, BlockFailure> {
-        let kernels = launches::kernels(key.device)?;
-        let block = TemporalBlock::without_weights(&kernels, key.shape, key.positions)?;
-        let block = Arc::new(block);
-        // SAFETY: the block lies behind an `Arc`, so it does not move, nothing changes it, and `Self` keeps it
-        // until the pipeline and its memory, which alone borrow so long, are dropped: fields are in the order
-        // of their declaration.
-        #[allow(unsafe_code, reason = "a value beside what it borrows from")]
+fn not_prepared() -> PyErr {
+    GridguardError::new_err("the block is not prepared on this thread")
+}
+
+impl<T: Element + 'static> Prepared<T> {
+    fn new(key: &Key) -> PyResult<Self> {
+        let kernels = launches::kernels(key.device).map_err(unavailable)?;
+        let block = TemporalBlock::without_weights(&kernels, key.shape, key.positions);
+        let block = Arc::new(block.map_err(unavailable)?);
+        // SAFETY: the `Arc` gives the block a stable address, and nothing mutates it. `Self` drops the pipeline and
+        // its memory, the only borrowers, before the block: fields drop in the order of their declaration.
         let borrowed: &'static TemporalBlock<T> = unsafe { &*Arc::as_ptr(&block) };
-        let (pipeline, memory) = borrowed.pipeline()?;
+        let (pipeline, memory) = borrowed.pipeline().map_err(unavailable)?;
 
         let guard = kernels.guard();
         let budget =
@@ -223,83 +193,53 @@ impl<T: Element + 'static> Kept<T> {
         let objective = Objective::Memory { bytes_per_item: 0, bytes: budget.max_bytes() };
         let entry = pipeline.key("temporal_block", Policy::default(), objective);
         let tuned = pipeline.tuned(guard, &entry);
-        let plan = pipeline.plan_tuned(guard, tuned, &budget)?.plan;
-        let more = match plan.in_flight() {
-            1 => Vec::new(),
-            _ => vec![further_stream(&kernels, key.device)?],
-        };
-        Ok(Self { pipeline, memory, block, kernels, plan, more, has_run: false })
-    }
-}
-
-impl<T: Element + 'static> Ready for Kept<T> {
-    fn bytes(&self) -> u64 {
-        self.plan.bytes()
+        let plan = pipeline.plan_tuned(guard, tuned, &budget).map_err(failed)?.plan;
+        let context = guard.context().ok_or_else(not_prepared)?;
+        let more_streams: Result<_, DriverError> =
+            (1..plan.in_flight()).map(|_| context.new_stream()).collect();
+        let more_streams =
+            more_streams.map_err(|error| failed(RunError::Device(error.into())))?;
+        Ok(Self { pipeline, memory, block, kernels, plan, more_streams })
     }
 
-    fn has_run(&self) -> bool {
-        self.has_run
+    fn ready(mut self) -> Ready {
+        let scratch_bytes = self.plan.bytes();
+        Ready { scratch_bytes, has_run: false, run: Box::new(move |run| self.run(run)) }
     }
 
-    fn code(&self) -> Arc<dyn Send + Sync> {
-        let block: Arc<dyn Send + Sync> = Arc::<TemporalBlock<T>>::clone(&self.block);
-        block
-    }
-
-    fn run(&mut self, run: &Run) -> Result<(), BlockFailure> {
-        let Self { pipeline, memory, kernels, plan, more, has_run, .. } = self;
+    fn run(&mut self, run: &Run) -> PyResult<()> {
+        let Self { pipeline, memory, block, kernels, plan, more_streams } = self;
         let guard = kernels.guard();
-        let context = guard.context().ok_or(BlockFailure::NotPrepared)?;
+        let context = guard.context().ok_or_else(not_prepared)?;
         let handle = ptr::with_exposed_provenance_mut(run.stream);
-        // SAFETY: the caller of `block`, which is `gridguard.torch` alone, passes a stream of the device's primary
-        // context, which the guard is in, and keeps it until `block` returns. It is dropped before.
-        #[allow(unsafe_code, reason = "a stream of another CUDA binding")]
+        // SAFETY: the caller of `block`, which is only `gridguard.torch`, passes a stream of the device's primary
+        // context, which is the guard's. The stream outlives `block`, and this wrapper is dropped before.
         let stream = unsafe { context.wrap_borrowed_stream(handle) };
-        // SAFETY: as of `block`: tensors of the problem's sizes and type, contiguous, alive until it returns,
-        // whose memory PyTorch's allocator reuses only in the order of the stream. In a capture it is the
-        // graph's.
-        #[allow(unsafe_code, reason = "memory of another CUDA binding")]
+        // SAFETY: by the contract of `block`, the tensors have the problem's sizes and type, and live until it returns.
+        // PyTorch's allocator reuses their memory only in stream order. In a capture the graph owns it.
         let bound = unsafe { memory.bind_raw(&stream, &run.addresses) };
         let (address, bytes) = run.scratch;
         // SAFETY: as above.
-        #[allow(unsafe_code, reason = "memory of another CUDA binding")]
-        let bound = unsafe { bound.scratch_raw(address, bytes) }.on_streams(more);
+        let bound = unsafe { bound.scratch_raw(address, bytes) }.on_streams(more_streams);
         let submit = || guard.run_pipeline(pipeline, plan, bound);
         let ran = if run.capturing {
-            // SAFETY: the memory is the graph's, in whose order PyTorch uses it, and `block` kept the code.
-            #[allow(unsafe_code, reason = "a capture of another CUDA binding")]
-            unsafe {
-                capture_launches(submit)
-            }
+            launches::keep_loaded(Arc::<TemporalBlock<T>>::clone(block));
+            // SAFETY: the graph owns the memory, and PyTorch uses it in the graph's order. The code was kept loaded.
+            unsafe { capture_launches(submit) }
         } else {
             submit()
         };
-        ran?;
-        *has_run = true;
-        Ok(())
+        ran.map(drop).map_err(failed)
     }
 }
 
-fn further_stream(kernels: &Kernels, device: usize) -> Result<Arc<CudaStream>, BlockFailure> {
-    STREAMS.with_borrow_mut(|streams| {
-        if let Some(stream) = streams.get(&device) {
-            return Ok(Arc::clone(stream));
-        }
-        let context = kernels.guard().context().ok_or(BlockFailure::NotPrepared)?;
-        let stream = context.new_stream().map_err(BlockFailure::stream)?;
-        streams.insert(device, Arc::clone(&stream));
-        Ok(stream)
-    })
-}
-
-fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> Result<(), BlockFailure> {
-    let elements = |count: u64| usize::try_from(count).map_err(|_| BlockFailure::NotPrepared);
-    let copy = |address: u64, count: u64| -> Result<Vec<T>, BlockFailure> {
-        let start = ptr::with_exposed_provenance(elements(address)?);
+fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> PyResult<()> {
+    let size = |value: u64| usize::try_from(value).map_err(invalid);
+    let copy = |address: u64, count: u64| -> PyResult<Vec<T>> {
+        let start = ptr::with_exposed_provenance(size(address)?);
         // SAFETY: the caller of `block_on_host` passes tensors of the problem's sizes and type that are alive,
         // contiguous and aligned.
-        #[allow(unsafe_code, reason = "memory of PyTorch")]
-        let tensor = unsafe { slice::from_raw_parts(start, elements(count)?) };
+        let tensor = unsafe { slice::from_raw_parts(start, size(count)?) };
         Ok(tensor.to_vec())
     };
     let (shape, channels) = (&key.shape, key.shape.channels());
@@ -308,20 +248,20 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> Result<(), Bloc
         let columns = if of.columns == 0 { 1 } else { of.columns * channels };
         *tensor = copy(address, of.rows * channels * columns)?;
     }
-    let weights = BlockWeights::from_tensors(channels, tensors)?;
     let positions = key.positions.map_or(Ok(Vec::new()), |positions| {
         copy(addresses.positions, positions.saturating_mul(channels))
     })?;
-    let weights = weights.with_positions(positions)?;
+    let weights = BlockWeights::from_tensors(channels, tensors)
+        .and_then(|weights| weights.with_positions(positions))
+        .map_err(unavailable)?;
     let input = copy(addresses.x, shape.elements())?;
-    let start = ptr::with_exposed_provenance_mut(elements(addresses.y)?);
-    // SAFETY: as above; nothing else uses the output, which is another tensor than the others.
-    #[allow(unsafe_code, reason = "memory of PyTorch")]
-    let out = unsafe { slice::from_raw_parts_mut(start, elements(shape.elements())?) };
-    let (mut pipeline, x, y) = host_pipeline(shape, &weights)?;
+    let start = ptr::with_exposed_provenance_mut(size(addresses.y)?);
+    // SAFETY: as above. The output is distinct from the other tensors, and nothing else uses it.
+    let out = unsafe { slice::from_raw_parts_mut(start, size(shape.elements())?) };
+    let (mut pipeline, x, y) = host_pipeline(shape, &weights).map_err(unavailable)?;
     let budget = key.budget.map_or(Budget::UNLIMITED, Budget::bytes);
-    let plan = pipeline.plan(&budget)?;
+    let plan = pipeline.plan(&budget).map_err(failed)?;
+    let memory = HostMemory::new().read(x, &input).write(y, out);
     let guard = Guard::host(DeviceLimits::any_device());
-    guard.run_pipeline(&mut pipeline, &plan, HostMemory::new().read(x, &input).write(y, out))?;
-    Ok(())
+    guard.run_pipeline(&mut pipeline, &plan, memory).map(drop).map_err(failed)
 }

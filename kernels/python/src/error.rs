@@ -1,9 +1,7 @@
-//! The exceptions of the package, with whole reports as their messages.
+//! The exceptions of the package. Each message is the complete report of an error.
 
 use core::fmt::Display;
 
-use cudarc::driver::DriverError;
-use gridguard::catalog::CatalogError;
 use gridguard::cuda::CudaError;
 use gridguard::diagnose::Diagnosis;
 use gridguard::pipeline::{PlanError, RunError};
@@ -16,100 +14,69 @@ create_exception!(
     gridguard,
     GridguardError,
     PyRuntimeError,
-    "A launch that is not legal or that failed, or a machine that cannot be queried, with the whole report."
+    "A launch is illegal or failed, or this machine cannot be queried. The message is the complete report."
 );
 create_exception!(
     gridguard,
     UnavailableError,
     GridguardError,
-    "The kernels cannot run on this machine: nothing was launched."
+    "The kernels cannot run on this machine. Nothing was launched."
 );
 
-/// Why attention was not computed.
-pub(crate) enum AttentionError {
-    /// The kernel cannot be compiled, loaded or planned: nothing was launched.
-    Unavailable(KernelError),
-    /// The launch failed.
-    Failed(KernelError),
+/// An error whose report may include a diagnosis.
+pub(crate) trait Report: Display {
+    /// What the error means in CUDA's terms.
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        None
+    }
 }
 
-impl From<AttentionError> for PyErr {
-    fn from(error: AttentionError) -> Self {
-        match error {
-            AttentionError::Unavailable(error) => UnavailableError::new_err(kernel_report(&error)),
-            AttentionError::Failed(error) => GridguardError::new_err(kernel_report(&error)),
+impl Report for PlanError {}
+impl Report for RunError {}
+
+impl Report for CudaError {
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        Self::diagnosis(self)
+    }
+}
+
+impl Report for KernelError {
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        match self {
+            Self::Cuda(error) => error.diagnosis(),
+            Self::Launch(error) => error.diagnosis(),
+            Self::Violations(violations) => violations.diagnosis(),
+            _ => None,
         }
     }
 }
 
-/// Why a block was not computed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BlockFailure {
-    /// The block cannot be made here: nothing was launched.
-    #[error(transparent)]
-    Unavailable(#[from] BlockError),
-    /// There is no such device, or no stream of it.
-    #[error(transparent)]
-    Device(#[from] CudaError),
-    /// No chunk fits the budget, or none is legal: nothing was launched.
-    #[error(transparent)]
-    NotPlanned(#[from] PlanError),
-    /// It was not prepared on this thread.
-    #[error("the block is not prepared on this thread")]
-    NotPrepared,
-    /// The run failed.
-    #[error(transparent)]
-    Failed(#[from] RunError),
-}
-
-impl BlockFailure {
-    pub(crate) fn stream(error: DriverError) -> Self {
-        Self::Failed(RunError::Device(error.into()))
-    }
-}
-
-impl From<KernelError> for BlockFailure {
-    fn from(error: KernelError) -> Self {
-        Self::Unavailable(error.into())
-    }
-}
-
-impl From<BlockFailure> for PyErr {
-    fn from(error: BlockFailure) -> Self {
-        match &error {
-            BlockFailure::Unavailable(BlockError::Kernel(error)) => {
-                UnavailableError::new_err(kernel_report(error))
-            }
-            BlockFailure::Device(error) => {
-                UnavailableError::new_err(report(error, error.diagnosis()))
-            }
-            BlockFailure::Unavailable(_) => UnavailableError::new_err(error.to_string()),
-            _ => GridguardError::new_err(error.to_string()),
+impl Report for BlockError {
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        match self {
+            Self::Kernel(error) => error.diagnosis(),
+            _ => None,
         }
     }
 }
 
-pub(crate) fn of_catalog(error: &CatalogError) -> PyErr {
+/// `UnavailableError`, for an error before the launch.
+pub(crate) fn unavailable(error: impl Report) -> PyErr {
+    UnavailableError::new_err(report(&error))
+}
+
+/// `GridguardError`, for an illegal or failed launch and a machine that cannot be queried.
+pub(crate) fn failed(error: impl Report) -> PyErr {
+    GridguardError::new_err(report(&error))
+}
+
+/// `ValueError`, for a wrong argument.
+pub(crate) fn invalid(error: impl Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-pub(crate) fn of_cuda(error: &CudaError) -> PyErr {
-    GridguardError::new_err(report(error, error.diagnosis()))
-}
-
-fn kernel_report(error: &KernelError) -> String {
-    let diagnosis = match error {
-        KernelError::Cuda(error) => error.diagnosis(),
-        KernelError::Launch(error) => error.diagnosis(),
-        KernelError::Violations(violations) => violations.diagnosis(),
-        _ => None,
-    };
-    report(error, diagnosis)
-}
-
-/// The error, and what it means in CUDA's terms.
-fn report(error: &impl Display, diagnosis: Option<Diagnosis>) -> String {
-    match diagnosis {
+fn report(error: &impl Report) -> String {
+    match error.diagnosis() {
         Some(diagnosis) => format!("{error}\n{diagnosis}"),
         None => error.to_string(),
     }

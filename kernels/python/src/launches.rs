@@ -1,4 +1,4 @@
-//! The prepared launches of each device, kept for later calls of the same shape.
+//! The guard of each device and its prepared attention launches, cached for later calls of the same shape.
 
 use core::num::NonZeroUsize;
 use std::collections::HashMap;
@@ -9,45 +9,43 @@ use gridguard::Guard;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{Layer, Layers, MissLog};
 use gridguard_kernels::temporal_attention::TemporalAttention;
-use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
+use gridguard_kernels::{KernelError, Kernels, TunedLaunch};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
-/// Attention that is prepared once, or the reason why it cannot be.
+/// A launch that is prepared once, or the error of its preparation.
 pub(crate) type Launch = OnceCell<Result<TunedLaunch<TemporalAttention>, KernelError>>;
 
-/// The kernels of a device with its profiles.
+pub(crate) type Key = (usize, TemporalAttention);
+
+/// The kernels of a device, with its profiles.
 pub(crate) struct Device {
     pub(crate) kernels: Kernels,
-    /// The user's profile, if there is a folder for it.
+    /// The file of the user's profile; `None` if profiles are off.
     pub(crate) profile: Option<PathBuf>,
-    /// What of the profiles is not used, or may be stale.
+    /// Profile entries that are unused or may be stale.
     pub(crate) notices: Vec<String>,
 }
 
-/// A device's ordinal, and attention of one shape.
-pub(crate) type Key = (usize, TemporalAttention);
+/// Launches kept. Beyond that the least recently used is prepared again, mostly from code that is still loaded.
+const MAX_LAUNCHES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// The most launches that are kept. A program of ever new shapes prepares again beyond that, from code
-/// that is mostly still loaded.
-const MAX_KEPT_LAUNCHES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
-
-/// The most shapes without an exact entry that are kept for the tuner.
+/// Shapes without an exact entry that are kept for the tuner.
 const MAX_MISSES: usize = 10_000;
 
-static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>> =
+pub(crate) static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>> =
     LazyLock::new(Mutex::default);
-/// The shapes that had no exact entry since they were last written.
+/// The shapes without an exact entry since they were last written.
 pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
-static LAUNCHES: LazyLock<Mutex<LruCache<Key, Arc<Launch>>>> =
-    LazyLock::new(|| Mutex::new(LruCache::new(MAX_KEPT_LAUNCHES)));
-static CAPTURED: LazyLock<Mutex<HashMap<Key, Prepared<TemporalAttention>>>> =
+pub(crate) static LAUNCHES: LazyLock<Mutex<LruCache<Key, Arc<Launch>>>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);
 
-/// The kernels of a device in its primary context, which is PyTorch's, with the user's profile and the one
-/// shipped for the device.
+/// The kernels of a device, in its primary context, which PyTorch uses too. The user's profile and the built-in one
+/// choose their launches.
 pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
     let device = Arc::clone(DEVICES.lock().entry(ordinal).or_default());
     let open = || -> Result<Device, CudaError> {
@@ -61,35 +59,20 @@ pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
     Ok(device.get_or_try_init(open)?.kernels.clone())
 }
 
-/// Each device that was used, by its ordinal.
-pub(crate) fn devices<R>(mut of: impl FnMut(usize, &Device) -> R) -> Vec<R> {
-    let devices = DEVICES.lock();
-    devices.iter().filter_map(|(ordinal, device)| Some(of(*ordinal, device.get()?))).collect()
-}
-
-/// Each launch that was prepared, the last used first.
-pub(crate) fn prepared<R>(
-    mut of: impl FnMut(&Key, &TunedLaunch<TemporalAttention>) -> R,
-) -> Vec<R> {
-    let launches = LAUNCHES.lock();
-    let prepared = launches.iter().filter_map(|(key, launch)| Some((key, launch.get()?)));
-    prepared.filter_map(|(key, prepared)| Some(of(key, prepared.as_ref().ok()?))).collect()
-}
-
-/// Has the next call of each shape read the profiles again.
-pub(crate) fn forget() {
-    // Unloading code takes time.
-    let devices = core::mem::take(&mut *DEVICES.lock());
-    let launches = core::mem::replace(&mut *LAUNCHES.lock(), LruCache::new(MAX_KEPT_LAUNCHES));
-    drop((devices, launches));
-}
-
-/// The launch of this key, prepared or not yet. The table is not locked while a kernel is compiled.
-pub(crate) fn kept(key: Key) -> Arc<Launch> {
+/// The launch of a key, prepared or not. The table is not locked while a kernel is compiled.
+pub(crate) fn launch(key: Key) -> Arc<Launch> {
     Arc::clone(LAUNCHES.lock().get_or_insert(key, Arc::default))
 }
 
-/// Keeps code loaded for as long as the process runs, for graphs that captured its launch.
-pub(crate) fn keep_captured(key: Key, prepared: &Prepared<TemporalAttention>) {
-    CAPTURED.lock().entry(key).or_insert_with(|| prepared.clone());
+/// Forgets devices and launches, so that the next call of each shape reads the profiles again.
+pub(crate) fn reset() {
+    // Dropped after the locks are released: unloading code takes time.
+    let devices = core::mem::take(&mut *DEVICES.lock());
+    let launches = core::mem::replace(&mut *LAUNCHES.lock(), LruCache::new(MAX_LAUNCHES));
+    drop((devices, launches));
+}
+
+/// Keeps code loaded until the process ends, because a graph captured its launch.
+pub(crate) fn keep_loaded(code: Arc<dyn Send + Sync>) {
+    CAPTURED.lock().entry(Arc::as_ptr(&code).addr()).or_insert(code);
 }

@@ -1,43 +1,47 @@
-//! The native module of the Python package `gridguard`: what the command `gridguard` writes, as JSON, and
-//! attention on the memory, stream and context of PyTorch.
+//! The native module of the Python package `gridguard`: launch checks and explanations as JSON, and kernels that read
+//! PyTorch's tensors and run on its streams.
 
+#[allow(unsafe_code, reason = "memory and streams of PyTorch")]
 mod attention;
+#[allow(unsafe_code, reason = "memory and streams of PyTorch")]
 mod block;
 mod documents;
 mod error;
 mod launches;
+#[allow(unsafe_code, reason = "C functions and structs of DLPack")]
 mod tensor;
 mod tuning;
 
-use gridguard::DeviceLimits;
-use gridguard_kernels::temporal_attention::{MAX_FRAMES, MAX_HEAD_DIM};
-use gridguard_kernels::temporal_block::block_tensors;
-use pyo3::prelude::*;
-use pyo3::wrap_pyfunction;
+/// `gridguard._native`, typed in `_native.pyi`.
+#[pyo3::pymodule]
+mod _native {
+    use gridguard::DeviceLimits;
+    use gridguard_kernels::temporal_block::block_tensors;
+    use pyo3::prelude::*;
 
-/// `gridguard._native`, which `_native.pyi` describes.
-#[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("GridguardError", module.py().get_type::<error::GridguardError>())?;
-    module.add("UnavailableError", module.py().get_type::<error::UnavailableError>())?;
-    module.add("MAX_LENGTH", MAX_FRAMES)?;
-    module.add("MAX_HEAD_DIM", MAX_HEAD_DIM)?;
-    module.add("MAX_GRID_Y", DeviceLimits::any_device().max_grid.y)?;
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(documents::limits, module)?)?;
-    module.add_function(wrap_pyfunction!(documents::gpus, module)?)?;
-    module.add_function(wrap_pyfunction!(documents::parse_bytes, module)?)?;
-    module.add_function(wrap_pyfunction!(documents::check, module)?)?;
-    module.add_function(wrap_pyfunction!(documents::explain, module)?)?;
-    module.add_class::<attention::Attention>()?;
-    let tensors = block_tensors().map(|tensor| (tensor.in_files, tensor.rows, tensor.columns));
-    module.add("BLOCK_TENSORS", tensors)?;
-    module.add_function(wrap_pyfunction!(block::block_scratch, module)?)?;
-    module.add_function(wrap_pyfunction!(block::block, module)?)?;
-    module.add_function(wrap_pyfunction!(block::block_on_host, module)?)?;
-    module.add_function(wrap_pyfunction!(tuning::choices, module)?)?;
-    module.add_function(wrap_pyfunction!(tuning::profiles, module)?)?;
-    module.add_function(wrap_pyfunction!(tuning::misses, module)?)?;
-    module.add_function(wrap_pyfunction!(tuning::write_misses, module)?)?;
-    module.add_function(wrap_pyfunction!(tuning::reload_profiles, module)?)
+    #[pymodule_export]
+    use crate::attention::Attention;
+    #[pymodule_export]
+    use crate::block::{block, block_on_host, block_scratch};
+    #[pymodule_export]
+    use crate::documents::{check, explain, gpus, limits, parse_bytes};
+    #[pymodule_export]
+    use crate::error::{GridguardError, UnavailableError};
+    #[pymodule_export]
+    use crate::tuning::{choices, misses, profiles, reload_profiles, write_misses};
+
+    #[pymodule_export]
+    const MAX_LENGTH: u64 = gridguard_kernels::temporal_attention::MAX_FRAMES;
+    #[pymodule_export]
+    const MAX_HEAD_DIM: u64 = gridguard_kernels::temporal_attention::MAX_HEAD_DIM;
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "Python's name of a module's version")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let tensors = block_tensors().map(|tensor| (tensor.in_files, tensor.rows, tensor.columns));
+        module.add("BLOCK_TENSORS", tensors)?;
+        module.add("MAX_GRID_Y", DeviceLimits::any_device().max_grid.y)
+    }
 }

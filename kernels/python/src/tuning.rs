@@ -1,4 +1,4 @@
-//! What profiles say about the launches of this process, and the shapes that they lack.
+//! How profiles chose the launches of this process, and the shapes without an entry.
 
 use std::path::PathBuf;
 
@@ -7,37 +7,40 @@ use gridguard_kernels::temporal_attention::TemporalAttention;
 use pyo3::prelude::*;
 
 use crate::error::GridguardError;
-use crate::launches::{self, MISSES};
+use crate::launches::{self, DEVICES, LAUNCHES, MISSES};
 
-/// The device's ordinal, the sizes, the type and the variant of attention; how a profile matches, and why its
-/// entry was not used.
+/// Device ordinal, sizes, type and variant of an attention launch; how the profile matched, and why its entry was
+/// rejected.
 type Choice = (usize, Vec<u64>, String, String, String, Option<String>);
-/// A device's ordinal, the file of its user's profile, how many entries its profiles have, and what of them is not used
-/// or may be stale.
+/// Device ordinal, file of the user's profile, number of entries, and notices about them.
 type Profile = (usize, Option<PathBuf>, usize, Vec<String>);
 
-/// How the launches that were prepared last were chosen.
+/// How the prepared launches were chosen, the last used first.
 #[pyfunction]
 pub(crate) fn choices() -> Vec<Choice> {
-    launches::prepared(|(device, attention), tuned| {
+    let launches = LAUNCHES.lock();
+    let prepared = launches.iter().filter_map(|((device, attention), launch)| {
+        let tuned = launch.get()?.as_ref().ok()?;
         let sizes = attention.sizes().into_iter().map(|(_, size)| size).collect();
         let variant = Operation::variant(attention);
-        let refused = tuned.rejected.as_ref().map(ToString::to_string);
-        (*device, sizes, attention.dtypes(), variant, tuned.matched.to_string(), refused)
-    })
+        let rejected = tuned.rejected.as_ref().map(ToString::to_string);
+        Some((*device, sizes, attention.dtypes(), variant, tuned.matched.to_string(), rejected))
+    });
+    prepared.collect()
 }
 
-/// The profiles of the devices that were used.
 #[pyfunction]
 pub(crate) fn profiles() -> Vec<Profile> {
-    launches::devices(|ordinal, device| {
-        let profile = device.kernels.guard().profile();
-        let entries = profile.map_or(0, |profile| profile.entries().len());
-        (ordinal, device.profile.clone(), entries, device.notices.clone())
-    })
+    let devices = DEVICES.lock();
+    let opened = devices.iter().filter_map(|(ordinal, device)| {
+        let device = device.get()?;
+        let entries = device.kernels.guard().profile().map_or(0, |profile| profile.entries().len());
+        Some((*ordinal, device.profile.clone(), entries, device.notices.clone()))
+    });
+    opened.collect()
 }
 
-/// How many shapes of attention had no exact entry since the last call of `write_misses`.
+/// The number of attention shapes without an exact entry since the last call of `write_misses`.
 #[pyfunction]
 pub(crate) fn misses() -> usize {
     let is_attention = |kernel: &str| kernel == TemporalAttention::KERNEL;
@@ -51,8 +54,7 @@ pub(crate) fn write_misses(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     written.map(drop).map_err(|error| GridguardError::new_err(error.to_string()))
 }
 
-/// Has the next call of each shape read the profiles again.
 #[pyfunction]
 pub(crate) fn reload_profiles(py: Python<'_>) {
-    py.detach(launches::forget);
+    py.detach(launches::reset);
 }

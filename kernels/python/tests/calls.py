@@ -1,4 +1,4 @@
-"""Random calls of scaled dot product attention, with what PyTorch computes for them in double precision."""
+"""Random calls of scaled dot product attention, compared with PyTorch in double precision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PYTORCH = torch.nn.functional.scaled_dot_product_attention
-"""Imported before anything is installed in its place."""
+"""PyTorch's own function, imported before any test installs ours."""
 
-# From 2.5 on PyTorch's function takes `enable_gqa`, and gives zeros for a query whose keys are all masked.
+# PyTorch 2.5 added `enable_gqa`, and zeros for a query whose keys are all masked.
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5)
 
 TOLERANCES = {torch.float16: 3e-3, torch.bfloat16: 2e-2, torch.float32: 2e-4, torch.float64: 1e-6}
 AUTOCAST = torch.bfloat16
-# How often each is drawn. Compiling takes a second.
+# The weights of the modes. Compiling takes a second.
 MODES = {
     "plain": 30,
     "grad": 12,
@@ -39,33 +39,31 @@ NOT_ALIGNED = "not aligned"
 
 @dataclass
 class Call:
-    """One call: its tensors and options."""
 
     tensors: list[Tensor]
     mask: Tensor | None
     options: dict[str, Any]
     mode: str
-    """One of `MODES`: with `grad` also gradients are compared, with `second` also the gradients of these."""
+    """One of `MODES`. `grad` also compares gradients, and `second` their gradients."""
     notes: list[str] = field(default_factory=list)
     shift: int = 0
-    """How many elements after a multiple of 64 bytes the gradient of the output begins."""
+    """The offset of the output's gradient, in elements after a multiple of 64 bytes."""
     backend: str = "aot_eager"
-    """What compiles the call in the modes that do."""
 
     def is_aligned(self) -> bool:
-        """Whether PyTorch's kernels can read all tensors where they are."""
+        """Tell whether PyTorch's kernels can read all tensors in place."""
         tensors = [*self.tensors, *([] if self.mask is None else [self.mask])]
         return all(map(_is_aligned, tensors)) and _is_aligned(shifted(torch.empty(8, dtype=torch.float32), self.shift))
 
     def aligned(self) -> Call:
-        """The same call, with copies where PyTorch's kernels cannot read a tensor."""
+        """Copy the tensors that PyTorch's kernels cannot read."""
 
         def copy(tensor: Tensor) -> Tensor:
             return tensor if _is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
         mask = None if self.mask is None else copy(self.mask)
         if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
-            # PyTorch refuses the layout that it makes of it itself, or ends the process.
+            # PyTorch expands it to strides that its own kernels refuse, or that end the process.
             mask = mask.expand(*mask.shape[:-1], self.tensors[1].shape[-2])
         return replace(self, tensors=list(map(copy, self.tensors)), mask=mask, shift=0)
 
@@ -76,7 +74,7 @@ class Call:
 
 
 def random_call(seed: int, device: str) -> Call:
-    """A call that is mostly valid and mostly short."""
+    """Draw a call. Most are valid, and most have short sequences."""
     pick = random.Random(seed)
     torch.manual_seed(seed)
     dtype = pick.choice([torch.float16] * 4 + [torch.bfloat16, torch.float32, torch.float32, torch.float64])
@@ -135,8 +133,8 @@ def random_call(seed: int, device: str) -> Call:
     return Call(tensors, mask, options, mode, notes, shift, backend)
 
 
-def shifted(tensor: Tensor, elements: int) -> Tensor:
-    """The numbers of a tensor, in memory that begins some elements after a multiple of 64 bytes."""
+def shifted(tensor: Tensor, elements: int = 1) -> Tensor:
+    """Copy a tensor to memory that begins `elements` elements after a multiple of 64 bytes."""
     if elements == 0:
         return tensor
     memory = torch.empty(tensor.numel() + elements, dtype=tensor.dtype, device=tensor.device)
@@ -145,17 +143,14 @@ def shifted(tensor: Tensor, elements: int) -> Tensor:
 
 def _is_aligned(tensor: Tensor) -> bool:
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        # PyTorch's fused kernels do not take it.
         return True
     steps = [0] if tensor.is_contiguous() else [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1][:-1]
     return all(at % 16 == 0 for at in (tensor.data_ptr(), *(step * tensor.element_size() for step in steps)))
 
 
 def own_calls(device: str) -> Iterator[Call]:
-    """The inputs of PyTorch's own tests of the function, which its package has: of every type, contiguous and not, with
-    gradients and without. Importing them needs the package `expecttest`."""
+    """Yield the inputs of PyTorch's own tests of the function, which need the package `expecttest`."""
     with warnings.catch_warnings():
-        # Of packages that other tests of PyTorch want.
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
 
@@ -170,7 +165,7 @@ def own_calls(device: str) -> Iterator[Call]:
 
 
 def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
-    """What is wrong with PyTorch's own inputs by `function`, and how they were compared."""
+    """Return the wrong results of `function` for PyTorch's own inputs, and how they were compared."""
     wrong, kinds = [], Counter[str]()
     for call in own_calls(device):
         torch.manual_seed(0)
@@ -191,8 +186,7 @@ def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
 
 
 def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The output of a call, and its first and second gradients, as the mode says. If `dtype` is given, they are computed
-    in it, from the numbers that autocast would round the inputs to."""
+    """Return the output of a call, and the gradients of its mode; in `dtype`, after autocast's rounding, if given."""
 
     def cast(tensor: Tensor) -> Tensor:
         if dtype is None or not tensor.is_floating_point():
@@ -227,7 +221,7 @@ def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Ten
 
 
 def _joined(tensors: list[Tensor]) -> list[Tensor]:
-    """Query, key and value that depend on one another, as in self-attention, where their sizes allow it."""
+    """Make query, key and value depend on one another, as in self-attention, if their sizes allow it."""
     query, key, value = tensors
     if key.shape == query.shape and key.dtype == query.dtype:
         key = key + query * 0.5
@@ -237,7 +231,7 @@ def _joined(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _pytorch_compiled(*arguments: Any, **options: Any) -> Tensor:
-    """PyTorch's function, to be compiled: `run` does not compile that itself."""
+    """Wrap PyTorch's function: `run` compiles everything but PyTorch's function itself."""
     return PYTORCH(*arguments, **options)
 
 
@@ -247,14 +241,12 @@ def _compiled(function: Any, backend: str) -> Any:
 
 
 def reference(call: Call) -> list[Tensor] | Exception:
-    """What PyTorch returns or raises for a call, from copies where its kernels cannot read the tensors: from those
-    themselves it computes wrong numbers."""
+    """Return what PyTorch returns or raises, on copies of tensors that its kernels would misread."""
     return outcome(call.aligned(), PYTORCH)
 
 
 def outcome(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor] | Exception:
-    """What `run` returns or raises."""
-    # PyTorch's fused kernels have no second derivatives, and exist in double precision on the CPU.
+    # On the CPU, PyTorch has fused kernels in double precision. They have no second derivatives.
     is_exact = dtype is not None and call.mode == "second"
     try:
         with sdpa_kernel(SDPBackend.MATH) if is_exact else contextlib.nullcontext():
@@ -266,7 +258,7 @@ def outcome(call: Call, function: Any, dtype: torch.dtype | None = None) -> list
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the comparison of a call was, and what is wrong."""
+    """How a call was compared, and the difference, if any."""
 
     kind: str
     wrong: str | None = None
@@ -275,7 +267,7 @@ class Comparison:
 COMPARED = "compared"
 BOTH_RAISE = "both raise"
 SERVED_REFUSED = "computed where PyTorch refuses the layout"
-# What PyTorch says of layouts that its own function made of valid masks and slices.
+# PyTorch's errors for layouts that its own function makes of valid masks and slices.
 REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous", "no kernel found to launch")
 SERVED_DERIVATIVE = "computed where PyTorch has no second derivative"
 NO_DERIVATIVE = "is not implemented"
@@ -284,11 +276,10 @@ NOT_EXACT = "not compared: PyTorch raises in double precision"
 
 
 def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) -> Comparison:
-    """A call by `function`, beside its `reference` (None: the process ended) and what PyTorch returns in double
-    precision. PyTorch itself is not called again for it, since a call that failed once may end the process."""
+    """Compare `function` with a `reference` (None: its process ended), and with PyTorch in double precision."""
+    # A call of PyTorch that failed once may end the process the second time, so it is not repeated.
     if isinstance(theirs, Exception):
         ours = outcome(call, function)
-        # Compilers raise errors of their own.
         if type(ours) is type(theirs) or (isinstance(ours, Exception) and call.mode.startswith("compiled")):
             return Comparison(BOTH_RAISE)
         if call.mode.startswith("compiled") and not isinstance(outcome(call, _pytorch_compiled), Exception):
@@ -314,7 +305,7 @@ def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) 
 def _difference(
     call: Call, found: list[Tensor], exact: list[Tensor] | Exception, theirs: list[Tensor] | None
 ) -> str | None:
-    """What is wrong with results, where they are known in double precision, or by PyTorch, or both."""
+    """Return the difference from PyTorch's results and from those in double precision, if any."""
     known = [results for results in (theirs, exact) if isinstance(results, list)]
     for at, ours in enumerate(found):
         for results in known:
@@ -326,13 +317,13 @@ def _difference(
             continue
         true = exact[at]
         theirs_at = true if theirs is None else theirs[at].double()
-        # Where PyTorch itself gives NaN in one precision and a number in the other, either is right.
+        # If PyTorch gives NaN in one precision and a number in the other, both are right.
         target = torch.where(true.isnan(), theirs_at, true)
         dtype = AUTOCAST if "autocast" in call.mode and ours.dtype != torch.float64 else ours.dtype
-        # The output, three gradients, and three of these.
+        # The output, three gradients, and three second gradients.
         tolerance = TOLERANCES[dtype] * (1 if at == 0 else 4 if at <= 3 else 16)
         allowed = tolerance * (1 + target.nan_to_num().abs().amax() if target.numel() else 1)
-        # Where PyTorch rounds worse, as in its gradients, its own error is allowed.
+        # PyTorch's own error is allowed where it is larger, for example in gradients.
         allowed = torch.maximum(allowed + torch.zeros_like(target), 2 * (theirs_at - target).abs().nan_to_num())
         error = (ours.double() - target).abs()
         right = (error <= allowed) | (ours.isnan() & (true.isnan() | theirs_at.isnan()))

@@ -1,4 +1,4 @@
-"""Tests of the package; those of `gridguard.torch` need PyTorch and are chosen by name where it is installed."""
+"""Fixtures of the package's tests."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """Serves tensors of the CPU, and gives the counts of a test."""
+    """Serve CPU tensors, and return a function that returns the counts of a test."""
     from stand_in import serve_on_cpu
 
     return serve_on_cpu(monkeypatch)

@@ -1,11 +1,4 @@
-"""Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, PyTorch's
-layers, graphs, compiled code, autocast, threads, and timing. Prints what it finds and fails if anything is wrong.
-
-    python gpu.py [--calls 5000] [--seconds 500] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
-
-`--native` is what our bench wrote for 15360x5x16x64 in the same session (`GRIDGUARD_BENCH_JSON`); without CHECKs all
-of them run.
-"""
+"""Checks `gridguard.torch` on a GPU, and times it. All CHECKs run by default."""
 
 from __future__ import annotations
 
@@ -34,24 +27,22 @@ from gridguard import _launch, _native
 
 attention = ours.scaled_dot_product_attention
 MOTIVATING = (15_360, 5, 16, 64)
-# Items at either end that are compared with double precision.
+# Items at both ends that are compared with double precision.
 CHECKED = 32
 TYPES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 2e-3}
-"""The errors that gradients may have."""
-# Of launches back to back.
+# The length of a sample of launches back to back.
 SAMPLE_US = 40_000
 
 figures: dict[str, Any] = {}
-"""What was found, for `--results`."""
 
 
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--calls", type=int, default=5000)
-    cli.add_argument("--seconds", type=float, default=500.0, help="the most for random calls")
-    cli.add_argument("--workers", type=int, default=8)
-    cli.add_argument("--native", type=Path)
-    cli.add_argument("--results", type=Path)
+    cli.add_argument("--calls", type=int, default=5000, help="the number of random calls")
+    cli.add_argument("--seconds", type=float, default=500.0, help="the time limit of random calls")
+    cli.add_argument("--workers", type=int, default=8, help="the number of processes of random calls")
+    cli.add_argument("--native", type=Path, help="GRIDGUARD_BENCH_JSON of our bench, for 15360x5x16x64")
+    cli.add_argument("--results", type=Path, help="write the results to this file")
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, reader {ours.stats().reader}"
@@ -75,11 +66,18 @@ def main() -> int:
         masks,
         readers,
     )
+    return run_checks(checks, (options,), options, figures)
+
+
+def run_checks(
+    checks: tuple[Callable[..., None], ...], arguments: tuple[Any, ...], options: Any, figures: dict[str, Any]
+) -> int:
+    """Run the chosen checks, write `figures` after each, and return the exit status."""
     failed = {}
     for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
         begun = time.perf_counter()
         try:
-            check(options)
+            check(*arguments)
         except Exception:
             failed[check.__name__] = traceback.format_exc()
             print(f"FAILED {check.__name__}: {failed[check.__name__]}")
@@ -93,7 +91,7 @@ def main() -> int:
 
 
 def random_calls(options: argparse.Namespace) -> None:
-    """Every call is counted by how it was compared, also those that end PyTorch's process."""
+    """Compare random calls. A call that ends PyTorch's process counts too."""
     found = gpu_calls.check(options.calls, options.workers, options.seconds)
     kinds, labels, paths = dict(found.kinds), dict(found.labels), dict(found.paths)
     figures["random calls"] = {"kinds": kinds, "labels": labels, "wrong": found.wrong, "paths": paths}
@@ -111,7 +109,6 @@ def random_calls(options: argparse.Namespace) -> None:
 
 
 def own_inputs(options: argparse.Namespace) -> None:
-    """The inputs of PyTorch's own tests of the function."""
     before = ours.stats().served
     wrong, kinds = compare_own("cuda", attention)
     figures["inputs of PyTorch's own tests"] = {"kinds": dict(kinds), "served": ours.stats().served - before, "wrong": wrong}
@@ -119,7 +116,7 @@ def own_inputs(options: argparse.Namespace) -> None:
 
 
 def large_batches(options: argparse.Namespace) -> None:
-    """Batches that PyTorch's flash attention refuses, by our kernels and by PyTorch in slices."""
+    """Run batches that PyTorch's flash attention refuses, by our kernels and by PyTorch in slices."""
     tensors = qkv(70_000, 2, 16, 32)
     try:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
@@ -141,7 +138,7 @@ def large_batches(options: argparse.Namespace) -> None:
 
 
 def misaligned(options: argparse.Namespace) -> None:
-    """Tensors at odd elements: by ours, served and not, and by PyTorch alone, in processes that it may end."""
+    """Run tensors at odd elements by ours, and by PyTorch alone, in processes that it may end."""
     for length, dtype, elements, at in itertools.product((16, 160), TYPES, (1, 2, 4, 8), range(4)):
         tensors = qkv(2, 4, length, 64, dtype=dtype)
         weights = torch.randn_like(tensors[0])
@@ -160,7 +157,7 @@ def misaligned(options: argparse.Namespace) -> None:
     context = multiprocessing.get_context("spawn")
     for backend, dtype in itertools.product(("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"), TYPES):
         for elements in (1, 8):
-            # A process of its own each, which a fault makes useless.
+            # A fault makes the process unusable, so each case has its own.
             with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
                 try:
                     found = pool.submit(pytorch_alone, backend, dtype, elements).result()
@@ -171,7 +168,7 @@ def misaligned(options: argparse.Namespace) -> None:
 
 
 def pytorch_alone(backend: str, dtype: torch.dtype, elements: int) -> str:
-    """The largest error of PyTorch where the query begins some elements later, or what it raises."""
+    """Return PyTorch's largest error, or its exception, for a query at an offset of `elements`."""
     tensors = qkv(2, 4, 16, 64, dtype=dtype)
     exact = PYTORCH(*(tensor.double() for tensor in tensors))
     tensors[0] = shifted(tensors[0], elements)
@@ -183,7 +180,6 @@ def pytorch_alone(backend: str, dtype: torch.dtype, elements: int) -> str:
 
 
 def second_derivatives(options: argparse.Namespace) -> None:
-    """Attention of a tensor to itself, differentiated three times."""
     x = torch.randn(64, 5, 16, 64, device="cuda") / 4
 
     def derivatives(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
@@ -202,7 +198,7 @@ def second_derivatives(options: argparse.Namespace) -> None:
 
 
 def large_training(options: argparse.Namespace) -> None:
-    """Forward and backward of batches that PyTorch's kernels refuse, compiled and not, and of more than four axes."""
+    """Run forward and backward passes of batches that PyTorch's kernels refuse, eager and compiled."""
     sizes = [(70_000, 2, 16, 32), (70_000, 2, 130, 32), (70_000, 16, 168), (1, 70_000, 2, 16, 168), (2, 70_000, 140, 8)]
     for shape, dtype, mode in itertools.product(sizes, (torch.float16, torch.float32), ("eager", "static", "dynamic")):
         torch.compiler.reset()
@@ -211,7 +207,7 @@ def large_training(options: argparse.Namespace) -> None:
         out = function(*tensors)
         weights = torch.randn_like(out)
         found = [out.detach(), *torch.autograd.grad(out, tensors, weights)]
-        # The axis of the large size, at its ends and where slices may end.
+        # The ends of the large axis, and the ends of slices.
         axis, size = shape.index(70_000), 70_000
         for begin in (0, 34_990, 65_530, size - 10):
             part = [tensor.detach().narrow(axis, begin, 10).double().requires_grad_() for tensor in tensors]
@@ -223,7 +219,6 @@ def large_training(options: argparse.Namespace) -> None:
 
 
 def layers(options: argparse.Namespace) -> None:
-    """PyTorch's own layers with and without our function, forward and backward."""
     options_of_layers = {"batch_first": True, "dropout": 0.0, "device": "cuda"}
     for layer, inputs in (
         (torch.nn.MultiheadAttention(64, 4, **options_of_layers), 3),
@@ -266,7 +261,6 @@ def graphs(options: argparse.Namespace) -> None:
     before = ours.stats()
     with torch.cuda.graph(graph):
         out = attention(*tensors)
-        # Of another shape, which is not prepared yet.
         fallback = attention(*(t[:100] for t in tensors))
     after = ours.stats()
     assert after.served == before.served + 1, "the graph has our kernel"
@@ -299,7 +293,7 @@ def compiled(options: argparse.Namespace) -> None:
 
 
 def threads(options: argparse.Namespace) -> None:
-    """Each thread on a stream of its own, with shapes that others compile at the same time."""
+    """Run threads on their own streams, with shapes that other threads compile at the same time."""
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -322,7 +316,7 @@ def threads(options: argparse.Namespace) -> None:
 
 
 def devices(options: argparse.Namespace) -> None:
-    """On every device, while the first is current."""
+    """Run on every device, while the first is current."""
     for index in range(torch.cuda.device_count()):
         tensors = [t.to(f"cuda:{index}") for t in qkv(100, 5, 16, 64)]
         before = ours.stats().served
@@ -333,7 +327,7 @@ def devices(options: argparse.Namespace) -> None:
 
 
 class Numbers(torch.utils.data.Dataset):
-    """Data that workers compute with the function, on the CPU."""
+    """Yield data that workers compute on the CPU with the function."""
 
     def __len__(self) -> int:
         return 8
@@ -344,7 +338,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def loaders(options: argparse.Namespace) -> None:
-    """Data loaders that are forked after CUDA began."""
+    """Fork data loaders after CUDA was initialised."""
     attention(*qkv(2, 5, 16, 64))
     loader = torch.utils.data.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork")
     found = sorted(batch.mean().item() for batch in loader)
@@ -376,7 +370,7 @@ def masks(options: argparse.Namespace) -> None:
 
 
 def readers(options: argparse.Namespace) -> None:
-    """Both ways to read tensors, on a stream that is not the default one."""
+    """Read tensors by DLPack and by attributes, on a stream other than the default."""
     kernels = _launch.kernels
     packed = torch.randn(100, 16, 3, 5, 64, device="cuda", dtype=torch.bfloat16)
     tensors = [packed[:, :, at].transpose(1, 2) for at in range(3)]
@@ -388,7 +382,7 @@ def readers(options: argparse.Namespace) -> None:
                 torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
                 outs = [attention(*tensors) for _ in range(3)]
             torch.cuda.synchronize()
-            # The first call may find a kernel that is not loaded yet.
+            # The kernel may not be loaded before the first call.
             assert _launch.kernels.served >= 2, "common calls take the short way"
             for out in outs:
                 close(out, exact, f"reader {_launch.kernels.reader}", 2e-2)
@@ -397,7 +391,7 @@ def readers(options: argparse.Namespace) -> None:
 
 
 def timing(options: argparse.Namespace) -> None:
-    """Calls on the device beside PyTorch's and our bench, and their cost on the host."""
+    """Time calls on the device, with PyTorch and our bench as references, and on the host."""
     native = native_us(options.native) if options.native else {}
     rows = figures["microseconds"] = []
     for name, tensors in cases():
@@ -416,7 +410,7 @@ def timing(options: argparse.Namespace) -> None:
 
 
 def native_us(path: Path) -> dict[str, float]:
-    """Microseconds of our bench for the motivating case, by the names of `cases`."""
+    """Return our bench's microseconds for the motivating case, by the names of `cases`."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [row for row in rows if row["shape"] == "x".join(map(str, MOTIVATING)) and "us" in row]
     found = {row["dtype"]: row["us"] for row in rows if row["case"] == "ours"}
@@ -437,7 +431,7 @@ def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
     hidden = torch.rand(items, 1, 1, 16, device="cuda") < 0.2
     yield "f16, mask of items", [*qkv(*MOTIVATING), hidden.half().masked_fill(hidden, -torch.inf)]
     del hidden
-    # AnimateDiff's widest motion modules: 1,280 channels in 8 heads.
+    # AnimateDiff's widest motion modules have 1,280 channels in 8 heads.
     yield "f16, 3840x8x16x160", qkv(3_840, 8, 16, 160)
     yield "f32, 3840x8x16x160", qkv(3_840, 8, 16, 160, dtype=torch.float32)
     for items in (70_000, 200_000, 1_000_000):
@@ -445,8 +439,7 @@ def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
 
 
 def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
-    """The median of launches back to back between two events: so many that the host's start of the first, during
-    which the device is idle, does not count."""
+    """Return the median time of launches between two events, with enough launches to hide the first one's latency."""
     samples = []
     calls = 3
     for _ in range(12):
@@ -462,7 +455,7 @@ def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]
 
 
 def host_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
-    """The median time of calls that the device keeps up with."""
+    """Return the median host time of calls that the device keeps up with."""
     samples = []
     for _ in range(50):
         torch.cuda.synchronize()

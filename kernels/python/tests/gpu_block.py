@@ -1,70 +1,48 @@
-"""Runs `gridguard.torch.temporal_block` on a GPU beside the module itself: results in double precision, within budgets
-and where memory is short, in graphs, on several streams and devices, and timing. Prints what it finds and fails if
-anything is wrong. Blocks are diffusers', or the same in plain PyTorch where it is not installed.
-
-    python gpu_block.py [--results FILE] [CHECK ...]
-"""
+"""Checks `gridguard.torch.temporal_block` on a GPU, and times it. All CHECKs run by default."""
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import motion_blocks
 import torch
-from gpu import device_us, host_us
+from gpu import device_us, host_us, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
 from gridguard import GridguardError
 
 MIB = 1 << 20
-# Items, frames, channels and heads: AnimateDiff's at 320 x 512, then the next level, then others.
+# Items, frames, channels and heads: AnimateDiff at 320 x 512, its next level, and others.
 MOTIVATING = (15_360, 16, 320, 5)
 SHAPES = (MOTIVATING, (3840, 16, 640, 10), (15_360, 24, 320, 5), (960, 16, 1280, 8))
-# Items at either end that are compared with double precision.
+# Items at both ends that are compared with double precision.
 CHECKED = 16
 TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-4}
 
 figures: dict[str, Any] = {}
-"""What was found, for `--results`."""
 
 
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path)
+    cli.add_argument("--results", type=Path, help="write the results to this file")
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     figures["diffusers"] = motion_blocks.INSTALLED
     print(figures)
-    failed = {}
     checks = (timing, results, budgets, shortage, graphs, replaced, threads, devices, memory)
     with torch.no_grad():
-        for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
-            begun = time.perf_counter()
-            try:
-                check()
-            except Exception:
-                failed[check.__name__] = traceback.format_exc()
-                print(f"FAILED {check.__name__}: {failed[check.__name__]}")
-            print(f"{check.__name__}: {time.perf_counter() - begun:.1f} s", flush=True)
-            if options.results:
-                options.results.write_text(json.dumps({**figures, "failed": failed}, indent=1))
-    print(ours.stats())
-    print(f"failed: {', '.join(failed)}" if failed else "all passed")
-    return int(bool(failed))
+        return run_checks(checks, (), options, figures)
 
 
 def results() -> None:
-    """Every type, with and without embeddings of positions, also of sizes that no fast kernel is for."""
+    """Run every type, with and without position embeddings, also in sizes without a fast kernel."""
     shapes = [*SHAPES, (70_000, 16, 64, 1), (7, 1, 8, 1), (33, 31, 72, 3), (5, 128, 128, 2), (3, 17, 1032, 129)]
     for items, frames, channels, heads in shapes:
         for dtype in TOLERANCES:
@@ -90,7 +68,7 @@ def budgets() -> None:
         torch.cuda.synchronize()
         used = torch.cuda.max_memory_allocated() - before - out.nbytes
         figures[f"bytes within {budget // MIB} MiB"] = used
-        # And the joined weights of queries, keys and values.
+        # The joined weights of queries, keys and values are extra.
         assert used <= budget + 2 * 3 * 320 * 320 * 2 + MIB, used
         check(module, x, out, f"{budget} bytes")
         assert (out - expected).abs().max().item() < 0.05
@@ -103,7 +81,6 @@ def budgets() -> None:
 
 
 def shortage() -> None:
-    """Where the whole batch does not fit, it runs in smaller parts."""
     module, x = block(320, 5), hidden(*MOTIVATING[:3])
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
@@ -117,7 +94,7 @@ def shortage() -> None:
 
 
 def graphs() -> None:
-    """Graphs see what their input and the weights are when they are replayed."""
+    """Replay graphs after their input and the weights changed."""
     for budget in (None, 64 * MIB):
         module, x = block(320, 5), hidden(2000, 16, 320)
         stream = torch.cuda.Stream()
@@ -143,7 +120,7 @@ def graphs() -> None:
 
 
 def replaced() -> None:
-    """Blocks of a model, with copies, and weights that change."""
+    """Replace the blocks of a model, copy it, and change its weights."""
     from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
 
     blocks = [block(320, 5, torch.float32, seed=seed) for seed in range(3)]
@@ -173,7 +150,7 @@ def replaced() -> None:
 
 
 def threads() -> None:
-    """Each thread on a stream of its own, with a budget for chunks on two streams."""
+    """Run threads on their own streams, with a budget for chunks on two streams."""
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -195,7 +172,6 @@ def threads() -> None:
 
 
 def devices() -> None:
-    """On every device, while the first is current."""
     for index in range(torch.cuda.device_count()):
         module, x = block(320, 5).to(f"cuda:{index}"), hidden(200, 16, 320).to(f"cuda:{index}")
         before = ours.stats().served
@@ -206,7 +182,7 @@ def devices() -> None:
 
 
 def memory() -> None:
-    """Calls leave no memory behind, also of ever new shapes."""
+    """Find memory leaks of calls, and of new shapes."""
     module = block(64, 1)
     for items in range(1, 200):
         ours.temporal_block(module, hidden(items, 16, 64))
@@ -254,7 +230,6 @@ def hidden(items: int, frames: int, channels: int, dtype: torch.dtype = torch.fl
 
 
 def check(module: nn.Module, x: Tensor, out: Tensor, what: str) -> None:
-    """The first and the last items against double precision."""
     exact = copy.deepcopy(module).double()
     for part in (slice(CHECKED), slice(max(len(x) - CHECKED, 0), len(x))):
         close(out[part], type(exact).forward(exact, x[part].double()), what, TOLERANCES[x.dtype])

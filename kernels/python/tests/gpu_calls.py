@@ -1,9 +1,7 @@
-"""Random calls of `gridguard.torch` on a GPU, in processes of their own: most calls compile a kernel, some of PyTorch's
-kernels end the process, and a fault on the device ends a process's use of CUDA.
+"""Random calls of `gridguard.torch` on a GPU, in processes that PyTorch's kernels or a fault on the device may end."""
 
-Each worker is a process that imports PyTorch and leaves CUDA alone. It forks the processes that make the calls, which
-write lines of JSON.
-"""
+# Each worker is a process that imports PyTorch but does not initialise CUDA. It forks the processes that make the
+# calls. These write lines of JSON.
 
 from __future__ import annotations
 
@@ -25,13 +23,12 @@ from calls import NOT_ALIGNED, REFUSED_LAYOUTS, Call, compare, random_call, refe
 
 import gridguard.torch as ours
 
-# Processes that may end at a call before a worker gives up.
+# A worker gives up after this number of ended processes.
 MOST_ENDED = 30
-# Of a call alone.
 ALONE_SECONDS = 120.0
 
-# How a call was compared, besides the kinds of `compare`. PyTorch's own process ends at some masks and slices, and
-# at the second call of a kind that failed once.
+# More kinds of comparison than `compare` has. PyTorch ends the process at some masks and slices, and at the second
+# call of a kind that failed once.
 ALONE_RIGHT = "PyTorch ends the process, ours does not"
 ALONE_PYTORCH = "PyTorch ends the process, also called by ours"
 ALONE_BACKWARD = "PyTorch ends the process in its backward pass"
@@ -39,21 +36,18 @@ ALONE_BACKWARD = "PyTorch ends the process in its backward pass"
 
 @dataclasses.dataclass
 class Found:
-    """What was found of some calls."""
 
     wrong: list[str] = dataclasses.field(default_factory=list)
     kinds: Counts = dataclasses.field(default_factory=Counts)
-    """How many were compared in which way."""
     labels: Counts = dataclasses.field(default_factory=Counts)
-    """How many of these were of which mode, and not aligned, except those that ended their process."""
+    """The number of calls by mode, and of unaligned ones, without those that ended their process."""
     paths: Counts = dataclasses.field(default_factory=Counts)
-    """How many took which path."""
 
 
 def check(
     calls: int, workers: int, seconds: float, device: str = "cuda", initializer: Callable[[], None] | None = None
 ) -> Found:
-    """What is found of random calls. Each worker begins with `initializer`."""
+    """Compare random calls. Each worker calls `initializer` first."""
     found = Found()
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, context, initializer) as pool:
@@ -69,14 +63,14 @@ def check(
 
 
 def _in_processes(seeds: range, deadline: float, device: str) -> Found:
-    """As `check`. After a call that ends its process, that call runs alone, and the next process continues."""
+    """Compare calls in processes. A call that ends its process is repeated alone, and another process continues."""
     found = Found()
 
     def add(seed: int, kind: str, what: str | None, call: str) -> None:
         found.kinds[kind] += 1
         if what is not None:
             found.wrong.append(f"{seed}: {what}: {call}")
-            # At once, in case that this check is ended.
+            # Flushed, in case this check is killed.
             print(f"  WRONG {found.wrong[-1]}", flush=True)
 
     for _ in range(MOST_ENDED):
@@ -105,8 +99,7 @@ def _in_processes(seeds: range, deadline: float, device: str) -> Found:
 
 
 def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
-    """How a call was compared, and what is wrong with it, whose process PyTorch ended: by ours alone. `error` is the
-    type of what PyTorch raised before."""
+    """Compare a call that ended its process, by ours alone. `error` is the type that PyTorch raised, if any."""
     code, lines, errors = _child(_one_alone, seed, device, timeout=ALONE_SECONDS)
     done = next((line for line in lines if "kind" in line), None)
     if done is None:
@@ -123,7 +116,7 @@ def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
 def _child(
     function: Callable[..., None], *arguments: object, timeout: float
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """The exit status, the lines and the errors of a process that calls a function."""
+    """Return the exit status, the lines and the errors of a forked process that calls a function."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         target = (out.fileno(), err.fileno(), function, *arguments)
         process = multiprocessing.get_context("fork").Process(target=_redirected, args=target)
@@ -140,7 +133,7 @@ def _child(
         written, errors = texts
     if not in_time:
         errors = f"did not end in {timeout:.0f} s"
-    # The last line may be cut.
+    # The last line may be incomplete.
     lines = [line for line in written.splitlines() if line.startswith("{") and line.endswith("}")]
     return code, [json.loads(line) for line in lines], errors
 
@@ -157,8 +150,7 @@ def _write(**line: Any) -> None:
 
 
 def _seeds(seeds: range, deadline: float, device: str) -> None:
-    """Writes each call before it runs, first by PyTorch alone, so that whoever reads it knows which one ended
-    the process."""
+    """Compare calls, PyTorch first, and write each one before it runs: the last line names the call that ended this."""
     for seed in seeds:
         if time.time() > deadline:
             break
@@ -166,7 +158,7 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         about = {"seed": seed, "call": str(call)}
         _write(**about, stage="PyTorch", error=None)
         theirs = reference(call)
-        # A fault on the device shows here, and in every call after it.
+        # A fault on the device is reported here and by every later call.
         _synchronize(device)
         error = repr(theirs) if isinstance(theirs, Exception) else None
         _write(**about, stage="ours", error=error)
@@ -178,7 +170,6 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
 
 
 def labels(call: Call) -> list[str]:
-    """What a call is counted as, besides how it was compared."""
     return [call.mode, *([] if call.is_aligned() else [NOT_ALIGNED])]
 
 
@@ -196,7 +187,7 @@ def _one_alone(seed: int, device: str) -> None:
         _write(backward=True)
         return out
 
-    # Says on stderr that PyTorch is called, before it is.
+    # Announces a call of PyTorch on stderr.
     logging.basicConfig(level=logging.INFO)
     comparison = compare(call, attention, None)
     _synchronize(device)

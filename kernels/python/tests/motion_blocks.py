@@ -1,5 +1,4 @@
-"""Transformer blocks of motion modules: diffusers' own, or where it is not installed the same in plain PyTorch, under
-the names that `gridguard.torch` looks for."""
+"""Transformer blocks of motion modules, from diffusers or, if it is not installed, from a copy in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ class BasicTransformerBlock(nn.Module):
 
 
 class AnimateDiffTransformer3D(nn.Module):
-    """Only the blocks: what is around them does not matter here."""
+    """A motion module without what surrounds its blocks."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
         super().__init__()
@@ -101,11 +100,10 @@ class AnimateDiffTransformer3D(nn.Module):
 
 
 INSTALLED = importlib.util.find_spec("diffusers") is not None
-"""Whether diffusers itself is used."""
 
 
 def provide() -> None:
-    """Puts these classes in the place of diffusers where it is not installed."""
+    """Provide these classes as modules of diffusers if it is not installed."""
     if INSTALLED or "diffusers" in sys.modules:
         return
     places = {
@@ -128,7 +126,7 @@ def provide() -> None:
 
 
 def block(channels: int, heads: int, positions: int | None = 32, seed: int = 0) -> nn.Module:
-    """A block as in AnimateDiff, with random norms, on the CPU in f32."""
+    """Make a block of AnimateDiff with random norms, on the CPU in f32."""
     provide()
     from diffusers.models.attention import BasicTransformerBlock as Block
 

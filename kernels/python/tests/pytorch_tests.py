@@ -1,11 +1,7 @@
-"""Runs PyTorch's own tests of attention as they are and with `install()`, and compares the outcomes.
+"""Runs PyTorch's own tests of attention with and without `install()`, and compares the outcomes."""
 
-    pytorch_tests.py fetch FOLDER
-    pytorch_tests.py run FOLDER --results FILE [--match REGEX] [--most N] [--workers N] [--seconds N]
-
-`fetch` downloads `test_transformers.py` of PyTorch 2.6 from Debian's source archive, since no wheel contains it.
-`run` fails if a test fails, dies or vanishes with `install()` and passes without.
-"""
+# `fetch` downloads `test_transformers.py` of PyTorch 2.6 from Debian's source archive, because no wheel contains it.
+# `run` fails if a test passes without `install()` and fails, dies or is missing with it.
 
 from __future__ import annotations
 
@@ -33,9 +29,8 @@ ARCHIVE = "http://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.o
 SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"
 FILES = ("test_transformers.py", "test_cpp_extensions_open_device_registration.py")
 BATCH = 20
-"""How many tests a process is given at a time."""
 SILENCE_SECONDS = 120
-"""After this time without an outcome a test counts as hanging."""
+"""A test without an outcome after this time counts as hanging."""
 BAD = ("failed", "died", "hangs")
 
 
@@ -88,7 +83,7 @@ class Outcome(unittest.TestResult):
 
 
 def child(folder: Path, installs: bool) -> None:
-    """Writes the names of all tests, then runs those whose names it reads, and writes their outcomes."""
+    """Write the names of all tests, then run the tests named on stdin and write their outcomes."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if installs:
@@ -148,7 +143,7 @@ class Child:
 
 
 def outcomes(folder: Path, installs: bool, names: list[str], workers: int, deadline: float) -> dict[str, tuple[str, str]]:
-    """The outcome of each test that was begun before the deadline."""
+    """Return the outcome of each test that began before the deadline."""
     batches: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     for begin in range(0, len(names), BATCH):
         batches.put(names[begin : begin + BATCH])
@@ -179,7 +174,7 @@ def run(options: argparse.Namespace) -> int:
     first = Child(options.folder, False)
     first.end()
     wanted = [name for name in first.names if re.search(options.match, name)]
-    # A seed of its own: the same order at each commit, and a sample of all where the time ends early.
+    # A fixed order that is a random sample if the time runs out.
     names = random.Random(0).sample(wanted, len(wanted))[: options.most]
     begun = time.monotonic()
     plain = outcomes(options.folder, False, names, options.workers, begun + 0.4 * options.seconds)
@@ -191,13 +186,13 @@ def run(options: argparse.Namespace) -> int:
         if after[0] != before[0] and (after[0] in BAD or after[0] == "missing" or before[0] == "passed")
     }
 
-    # Once more, one after another: some of PyTorch's tests depend on free memory.
+    # Repeated one after another: some of PyTorch's tests depend on free memory.
     again = outcomes(options.folder, True, list(new), 1, begun + options.seconds) if new else {}
     lasting = {name: report for name, report in new.items() if again.get(name, installed[name])[0] != plain[name][0]}
     import torch
 
     report = {
-        "what": "test_transformers.py of PyTorch 2.6 as it is and after gridguard.torch.install()",
+        "what": "test_transformers.py of PyTorch 2.6 without and with gridguard.torch.install()",
         "commit": os.environ.get("GRIDGUARD_COMMIT"),
         "date": os.environ.get("GRIDGUARD_DATE"),
         "driver": os.environ.get("GRIDGUARD_DRIVER"),
@@ -224,11 +219,11 @@ def main() -> int:
     parser.add_argument("command", choices=("fetch", "run", "child"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--installs", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--results", type=Path, help="where to write the comparison")
-    parser.add_argument("--match", default="", help="which tests: a regular expression of their names")
-    parser.add_argument("--most", type=int, help="how many of them at most, in an order drawn by a fixed seed")
-    parser.add_argument("--workers", type=int, default=1, help="how many processes run tests")
-    parser.add_argument("--seconds", type=float, default=3600, help="how long all may take")
+    parser.add_argument("--results", type=Path, help="write the comparison to this file")
+    parser.add_argument("--match", default="", help="run only tests whose names match this regular expression")
+    parser.add_argument("--most", type=int, help="run at most this number of tests, in a random order with a fixed seed")
+    parser.add_argument("--workers", type=int, default=1, help="the number of processes")
+    parser.add_argument("--seconds", type=float, default=3600, help="the time limit of the whole run")
     options = parser.parse_args()
     if options.command == "fetch":
         fetch(options.folder)

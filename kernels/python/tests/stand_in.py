@@ -1,5 +1,4 @@
-"""PyTorch in place of the kernels: the native half reads and checks tensors of the CPU, and hands their addresses, sizes
-and strides to `compute`."""
+"""PyTorch instead of the kernels: the native module reads and checks CPU tensors, and calls `compute`."""
 
 from __future__ import annotations
 
@@ -9,15 +8,16 @@ from typing import NamedTuple
 import torch
 
 import gridguard.torch as ours
-from gridguard import _counts, _launch, _native, _pytorch
+from gridguard import _launch, _native, _stats
+from gridguard._pytorch import unserved
 
-# How the tensors of this PyTorch are read: 2.10 is the first with C functions.
+# How this version of PyTorch is read: 2.10 is the first with C functions.
 READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) else "attributes"
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
 def compute(tensors, scale, is_causal, dtype):
-    """As the kernels on a device: from the memory at these addresses, and into it."""
+    """Compute attention like the kernels, on the memory at these addresses."""
 
     def tensor(address, sizes, strides):
         elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
@@ -27,16 +27,16 @@ def compute(tensors, scale, is_causal, dtype):
     query, key, value, out, *bias = (tensor(*one) for one in tensors)
     bias = bias[0] if bias else None
     with torch.no_grad():
-        out.copy_(_pytorch.unserved(query, key, value, bias, is_causal=is_causal, scale=scale))
+        out.copy_(unserved(query, key, value, bias, is_causal=is_causal, scale=scale))
 
 
 def serve_on_cpu(monkeypatch, **options):
-    """Serves tensors of the CPU by `compute`, and gives the counts of a test."""
+    """Serve CPU tensors by `compute`, and return a function that returns the counts of a test."""
     kernels = _native.Attention(torch, stand_in=compute, **options)
     monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
     monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
     monkeypatch.setattr(_launch, "kernels", kernels)
-    monkeypatch.setattr(_counts, "_counts", {})
+    monkeypatch.setattr(_stats, "_counts", {})
 
     def counts():
         stats = ours.stats()

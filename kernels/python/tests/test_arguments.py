@@ -1,4 +1,4 @@
-"""The numbers that people pass. Needs neither PyTorch nor a GPU."""
+"""Tests of numeric arguments. Needs neither PyTorch nor a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridguard import Batch, GridguardError, _arguments, _native
 
 
 class Index:
-    """As an integer of NumPy, which is no `int`."""
+    """Like an integer of NumPy, which is no `int`."""
 
     def __init__(self, value):
         self.value = value
@@ -21,11 +21,11 @@ class Index:
 
 
 class Float(float):
-    """As NumPy's, which is a `float`, or only looks like one."""
+    """Like a float of NumPy, which is a `float` or only looks like one."""
 
 
 def numbers(value):
-    """The kinds of a whole number."""
+    """Return a whole number in each accepted type."""
     yield from (value, Index(value), float(value), Float(value))
     try:
         import numpy
@@ -34,7 +34,7 @@ def numbers(value):
     yield from (numpy.int64(value), numpy.uint64(value), numpy.float32(value), numpy.float64(value), numpy.array(value))
 
 
-def test_every_kind_of_whole_number_is_taken():
+def test_whole_numbers_of_every_type_are_accepted():
     for number in numbers(4096):
         found = _arguments.whole("it", number)
         assert (found, type(found)) == (4096, int)
@@ -43,7 +43,7 @@ def test_every_kind_of_whole_number_is_taken():
         assert _arguments.size_in_bytes("it", text) == size
 
 
-def test_every_number_of_a_check_may_be_of_every_kind():
+def test_each_number_of_a_check_may_have_any_type():
     whole = gridguard.check((1, 76_800), 128, gpu="h200", batch=Batch("y", 15_360, 5), dynamic_shared_bytes=65_536)
     assert whole.legality == "chunked"
     for rows, items, size, per, shared in zip(*map(numbers, (76_800, 15_360, 128, 5, 65_536))):
@@ -74,13 +74,13 @@ def test_every_number_of_a_check_may_be_of_every_kind():
         (b"1", TypeError, "it is b'1', a bytes: pass a whole number of bytes or a text such as \"2GiB\""),
     ],
 )
-def test_what_is_no_size_is_an_error_that_says_what_is_taken(value, error, text):
+def test_an_invalid_size_is_an_error_that_names_the_accepted_values(value, error, text):
     with pytest.raises(error) as found:
         _arguments.size_in_bytes("it", value, 1)
     assert str(found.value) == text
 
 
-def test_a_text_that_is_no_size_is_an_error_with_what_is_wrong():
+def test_an_invalid_text_is_an_error_with_its_reason():
     for text in ("", "many", "2 giblets", "-1"):
         with pytest.raises(ValueError, match='^it is .*: pass a whole number of bytes or a text such as "2GiB"$'):
             _arguments.size_in_bytes("it", text)
@@ -110,14 +110,14 @@ def test_errors_name_the_argument(function, text):
     assert str(found.value) == text
 
 
-def test_a_device_may_be_of_every_kind():
+def test_a_device_ordinal_may_have_any_type():
     for ordinal in numbers(4000):
-        # There is no such device; without a driver the error says so.
+        # No such device exists; without a driver the error says so.
         with pytest.raises(GridguardError):
             gridguard.limits(device=ordinal)
 
 
-def test_tuning_takes_numbers_and_says_so():
+def test_tuning_checks_its_numbers():
     from gridguard import _tuning
 
     for options in ({"device": 0.5}, {"device": "0"}, {"time_limit": "90s"}, {"time_limit": 0}, {"time_limit": math.nan}):

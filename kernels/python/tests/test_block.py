@@ -1,6 +1,4 @@
-"""`gridguard.torch.temporal_block` and `replace_motion_modules` on real modules of diffusers, with random weights, on
-the CPU: the kernels are replaced by our host pipeline, which has their stages. Needs PyTorch and diffusers; `gpu.py`
-runs the kernels."""
+"""Tests of motion modules on diffusers' own modules, with our host pipeline instead of the kernels."""
 
 from __future__ import annotations
 
@@ -20,22 +18,22 @@ diffusers = pytest.importorskip("diffusers")
 from diffusers.models.attention import BasicTransformerBlock  # noqa: E402
 
 import gridguard.torch as ours  # noqa: E402
-from gridguard import GridguardError, UnavailableError, _block, _counts, _launch, _native  # noqa: E402
+from gridguard import GridguardError, UnavailableError, _block, _launch, _native, _stats  # noqa: E402
 
 CHANNELS, HEADS, FRAMES = 64, 2, 6
 
 
 @pytest.fixture
 def on_host(monkeypatch):
-    """Serves tensors of the CPU by the host pipeline, and gives the counts of a test."""
+    """Serve CPU tensors by the host pipeline, and return a function that returns the counts of a test."""
 
     def launch(problem, addresses, device):
-        return _native.block_on_host(problem, addresses)
+        _native.block_on_host(problem, addresses)
 
     monkeypatch.setattr(_block, "_run", launch)
     monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
     monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
-    monkeypatch.setattr(_counts, "_counts", {})
+    monkeypatch.setattr(_stats, "_counts", {})
     return counts
 
 
@@ -50,7 +48,7 @@ def counts():
 
 
 def block(seed=0, **options):
-    """A block as in AnimateDiff, whose norms are not the identity."""
+    """Make a block of AnimateDiff with random norms."""
     torch.manual_seed(seed)
     wanted = {"double_self_attention": True, "positional_embeddings": "sinusoidal", "num_positional_embeddings": 8}
     made = BasicTransformerBlock(CHANNELS, HEADS, CHANNELS // HEADS, **{**wanted, **options})
@@ -65,7 +63,6 @@ def x(items=5, frames=FRAMES, dtype=torch.float32):
 
 
 def unet():
-    """A small UNetMotionModel."""
     torch.manual_seed(0)
     model = diffusers.UNetMotionModel(
         sample_size=8,
@@ -135,7 +132,7 @@ def test_the_modules_of_a_real_model_are_replaced_until_they_are_restored(on_hos
     assert on_host() == Counts(2 * count, {})
 
 
-def test_blocks_over_positions_of_an_image_are_left_alone():
+def test_spatial_blocks_are_not_replaced():
     model = unet()
     ours.replace_motion_modules(model)
     replaced = [name for name, module in model.named_modules() if _block._is_replaced(module)]
@@ -179,7 +176,7 @@ def test_copies_and_conversions_of_a_model_read_their_own_weights(on_host):
     assert on_host().served == before + count and on_host().pytorch == {}
 
 
-def test_weights_that_change_without_a_trace_are_seen(on_host):
+def test_weights_that_change_unnoticed_are_read_again(on_host):
     module, hidden = block(), x()
     ours.temporal_block(module, hidden)
     for change in (
@@ -195,7 +192,7 @@ def test_weights_that_change_without_a_trace_are_seen(on_host):
 
 
 class Adapter(nn.Module):
-    """As LoRA libraries put in the place of a linear layer."""
+    """A replacement of a linear layer, as LoRA libraries make it."""
 
     def __init__(self, base):
         super().__init__()
@@ -252,7 +249,7 @@ def training(module):
         ("attention", {}, lambda module: setattr(module.attn2, "scale", 0.5)),
     ],
 )
-def test_what_the_kernels_do_not_compute_runs_in_the_module_for_a_reason(on_host, reason, options, change):
+def test_unsupported_blocks_run_in_the_module_and_are_counted(on_host, reason, options, change):
     module, hidden = block(**options), x()
     if change is not None:
         change(module)
@@ -271,7 +268,7 @@ def test_what_the_kernels_do_not_compute_runs_in_the_module_for_a_reason(on_host
     assert on_host() == Counts(0, {f"temporal block: {reason}": 1})
 
 
-def test_a_module_that_changes_after_it_was_served_is_seen(on_host):
+def test_a_module_that_changes_after_a_served_call_is_noticed(on_host):
     module, hidden = block(), x()
     expected = ours.temporal_block(module, hidden)
     plain = module.attn2.to_q
@@ -303,7 +300,7 @@ def test_arguments_of_attentions_go_to_the_module(on_host):
     assert on_host() == Counts(2, {"temporal block: arguments": 3})
 
 
-def test_inputs_that_the_kernels_do_not_take_go_to_the_module(on_host):
+def test_unsupported_inputs_go_to_the_module(on_host):
     module = block()
     outcomes = {
         "temporal block: length": x(2, 9),
@@ -357,6 +354,8 @@ def test_compiled_code_runs_the_module(on_host, backend):
 def test_wrong_arguments_are_typed_errors():
     with pytest.raises(TypeError, match="unet"):
         ours.replace_motion_modules(object())
+    with pytest.raises(TypeError, match="^block is of type str: pass a BasicTransformerBlock"):
+        ours.temporal_block("block", x())
     for budget in (0, -1, 0.5, "many", True, [1]):
         with pytest.raises((TypeError, ValueError), match='^memory_budget is .*: pass .* a text such as "2GiB"'):
             ours.replace_motion_modules(nn.Linear(2, 2), budget)
@@ -365,7 +364,7 @@ def test_wrong_arguments_are_typed_errors():
     assert ours.replace_motion_modules(nn.Linear(2, 2)) == 0
 
 
-def test_blocks_that_something_else_replaced_are_left_alone():
+def test_blocks_with_another_forward_are_not_replaced():
     model = unet()
     count = ours.replace_motion_modules(model)
     ours.restore_motion_modules(model)
@@ -402,12 +401,12 @@ PROBLEM = (5, FRAMES, CHANNELS, HEADS, 8, "f16", 0, None)
 
 @pytest.fixture
 def device(monkeypatch):
-    """The calls that reach a device, and how many bytes are left on it: a block takes all of its budget, at least 100."""
+    """Record the calls that reach a device, and limit its free bytes. A block needs its budget, at least 100 bytes."""
     calls, left = [], [1 << 40]
 
     def scratch(problem, capturing):
         if capturing:
-            return "first call during capture"
+            raise ValueError("first call during capture")
         budget = 1000 if problem[-1] is None else problem[-1]
         if budget < 100:
             raise GridguardError("the smallest chunk needs 100 bytes")
@@ -428,16 +427,16 @@ def device(monkeypatch):
 
 
 @pytest.mark.parametrize(("memory", "budget"), [(1000, None), (999, 500), (499, 250), (125, 125)])
-def test_where_memory_is_short_the_batch_runs_in_smaller_parts(device, memory, budget):
+def test_the_batch_runs_in_smaller_chunks_if_memory_is_short(device, memory, budget):
     calls, left = device
     left[0] = memory
-    assert _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0)) is None
+    _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
     ((problem, addresses, (address, size), stream, capturing),) = calls
     assert (problem[-1], size, stream, capturing) == (budget, budget or 1000, 7, False)
     assert addresses == (1, 2, [3], 4) and problem[:-1] == PROBLEM[:-1] and address
 
 
-def test_where_memory_is_shorter_than_the_smallest_part_it_is_pytorchs_error(device):
+def test_too_little_memory_for_the_smallest_chunk_raises_pytorchs_error(device):
     calls, left = device
     left[0] = 99
     with pytest.raises(torch.cuda.OutOfMemoryError, match="125 bytes"):
@@ -447,23 +446,25 @@ def test_where_memory_is_shorter_than_the_smallest_part_it_is_pytorchs_error(dev
     assert calls == []
 
 
-def test_a_shape_that_is_not_loaded_runs_in_the_module_during_a_capture(device, monkeypatch):
+def test_a_shape_that_is_not_loaded_is_not_served_during_a_capture(device, monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
-    reason = _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
-    assert reason == "first call during capture" and device[0] == []
+    with pytest.raises(ValueError, match="first call during capture"):
+        _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
+    assert device[0] == []
 
 
-def test_kernels_that_are_not_available_are_reported_and_the_module_runs(device, monkeypatch):
+def test_unavailable_kernels_are_reported(device, monkeypatch):
     def unavailable(*arguments):
         raise UnavailableError("no cuBLASLt library found")
 
     monkeypatch.setattr(_native, "block_scratch", unavailable)
     _launch.warn_once.cache_clear()
-    with pytest.warns(RuntimeWarning, match="no cuBLASLt library found"):
-        assert _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0)) == "unavailable"
+    warns = pytest.warns(RuntimeWarning, match="no cuBLASLt library found")
+    with warns, pytest.raises(_block.NotServed, match="unavailable"):
+        _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
 
 
-def test_a_run_that_fails_is_an_error_and_no_fallback(on_host, monkeypatch):
+def test_a_failed_run_is_an_error_and_no_fallback(on_host, monkeypatch):
     def failed(*arguments):
         raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
 

@@ -1,5 +1,4 @@
-"""What of PyTorch stands above its dispatcher sees calls as without us: subclasses, modes, transforms, scripts, traces,
-exports, profilers and comparisons of functions. Needs PyTorch."""
+"""Tests that subclasses, modes, transforms, scripts, traces, exports and profilers work unchanged. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ F = torch.nn.functional
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit", "ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-# Calls of PyTorch's function where ours is installed, and calls of ours.
+# Calls of PyTorch's function after `install()`, and calls of ours.
 WAYS = {
     "installed": (ours.installed, lambda: F.scaled_dot_product_attention),
     "called": (contextlib.nullcontext, lambda: ours.scaled_dot_product_attention),
@@ -43,7 +42,7 @@ def installed(on_cpu):
 
 
 def without(monkeypatch, function, *arguments):
-    """What a function returns where we are not installed."""
+    """Call a function as if nothing were installed."""
     from gridguard import _install
 
     with monkeypatch.context() as patch:
@@ -53,12 +52,12 @@ def without(monkeypatch, function, *arguments):
 
 @pytest.mark.parametrize("bias", [causal_upper_left, causal_lower_right])
 @pytest.mark.parametrize("keys", [16, 24])
-def test_causal_biases_mask_what_they_say(attention, bias, keys):
+def test_causal_biases_mask_the_right_keys(attention, bias, keys):
     query, key, value = torch.randn(2, 5, 16, 64), torch.randn(2, 5, keys, 64), torch.randn(2, 5, keys, 64)
     mask = torch.ones(16, keys, dtype=torch.bool).tril(keys - 16 if bias is causal_lower_right else 0)
     exact = PYTORCH(query.double(), key.double(), value.double(), mask)
     for _ in range(3):
-        # Memory that nobody wrote would differ.
+        # Poisons freed memory, so that unwritten elements differ.
         torch.full((16, keys), 1e4)
         torch.testing.assert_close(attention(query, key, value, bias(16, keys)).double(), exact, rtol=1e-4, atol=1e-4)
 
@@ -69,7 +68,7 @@ def test_a_causal_bias_of_a_causal_call_raises_what_pytorch_raises(attention):
 
 
 @pytest.mark.parametrize("position", range(4))
-def test_a_subclass_in_any_place_sees_the_call_of_pytorchs_function(attention, position):
+def test_a_subclass_as_any_argument_sees_pytorchs_function(attention, position):
     seen = []
 
     class Subclass(torch.Tensor):
@@ -85,7 +84,7 @@ def test_a_subclass_in_any_place_sees_the_call_of_pytorchs_function(attention, p
     assert seen == [True]
 
 
-def test_what_is_no_tensor_but_overrides_functions_sees_the_call(attention):
+def test_an_object_with_torch_function_sees_the_call(attention):
     class Duck:
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -97,7 +96,6 @@ def test_what_is_no_tensor_but_overrides_functions_sees_the_call(attention):
 
 
 class Functions(TorchFunctionMode):
-    """Records the functions that are called."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +107,6 @@ class Functions(TorchFunctionMode):
 
 
 class Operators(TorchDispatchMode):
-    """Records the operators that run."""
 
     def __init__(self):
         super().__init__()
@@ -128,13 +125,13 @@ def test_a_function_mode_sees_the_call_and_nothing_else(attention):
     torch.testing.assert_close(out, PYTORCH(*tensors))
 
 
-def test_the_kernels_serve_what_a_function_mode_passes_on(installed):
+def test_the_kernels_serve_calls_that_a_function_mode_forwards(installed):
     with Functions(), Functions():
         F.scaled_dot_product_attention(*qkv(2, 5, 16, 64))
     assert installed() == Counts(1, {})
 
 
-def test_a_default_device_keeps_no_call_from_the_kernels(attention, on_cpu):
+def test_calls_are_served_under_a_default_device(attention, on_cpu):
     with torch.device("cpu"):
         attention(*qkv(2, 5, 16, 64))
     assert on_cpu() == Counts(1, {})
@@ -152,13 +149,13 @@ def test_a_dispatch_mode_sees_pytorchs_operators(attention, monkeypatch):
     assert expected and seen(attention) == expected
 
 
-def test_fake_tensors_are_as_without_us(attention, monkeypatch):
+def test_fake_tensors_work_unchanged(attention, monkeypatch):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def fake(function):
         with FakeTensorMode() as mode:
             out = function(*map(mode.from_tensor, qkv(2, 5, 16, 64)))
-        # Also outside of their mode.
+        # Outside of their mode.
         later = function(*[mode.from_tensor(tensor) for tensor in qkv(2, 5, 16, 64)])
         return [(type(one), one.shape, one.stride()) for one in (out, later)]
 
@@ -166,7 +163,7 @@ def test_fake_tensors_are_as_without_us(attention, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:There is a performance drop")
-def test_nested_tensors_are_pytorchs(attention, monkeypatch):
+def test_nested_tensors_go_to_pytorch(attention, monkeypatch):
     parts = qkv(5, 16, 64)[:2]
     for layout in (torch.strided, torch.jagged):
         nested = torch.nested.nested_tensor(parts, layout=layout)
@@ -180,7 +177,7 @@ def test_nested_tensors_are_pytorchs(attention, monkeypatch):
 
 @DEPRECATED
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_function_transforms_compute_as_without_us(attention, monkeypatch):
+def test_function_transforms_compute_the_same(attention, monkeypatch):
     tensors = tuple(qkv(3, 2, 5, 16, 8))
 
     def transformed(function):
@@ -195,7 +192,7 @@ def test_function_transforms_compute_as_without_us(attention, monkeypatch):
         torch.testing.assert_close(found, one)
 
 
-def test_inference_mode_autocast_and_gradients_are_served_where_it_is_installed(installed):
+def test_inference_mode_autocast_and_gradients_are_served_after_install(installed):
     tensors = qkv(2, 5, 16, 64)
     with torch.inference_mode():
         F.scaled_dot_product_attention(*tensors)
@@ -211,7 +208,7 @@ def test_inference_mode_autocast_and_gradients_are_served_where_it_is_installed(
     torch.testing.assert_close([one.double() for one in found], list(expected), rtol=1e-4, atol=1e-4)
 
 
-def test_what_the_kernels_refuse_is_counted_once_and_computed_by_pytorch(installed):
+def test_refused_calls_are_counted_once_and_computed_by_pytorch(installed):
     tensors = qkv(2, 5, 140, 64)
     for function in (F.scaled_dot_product_attention, ours.scaled_dot_product_attention):
         torch.testing.assert_close(function(*tensors), function(*tensors))
@@ -222,7 +219,7 @@ def test_what_the_kernels_refuse_is_counted_once_and_computed_by_pytorch(install
         F.scaled_dot_product_attention(*tensors, scale="x")
 
 
-def test_what_is_left_to_pytorch_is_aligned_first(installed):
+def test_calls_left_to_pytorch_are_aligned_first(installed):
     memory = torch.randn(3, 2, 5, 140, 64 + 4)
     tensors = [memory[at, ..., 1:65] for at in range(3)]
     exact = PYTORCH(*(tensor.double() for tensor in tensors))
@@ -235,7 +232,7 @@ def test_what_is_left_to_pytorch_is_aligned_first(installed):
 
 
 def operators_of(function):
-    """The operators of the graph that `torch.compile` makes of a call."""
+    """Return the operators in the graph of a compiled call."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
     torch.compiler.reset()
@@ -283,7 +280,7 @@ def test_scripts_call_pytorchs_operator_and_are_served(installed, function):
 
 @DEPRECATED
 @pytest.mark.parametrize("kind", ["attention", "encoder", "decoder"])
-def test_scripts_of_pytorchs_layers_compute_as_without_us(installed, monkeypatch, kind):
+def test_scripts_of_pytorchs_layers_compute_the_same(installed, monkeypatch, kind):
     layer, inputs = {
         "attention": lambda: (torch.nn.MultiheadAttention(64, 4, batch_first=True), 3),
         "encoder": lambda: (torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 1),
@@ -300,7 +297,7 @@ def test_scripts_of_pytorchs_layers_compute_as_without_us(installed, monkeypatch
 
 
 @DEPRECATED
-def test_traces_are_as_without_us(installed, monkeypatch):
+def test_traces_are_unchanged(installed, monkeypatch):
     from torch.fx.experimental.proxy_tensor import make_fx
 
     tensors = tuple(qkv(2, 5, 16, 64))
@@ -325,7 +322,7 @@ def test_traces_are_as_without_us(installed, monkeypatch):
 @pytest.mark.skipif(IS_OLD, reason="exports otherwise")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("strict", [False, True])
-def test_exports_have_pytorchs_operators_as_without_us(installed, monkeypatch, strict):
+def test_exports_have_pytorchs_operators(installed, monkeypatch, strict):
     tensors = tuple(qkv(2, 5, 16, 64))
 
     def exported():
@@ -336,7 +333,7 @@ def test_exports_have_pytorchs_operators_as_without_us(installed, monkeypatch, s
             operators.append([str(node.target) for node in decomposed.graph.nodes])
         return operators
 
-    # Whatever other tests had registered, without us it is as in a program that never saw us.
+    # Registered kernels of other tests have no effect if nothing is installed.
     expected = without(monkeypatch, exported)
     assert exported() == expected
     assert len(expected[1]) > 20 and not any("gridguard" in name for names in expected for name in names)
@@ -368,7 +365,7 @@ def test_compiled_code_is_served(installed, backend, inference):
         assert installed().served == 2
 
 
-def test_code_that_is_compiled_without_us_has_pytorchs_operator_and_another_key(on_cpu):
+def test_code_compiled_without_install_has_pytorchs_operator_and_another_key(on_cpu):
     def found():
         seen = operators_of(Calls())
         tag = getattr(getattr(torch.compiler, "config", None), "cache_key_tag", None)
@@ -384,18 +381,18 @@ def test_code_that_is_compiled_without_us_has_pytorchs_operator_and_another_key(
     assert found() == before
 
 
-def test_compiled_code_takes_dynamic_and_oversized_batches(installed, monkeypatch):
-    from gridguard import _fallback
+def test_compiled_code_serves_dynamic_and_oversized_batches(installed, monkeypatch):
+    from gridguard import _pytorch
 
-    pytorch, seen = _fallback.pytorch, []
+    pytorch, seen = _pytorch.unserved, []
 
     def recorded(query, *others, **options):
         seen.append(tuple(query.shape[:2]))
         return pytorch(query, *others, **options)
 
     torch.compiler.reset()
-    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
     compiled = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", fullgraph=True, dynamic=True)
     for sizes in ((2, 3, 16, 8), (3, 2, 20, 8), (3, 2, 130, 8), (8, 7, 130, 8), (9, 7, 16, 8)):
         tensors = qkv(*sizes)
@@ -428,7 +425,7 @@ def test_compiled_code_with_sizes_that_depend_on_data_compiles(installed, monkey
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears")
-def test_a_profile_has_our_operator_beside_pytorchs(attention, on_cpu):
+def test_a_profile_contains_our_operator(attention, on_cpu):
     tensors = qkv(2, 5, 16, 64)
     attention(*tensors)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
@@ -442,7 +439,7 @@ def test_a_profile_has_our_operator_beside_pytorchs(attention, on_cpu):
 
 
 @pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
-def test_the_counter_of_operations_counts_ours_as_pytorchs(on_cpu):
+def test_the_flop_counter_counts_our_operator_like_pytorchs(on_cpu):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def counted(function, *arguments, **options):
@@ -457,7 +454,7 @@ def test_the_counter_of_operations_counts_ours_as_pytorchs(on_cpu):
         assert counted(operator, *tensors, None, False, 0.125, is_grouped) == expected > 0
         with ours.installed():
             assert counted(F.scaled_dot_product_attention, *tensors, enable_gqa=is_grouped) == expected
-    # PyTorch's own formula, of the kernels of a device.
+    # PyTorch's own formula for its kernels on a device.
     formula = torch.utils.flop_counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
     tensors = qkv(2, 5, 16, 64)
     assert counted(operator, *tensors, None, True, 0.125, False) == formula(*tensors, out_val=tensors[0])

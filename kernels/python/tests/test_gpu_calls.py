@@ -1,4 +1,4 @@
-"""How the random calls of `gpu.py` are compared and counted, on the CPU. Needs PyTorch."""
+"""Tests of the comparison of random calls for `gpu.py`, on the CPU. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gpu_calls
 import pytest
 import torch
 from calls import BOTH_RAISE, COMPARED, NOT_ALIGNED, NOT_EXACT, PYTORCH, SERVED_DERIVATIVE, SERVED_REFUSED, Call, Comparison, compare, random_call, reference
-from gridguard import _fallback
+from gridguard import _pytorch
 
 REFUSALS = ("query is not correctly aligned (strideM)", "cutlassF: no kernel found to launch!")
 
@@ -25,7 +25,7 @@ def raising(error):
     return function
 
 
-def test_errors_are_equal_by_their_type():
+def test_errors_are_compared_by_type():
     assert compare(call(), raising(RuntimeError("a")), RuntimeError("b")) == Comparison(BOTH_RAISE)
     assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError("b")).wrong
     assert "no error instead of" in compare(call(), PYTORCH, RuntimeError("b")).wrong
@@ -40,17 +40,17 @@ def test_calls_whose_alignment_pytorch_refuses_are_compared_with_double_precisio
     assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError(refusal)).wrong
 
 
-def test_calls_under_autocast_are_compared_with_the_numbers_that_it_rounds_to():
+def test_autocast_calls_are_compared_after_rounding_the_inputs():
     one = call("autocast", scale=1.0)
     one.tensors[0] *= 10
     rounded = [tensor.bfloat16().double() for tensor in one.tensors]
     [exact] = calls.run(one, PYTORCH, torch.float64)
     assert torch.equal(exact, PYTORCH(*rounded, scale=1.0))
-    # The process of PyTorch ended, so that its own error is not known.
+    # PyTorch's process ended, so its own error is unknown.
     assert compare(one, PYTORCH, None) == Comparison(COMPARED)
 
 
-def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result():
+def test_results_are_compared_by_shape_and_type_if_double_precision_fails():
     def lenient(*tensors, dropout_p):
         return PYTORCH(*tensors)
 
@@ -61,7 +61,7 @@ def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result
     assert compare(call(dropout_p=2.0), PYTORCH, None) == Comparison(BOTH_RAISE)
 
 
-def test_pytorch_is_given_copies_of_what_its_kernels_cannot_read():
+def test_pytorch_receives_copies_of_unaligned_tensors():
     one = call("grad")
     assert one.is_aligned() and all(a is b for a, b in zip(one.aligned().tensors, one.tensors))
     odd = [calls.shifted(one.tensors[0], 1), one.tensors[1][..., 1:], one.tensors[2]]
@@ -78,13 +78,13 @@ def test_second_derivatives_are_compared_with_double_precision():
     assert compare(one, PYTORCH, refusal) == Comparison(BOTH_RAISE)
     math = torch._scaled_dot_product_attention_math
     assert compare(one, lambda *inputs: math(*inputs)[0], refusal) == Comparison(SERVED_DERIVATIVE)
-    # The second derivative alone is wrong.
+    # Only the second derivative is wrong.
     tripled = compare(one, lambda query, *inputs: math(Tripled.apply(query), *inputs)[0], refusal)
     assert tripled.kind == SERVED_DERIVATIVE and "off by" in tripled.wrong and "result 4" in tripled.wrong
 
 
 class Tripled(torch.autograd.Function):
-    """Its gradient is right, and the gradient of that is three times too large."""
+    """The gradient is right, and its gradient is three times too large."""
 
     @staticmethod
     def forward(ctx, tensor):
@@ -95,7 +95,7 @@ class Tripled(torch.autograd.Function):
         return grad + 2 * (grad - grad.detach())
 
 
-def test_random_calls_are_of_every_mode():
+def test_random_calls_cover_every_mode():
     drawn = [random_call(seed, "cpu") for seed in range(300)]
     assert {one.mode for one in drawn} == set(calls.MODES)
     assert 40 < sum(not one.is_aligned() for one in drawn) < 200
@@ -113,7 +113,7 @@ def test_compiled_calls_are_compiled_unless_pytorch_runs_them():
 
 
 def crashing():
-    """Makes PyTorch end the process at masks of one row, and when it fails a second time."""
+    """Make PyTorch end the process at masks of one row, and at its second failure."""
     pytorch, failed = calls.PYTORCH, []
 
     def function(query, key, value, mask=None, **options):
@@ -129,10 +129,10 @@ def crashing():
             failed.append(True)
             raise
 
-    calls.PYTORCH = _fallback.pytorch = function
+    calls.PYTORCH = _pytorch.unserved = function
 
 
-def test_every_call_is_counted_also_those_that_end_the_process():
+def test_calls_that_end_the_process_are_counted():
     found = gpu_calls.check(60, 2, 600.0, "cpu", crashing)
     kinds = found.kinds
     assert not found.wrong, found.wrong

@@ -1,4 +1,4 @@
-"""Derivatives of `gridguard.torch` of every order on the CPU. Needs PyTorch."""
+"""Tests of derivatives of every order, on the CPU. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
-from gridguard import _fallback, _gradients
+from gridguard import _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
 DOUBLE = torch.float64
@@ -22,20 +22,20 @@ def same_numbers():
 
 
 def exact(*tensors, **options):
-    """Attention in plain operators, of any derivative."""
+    """Compute attention by plain operators, which have all derivatives."""
     with sdpa_kernel(SDPBackend.MATH):
         return PYTORCH(*tensors, **options)
 
 
 def close(found, expected):
-    """Within rounding of the largest number: squares of squares differ in the last digits of small ones."""
+    """Compare relative to the largest number: squares of squares amplify the rounding of small ones."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected):
         torch.testing.assert_close(one.to(other.dtype), other, rtol=2e-4, atol=2e-5 * other.abs().max().item())
 
 
 def of_one_tensor(x, weights):
-    """Query, key and value depend on one another: paths between them must not count twice."""
+    """Make query, key and value depend on one another: no path between them may count twice."""
     query = x @ weights[0]
     key = query.sin() + x @ weights[1]
     value = key * query.cos()
@@ -43,7 +43,7 @@ def of_one_tensor(x, weights):
 
 
 def derivatives(function, order, x, weights, **options):
-    """The gradients of x and the weights of an order, each of the squares of those before."""
+    """Differentiate the squares of the last gradients `order` times, with respect to x and the weights."""
     x, weights = x.detach().requires_grad_(), weights.detach().requires_grad_()
     found = (function(*of_one_tensor(x, weights), **options),)
     for at in range(order):
@@ -73,7 +73,7 @@ def test_derivatives_of_attention_to_itself_are_exact(on_cpu, order, case):
     assert on_cpu() == Counts(1, {})
 
 
-def test_the_first_gradient_is_the_same_whether_it_is_differentiated_again_or_not(on_cpu):
+def test_create_graph_does_not_change_the_first_gradient(on_cpu):
     x = torch.randn(2, 3, 6, 8, requires_grad=True)
     for inputs in ((x, x, x), (x, x * 2, x), (x, x.sin(), x.sin() * x)):
         for again in (False, True):
@@ -96,7 +96,7 @@ def test_grouped_heads_have_second_derivatives(on_cpu):
 
 
 def test_the_formulas_agree_with_finite_differences():
-    """In double precision, which the kernels do not serve: by the operators themselves."""
+    """Check the operators in double precision, which the kernels do not serve."""
     tensors = qkv(2, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
     bias = torch.randn(4, 4, dtype=DOUBLE)
     for options in ((None, True), (bias, False)):
@@ -120,7 +120,7 @@ def test_the_formulas_agree_with_finite_differences():
 
 
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
-def test_derivatives_of_some_of_the_inputs(on_cpu, needed):
+def test_some_of_the_inputs_have_derivatives(on_cpu, needed):
     tensors = qkv(2, 3, 6, 8)
     wanted = [tensors[at].requires_grad_() for at in needed]
 
@@ -129,7 +129,7 @@ def test_derivatives_of_some_of_the_inputs(on_cpu, needed):
         return *first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)
 
     close(both(attention), both(exact))
-    # Only one of the inputs is asked for, while all have gradients.
+    # All inputs require gradients, and some are differentiated.
     tensors = qkv(2, 3, 6, 8, requires_grad=True)
     wanted = [tensors[at] for at in needed]
     close(both(attention), both(exact))
@@ -151,7 +151,7 @@ def test_a_graph_may_be_kept_and_freed(on_cpu):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_inputs_that_were_changed_in_place_are_an_error(on_cpu, again):
+def test_inputs_changed_in_place_are_an_error(on_cpu, again):
     tensors = [tensor.clone() for tensor in qkv(2, 3, 6, 8, requires_grad=True)]
     out = attention(*tensors)
     if again:
@@ -211,7 +211,7 @@ def test_checkpoints_compute_the_call_again(on_cpu, reentrant):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_jacobians_and_hessians(on_cpu):
+def test_jacobians_and_hessians_are_exact(on_cpu):
     tensors = qkv(1, 2, 3, 4)
     of = torch.autograd.functional
     for vectorize in (False, True):
@@ -225,7 +225,7 @@ def test_jacobians_and_hessians(on_cpu):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_transforms_of_functions(on_cpu):
+def test_function_transforms_are_exact(on_cpu):
     x = torch.randn(2, 2, 3, 4)
 
     def loss(function):
@@ -277,11 +277,11 @@ def test_the_backward_pass_calls_pytorch_once_for_each_slice(on_cpu, monkeypatch
         seen.append(query.shape[0])
         return PYTORCH(query, *others, **options)
 
-    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
-    found = _gradients.first(weights, *inputs, mask, False, 8**-0.5, False, (True, True, True))
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
+    found = _operator.attention_backward(weights, *inputs, mask, False, 8**-0.5, False, (True, True, True))
     torch.testing.assert_close(found, expected)
     assert seen == [3, 3, 2]
-    empty, found, _ = _gradients.first(weights, *inputs, mask, False, 8**-0.5, False, (False, True, False))
+    empty, found, _ = _operator.attention_backward(weights, *inputs, mask, False, 8**-0.5, False, (False, True, False))
     torch.testing.assert_close(found, expected[1])
     assert empty.shape == (0,)

@@ -1,4 +1,4 @@
-"""`gridguard.torch` in the place of other functions, and the programs of its documentation. Needs PyTorch."""
+"""Tests of `install`, and of the programs in the documentation. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ attention = ours.scaled_dot_product_attention
 
 @pytest.fixture(autouse=True)
 def uninstall():
-    """What a test that fails leaves installed is not for the next one."""
+    """Uninstall after a test that failed."""
     yield
     ours.uninstall()
     assert not _install._is_active
 
 
 def is_served(counts, function=PYTORCH):
-    """Whether our kernels serve a call of PyTorch's function."""
+    """Tell whether our kernels serve a call of PyTorch's function."""
     before = counts().served
     function(*qkv(2, 5, 16, 64))
     return counts().served > before
@@ -59,7 +59,7 @@ def test_installing_serves_pytorchs_function_until_it_is_undone(on_cpu):
     assert not is_served(on_cpu)
 
 
-def test_contexts_that_overlap_hold_until_the_last_one_ends(on_cpu):
+def test_overlapping_contexts_hold_until_the_last_one_ends(on_cpu):
     first, second = ours.installed(), ours.installed()
     first.__enter__()
     second.__enter__()
@@ -75,7 +75,7 @@ def test_contexts_that_overlap_hold_until_the_last_one_ends(on_cpu):
     assert is_served(on_cpu), "a context does not undo install"
 
 
-def test_contexts_of_threads_overlap(on_cpu):
+def test_contexts_of_threads_may_overlap(on_cpu):
     entered, left = threading.Event(), threading.Event()
     found = []
 
@@ -95,7 +95,7 @@ def test_contexts_of_threads_overlap(on_cpu):
     assert not is_served(on_cpu)
 
 
-def test_contexts_that_end_by_an_error_or_are_forgotten_end(on_cpu):
+def test_contexts_end_by_an_error_or_when_they_are_collected(on_cpu):
     with pytest.raises(KeyError), ours.installed():
         raise KeyError
 
@@ -110,7 +110,7 @@ def test_contexts_that_end_by_an_error_or_are_forgotten_end(on_cpu):
     assert not is_served(on_cpu)
 
 
-def test_many_threads_that_enter_and_leave_end_where_they_began(on_cpu):
+def test_contexts_of_many_threads_are_undone(on_cpu):
     def enter():
         for _ in range(200):
             with ours.installed():
@@ -122,7 +122,7 @@ def test_many_threads_that_enter_and_leave_end_where_they_began(on_cpu):
     assert not is_served(on_cpu)
 
 
-def test_what_something_else_put_in_the_place_of_the_function_stays_there(on_cpu, monkeypatch):
+def test_a_replacement_of_the_function_by_others_is_kept(on_cpu, monkeypatch):
     def other(*arguments, **options):
         return attention(*arguments, **options) + 1
 
@@ -135,7 +135,7 @@ def test_what_something_else_put_in_the_place_of_the_function_stays_there(on_cpu
     assert on_cpu().served == 1
 
 
-def test_xformers_is_served_where_it_is_imported(on_cpu, monkeypatch):
+def test_xformers_is_served_if_it_is_imported(on_cpu, monkeypatch):
     def original(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None):
         heads_first = [t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value)]
         out = _pytorch.unserved(*heads_first, attn_bias, p, scale=scale)
@@ -168,7 +168,7 @@ def test_the_programs_of_the_documentation_run():
     assert ran.stdout == f"Stats(served=0, copied=0, pytorch={{'device': 1}}, aligned=0, reader='{READER}')\n"
 
 
-def test_code_compiled_after_install_is_served_whatever_was_compiled_before():
+def test_code_compiled_after_install_is_served():
     program = """
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""The native half of `gridguard.torch` on the guard's fake CUDA driver, with stand-ins for PyTorch and its tensors.
-Needs gcc, but neither a GPU nor PyTorch."""
+"""Tests of the native module on the guard's fake CUDA driver, with stand-ins for PyTorch. Needs gcc, but no GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 DRIVER = Path(__file__).parents[3] / "guard/tests/fake-driver"
-# q, k, v, out, items, heads and scale.
+# The sizes of q, k, v, out, items, heads and scale.
 PARAMETERS = "8,8,8,8,8,4,4"
 
-# A PyTorch without C functions for DLPack, on one device.
+# A PyTorch without the C functions of DLPack, with one device.
 PYTORCH = '''
 import ctypes, types
 from gridguard import UnavailableError, _native
@@ -60,7 +59,7 @@ def addresses(*tensors):
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory):
-    """A folder with the fake driver and the fake NVRTC."""
+    """Build the fake driver and the fake NVRTC, and return their folder."""
     folder = tmp_path_factory.mktemp("fake-driver")
     for source, library in (("libcuda.c", "libcuda.so.1"), ("libnvrtc.c", "libnvrtc.so")):
         command = ["gcc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", folder / library, DRIVER / source, "-lpthread"]
@@ -71,7 +70,7 @@ def fake(tmp_path_factory):
 
 @pytest.fixture
 def run(fake, tmp_path):
-    """Runs a program after `PYTORCH`, and returns the lines that it writes, and those of the launches."""
+    """Run a program after `PYTORCH`, and return its lines and the lines of the launches."""
 
     def run(program, **settings):
         log = tmp_path / "log"
@@ -92,14 +91,14 @@ def run(fake, tmp_path):
     return run
 
 
-def test_kernels_are_launched_on_the_memory_of_the_tensors(run):
+def test_kernels_are_launched_on_the_tensors_memory(run):
     written, launches = run("""
-print(serve(), kernels.submit(*tensors, *options))
+print(serve(), kernels.submit(tensors, *options))
 addresses(*tensors)
 addresses(query, key, value, serve())
 print(kernels.served, kernels.reader)
 """)
-    assert written[0] == "None None", "the short way takes kernels that are loaded, the general one loads them"
+    assert written[0] == "None None", "`serve` needs a loaded kernel, `submit` loads it"
     assert written[3] == "1 attributes"
     assert len(launches) == 2
     for launch, line in zip(launches, written[1:3]):
@@ -107,14 +106,14 @@ print(kernels.served, kernels.reader)
         assert [int(argument, 16) for argument in arguments[:4]] == [int(address, 16) for address in line.split()]
 
 
-def test_a_capture_takes_kernels_that_are_loaded(run):
+def test_a_capture_uses_only_loaded_kernels(run):
     written, launches = run("""
 capturing = True
-print(kernels.submit(*tensors, *options), serve())
+print(kernels.submit(tensors, *options), serve())
 capturing = False
-print(kernels.submit(*tensors, *options))
+print(kernels.submit(tensors, *options))
 capturing = True
-print(kernels.submit(*tensors, *options), serve() is not None)
+print(kernels.submit(tensors, *options), serve() is not None)
 """)
     assert written == ["first call during capture None", "None", "None True"]
     assert len(launches) == 3
@@ -123,7 +122,7 @@ print(kernels.submit(*tensors, *options), serve() is not None)
 def test_a_kernel_that_cannot_be_compiled_is_unavailable(run):
     program = """
 try:
-    kernels.submit(*tensors, *options)
+    kernels.submit(tensors, *options)
 except UnavailableError as error:
     print(type(error).__name__, serve())
 """
@@ -134,7 +133,7 @@ except UnavailableError as error:
 def test_without_a_driver_the_kernels_are_not_available(run):
     program = """
 try:
-    kernels.submit(*tensors, *options)
+    kernels.submit(tensors, *options)
 except UnavailableError as error:
     print(isinstance(error, _native.GridguardError), isinstance(error, RuntimeError), error)
 print(serve())
@@ -145,8 +144,8 @@ print(serve())
 
 def test_a_launch_that_fails_is_an_error(run):
     program = """
-kernels.submit(*tensors, *options)
-for call in (lambda: kernels.submit(*tensors, *options), serve):
+kernels.submit(tensors, *options)
+for call in (lambda: kernels.submit(tensors, *options), serve):
     try:
         print(call())
     except _native.GridguardError as error:
@@ -183,8 +182,8 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("shape", "options = (query, False, 1.0, False)"),
     ],
 )
-def test_what_the_kernels_do_not_compute_is_not_launched(run, reason, change):
-    # With the parameters of a kernel that takes strides, for those that are found at the launch.
+def test_unsupported_calls_are_not_launched(run, reason, change):
+    # The parameters of a kernel with strides, for errors that the launch finds.
     strided = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,96,4"} if "67" in change else {}
-    written, launches = run(f"{change}\nprint(kernels.submit(*tensors, *options))", **strided)
+    written, launches = run(f"{change}\nprint(kernels.submit(tensors, *options))", **strided)
     assert (written, launches) == ([reason], [])

@@ -1,4 +1,4 @@
-"""The operators of `gridguard.torch`, and compiled code that calls them, on the CPU. Needs PyTorch."""
+"""Tests of the operators, eager and in compiled code, on the CPU. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stand_in import qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
-from gridguard import _fallback
+from gridguard import _pytorch
 
 attention = ours.scaled_dot_product_attention
 MOST = 3
@@ -21,7 +21,7 @@ UTILS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_a
 
 
 def laid_out(kind, *sizes, dtype=torch.float32):
-    """A tensor of [items, heads, length, width] in a layout of its own."""
+    """Make a tensor of [items, heads, length, width] in one of the layouts."""
     items, heads, length, width = sizes
     if kind == "heads last":
         return torch.randn(items, length, heads, width, dtype=dtype).transpose(1, 2)
@@ -52,7 +52,7 @@ BIASES = {
 
 
 def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True), **options):
-    """Both operators, fake beside real: sizes, strides, type, device and aliases."""
+    """Compare both operators with their fakes: sizes, strides, type, device and aliases."""
     heads = options.get("heads", 3)
     query = laid_out(layouts[0], 2, 3, 6, 8, dtype=dtype)
     key = laid_out(layouts[1], 2, heads, 5, 8, dtype=dtype)
@@ -61,12 +61,12 @@ def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True), 
     tensors = [one.detach().requires_grad_(need) for one, need in zip((query, key, value), needed)]
     torch.library.opcheck(torch.ops.gridguard.attention.default, (*tensors, *call), test_utils=UTILS)
     grad = laid_out(layouts[3], 2, 3, 6, 8, dtype=dtype)
-    # Compiled code has no second derivatives, in PyTorch.
+    # PyTorch's compiled code has no second derivatives.
     arguments = (grad, query, key, value, *call, list(needed))
     torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
 
 
-# PyTorch's own check looks at gradients.
+# PyTorch's check reads gradients of non-leaf tensors.
 own_checks = pytest.mark.filterwarnings("ignore:The .grad attribute")
 
 
@@ -103,7 +103,7 @@ def test_fakes_agree_for_grouped_heads(on_cpu, layout):
 @own_checks
 @pytest.mark.parametrize("layout", ["contiguous", "heads last", "expanded", "sliced"])
 def test_fakes_agree_in_slices(on_cpu, monkeypatch, layout):
-    monkeypatch.setattr(_fallback, "MOST_SLICE", 1)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", 1)
     checked([layout] * 4)
     checked(["contiguous", layout, layout, "contiguous"], torch.randn(2, 1, 6, 5))
 
@@ -119,7 +119,7 @@ def test_a_copy_agrees_with_its_fake(on_cpu, layout):
 
 
 class Recorder(torch.fx.Interpreter):
-    """Runs compiled code, and notes how many items and heads PyTorch's kernels of attention and dropout are given."""
+    """Run compiled code, and record the items and heads of PyTorch's attention and dropout kernels."""
 
     sizes: list
 
@@ -131,7 +131,7 @@ class Recorder(torch.fx.Interpreter):
 
 @pytest.fixture
 def seen(on_cpu, monkeypatch):
-    """The sizes that PyTorch's function and its kernels are called with, where a grid holds few blocks."""
+    """Record the sizes of calls of PyTorch's function and kernels, with a small limit of the grid."""
     torch.compiler.reset()
     sizes = []
 
@@ -140,8 +140,8 @@ def seen(on_cpu, monkeypatch):
             sizes.append(tuple(query.shape[:2]))
         return PYTORCH(query, *others, **options)
 
-    monkeypatch.setattr(_fallback, "MOST_SLICE", MOST)
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", MOST)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
     monkeypatch.setattr(Recorder, "sizes", sizes, raising=False)
     return sizes
 
@@ -154,7 +154,7 @@ def compiled(function, **options):
 
 
 def compare(function, tensors, *arguments, **options):
-    """Output and gradients of compiled code beside PyTorch's own."""
+    """Compare output and gradients with PyTorch's."""
     found = function(*tensors, *arguments)
     expected = PYTORCH(*tensors, *arguments, **options)
     torch.testing.assert_close(found, expected)
@@ -215,7 +215,7 @@ def test_grouped_heads_are_sliced(seen, length, compile_it):
 
 @pytest.mark.parametrize("sizes", [(7, 130, 8), (2, 7, 5, 130, 8), (7, 6, 8), (2, 7, 5, 6, 8)])
 def test_other_ranks_are_compiled(seen, sizes):
-    """PyTorch computes them by products of matrices, which no batch overflows."""
+    """Compile ranks that PyTorch computes by matrix products, which no batch overflows."""
     compare(compiled(attention, dynamic=True), qkv(*sizes, requires_grad=True))
 
 
@@ -247,7 +247,7 @@ def test_compiled_code_refuses_second_derivatives_as_pytorch_does(seen):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_exported_programs_take_any_batch(seen, strict):
+def test_exported_programs_run_any_batch(seen, strict):
     class Module(torch.nn.Module):
         def forward(self, query, key, value):
             return attention(query, key, value)

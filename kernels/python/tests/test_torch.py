@@ -1,4 +1,4 @@
-"""The dispatch of `gridguard.torch` on the CPU. Needs PyTorch; `gpu.py` runs the kernels."""
+"""Tests of `scaled_dot_product_attention` on the CPU. Needs PyTorch; `gpu.py` runs the kernels."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stand_in import READER, Counts, qkv, serve_on_cpu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _fallback, _launch, _native, _operator
+from gridguard import GridguardError, _launch, _native, _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
 
 
 @pytest.fixture(autouse=True)
 def right_masks():
-    """PyTorch before 2.5 computes masks of one column wrongly on the CPU, but in its plainest implementation."""
+    """Avoid PyTorch's wrong results for masks of one column on the CPU before 2.5."""
     with sdpa_kernel(SDPBackend.MATH) if IS_OLD else contextlib.nullcontext():
         yield
 
 
 @pytest.mark.parametrize("dlpack", [False] if READER == "attributes" else [True, False])
-def test_random_calls_compute_what_pytorch_does(monkeypatch, dlpack):
+def test_random_calls_compute_the_same_as_pytorch(monkeypatch, dlpack):
     counts = serve_on_cpu(monkeypatch, dlpack=dlpack)
     wrong, kinds = [], collections.Counter()
     for seed in range(300):
@@ -43,16 +43,16 @@ def test_random_calls_compute_what_pytorch_does(monkeypatch, dlpack):
     assert kinds.keys() == {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE} and kinds[COMPARED] > 250, kinds
     counts = counts()
     assert counts.served > 80
-    assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the short way"
+    assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the fast path"
     reasons = {"strides", "shape", "scale", "length", "dtype", "mask", "dropout"}
     assert reasons <= counts.pytorch.keys()
 
 
-def test_the_inputs_of_pytorchs_own_tests_give_what_pytorch_does(on_cpu):
+def test_the_inputs_of_pytorchs_own_tests_compute_the_same(on_cpu):
     wrong, kinds = compare_own("cpu", attention)
     assert not wrong, "\n".join(wrong)
     assert kinds[COMPARED] > 100, kinds
-    # Of one width, 8, and mostly of different lengths.
+    # All have width 8, and most have different lengths.
     assert on_cpu().served > (25 if IS_OLD else 50) and "dropout" in on_cpu().pytorch
 
 
@@ -137,27 +137,27 @@ def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
         ("mask", {"attn_mask": torch.zeros(16, 16, requires_grad=True)}),
     ],
 )
-def test_what_the_kernels_do_not_serve_goes_to_pytorch_for_a_reason(on_cpu, reason, change):
+def test_unsupported_calls_go_to_pytorch_and_are_counted(on_cpu, reason, change):
     assert attention(*qkv(2, 5, 16, 64), **change).shape == (2, 5, 16, 64)
     assert on_cpu() == Counts(0, {reason: 1})
 
 
-def test_common_calls_take_the_short_way(on_cpu):
+def test_common_calls_take_the_fast_path(on_cpu):
     tensors = qkv(2, 5, 16, 64)
-    short = _launch.kernels
+    fast = _launch.kernels
     for options in ({}, {"is_causal": True}, {"scale": 0.3}, {"scale": 1, "dropout_p": 0}):
-        served = short.served
+        served = fast.served
         torch.testing.assert_close(attention(*tensors, **options), PYTORCH(*tensors, **options))
-        assert short.served == served + 1
+        assert fast.served == served + 1
     with torch.no_grad():
         attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)])
-    assert short.served == 5
+    assert fast.served == 5
     attention(*tensors, torch.zeros(16, 16))
     attention(*tensors, scale=type("Number", (float,), {})(1.0))
     assert attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)]).requires_grad
     with torch.autocast("cpu", torch.bfloat16):
         assert attention(*tensors).dtype is torch.bfloat16
-    assert short.served == 5
+    assert fast.served == 5
     assert on_cpu() == Counts(9, {})
 
 
@@ -177,16 +177,16 @@ def test_common_calls_take_the_short_way(on_cpu):
     ],
 )
 @pytest.mark.parametrize("most", [2, 65_535])
-def test_a_call_is_handed_on_to_pytorch_as_it_is(on_cpu, monkeypatch, most, arguments):
-    """Also an invalid one, whose error is PyTorch's: a second call might end the process."""
-    handed_on = []
+def test_a_call_is_forwarded_to_pytorch_unchanged(on_cpu, monkeypatch, most, arguments):
+    """Forward invalid calls too, once: PyTorch raises the error, and a second call might end the process."""
+    forwarded = []
 
     def recorded(*tensors, **options):
-        handed_on.append((tensors, options))
+        forwarded.append((tensors, options))
         return PYTORCH(*tensors, **options)
 
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
-    monkeypatch.setattr(_fallback, "MOST_SLICE", most)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", most)
     options = {"dropout_p": 0.0, "is_causal": False, "scale": None} | arguments
     tensors = [options.pop(name, tensor) for name, tensor in zip(("query", "key", "value"), qkv(2, 5, 16, 64))]
     try:
@@ -195,19 +195,19 @@ def test_a_call_is_handed_on_to_pytorch_as_it_is(on_cpu, monkeypatch, most, argu
         with pytest.raises(type(error)) as found:
             attention(*tensors, **options)
         assert (type(found.value), str(found.value)) == (type(error), str(error))
-        assert len(handed_on) == 1
+        assert len(forwarded) == 1
     else:
         torch.testing.assert_close(attention(*tensors, **options), expected, equal_nan=True)
-        assert len(handed_on) in ((0, 3) if most == 2 else (0, 1))
+        assert len(forwarded) in ((0, 3) if most == 2 else (0, 1))
     if most == 2:
         return
-    for theirs, options_of_theirs in handed_on:
+    for theirs, options_of_theirs in forwarded:
         assert all(one is other for one, other in zip(theirs, (*tensors, None), strict=True))
         assert all(options_of_theirs[name] is option for name, option in options.items())
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:ComplexHalf")
-def test_tensors_whose_memory_is_not_their_elements_go_to_pytorch(on_cpu):
+def test_negated_nested_meta_and_sparse_tensors_go_to_pytorch(on_cpu):
     tensors = qkv(2, 5, 16, 64)
     negated = [torch._neg_view(tensor) for tensor in tensors]
     torch.testing.assert_close(attention(*negated), PYTORCH(*tensors) * -1)
@@ -226,7 +226,7 @@ def test_tensors_whose_memory_is_not_their_elements_go_to_pytorch(on_cpu):
     assert on_cpu().pytorch == {"tensor type": 4, "device": 1}
 
 
-def test_the_operator_checks_what_it_is_given(on_cpu):
+def test_the_operator_checks_its_arguments(on_cpu):
     query, key, value = qkv(2, 5, 16, 64)
     operator = torch.ops.gridguard.attention.default
     for arguments in ((query, key.half(), value, None), (query, key, value, torch.zeros(16, 16).double())):
@@ -244,12 +244,12 @@ def test_the_operator_checks_what_it_is_given(on_cpu):
 
 
 def interleaved(items, heads, frames, width=16):
-    """Tensors of which no two axes merge."""
+    """Make tensors with no two axes that merge."""
     return [torch.randn(heads, items, frames, 2, width).permute(3, 1, 0, 2, 4) for _ in range(3)]
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.randn(8, 8) > -0.7}])
-def test_tensors_whose_strides_the_kernels_cannot_read_are_copied(on_cpu, caplog, options):
+def test_tensors_with_unsupported_strides_are_copied(on_cpu, caplog, options):
     caplog.set_level("INFO", logger="gridguard")
     tensors = [tensor.requires_grad_() for tensor in interleaved(3, 5, 8)]
     out, expected = attention(*tensors, **options), PYTORCH(*tensors, **options)
@@ -271,16 +271,16 @@ def test_grouped_heads_in_the_last_axes_are_copied(on_cpu):
 
 
 def test_long_sequences_are_copied_only_for_their_alignment(on_cpu, monkeypatch):
-    tensors = interleaved(3, 5, _operator.MOST_COPIED + 1)
+    tensors = interleaved(3, 5, _operator.MAX_COPIED + 1)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
     assert on_cpu() == Counts(0, {"strides": 1})
     refused = []
 
-    def submit(query, *others):
-        if not query.is_contiguous():
-            refused.append(query)
+    def submit(tensors, *others):
+        if not tensors[0].is_contiguous():
+            refused.append(tensors)
             return "alignment"
-        return submitted(query, *others)
+        return submitted(tensors, *others)
 
     submitted = _launch.submit
     monkeypatch.setattr(_launch, "submit", submit)
@@ -288,36 +288,36 @@ def test_long_sequences_are_copied_only_for_their_alignment(on_cpu, monkeypatch)
     assert on_cpu() == Counts(1, {"strides": 1}, copied=1) and len(refused) == 1
 
 
-def test_what_does_not_fit_as_copies_goes_to_pytorch(on_cpu, monkeypatch):
+def test_calls_go_to_pytorch_if_the_copies_do_not_fit(on_cpu, monkeypatch):
     def out_of_memory(tensor):
         raise torch.cuda.OutOfMemoryError
 
-    monkeypatch.setattr(_operator, "_copied", out_of_memory)
+    monkeypatch.setattr(_operator, "contiguous_copy", out_of_memory)
     tensors = interleaved(3, 5, 8)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
     assert on_cpu() == Counts(0, {"strides": 1})
 
 
-def test_rows_that_are_not_aligned_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
+def test_unaligned_rows_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
     memory = torch.randn(3, 2, 5, 16, 67)
     tensors = [memory[at, ..., 1:65].detach().requires_grad_() for at in range(3)]
     out, expected = attention(*tensors), PYTORCH(*tensors)
     theirs = torch.autograd.grad(expected.square().sum(), tensors)
-    handed_on = []
+    forwarded = []
 
     def recorded(*arguments, **options):
-        handed_on.extend(arguments[:3])
+        forwarded.extend(arguments[:3])
         return pytorch(*arguments, **options)
 
-    pytorch = _fallback.pytorch
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    pytorch = _pytorch.unserved
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
     for found, one in zip(torch.autograd.grad(out.square().sum(), tensors), theirs):
         torch.testing.assert_close(found, one)
-    assert len(handed_on) == 3 and all(tensor.is_contiguous() for tensor in handed_on)
+    assert len(forwarded) == 3 and all(tensor.is_contiguous() for tensor in forwarded)
 
 
 @pytest.mark.parametrize("sizes", [(2, 5, 129, 64), (2, 5, 16, 168), (0, 5, 16, 64), (2, 5, 0, 64)])
-def test_sizes_that_the_kernels_lack_go_to_pytorch(on_cpu, sizes):
+def test_unsupported_sizes_go_to_pytorch(on_cpu, sizes):
     tensors = qkv(*sizes)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
     assert on_cpu().served == 0
@@ -338,7 +338,7 @@ def test_sizes_that_the_kernels_lack_go_to_pytorch(on_cpu, sizes):
         (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4, device="meta"), torch.zeros(2, 3, 4)),
     ],
 )
-def test_invalid_calls_raise_what_pytorch_raises(on_cpu, arguments):
+def test_invalid_calls_raise_pytorchs_errors(on_cpu, arguments):
     with pytest.raises(Exception) as expected:
         PYTORCH(*arguments)
     with pytest.raises(type(expected.value)) as found:
@@ -346,7 +346,7 @@ def test_invalid_calls_raise_what_pytorch_raises(on_cpu, arguments):
     assert type(found.value) is type(expected.value)
 
 
-def test_gradients_are_those_of_pytorch(on_cpu):
+def test_gradients_equal_pytorchs(on_cpu):
     for options in ({}, {"is_causal": True}, {"attn_mask": torch.randn(16, 16), "scale": 0.3}):
         tensors = qkv(2, 5, 16, 8, dtype=torch.float32, requires_grad=True)
         weights = torch.randn(2, 5, 16, 8)
@@ -356,7 +356,7 @@ def test_gradients_are_those_of_pytorch(on_cpu):
     assert on_cpu().served == 3
 
 
-def test_only_the_gradients_that_are_needed_are_computed(on_cpu):
+def test_only_needed_gradients_are_computed(on_cpu):
     query, key, value = qkv(2, 5, 16, 8)
     key.requires_grad_()
     attention(query, key, value).sum().backward()
@@ -366,7 +366,7 @@ def test_only_the_gradients_that_are_needed_are_computed(on_cpu):
     assert on_cpu().served == 2
 
 
-def test_gradients_of_gradients_are_those_of_pytorch(on_cpu):
+def test_gradients_of_gradients_equal_pytorchs(on_cpu):
     tensors = qkv(1, 2, 4, 8, requires_grad=True)
 
     def penalty(function):
@@ -379,7 +379,7 @@ def test_gradients_of_gradients_are_those_of_pytorch(on_cpu):
 
 
 def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
-    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
     for mask in (None, torch.randn(8, 1, 130, 130), torch.randn(7, 130, 130), torch.randn(130, 130)):
         tensors = qkv(8, 7, 130, 16, requires_grad=True)
         found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
@@ -398,15 +398,15 @@ def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
     assert on_cpu().served == 0
 
 
-def test_slices_call_pytorch_with_no_more_than_the_limit(on_cpu, monkeypatch):
+def test_slices_stay_within_the_limit(on_cpu, monkeypatch):
     seen = []
 
     def recorded(query, *others, **options):
         seen.append(tuple(query.shape[:2]))
         return PYTORCH(query, *others, **options)
 
-    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
     attention(*qkv(7, 2, 130, 16))
     assert seen == [(3, 2), (3, 2), (1, 2)]
 
@@ -428,7 +428,7 @@ def test_compiled_code_has_no_graph_break_and_computes_the_same(on_cpu, backend,
     torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), tensors))
 
 
-def test_compiled_code_takes_dynamic_shapes_and_falls_back(on_cpu):
+def test_compiled_code_serves_dynamic_shapes_and_falls_back(on_cpu):
     torch.compiler.reset()
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
     for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, 140, 64)):
@@ -437,9 +437,9 @@ def test_compiled_code_takes_dynamic_shapes_and_falls_back(on_cpu):
     assert on_cpu().served == 2
 
 
-# PyTorch's own check looks at gradients.
+# PyTorch's check reads gradients of non-leaf tensors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_the_operator_is_a_valid_one(on_cpu):
+def test_the_operator_passes_opcheck(on_cpu):
     for requires_grad in (False, True):
         tensors = qkv(2, 3, 8, 16, requires_grad=requires_grad)
         arguments = (*tensors, None, True, 0.25, False)
@@ -493,9 +493,8 @@ def test_without_a_gpu_calls_go_to_pytorch():
     assert (after.served, after.pytorch["device"]) == (before.served, before.pytorch.get("device", 0) + 1)
 
 
-def test_kernels_that_are_not_available_are_reported_once(monkeypatch):
+def test_unavailable_kernels_are_reported_once(monkeypatch):
     class Tensor:
-        """As a tensor on a device that is not there."""
 
         is_cuda, is_cpu, dtype, shape = True, False, torch.float16, (2, 5, 16, 64)
         get_device, data_ptr, is_neg = lambda self: 0, lambda self: 16, lambda self: False
@@ -506,10 +505,10 @@ def test_kernels_that_are_not_available_are_reported_once(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     with pytest.warns(RuntimeWarning, match="no CUDA driver library found"):
-        assert _launch.submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit((Tensor(),) * 4, None, False, 0.125, False) == "unavailable"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _launch.submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit((Tensor(),) * 4, None, False, 0.125, False) == "unavailable"
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
@@ -522,9 +521,9 @@ def test_a_failed_launch_is_an_error_and_no_fallback(on_cpu, monkeypatch, requir
         attention(*qkv(2, 5, 16, 64, requires_grad=requires_grad))
 
 
-def test_the_compiler_of_pytorchs_packages_is_found_by_name():
+def test_nvrtc_of_pytorchs_packages_is_found_by_name():
     if torch.version.cuda is None:
-        _launch.load_nvrtc()  # nothing to find, which is no error
+        _launch.load_nvrtc()  # no library, and no error
         return
     program = "import ctypes, gridguard.torch; from gridguard import _launch; _launch.load_nvrtc(); ctypes.CDLL('libnvrtc.so.%s')"
     major = torch.version.cuda.split(".")[0]

@@ -1,5 +1,4 @@
-"""Tuned profiles, on the guard's fake CUDA driver: which are used, and tuning of what they lack. Needs gcc, but neither
-a GPU nor PyTorch."""
+"""Tests of tuned profiles and of tuning, on the guard's fake CUDA driver. Needs gcc, but no GPU and no PyTorch."""
 
 from __future__ import annotations
 
@@ -8,18 +7,18 @@ import stat
 import pytest
 from test_launch import fake, run  # noqa: F401
 
-# A call that is served.
+# A served call.
 CALL = """
 from gridguard import _tuning
-kernels.submit(*tensors, *options)
+kernels.submit(tensors, *options)
 """
-# The parameters of a kernel that takes strides.
+# The parameters of a kernel with strides.
 STRIDED = "8,8,8,8,8,4,96,4"
 
 
 @pytest.fixture
 def command(tmp_path):
-    """A command `gridguard` that writes its arguments and the shapes, and does what a script says."""
+    """Make a command `gridguard` that writes its arguments and the shapes, and runs a script."""
 
     def command(script):
         path = tmp_path / "gridguard"
@@ -30,31 +29,31 @@ def command(tmp_path):
     return command
 
 
-def test_each_shape_says_how_it_was_chosen(run, tmp_path):  # noqa: F811
+def test_each_shape_reports_how_it_was_chosen(run, tmp_path):  # noqa: F811
     program = CALL + """
 (profile,) = _tuning.tuning().profiles
 print(profile.device, profile.path.parent, profile.entries > 50, profile.notices, _tuning.tuning().misses)
 for choice in _tuning.tuning().choices:
-    print(choice.device, choice.shape, choice.dtype, choice.refused, choice.matched)
+    print(choice.device, choice.shape, choice.dtype, choice.rejected, choice.matched)
 """
     (profile, choice), launches = run(program, GRIDGUARD_PROFILES=str(tmp_path / "profiles"))
     assert len(launches) == 1
-    # The fake device is one that has a built-in profile.
+    # The fake device has a built-in profile.
     assert profile == f"0 {tmp_path}/profiles True () 1"
     assert choice.startswith("0 (2, 3, 16, 64) f16 None default, because size ")
 
 
-def test_the_entry_of_a_shape_serves_it_with_strides_too(run):  # noqa: F811
+def test_an_entry_also_serves_its_shape_with_strides(run):  # noqa: F811
     program = """
 from gridguard import _tuning
 for tensor in tensors:
     tensor.shape, tensor.stride = (15360, 5, 16, 64), lambda: STRIDES
-print(kernels.submit(*tensors, *options), kernels.submit(query, key, value, out, None, True, 0.125, False))
+print(kernels.submit(tensors, *options), kernels.submit(tensors, None, True, 0.125, False))
 for choice in _tuning.tuning().choices:
     print("causal" in choice.variant, "strided" in choice.variant, choice.matched)
 print(_tuning.tuning().misses)
 """
-    # Unless the kernel was edited since the device was tuned.
+    # The kernel may have been edited since the device was tuned.
     kept = ("exact", "default, because the kernel was edited since it was tuned: re-tune it")
     for strides, cubin in (("(5120, 1024, 64, 1)", {}), ("(5120, 64, 320, 1)", {"GRIDGUARD_FAKE_NVRTC_CUBIN": STRIDED})):
         written, launches = run(program.replace("STRIDES", strides), **cubin)
@@ -65,7 +64,7 @@ print(_tuning.tuning().misses)
         assert written[3] in ("0", "1")
 
 
-def test_a_profile_that_cannot_be_used_is_reported(run, tmp_path):  # noqa: F811
+def test_an_unusable_profile_is_reported(run, tmp_path):  # noqa: F811
     program = CALL + "print(_tuning.tuning().profiles[0].path)"
     profiles = tmp_path / "profiles"
     path = run(program, GRIDGUARD_PROFILES=str(profiles))[0][0]
@@ -76,12 +75,12 @@ def test_a_profile_that_cannot_be_used_is_reported(run, tmp_path):  # noqa: F811
     assert notice.startswith(f"reject: user profile {path}: "), notice
 
 
-def test_tuning_measures_what_was_missed_and_reads_the_profiles_again(run, tmp_path, command):  # noqa: F811
+def test_tuning_measures_missed_shapes_and_reloads_the_profiles(run, tmp_path, command):  # noqa: F811
     document = '{"profiles": ["/p/device.ron"], "tuned": [{"problem": "p", "report": {}}], "left": 0, "known": 0}'
     program = CALL + f"""
 print(_tuning.tune({str(command(f"echo '{document}'"))!r}, device=0, time_limit=90))
 print(_tuning.tuning())
-kernels.submit(*tensors[:0], *[Tensor() for _ in range(4)], *options)
+kernels.submit([Tensor() for _ in range(4)], *options)
 print(len(_tuning.tuning().choices), _tuning.tuning().misses)
 print(_tuning.tune("no-such-command", device=0) if _tuning.tuning().misses == 0 else "missed again")
 """
@@ -100,7 +99,7 @@ print(_tuning.tune("no-such-command", device=0) if _tuning.tuning().misses == 0 
     assert "strided" not in shapes, "launch parameters are tuned for contiguous tensors"
 
 
-def test_a_command_that_fails_leaves_the_shapes(run, tmp_path, command):  # noqa: F811
+def test_a_failed_command_keeps_the_shapes(run, tmp_path, command):  # noqa: F811
     program = CALL + f"""
 import pathlib
 for program in ("no-such-command", {str(command("exit 2"))!r}):
@@ -112,6 +111,6 @@ for program in ("no-such-command", {str(command("exit 2"))!r}):
 print(pathlib.Path(text.split("shapes are in ")[1].split(":")[0]).exists(), _tuning.tune(device=0))
 """
     written, _ = run(program, GRIDGUARD_PROFILES=str(tmp_path / "profiles"))
-    assert written[0] == "no command no-such-command: cargo install gridguard-cli"
+    assert written[0] == "no command no-such-command on PATH: install it with `cargo install gridguard-cli`"
     assert written[1].startswith("/gridguard tune failed, the shapes are in ")
     assert written[2] == "True Tuned(profiles=(), tuned=0, known=0, left=0, failures=())"

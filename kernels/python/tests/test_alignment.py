@@ -1,26 +1,20 @@
-"""What `gridguard.torch` hands to PyTorch begins where PyTorch's kernels can read it, on the CPU. Needs PyTorch."""
+"""Tests of the copies of unaligned tensors for PyTorch's kernels, on the CPU. Needs PyTorch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from calls import PYTORCH
+from calls import PYTORCH, shifted
 from functorch.compile import make_boxed_func
 from stand_in import Counts, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
-from gridguard import _aligned, _fallback
+from gridguard import _pytorch
 
 attention = ours.scaled_dot_product_attention
 # The kernels serve up to 128 queries.
 SIZES = (2, 3, 130, 8)
-
-
-def shifted(tensor, elements=1):
-    """The numbers of a tensor, in memory that begins some elements after a multiple of 64 bytes."""
-    memory = torch.empty(tensor.numel() + elements, dtype=tensor.dtype)
-    return memory[elements:].view(tensor.shape).copy_(tensor)
 
 
 def reads_16_bytes(tensor):
@@ -30,36 +24,37 @@ def reads_16_bytes(tensor):
 
 
 @pytest.fixture
-def handed_on(on_cpu, monkeypatch):
-    """The tensors that PyTorch's function, and its backward pass, are given."""
-    given, gradients, align = [], [], _aligned.align_gradient
+def received(on_cpu, monkeypatch):
+    """Record the tensors that PyTorch's function and its backward pass receive."""
+    given, gradients, align = [], [], _pytorch._with_aligned_gradient
 
     def recorded(*arguments, **options):
         given.extend(one for one in arguments if one is not None)
         return PYTORCH(*arguments, **options)
 
     def recorded_gradient(out):
-        align(out)
+        out = align(out)
         if out.grad_fn is not None:
-            # After the copy.
+            # This hook runs after the copy.
             out.grad_fn.register_prehook(lambda found: gradients.extend(one for one in found if one is not None))
+        return out
 
-    monkeypatch.setattr(_fallback, "pytorch", recorded)
-    monkeypatch.setattr(_fallback, "align_gradient", recorded_gradient)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
+    monkeypatch.setattr(_pytorch, "_with_aligned_gradient", recorded_gradient)
     return given, gradients
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("elements", [1, 2, 4, 8])
 @pytest.mark.parametrize("at", range(3))
-def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, handed_on, dtype, elements, at):
+def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, received, dtype, elements, at):
     tensors = qkv(*SIZES, dtype=dtype)
     expected = PYTORCH(*tensors)
     tensors[at] = shifted(tensors[at], elements)
     assert tensors[at].is_contiguous()
     was_aligned = reads_16_bytes(tensors[at])
     torch.testing.assert_close(attention(*tensors), expected)
-    given, _ = handed_on
+    given, _ = received
     assert len(given) == 3 and all(map(reads_16_bytes, given))
     assert [one is other for one, other in zip(given, tensors)] == [was_aligned or one != at for one in range(3)]
     assert ours.stats().aligned == (not was_aligned)
@@ -67,8 +62,8 @@ def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, handed_on, dtyp
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (2, 3, 16, 8)])
-def test_the_backward_pass_is_given_aligned_tensors(on_cpu, handed_on, sizes):
-    """Also of calls that the kernels serve: PyTorch runs their forward pass again."""
+def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, sizes):
+    """Cover served calls too: PyTorch runs their forward pass again."""
     tensors = qkv(*sizes)
     weights = torch.randn(sizes)
     inputs = [tensor.requires_grad_() for tensor in tensors]
@@ -77,14 +72,14 @@ def test_the_backward_pass_is_given_aligned_tensors(on_cpu, handed_on, sizes):
     mask = shifted(torch.zeros(sizes[-2], sizes[-2]))
     found = torch.autograd.grad(attention(*odd, mask), odd, shifted(weights))
     torch.testing.assert_close(found, expected)
-    given, gradients = handed_on
+    given, gradients = received
     assert len(given) == 4 and len(gradients) == 1
     assert all(map(reads_16_bytes, [*given[:3], *gradients])) and given[3].data_ptr() % 16 == 0
     assert ours.stats().aligned == (2 if sizes == SIZES else 1)
 
 
 @pytest.mark.parametrize("kind", ["sliced", "heads last", "expanded", "columns"])
-def test_views_are_copied_where_their_rows_are_not_aligned(on_cpu, handed_on, kind):
+def test_views_with_unaligned_rows_are_copied(on_cpu, received, kind):
     def view():
         if kind == "sliced":
             return torch.randn(2, 3, 130, 11)[..., 1:9]
@@ -96,7 +91,7 @@ def test_views_are_copied_where_their_rows_are_not_aligned(on_cpu, handed_on, ki
 
     tensors = [view() for _ in range(3)]
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
-    given, _ = handed_on
+    given, _ = received
     # PyTorch has no fused kernels for columns.
     assert all(one is other for one, other in zip(given, tensors)) == (kind == "columns")
     assert kind == "columns" or all(map(reads_16_bytes, given))
@@ -105,7 +100,7 @@ def test_views_are_copied_where_their_rows_are_not_aligned(on_cpu, handed_on, ki
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:There is a performance drop")
 def test_copies_of_expanded_tensors_have_the_derivatives_of_each_item(on_cpu):
-    """An expanded leaf has one gradient for each item, though its items share memory."""
+    """Compare the gradients of an expanded leaf: one for each item, though the items share memory."""
     for length in (16, 130):
         sizes = (2, 3, length, 7)
         tensors = [torch.randn(1, 3, length, 7).expand(sizes) for _ in range(3)]
@@ -136,25 +131,25 @@ def test_copies_of_expanded_tensors_have_the_derivatives_of_each_item(on_cpu):
         ("negated", lambda tensor: torch._neg_view(shifted(tensor))),
     ],
 )
-def test_what_pytorch_can_read_is_handed_on_as_it_is(on_cpu, handed_on, kind, change):
+def test_tensors_that_pytorch_can_read_are_not_copied(on_cpu, received, kind, change):
     tensors = [change(tensor) for tensor in qkv(*SIZES)]
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
-    given, _ = handed_on
+    given, _ = received
     assert all(one is other for one, other in zip(given, tensors, strict=True))
     assert ours.stats().aligned == 0
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive"])
-def test_a_mask_of_one_column_has_all_columns(on_cpu, handed_on, kind):
+def test_a_mask_of_one_column_is_expanded(on_cpu, received, kind):
     tensors = qkv(*SIZES)
     mask = torch.randn(130, 1)
     mask = mask > -0.7 if kind == "bool" else mask
     torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
-    assert handed_on[0][3].shape == (130, 130)
+    assert received[0][3].shape == (130, 130)
 
 
 @pytest.mark.parametrize("odd", [False, True])
-def test_compiled_code_copies_what_is_not_aligned_as_it_is_compiled(on_cpu, odd):
+def test_compiled_code_copies_tensors_that_are_unaligned_at_compile_time(on_cpu, odd):
     torch.compiler.reset()
     copies = []
 
@@ -173,7 +168,7 @@ def test_compiled_code_copies_what_is_not_aligned_as_it_is_compiled(on_cpu, odd)
     assert len(copies) == odd
 
 
-def test_transforms_copy_what_is_not_aligned(on_cpu, handed_on):
+def test_transforms_copy_unaligned_tensors(on_cpu, received):
     tensors = [shifted(tensor) for tensor in qkv(*SIZES)]
     found, expected = (
         torch.func.vjp(function, *tensors)[1](torch.ones(SIZES)) for function in (attention, PYTORCH)
