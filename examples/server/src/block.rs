@@ -10,6 +10,7 @@ use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
 
+use crate::admission::Scratch;
 use crate::error::ServeError;
 
 /// Which block.
@@ -57,6 +58,8 @@ pub struct Block {
     pub heads: u64,
     /// Bytes of the weights.
     pub bytes: u64,
+    /// Bytes of scratch for a number of items and frames.
+    pub(crate) scratch: fn(&Self, u64, u64) -> Result<Scratch, ServeError>,
     /// [`BlockWeights`] of the type.
     weights: Box<dyn Any + Send + Sync>,
 }
@@ -79,12 +82,10 @@ impl BlockOptions {
         let weights = match &self.weights {
             None => BlockWeights::<T>::random(self.channels, self.seed)?,
             Some(path) => {
-                let shown = path.display();
-                let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
-                let file =
-                    WeightsFile::read(&bytes).map_err(|error| format!("{shown}: {error}"))?;
-                file.block::<T>(self.prefix.as_deref())
-                    .map_err(|error| format!("{shown}: {error}"))?
+                let read = || -> Result<_, Box<dyn Error + Send + Sync>> {
+                    Ok(WeightsFile::read(&fs::read(path)?)?.block::<T>(self.prefix.as_deref())?)
+                };
+                read().map_err(|error| format!("{}: {error}", path.display()))?
             }
         };
         let channels = weights.channels();
@@ -93,6 +94,7 @@ impl BlockOptions {
             channels,
             heads: self.heads.unwrap_or((channels / HEAD_DIM).max(1)),
             bytes: weights.elements() * T::TYPE.bytes(),
+            scratch: Scratch::of::<T>,
             weights: Box::new(weights),
         };
         block.shape(0, 1)?;

@@ -1,5 +1,6 @@
 //! Runs batches on a CUDA device.
 
+use std::any::Any;
 use std::error::Error;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use crate::admission::{WORKSPACE_BYTES, plan};
 use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
 use crate::error::ServeError;
-use crate::tensors::Problem;
+use crate::tensors::{Endpoint, Key};
 use crate::tuning::{Profiles, Tuning};
 
 /// A CUDA device with the block's weights, which the backends on it share.
 pub struct Shared {
     kernels: Kernels,
     tuning: Arc<Tuning>,
-    block: OnDevice,
+    /// [`TemporalBlock`] of the block's type.
+    block: Box<dyn Any + Send + Sync>,
     device: Device,
 }
 
@@ -38,13 +40,6 @@ pub struct Cuda {
 /// Pinned host memory, kept from batch to batch: only copies from and to it run beside kernels.
 #[derive(Default)]
 struct Staging(Option<PinnedHostSlice<u64>>);
-
-/// The block of each type.
-enum OnDevice {
-    F16(TemporalBlock<f16>),
-    Bf16(TemporalBlock<bf16>),
-    F32(TemporalBlock<f32>),
-}
 
 impl Shared {
     /// The device with this ordinal, with `memory` bytes or most of what is free, shared evenly by so many
@@ -67,9 +62,9 @@ impl Shared {
         let tuning = profiles.open(&guard);
         let kernels = Kernels::new(Arc::clone(&guard));
         let on_device = match block.element {
-            ElementType::F16 => OnDevice::F16(upload(&kernels, &stream, block)?),
-            ElementType::Bf16 => OnDevice::Bf16(upload(&kernels, &stream, block)?),
-            ElementType::F32 => OnDevice::F32(upload(&kernels, &stream, block)?),
+            ElementType::F16 => upload::<f16>(&kernels, &stream, block)?,
+            ElementType::Bf16 => upload::<bf16>(&kernels, &stream, block)?,
+            ElementType::F32 => upload::<f32>(&kernels, &stream, block)?,
         };
         guard.synchronize(&stream)?;
         // The weights are not free any more.
@@ -104,12 +99,10 @@ impl Cuda {
         batch: &Batch,
         wanted: Wanted<'_>,
     ) -> Result<Vec<Vec<u8>>, Failure> {
-        let Problem::Attention { heads, frames, head_dim, .. } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM).into());
-        };
         let shared = Arc::clone(&self.shared);
         let kernels = &shared.kernels;
-        let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
+        let Key { heads, frames, width, .. } = batch.key;
+        let shape = Shape::new(batch.items, heads, frames, width)?;
         let attention = attention(shape, T::TYPE, kernels.guard().limits())?;
         let added = batch.mask::<T>()?;
         let prepared = shared
@@ -130,18 +123,17 @@ impl Cuda {
         Ok(self.replies(batch, &out)?)
     }
 
-    fn transform<T: Element>(
+    fn transform<T: Element + 'static>(
         &mut self,
-        block: &TemporalBlock<T>,
         batch: &Batch,
         wanted: Wanted<'_>,
     ) -> Result<Vec<Vec<u8>>, Failure> {
-        let Problem::Block { frames, .. } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM).into());
-        };
         let shared = Arc::clone(&self.shared);
+        let block = shared.block.downcast_ref::<TemporalBlock<T>>();
+        let block = block.ok_or_else(|| ServeError::failed("the block has another type"))?;
         let shape = block.shape();
-        let shape = BlockShape::new(batch.items, *frames, shape.channels(), shape.heads())?;
+        let shape =
+            BlockShape::new(batch.items, batch.key.frames, shape.channels(), shape.heads())?;
         let block = block.with_shape(&shared.kernels, shape).map_err(ServeError::failed)?;
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
         let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;
@@ -154,6 +146,17 @@ impl Cuda {
         let ran = shared.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
         ran.map_err(|error| stopped(&error))?;
         Ok(self.replies(batch, &y)?)
+    }
+
+    fn run_as<T: Element + 'static>(
+        &mut self,
+        batch: &Batch,
+        wanted: Wanted<'_>,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        match batch.key.endpoint {
+            Endpoint::Attention => self.attend::<T>(batch, wanted),
+            Endpoint::Block => self.transform::<T>(batch, wanted),
+        }
     }
 
     /// The inputs of all requests, on the device.
@@ -223,24 +226,13 @@ impl Backend for Cuda {
     }
 
     fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
-        let shared = Arc::clone(&self.shared);
-        let ran = match (&batch.key.problem, batch.key.element, &shared.block) {
-            (Problem::Attention { .. }, ElementType::F16, _) => self.attend::<f16>(batch, wanted),
-            (Problem::Attention { .. }, ElementType::Bf16, _) => self.attend::<bf16>(batch, wanted),
-            (Problem::Attention { .. }, ElementType::F32, _) => self.attend::<f32>(batch, wanted),
-            (Problem::Block { .. }, ElementType::F16, OnDevice::F16(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ElementType::Bf16, OnDevice::Bf16(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ElementType::F32, OnDevice::F32(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ..) => Err(ServeError::failed(OTHER_PROBLEM).into()),
+        let ran = match batch.key.element {
+            ElementType::F16 => self.run_as::<f16>(batch, wanted),
+            ElementType::Bf16 => self.run_as::<bf16>(batch, wanted),
+            ElementType::F32 => self.run_as::<f32>(batch, wanted),
         };
         // A device that failed fails every call from then on; an error of this batch alone leaves it usable.
-        ran.map_err(|failure| match shared.kernels.guard().synchronize(&self.stream) {
+        ran.map_err(|failure| match self.shared.kernels.guard().synchronize(&self.stream) {
             Ok(()) => failure,
             Err(lost) => Failure::Lost(match failure {
                 Failure::Batch(error) => format!("{error}; then {lost}"),
@@ -266,10 +258,10 @@ fn upload<T: Element + 'static>(
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
     block: &Block,
-) -> Result<TemporalBlock<T>, Box<dyn Error + Send + Sync>> {
+) -> Result<Box<dyn Any + Send + Sync>, Box<dyn Error + Send + Sync>> {
     let weights = block.weights::<T>()?;
     let block = TemporalBlock::new(kernels, stream, block.shape(1, 1)?, weights)?;
-    Ok(block.with_workspace(WORKSPACE_BYTES))
+    Ok(Box::new(block.with_workspace(WORKSPACE_BYTES)))
 }
 
 /// The rest is for other programs, and for what kernels need beside memory of requests.
@@ -278,5 +270,3 @@ const FREE_PERCENT: u64 = 80;
 /// and small ones leave lanes idle.
 const MULTIPROCESSOR_RATE: u64 = 128 * 2 * 1_000_000_000 / 4;
 const NO_CONTEXT: &str = "the guard has no context";
-/// Checked before a batch is made.
-const OTHER_PROBLEM: &str = "the batch is not for the block on this device";

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics::gauge;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::backend::Device;
@@ -18,7 +18,8 @@ pub struct Health {
 }
 
 /// The state of a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum WorkerState {
     /// It prepares its device.
     Starting,
@@ -44,20 +45,6 @@ pub struct Capacity {
     pub all: u64,
 }
 
-impl Capacity {
-    /// The slowest worker's time for `operations`.
-    #[must_use]
-    pub fn slowest_takes(self, operations: u64) -> Duration {
-        time(operations, self.slowest)
-    }
-
-    /// The time of all workers together for `operations`.
-    #[must_use]
-    pub fn all_take(self, operations: u64) -> Duration {
-        time(operations, self.all)
-    }
-}
-
 /// The time for `operations` at `rate` operations a second.
 #[must_use]
 pub fn time(operations: u64, rate: u64) -> Duration {
@@ -79,9 +66,8 @@ impl Health {
             if let Some(state) = workers.get_mut(worker) {
                 *state = new;
             }
-            let ready = workers.iter().filter(|state| matches!(state, WorkerState::Ready(_)));
-            let ready = u32::try_from(ready.count()).unwrap_or(u32::MAX);
-            gauge!("gridguard_server_workers_ready").set(ready);
+            let ready = workers.iter().filter_map(WorkerState::device).count();
+            gauge!("gridguard_server_workers_ready").set(u32::try_from(ready).unwrap_or(u32::MAX));
         });
         #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a metric")]
         gauge!("gridguard_server_operations_per_second")
@@ -98,7 +84,10 @@ impl Health {
         let is_over = |workers: &Vec<WorkerState>| !workers.contains(&WorkerState::Starting);
         // The sender lives as long as this borrow of it.
         let workers = workers.wait_for(is_over).await;
-        workers.ok().and_then(|workers| workers.iter().find_map(failure)).map_or(Ok(()), Err)
+        workers
+            .ok()
+            .and_then(|workers| workers.iter().find_map(WorkerState::failure))
+            .map_or(Ok(()), Err)
     }
 
     /// Whether any worker is left that is or may become ready; if not, only another process can serve.
@@ -122,14 +111,14 @@ impl Health {
         if workers.contains(&WorkerState::Starting) {
             return Some(ServeError::Starting);
         }
-        let is_ready = workers.iter().any(|state| matches!(state, WorkerState::Ready(_)));
-        if is_ready { None } else { workers.iter().find_map(failure) }
+        let is_ready = workers.iter().any(|state| state.device().is_some());
+        if is_ready { None } else { workers.iter().find_map(WorkerState::failure) }
     }
 
     /// Why the server is not ready, if it is not: as [`Self::refusal`], and if any device failed.
     #[must_use]
     pub fn not_ready(&self) -> Option<ServeError> {
-        self.refusal().or_else(|| self.workers.borrow().iter().find_map(failure))
+        self.refusal().or_else(|| self.workers.borrow().iter().find_map(WorkerState::failure))
     }
 
     /// What the ready workers have.
@@ -139,46 +128,31 @@ impl Health {
     /// That none is ready: [`ServeError::DeviceFailed`] or [`ServeError::Starting`].
     pub fn capacity(&self) -> Result<Capacity, ServeError> {
         let workers = self.workers.borrow();
-        let ready = workers.iter().filter_map(|state| match state {
-            WorkerState::Ready(device) => Some((device.memory, device.operations_per_second)),
-            _ => None,
-        });
-        let capacity = ready.fold(None, |so_far: Option<Capacity>, (memory, rate)| {
-            let before = so_far.unwrap_or(Capacity { memory, slowest: rate, all: 0 });
-            Some(Capacity {
-                memory: before.memory.min(memory),
-                slowest: before.slowest.min(rate),
-                all: before.all.saturating_add(rate),
-            })
-        });
-        capacity.ok_or_else(|| workers.iter().find_map(failure).unwrap_or(ServeError::Starting))
+        let devices = || workers.iter().filter_map(WorkerState::device);
+        let memory = devices().map(|device| device.memory).min();
+        let slowest = devices().map(|device| device.operations_per_second).min();
+        let all = devices().map(|device| device.operations_per_second).sum();
+        let capacity =
+            memory.zip(slowest).map(|(memory, slowest)| Capacity { memory, slowest, all });
+        capacity.ok_or_else(|| {
+            workers.iter().find_map(WorkerState::failure).unwrap_or(ServeError::Starting)
+        })
     }
 
-    /// The workers for people and programs.
+    /// The states of all workers.
     #[must_use]
-    pub fn report(&self) -> Value {
-        let one = |state: &WorkerState| match state {
-            WorkerState::Starting => json!({ "state": "starting" }),
-            WorkerState::Ready(Device { name, is_gpu, memory, operations_per_second }) => json!({
-                "state": "ready",
-                "device": name,
-                "gpu": is_gpu,
-                "memory_bytes": memory,
-                "operations_per_second": operations_per_second,
-            }),
-            WorkerState::Failed { device, reason } => {
-                json!({ "state": "failed", "device": device, "reason": reason })
-            }
-        };
-        self.workers.borrow().iter().map(one).collect()
+    pub fn report(&self) -> Vec<WorkerState> {
+        self.workers.borrow().clone()
     }
 }
 
-fn failure(state: &WorkerState) -> Option<ServeError> {
-    match state {
-        WorkerState::Failed { device, reason } => {
-            Some(ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() })
-        }
-        _ => None,
+impl WorkerState {
+    const fn device(&self) -> Option<&Device> {
+        if let Self::Ready(device) = self { Some(device) } else { None }
+    }
+
+    fn failure(&self) -> Option<ServeError> {
+        let Self::Failed { device, reason } = self else { return None };
+        Some(ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() })
     }
 }

@@ -16,7 +16,7 @@ use crate::admission::{operations_per_item, plan};
 use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
 use crate::error::ServeError;
-use crate::tensors::{Key, Problem, wide};
+use crate::tensors::{Endpoint, Key, wide};
 use crate::tuning::Tuning;
 
 /// The host, under the limits of a GPU.
@@ -52,8 +52,9 @@ impl Host {
     /// Operations a second of a small attention.
     fn measure(&self) -> Result<u64, KernelError> {
         let [heads, frames, head_dim] = [1, 64, 32];
-        let problem = Problem::Attention { heads, frames, head_dim, mask: None };
-        let operations = operations_per_item(&Key { problem, element: ElementType::F32 });
+        let (endpoint, element) = (Endpoint::Attention, ElementType::F32);
+        let key = Key { endpoint, element, heads, frames, width: head_dim, mask: None };
+        let operations = operations_per_item(&key);
         let shape = Shape::new(MEASURED_ITEMS, heads, frames, head_dim)?;
         let operation = attention(shape, ElementType::F32, self.guard.limits())?;
         let plan = self.plan(&operation, Choice::AUTOMATIC)?;
@@ -88,14 +89,9 @@ impl Host {
         wanted: Wanted<'_>,
     ) -> Result<Vec<Vec<u8>>, Failure> {
         let mut out = batch.output::<T>()?;
-        match &batch.key.problem {
-            Problem::Attention { heads, frames, head_dim, .. } => {
-                let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
-                self.attend::<T>(batch, shape, &mut out, wanted)?;
-            }
-            Problem::Block { frames, .. } => {
-                self.transform::<T>(batch, *frames, &mut out, wanted)?;
-            }
+        match batch.key.endpoint {
+            Endpoint::Attention => self.attend::<T>(batch, &mut out, wanted)?,
+            Endpoint::Block => self.transform::<T>(batch, &mut out, wanted)?,
         }
         Ok(batch.replies(&out)?)
     }
@@ -103,11 +99,12 @@ impl Host {
     fn attend<T: Element>(
         &self,
         batch: &Batch,
-        shape: Shape,
         out: &mut [T],
         wanted: Wanted<'_>,
     ) -> Result<(), Failure> {
         let device = self.guard.limits();
+        let Key { heads, frames, width, .. } = batch.key;
+        let shape = Shape::new(batch.items, heads, frames, width)?;
         let added = batch.mask::<T>()?;
         let added = added.as_deref();
         let attention_of = |shape| attention(shape, T::TYPE, device);
@@ -140,12 +137,11 @@ impl Host {
     fn transform<T: Element + 'static>(
         &self,
         batch: &Batch,
-        frames: u64,
         out: &mut [T],
         wanted: Wanted<'_>,
     ) -> Result<(), Failure> {
         let weights = self.block.weights::<T>()?;
-        let shape = self.block.shape(batch.items, frames)?;
+        let shape = self.block.shape(batch.items, batch.key.frames)?;
         let (mut pipeline, x, y) = host_pipeline(&shape, weights).map_err(ServeError::failed)?;
         // Chunks in flight run in parallel.
         let threads = wide(available_parallelism().map_or(1, usize::from));

@@ -10,10 +10,10 @@ use std::time::Instant;
 use metrics::{counter, histogram};
 
 use crate::admission::operations_per_item;
-use crate::backend::{Backend, Batch, Failure, Waiting};
+use crate::backend::{Backend, Batch, Failure};
 use crate::error::ServeError;
 use crate::health::{Health, WorkerState, time};
-use crate::queue::{Computed, Queue, count_abandoned, reply};
+use crate::queue::{Computed, Queue, Waiting, count_abandoned, reply};
 
 /// Makes a backend, on the thread that uses it; again after a panic.
 pub type Factory =
@@ -106,7 +106,7 @@ fn run(
     batch: Batch,
     waiting: Vec<Waiting>,
 ) -> Result<(), Stopped> {
-    let (endpoint, requests) = (batch.key.problem.name(), waiting.len());
+    let (endpoint, requests) = (batch.key.endpoint.name(), waiting.len());
     let items = batch.items;
     let operations = items.saturating_mul(operations_per_item(&batch.key));
     let estimate = time(operations, rate);
@@ -126,8 +126,9 @@ fn run(
             // The bodies of requests are free before their replies are sent.
             drop(batch);
             for (waiting, body) in waiting.into_iter().zip(bodies) {
-                let Waiting { reply: to, share, until_done, waited } = waiting;
+                let Waiting { reply: to, share, until_done, accepted } = waiting;
                 drop(until_done);
+                let waited = begun.saturating_duration_since(accepted);
                 histogram!("gridguard_server_wait_seconds", "endpoint" => endpoint).record(waited);
                 reply(to, Ok(Computed { body, share, waited, took }));
             }

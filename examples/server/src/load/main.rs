@@ -15,6 +15,7 @@ use clap::{Parser, ValueEnum};
 use gridguard_kernels::Element;
 use gridguard_server::block::{BlockOptions, Dtype};
 use gridguard_server::options::time;
+use gridguard_server::tensors::Endpoint;
 use half::{bf16, f16};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, Uri};
@@ -39,8 +40,8 @@ struct Options {
     /// The server, such as http://127.0.0.1:8080
     url: String,
     /// The resource
-    #[arg(long, value_enum, default_value_t = Resource::Attention)]
-    resource: Resource,
+    #[arg(long, value_enum, default_value_t = Endpoint::Attention)]
+    resource: Endpoint,
     /// Items, heads, frames and elements of a head of each request; the block has its own heads and channels. May be
     /// repeated: three requests out of four have the first shape, and the other shapes take turns
     #[arg(long, value_name = "ITEMSxHEADSxFRAMESxHEAD_DIM", default_value = "16x5x16x64", value_parser = shape)]
@@ -73,14 +74,6 @@ struct Options {
     /// An attack beside the requests
     #[command(flatten)]
     attack: AttackOptions,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Resource {
-    /// Attention.
-    Attention,
-    /// The transformer block.
-    Block,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,12 +126,12 @@ fn main() -> ExitCode {
 
 fn run<T: Element + 'static>(options: Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
     let inputs_of = |shape: &[u64; 4]| match options.resource {
-        Resource::Attention => Inputs::<T>::attention(*shape),
-        Resource::Block => Inputs::block(shape[0], shape[2], options.block.load()?),
+        Endpoint::Attention => Inputs::<T>::attention(*shape),
+        Endpoint::Block => Inputs::block(shape[0], shape[2], options.block.load()?),
     };
     let inputs = options.shape.iter().map(inputs_of).collect::<Result<_, _>>()?;
-    let path = if options.resource == Resource::Block { "block" } else { "attention" };
-    let uri = format!("{}/v1/{path}", options.url.trim_end_matches('/')).parse()?;
+    let (server, resource) = (options.url.trim_end_matches('/'), options.resource.name());
+    let uri = format!("{server}/v1/{resource}").parse()?;
     let client = Client::builder(TokioExecutor::new()).build_http();
     let sender = Arc::new(Sender { client, uri, inputs, options, sent: AtomicU64::new(0) });
     Runtime::new()?.block_on(async {

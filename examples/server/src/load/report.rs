@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::attack::AttackSummary;
@@ -39,8 +39,7 @@ pub(crate) struct Report {
 pub(crate) struct Summary<'r> {
     sent: usize,
     skipped: u64,
-    #[serde(serialize_with = "seconds")]
-    took_s: Duration,
+    took_s: f64,
     served: u32,
     served_per_second: f64,
     latency_s: Latency,
@@ -51,23 +50,18 @@ pub(crate) struct Summary<'r> {
     verified: usize,
     wrong: usize,
     /// The longest wait for a device.
-    #[serde(serialize_with = "seconds")]
-    longest_wait_s: Duration,
+    longest_wait_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     attack: Option<&'r AttackSummary>,
 }
 
-/// Percentiles of the latency of requests that were served.
+/// Percentiles of the latency of requests that were served, in seconds.
 #[derive(Serialize)]
 struct Latency {
-    #[serde(serialize_with = "seconds")]
-    p50: Duration,
-    #[serde(serialize_with = "seconds")]
-    p90: Duration,
-    #[serde(serialize_with = "seconds")]
-    p99: Duration,
-    #[serde(serialize_with = "seconds")]
-    most: Duration,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    most: f64,
 }
 
 impl Report {
@@ -90,7 +84,7 @@ impl Report {
     pub(crate) fn summary(&self) -> Summary<'_> {
         let latencies = self.latencies();
         let [p50, p90, p99, most] =
-            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent));
+            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent).as_secs_f64());
         let mut statuses = BTreeMap::new();
         let mut failures = BTreeMap::new();
         for outcome in &self.outcomes {
@@ -102,18 +96,19 @@ impl Report {
         let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
         let waits = self.outcomes.iter().filter_map(|outcome| outcome.waited);
         let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
+        let took_s = self.took.as_secs_f64();
         Summary {
             sent: self.outcomes.len(),
             skipped: self.skipped,
-            took_s: self.took,
+            took_s,
             served,
-            served_per_second: f64::from(served) / self.took.as_secs_f64().max(f64::MIN_POSITIVE),
+            served_per_second: f64::from(served) / took_s.max(f64::MIN_POSITIVE),
             latency_s: Latency { p50, p90, p99, most },
             statuses,
             failures,
             verified: compared.clone().count(),
             wrong: compared.filter(|is_correct| !is_correct).count(),
-            longest_wait_s: waits.max().unwrap_or_default(),
+            longest_wait_s: waits.max().unwrap_or_default().as_secs_f64(),
             attack: self.attack.as_ref(),
         }
     }
@@ -121,10 +116,12 @@ impl Report {
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, took_s, skipped, served, served_per_second, .. } = self;
-        writeln!(f, "sent     {sent} requests in {took_s:.3?}, {skipped} skipped")?;
+        let Self { sent, skipped, served, served_per_second, .. } = self;
+        let [took, waited] = [self.took_s, self.longest_wait_s].map(Duration::from_secs_f64);
+        writeln!(f, "sent     {sent} requests in {took:.3?}, {skipped} skipped")?;
         writeln!(f, "served   {served}, {served_per_second:.1} a second")?;
         let Latency { p50, p90, p99, most } = self.latency_s;
+        let [p50, p90, p99, most] = [p50, p90, p99, most].map(Duration::from_secs_f64);
         writeln!(f, "latency  p50 {p50:.3?}, p90 {p90:.3?}, p99 {p99:.3?}, most {most:.3?}")?;
         for (status, requests) in &self.statuses {
             writeln!(f, "status   {status}: {requests}")?;
@@ -132,7 +129,7 @@ impl fmt::Display for Summary<'_> {
         for (reason, requests) in &self.failures {
             writeln!(f, "failed   {requests}: {reason}")?;
         }
-        writeln!(f, "waited   {:.3?} for a device at most", self.longest_wait_s)?;
+        writeln!(f, "waited   {waited:.3?} for a device at most")?;
         if let Some(AttackSummary { kind, connections, ends }) = self.attack {
             writeln!(f, "attack   {kind}: {connections} connections, {ends:?}")?;
         }
@@ -144,10 +141,6 @@ impl fmt::Display for Summary<'_> {
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default()
-}
-
-fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
 }
 
 const OK: u16 = 200;

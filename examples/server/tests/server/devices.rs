@@ -15,7 +15,7 @@ use gridguard_server::error::ServeError;
 use gridguard_server::health::Health;
 use gridguard_server::options::Options;
 use gridguard_server::queue::Queue;
-use gridguard_server::server::{Drained, serve, serve_admin};
+use gridguard_server::server::{serve, serve_admin};
 use gridguard_server::tensors::body_of;
 use gridguard_server::worker::{self, Factory};
 use http_body_util::{BodyExt, Full};
@@ -75,7 +75,7 @@ struct Running {
     admin: String,
     app: Arc<App>,
     stop: oneshot::Sender<()>,
-    served: Task<Drained>,
+    served: Task<u64>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -142,7 +142,7 @@ impl Running {
 
     async fn end(self) {
         self.stop.send(()).expect("it serves");
-        assert_eq!(self.served.await.expect("no panic"), Drained::Whole);
+        assert_eq!(self.served.await.expect("no panic"), 0);
         self.app.queue.close();
         for worker in self.workers {
             worker.join().expect("no panic leaves a worker");
