@@ -1,4 +1,4 @@
-//! Step 6: what the guard does, as events for a log and as numbers for Prometheus.
+//! Step 6: events of the guard for a log, and its numbers for Prometheus.
 //!
 //! Run it with `cargo run --release --example 06_observe`. Events go to standard error as lines of JSON,
 //! the numbers to standard output as a Prometheus server would read them.

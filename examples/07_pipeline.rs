@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     sum.reads(wide).writes(y);
     let mut pipeline = builder.build()?;
 
-    // The same pipeline within any budget: the plan says what it takes before anything runs.
+    // The same pipeline within any budget: the plan has its memory before anything runs.
     println!("{}", pipeline.plan(&Budget::UNLIMITED)?);
     if let Err(error) = pipeline.plan(&Budget::bytes(1000)) {
         println!("rejected: {error}");

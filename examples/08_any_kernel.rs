@@ -97,7 +97,7 @@ fn request() -> LaunchRequest {
     LaunchRequest::new(Dim3::new(x.into(), y.into(), z.into()), block_dim.into())
 }
 
-/// Prints why the launch as it is would be refused, and how it is made instead.
+/// Prints why the driver would refuse the launch, and the launches that replace it.
 fn show_plans(original: &LaunchLimits, rewritten: &LaunchLimits) {
     if let Err(violations) = Plan::new(&request(), None, original, Choice::AUTOMATIC) {
         println!("rejected   {violations}");
@@ -125,8 +125,8 @@ fn on_device(guard: Arc<Guard>, ptx: &str, chart: Option<&Path>) -> Result<(), B
     let parameters =
         [Parameter::Memory, Parameter::Memory, Parameter::of::<i32>(), Parameter::of::<i32>()];
     #[allow(unsafe_code, reason = "the contract of candle's kernel")]
-    // SAFETY: it reads the rows of the first memory and writes their blocks to the second, for the rows of its
-    // grid and as many columns as its arguments say; each is large enough for them.
+    // SAFETY: it reads rows of the first memory and writes their blocks to the second. Its grid has the rows, its
+    // arguments the columns, and both memories are large enough.
     let kernel = unsafe { module.kernel(KERNEL, &parameters)? };
     let original = LaunchLimits::new(guard.limits().clone(), kernel.limits().kernel().clone());
     show_plans(&original, kernel.limits());

@@ -4,10 +4,10 @@
     served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
     served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
 
-FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
-which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
-wrong or missing, if memory grows, or if the server is not bounded under overload. `host` runs `served_host.py`: attacks on a
-server on the host.
+FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. A closed loop measures the server's
+highest rate. Then it is loaded with 80 % of this rate for a long time, then with twice the rate, and then gets SIGTERM
+under load. Fails if a reply is wrong or missing, if memory grows, or if the server is not bounded under overload.
+`host` runs `served_host.py`: attacks on a server on the host.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import urllib.error
 import urllib.request
 
 ITEMS, FRAMES = 32, 16
-# Of the body's memory while the server runs: pools of the allocator and of connections fill for a while.
+# The share of the samples to skip: pools of the allocator and of connections fill at first.
 SETTLED_AFTER = 0.3
 GROWTH = 1.05
 

@@ -15,7 +15,7 @@ import urllib.request
 
 import served
 
-# For the fairness run: what a request waits for others, and how much work is accepted.
+# For the fairness run: how long a request waits for others, and how much work is accepted.
 DEADLINE = 0.25
 DRAIN = 3.0
 # Starting and ending a process.
@@ -47,7 +47,7 @@ def fairness(folder, requests):
 
 
 def memory(folder, duration):
-    """Requests of which each has another mask and is a full batch."""
+    """Each request has another mask, and is a full batch."""
     server = start(folder, "--batch-bytes", "1MiB")
     sampling = server.sample(duration)
     load = attack(server, "masks", duration)

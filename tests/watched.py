@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch or an
-allocation that the driver refuses, which must be explained, and once without, where nothing may be reported.
+"""Runs programs of several frameworks under libgridguard_preload.so, on a device. Each runs once with a launch or an
+allocation that the driver refuses, which must be explained. Each also runs without one, and then nothing may be
+reported.
 
     watched.py LIBRARY REPORT.json programs              these programs
-    watched.py LIBRARY REPORT.json varied [--seconds N]  ordinary PyTorch work (watched_work.py), of which nothing
-                                                         may be said, in several processes of N seconds
+    watched.py LIBRARY REPORT.json varied [--seconds N]  ordinary PyTorch work (watched_work.py) without any report,
+                                                         in several processes for N seconds
     watched.py LIBRARY REPORT.json timing                such work with and without the library
 
 Frameworks that are not installed are listed, and fail the run only if all of them are missing.
@@ -21,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 
-# Name, the text of a program that takes the size from its argument, a good size, a size that is refused, and
-# what the explanation must contain.
+# Name, the text of a program that takes the size from its argument, a good size, a size that is refused, and a part of
+# the explanation.
 PROGRAMS = [
     (
         "torch-flash-attention",
@@ -212,7 +213,7 @@ print("ended")
 """
 ALLOCATORS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]
 
-# Processes of ordinary work, in which nothing is refused, that run at once.
+# Concurrent processes of ordinary work. No launch of theirs is refused.
 PROCESSES = 8
 
 
@@ -250,7 +251,7 @@ def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALU
 
 
 def check_fixed(name, command, expected, settings={}):
-    """The failures of a program whose launch would be refused, and whose PTX is rewritten as it is loaded."""
+    """The failures of a program with an oversized launch whose PTX is rewritten at load time."""
     fixed = run(command, settings={"GRIDGUARD_RUN_FIX": "1", **settings})
     right = fixed.returncode == 0 and fixed.stdout == expected and "launch refused" not in fixed.stderr
     return [] if right else [f"{name}, fixed: {fixed}"]
@@ -316,9 +317,9 @@ def varied(report, folder):
 
 
 def compared(pairs, settings, **kinds):
-    """Work in a process with the library and in one without, block by block in turn, so that whatever disturbs the
-    machine meets both: the median of the ratios of two blocks that follow each other, for each pair of processes, and
-    the memory that the library adds. `kinds` has the number of blocks of each kind of work."""
+    """Runs work in a process with the library and in one without, block by block in turn, so that noise affects both.
+    Returns the median ratio of two successive blocks for each pair of processes, and the memory that the library adds.
+    `kinds` has the number of blocks of each kind of work."""
     rows, more, cores = {kind: [] for kind in kinds}, [], sorted(os.sched_getaffinity(0))
     for pair in range(pairs):
         # One core is nearer to the device than another: both processes run on the same two, one at a time.
@@ -355,7 +356,7 @@ def check_memory(allocator):
     held = r"memory of device 0: at most \d+\.\d+ GiB held"
     one_retried = r"out of memory: [1-9]\d* refused, of which [1-9]\d* were followed by a success"
     cases = {"good": [held], "refused": [refused, held, "libc10_cuda.so", r"largest   .* in \d+ allocation"]}
-    # With the others, freed memory is part of what is asked for next.
+    # With the others, the next allocation reuses freed memory.
     cases |= {"retried": [refused, held, one_retried]} if not allocator else {}
     for case, expected in cases.items():
         command = [sys.executable, "-c", MEMORY, case]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ordinary PyTorch work, in which no launch is refused; `watched.py` runs it with and without the preloaded library.
+"""Ordinary PyTorch work without refused launches; `watched.py` runs it with and without the preloaded library.
 
     watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
     watched_work.py timed            for each line of the standard input, the name of a kind of work, prints the microseconds

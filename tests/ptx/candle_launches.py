@@ -29,7 +29,7 @@ class Input:
 
 @dataclasses.dataclass
 class Output:
-    """`start` is what it holds before each launch; the pattern if there is none."""
+    """`start` are its bytes before each launch; the pattern by default."""
     bytes: int
     start: np.ndarray | None = None
 
@@ -110,8 +110,8 @@ def rows_of(large, row_bytes, small):
 def each(large, out, arguments, shapes=1):
     """Launches of a loop over elements: contiguous ones, and small ones also with strides.
 
-    `arguments` makes the arguments from the number of elements and those that say how they are laid out:
-    the number of dimensions, and an array of the dimensions and `shapes` times the strides.
+    `arguments` makes the arguments from the number of elements and their layout: the number of dimensions, and an array
+    of the dimensions and `shapes` times the strides.
     """
     if large:
         count = OUTPUT_BYTES // width(out)
@@ -228,7 +228,7 @@ def rope(large, op, kind):
 
 
 def looped(large, elements, arguments):
-    """A loop over elements, of which each thread has several in a small launch."""
+    """A loop over elements. In a small launch each thread has several."""
     block, grid = (1024, -(-elements // 1024)) if large else (64, 37)
     return [Launch("contiguous", (grid, 1, 1), (block, 1, 1), arguments)]
 

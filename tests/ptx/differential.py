@@ -6,7 +6,7 @@
 
 FOLDER is what `tests/ptx.sh pack` writes: rewritten modules of candle's kernels as cubins, with their reports.
 
-Each entry runs once as it is. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that
+Each entry runs once unmodified. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that
 it reads and on several, and must write the same bytes. A run that leaves the last part out must write others,
 so that equal bytes mean something. Grids that the driver refuses run through the forms and are compared with
 what NumPy computes. Last, each form and its original are timed in turn on the same grid.
@@ -91,7 +91,7 @@ class Entry:
                         f"of {self.report['parameter_bytes']}")
 
     def parameters(self, own, form_words):
-        """The kernel's own parameters, and those of a form behind them."""
+        """The kernel's own parameters, followed by the parameters of a form."""
         return bytes(own).ljust(self.forms["parameter_offset"], b"\0") + struct.pack(f"<{len(form_words)}I", *form_words)
 
 
@@ -178,7 +178,7 @@ class Run:
 
 
 def compare(run):
-    """The comparisons of a legal launch: what was equal, and what was not."""
+    """The comparisons of a legal launch, by result."""
     expected = run.output(run.original())
     if not np.array_equal(expected, run.output(run.original())):
         raise Wrong("the original does not write the same bytes twice")
@@ -306,7 +306,7 @@ def timed(run):
 
 
 class Session:
-    """A run over all entries; keeps what has been measured, also if the device fails."""
+    """A run over all entries. It keeps the measurements when the device fails."""
 
     def __init__(self, folder, entries, deadline):
         self.gpu, self.folder, self.deadline = Gpu(), folder, deadline
@@ -463,7 +463,7 @@ def main():
     entries = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, options.entry)]
     session = Session(options.folder, entries, begun + options.seconds)
     try:
-        # First what is short and of most interest, if the device fails on the way.
+        # The short and most important checks run first, in case the device fails.
         session.beyond_all()
         session.compare_all()
         if not options.no_timing:

@@ -76,7 +76,7 @@ class Gpu:
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(text), 2, ctypes.addressof(size), None)
         numbers = [ctypes.c_uint(number) for number in (*grid, *block, shared)]
-        # The closure keeps what the driver reads.
+        # The closure keeps the memory that the driver reads.
         return lambda kept=(text, size): self.call("cuLaunchKernel", function, *numbers, None, None, extra)
 
     def event(self):

@@ -3,7 +3,7 @@
 
     measure.py PTXAS GRIDGUARD FOLDER ARCHITECTURE... [--all-rewritten] [--no-more-spills] [--registers]
 
-Exits 1 if a file that assembles does not after the rewrite, or if what the options ask for does not hold.
+Exits 1 if the rewrite breaks a file that assembled, or if a condition of the options does not hold.
 """
 import argparse
 import concurrent.futures

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Changes PTX at random, and has ptxas judge the rewrite: what assembles before must assemble after.
+"""Changes PTX at random, and checks the rewrite with ptxas: valid PTX must still assemble.
 
     oracle.py PTXAS GRIDGUARD SEEDS FINDINGS [--seconds N] [--seed N] [--architecture NAME]
 
-SEEDS is a folder with PTX, such as the seeds and the corpus of the fuzz target `ptx`, or what a compiler writes.
-Of a large file one entry is taken, with what stands before the first. Every file is judged unchanged first. Texts
+SEEDS is a folder with PTX: the seeds and the corpus of the fuzz target `ptx`, or a compiler's output. A large file is
+cut to one entry and the text before its first entry. Every file is first assembled unchanged. Texts
 whose rewrite does not assemble, or that `gridguard ptx` cannot read though ptxas can, are kept in FINDINGS.
 Exits 1 if there are any.
 """
@@ -48,7 +48,7 @@ def registers(lines, kind):
 
 
 def changed(text, source):
-    """The text with a few changes, most of which keep it valid."""
+    """The text with a few changes. Most changes keep it valid."""
     lines = text.split(b"\n")
     for _ in range(source.choice((1, 1, 2, 3, 5))):
         at, other = source.randrange(len(lines)), source.randrange(len(lines))
@@ -93,13 +93,13 @@ class Judge:
         self.before, self.after, self.image = folder / "before.ptx", folder / "after.ptx", folder / "image"
 
     def assemble(self, path):
-        # Without optimization: what is asked is whether the text is valid.
+        # Without optimization: only the validity of the text is checked.
         command = [self.ptxas, "-O0", "-arch", self.architecture, path, "-o", self.image]
         done = subprocess.run(command, capture_output=True, timeout=120)
         return None if done.returncode == 0 else (done.stderr or done.stdout).decode("latin1").strip()
 
     def verdict(self, text):
-        """`invalid`, `right`, or what is wrong."""
+        """`invalid`, `right`, or the error."""
         self.before.write_bytes(text)
         if self.assemble(self.before) is not None:
             return "invalid"

@@ -145,7 +145,7 @@ impl Admission {
             let mut refused = share.grow(wide(data.len())).err();
             if refused.is_none() {
                 if bytes.is_empty() {
-                    // Growing would copy. This takes addresses; pages are taken as they are written.
+                    // Growing would copy. This reserves addresses; pages are committed when they are written.
                     let _ = bytes.try_reserve_exact(usize::try_from(declared).unwrap_or(0));
                 }
                 bytes.extend_from_slice(&data);
@@ -204,7 +204,7 @@ const EXPONENTIAL: u64 = 32;
 /// Operations that copying a byte on the host takes as long as. Copies to a device take little beside `--queue-work`.
 const BYTE: u64 = 2;
 
-/// Reads the rest of a body, at most so many bytes and a frame.
+/// Reads the rest of a body, at most `most` bytes and a frame.
 async fn discard(mut body: Body, most: u64) {
     let mut read = 0;
     while let Some(Ok(frame)) = body.frame().await
@@ -240,7 +240,7 @@ pub fn footprint(
     Err(ServeError::Memory { needed_bytes, available_bytes: available, smallest_bytes, max_items })
 }
 
-/// The plan of a batch's pipeline on a device with `memory` bytes, of which its tensors take some.
+/// The plan of a batch's pipeline on a device with `memory` bytes, including its tensors.
 ///
 /// # Errors
 ///

@@ -113,7 +113,7 @@ impl Block {
         weights.ok_or_else(|| ServeError::failed("the weights have another type"))
     }
 
-    /// The shape of so many items and frames.
+    /// The shape of a request.
     ///
     /// # Errors
     ///

@@ -42,8 +42,7 @@ pub struct Cuda {
 struct Staging(Option<PinnedHostSlice<u64>>);
 
 impl Shared {
-    /// The device with this ordinal, with `memory` bytes or most of what is free, shared evenly by so many
-    /// backends.
+    /// The device with this ordinal. Its `backends` share `memory` bytes evenly, or by default 80 % of the free memory.
     ///
     /// # Errors
     ///
@@ -246,7 +245,7 @@ impl Backend for Cuda {
 /// the driver anew waits for milliseconds.
 fn keep_memory(context: &CudaContext, mut bytes: u64) -> Result<(), DriverError> {
     let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the device is that of a live context, and the attribute is a u64.
+    // SAFETY: the device belongs to a live context, and the attribute is a u64.
     #[allow(unsafe_code, reason = "cudarc has no safe call for it")]
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device())?;

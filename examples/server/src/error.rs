@@ -17,7 +17,7 @@ use crate::share::Resource;
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ServeError {
     /// There is no such resource.
     #[error("there is no such resource: POST /v1/attention or /v1/block")]

@@ -111,7 +111,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The time in which a client must read a reply of `bytes` bytes.
+    /// How long a client may take to read a reply of `bytes` bytes.
     #[must_use]
     pub fn to_read(&self, bytes: u64) -> Duration {
         self.write_timeout.saturating_add(Duration::from_secs(bytes / self.least_rate))

@@ -174,7 +174,7 @@ fn far_future() -> Instant {
 
 /// Between two tries after a failure.
 const RETRY_ACCEPT: Duration = Duration::from_millis(50);
-/// Of a connection, beside its body and its reply; also the most bytes of a request's headers.
+/// Memory of a connection beside its body and its reply, and the most bytes of a request's headers.
 const BUFFER_BYTES: usize = 64 << 10;
 /// More than the tools of an operator have.
 const ADMIN_CONNECTIONS: usize = 64;

@@ -1,4 +1,4 @@
-//! Limits that clients share: what a client takes of one leaves as much free for others.
+//! Limits that clients share. No client can use up a limit.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -71,7 +71,7 @@ impl From<IpAddr> for Peer {
 }
 
 impl Limit {
-    /// A limit of `most`, of which a client gets at most `percent`.
+    /// A limit of `most`. A client gets at most `percent`.
     #[must_use]
     pub fn new(resource: Resource, most: u64, percent: u8) -> Arc<Self> {
         Arc::new(Self { resource, most, percent: percent.min(100), taken: Mutex::default() })
@@ -81,7 +81,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// [`ServeError::Full`] with what is taken.
+    /// [`ServeError::Full`] with the amounts.
     pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Result<Share, ServeError> {
         self.add(peer, amount)?;
         Ok(Share { limit: Arc::clone(self), peer, amount })

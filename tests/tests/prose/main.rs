@@ -1,6 +1,6 @@
 //! The prose of the repository: counts habits that make a sentence hard to read, for each thousand sentences.
 //!
-//! `rules.rs` has the habits and what to write instead. `sentences.rs` finds sentences in Markdown, comments and messages.
+//! `rules.rs` has the habits and the remedies. `sentences.rs` finds sentences in Markdown, comments and messages.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod rules;

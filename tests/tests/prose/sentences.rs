@@ -1,6 +1,6 @@
 //! Finds the sentences of a file: Markdown outside code, comments, doc strings, and messages in Rust strings.
 
-/// A sentence, and the line on which it begins. Code in it is `X`.
+/// A sentence and its first line. Code in it is `X`.
 pub(crate) struct Sentence {
     pub(crate) line: usize,
     pub(crate) text: String,

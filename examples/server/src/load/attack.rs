@@ -29,7 +29,7 @@ pub(crate) struct AttackOptions {
     /// Connections of the attack
     #[arg(long, default_value_t = 16, requires = "attack")]
     attackers: u16,
-    /// Address from which they connect [default: 127.0.0.2 for a server on this machine, else any]
+    /// Source address of the attackers [default: 127.0.0.2 for a server on this machine, else any]
     #[arg(long, value_name = "ADDRESS", requires = "attack")]
     attack_from: Option<IpAddr>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct AttackOptions {
 enum Attack {
     /// Sends requests of one shape, so that there is always a full batch of it
     HotShape,
-    /// Sends requests of which each has another mask
+    /// Sends requests with a different mask each
     Masks,
     /// Sends bodies whose header has a million tensors of no elements
     Header,
@@ -78,7 +78,7 @@ pub(crate) struct Running {
     _attackers: JoinSet<()>,
 }
 
-/// What a connection sends, and what it does then.
+/// The bytes that a connection sends, and its next action.
 struct Sent {
     /// Headers of the request, without those of its length.
     head: String,
@@ -223,7 +223,7 @@ async fn connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> 
     if let Some(from) = from {
         socket.bind(SocketAddr::new(from, 0))?;
     }
-    // A large buffer would read in place of a slow client.
+    // A large buffer would hide that the client reads slowly.
     socket.set_recv_buffer_size(1 << 16)?;
     socket.connect(to).await
 }

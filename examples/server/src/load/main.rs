@@ -49,14 +49,14 @@ struct Options {
     /// The most requests
     #[arg(long, default_value_t = 1000)]
     requests: u64,
-    /// The longest time in which requests are sent
+    /// The longest time to send requests
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     duration: Duration,
     /// Requests at the same time
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
-    /// Send so many requests a second, whether replies came or not, as far as --concurrency allows;
-    /// latency then counts from the time at which a request was due
+    /// Send requests at this rate a second without waiting for replies, up to --concurrency; latency then counts from a
+    /// request's due time
     #[arg(long, value_name = "REQUESTS", value_parser = rate)]
     rate: Option<f64>,
     /// Compare every so many-th reply with the reference; 0 compares none
@@ -213,7 +213,7 @@ impl<T: Element> Sender<T> {
         let ended = Instant::now();
         let (status, verified, waited) = match replied {
             Ok(Ok((status, body, waited))) => {
-                // A reference may take seconds, in which other requests go on.
+                // A reference may take seconds; other requests go on meanwhile.
                 let is_correct = |body: &Bytes| {
                     let inputs = self.inputs(number);
                     block_in_place(|| inputs.is_some_and(|inputs| inputs.is_correct(number, body)))

@@ -137,7 +137,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The least latency that so many percent of requests do not exceed; zero without any.
+/// The least latency that `percent` of the requests do not exceed; zero without any.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A server in this process, on devices that start, fail and work as they are told.
+//! A server in this process. The test controls how its devices start, fail and work.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ struct Running {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A device, what it is told, and what lets it start.
+/// A device, its commands, and the sender that lets it start.
 fn device(name: &'static str) -> (Factory, Sender<Next>, Sender<Result<(), String>>) {
     device_that_says(name, channel().0)
 }
