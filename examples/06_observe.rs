@@ -7,7 +7,7 @@ use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, HostLauncher, KernelLimits
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Any subscriber and any recorder do. The guard needs its features `tracing` and `metrics`.
+    // Any subscriber and recorder work. The guard needs its features `tracing` and `metrics`.
     tracing_subscriber::fmt()
         .json()
         .with_max_level(tracing::Level::DEBUG)

@@ -1,5 +1,5 @@
-//! Step 7: runs a batch through several stages, chunk by chunk, within a memory budget. Intermediates
-//! need memory for a chunk only, and those that do not live at the same time share it.
+//! Step 7: runs a batch through several stages, chunk by chunk, within a memory budget. Intermediates need memory for
+//! one chunk, and share it if their lifetimes do not overlap.
 //!
 //! Run it with `cargo run --release --example 07_pipeline`.
 

@@ -12,12 +12,12 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Admission, footprint};
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{DeviceFailure, ServeError};
 use crate::health::Health;
 use crate::options::Limits;
 use crate::queue::{Computed, Pending, Queue, Waiting};
@@ -90,19 +90,20 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-async fn healthz(State(app): State<Arc<App>>) -> Response {
+async fn healthz(State(app): State<Arc<App>>) -> impl IntoResponse {
     let alive = app.health.has_workers();
-    let status = if alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({ "alive": alive, "workers": app.health.report() }))).into_response()
+    state(alive, json!({ "alive": alive, "workers": app.health.report() }))
 }
 
-async fn readyz(State(app): State<Arc<App>>) -> Response {
-    let not_ready = app.health.not_ready();
-    let status = if not_ready.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let reason = not_ready.map(|reason| reason.to_string());
-    let workers = app.health.report();
-    let ready = json!({ "ready": reason.is_none(), "reason": reason, "workers": workers });
-    (status, Json(ready)).into_response()
+async fn readyz(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let reason = app.health.not_ready().map(|reason| reason.to_string());
+    let (ready, workers) = (reason.is_none(), app.health.report());
+    state(ready, json!({ "ready": ready, "reason": reason, "workers": workers }))
+}
+
+fn state(is_good: bool, report: Value) -> impl IntoResponse {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(report))
 }
 
 /// Makes a request of a body.
@@ -179,7 +180,7 @@ async fn compute(
     let _ticket = app.queue.push(Pending { request, footprint, place, waiting })?;
     computed.await.unwrap_or_else(|_| {
         let (device, reason) = ("its device".to_owned(), "the worker ended".to_owned());
-        Err(ServeError::DeviceFailed { device, reason })
+        Err(DeviceFailure { device, reason }.into())
     })
 }
 

@@ -21,8 +21,11 @@ pub trait Backend {
     /// # Errors
     ///
     /// [`Failure`], for all requests of the batch.
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure>;
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies;
 }
+
+/// The bodies of the replies of a batch.
+pub type Bodies = Result<Vec<Vec<u8>>, Failure>;
 
 /// Whether any client still waits for a batch.
 pub type Wanted<'w> = &'w (dyn Fn() -> bool + Sync);

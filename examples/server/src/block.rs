@@ -1,7 +1,6 @@
 //! The transformer block that the server runs: its weights, from a file or random.
 
 use std::any::Any;
-use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
@@ -11,7 +10,7 @@ use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
 
 use crate::admission::Scratch;
-use crate::error::ServeError;
+use crate::error::{Fallible, ServeError};
 
 /// Which block.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,7 +69,7 @@ impl BlockOptions {
     /// # Errors
     ///
     /// What is wrong with the file or the channels.
-    pub fn load(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+    pub fn load(&self) -> Fallible<Block> {
         match self.dtype {
             Dtype::F16 => self.load_as::<f16>(),
             Dtype::Bf16 => self.load_as::<bf16>(),
@@ -78,11 +77,11 @@ impl BlockOptions {
         }
     }
 
-    fn load_as<T: Element + 'static>(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+    fn load_as<T: Element + 'static>(&self) -> Fallible<Block> {
         let weights = match &self.weights {
             None => BlockWeights::<T>::random(self.channels, self.seed)?,
             Some(path) => {
-                let read = || -> Result<_, Box<dyn Error + Send + Sync>> {
+                let read = || -> Fallible<_> {
                     Ok(WeightsFile::read(&fs::read(path)?)?.block::<T>(self.prefix.as_deref())?)
                 };
                 read().map_err(|error| format!("{}: {error}", path.display()))?

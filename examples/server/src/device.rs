@@ -1,7 +1,6 @@
 //! Runs batches on a CUDA device.
 
 use std::any::Any;
-use std::error::Error;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -15,9 +14,9 @@ use gridguard_kernels::{Element, ElementType, KernelError, Kernels, Tensor, Tens
 use half::{bf16, f16};
 
 use crate::admission::{WORKSPACE_BYTES, plan};
-use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{Fallible, ServeError};
 use crate::tensors::{Endpoint, Key};
 use crate::tuning::{Profiles, Tuning};
 
@@ -52,7 +51,7 @@ impl Shared {
         (memory, backends): (Option<u64>, NonZeroU64),
         profiles: &Profiles,
         block: &Block,
-    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    ) -> Fallible<Self> {
         let guard = Arc::new(Guard::cuda(ordinal)?);
         Compiler::find()?;
         CublasLt::find()?;
@@ -87,17 +86,13 @@ impl Cuda {
     /// # Errors
     ///
     /// If the driver makes no stream.
-    pub fn new(shared: Arc<Shared>) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    pub fn new(shared: Arc<Shared>) -> Fallible<Self> {
         let context = shared.kernels.guard().context().ok_or(NO_CONTEXT)?;
         let stream = context.new_stream()?;
         Ok(Self { shared, stream, staging: Staging::default() })
     }
 
-    fn attend<T: Element>(
-        &mut self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    fn attend<T: Element>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let shared = Arc::clone(&self.shared);
         let kernels = &shared.kernels;
         let Key { heads, frames, width, .. } = batch.key;
@@ -122,11 +117,7 @@ impl Cuda {
         Ok(self.replies(batch, &out)?)
     }
 
-    fn transform<T: Element + 'static>(
-        &mut self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    fn transform<T: Element + 'static>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let shared = Arc::clone(&self.shared);
         let block = shared.block.downcast_ref::<TemporalBlock<T>>();
         let block = block.ok_or_else(|| ServeError::failed("the block has another type"))?;
@@ -147,11 +138,7 @@ impl Cuda {
         Ok(self.replies(batch, &y)?)
     }
 
-    fn run_as<T: Element + 'static>(
-        &mut self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run_as<T: Element + 'static>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         match batch.key.endpoint {
             Endpoint::Attention => self.attend::<T>(batch, wanted),
             Endpoint::Block => self.transform::<T>(batch, wanted),
@@ -224,7 +211,7 @@ impl Backend for Cuda {
         self.shared.device.clone()
     }
 
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let ran = match batch.key.element {
             ElementType::F16 => self.run_as::<f16>(batch, wanted),
             ElementType::Bf16 => self.run_as::<bf16>(batch, wanted),
@@ -257,7 +244,7 @@ fn upload<T: Element + 'static>(
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
     block: &Block,
-) -> Result<Box<dyn Any + Send + Sync>, Box<dyn Error + Send + Sync>> {
+) -> Fallible<Box<dyn Any + Send + Sync>> {
     let weights = block.weights::<T>()?;
     let block = TemporalBlock::new(kernels, stream, block.shape(1, 1)?, weights)?;
     Ok(Box::new(block.with_workspace(WORKSPACE_BYTES)))

@@ -1,5 +1,6 @@
 //! The errors of the HTTP interface: each has a status, a code for programs, and a message with its values.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::share::Resource;
+
+/// The result of a part of the program that is not a request.
+pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Why a request is not served. Fields are also fields of the error's JSON.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
@@ -101,14 +105,24 @@ pub enum ServeError {
     #[error("the server is shutting down: send the request to another one")]
     Draining,
     /// The device of the request failed, or the last device.
-    #[error("{device} failed: {reason}")]
-    DeviceFailed { device: String, reason: String },
+    #[error(transparent)]
+    DeviceFailed(#[from] DeviceFailure),
     /// Memory that was available when the server started is not.
     #[error("out of memory: {reason}")]
     OutOfMemory { reason: String },
     /// The request failed on a device that works.
     #[error("the request failed: {reason}")]
     Failed { reason: String },
+}
+
+/// Why a device cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[error("{device} failed: {reason}")]
+pub struct DeviceFailure {
+    /// The device, or its worker before the device is known.
+    pub device: String,
+    /// The reason.
+    pub reason: String,
 }
 
 impl ServeError {
@@ -139,7 +153,7 @@ impl ServeError {
             Self::Full { resource, .. } => (StatusCode::TOO_MANY_REQUESTS, resource.code),
             Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
-            Self::DeviceFailed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "device_failed"),
+            Self::DeviceFailed(_) => (StatusCode::SERVICE_UNAVAILABLE, "device_failed"),
             Self::OutOfMemory { .. } => (StatusCode::SERVICE_UNAVAILABLE, "out_of_memory"),
             Self::Failed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::backend::Device;
-use crate::error::ServeError;
+use crate::error::{DeviceFailure, ServeError};
 
 /// The state of each worker, and whether the server drains.
 #[derive(Debug)]
@@ -26,12 +26,7 @@ pub enum WorkerState {
     /// It takes batches.
     Ready(Device),
     /// Its device cannot be used.
-    Failed {
-        /// The device, if it was ready before.
-        device: String,
-        /// Why.
-        reason: String,
-    },
+    Failed(DeviceFailure),
 }
 
 /// What the ready workers have.
@@ -93,7 +88,7 @@ impl Health {
     /// Whether any worker is left that is or may become ready; if not, only another process can serve.
     #[must_use]
     pub fn has_workers(&self) -> bool {
-        !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed { .. }))
+        !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed(_)))
     }
 
     /// From now on requests are refused.
@@ -152,7 +147,6 @@ impl WorkerState {
     }
 
     fn failure(&self) -> Option<ServeError> {
-        let Self::Failed { device, reason } = self else { return None };
-        Some(ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() })
+        if let Self::Failed(failure) = self { Some(failure.clone().into()) } else { None }
     }
 }

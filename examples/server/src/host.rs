@@ -13,7 +13,7 @@ use gridguard_kernels::{Element, ElementType, KernelError, Operation};
 use half::{bf16, f16};
 
 use crate::admission::{operations_per_item, plan};
-use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
 use crate::error::ServeError;
 use crate::tensors::{Endpoint, Key, wide};
@@ -83,11 +83,7 @@ impl Host {
         (self.operations_per_second / CHUNKS_PER_SECOND).checked_div(operations).unwrap_or(0).max(1)
     }
 
-    fn run_as<T: Element + 'static>(
-        &self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run_as<T: Element + 'static>(&self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let mut out = batch.output::<T>()?;
         match batch.key.endpoint {
             Endpoint::Attention => self.attend::<T>(batch, &mut out, wanted)?,
@@ -171,7 +167,7 @@ impl Backend for Host {
         Device { name, is_gpu: false, memory: self.memory, operations_per_second }
     }
 
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         match batch.key.element {
             ElementType::F16 => self.run_as::<f16>(batch, wanted),
             ElementType::Bf16 => self.run_as::<bf16>(batch, wanted),

@@ -1,6 +1,5 @@
 //! The inference server: `gridguard-server --help`.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::pin::pin;
@@ -15,6 +14,7 @@ use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
 use gridguard_server::block::Block;
 use gridguard_server::device::{Cuda, Shared};
+use gridguard_server::error::Fallible;
 use gridguard_server::health::Health;
 use gridguard_server::host::Host;
 use gridguard_server::options::{Devices, HOST_MEMORY, Options};
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: Options) -> Result<u64, Box<dyn Error + Send + Sync>> {
+fn run(options: Options) -> Fallible<u64> {
     raise_descriptors();
     let metrics = telemetry::metrics()?;
     let block = Arc::new(options.block.load()?);
@@ -98,7 +98,7 @@ fn run(options: Options) -> Result<u64, Box<dyn Error + Send + Sync>> {
         if timeout_at(deadline, joined).await.is_err() {
             tracing::warn!("a worker still computes, for nobody");
         }
-        Ok::<_, Box<dyn Error + Send + Sync>>(unfinished)
+        Fallible::Ok(unfinished)
     })?;
     runtime.shutdown_background();
     if let Some(path) = &options.misses {
@@ -131,8 +131,8 @@ fn backends(
     options: &Options,
     block: &Arc<Block>,
     profiles: &Arc<Profiles>,
-) -> Result<Vec<Factory>, Box<dyn Error + Send + Sync>> {
-    let all = || -> Result<Vec<usize>, Box<dyn Error + Send + Sync>> {
+) -> Fallible<Vec<Factory>> {
+    let all = || -> Fallible<Vec<usize>> {
         let devices = device_count()?;
         Compiler::find()?;
         CublasLt::find()?;

@@ -272,6 +272,7 @@ mod tests {
     use gridguard_kernels::ElementType;
 
     use super::*;
+    use crate::error::DeviceFailure;
     use crate::share::{Limit, Resource};
     use crate::tensors::Endpoint;
 
@@ -388,7 +389,7 @@ mod tests {
     fn without_a_worker_all_requests_fail_and_none_is_added() {
         let queue = queue(HOURS);
         let mut waiting = push(&queue, &[1]);
-        let error = ServeError::DeviceFailed { device: "gpu".into(), reason: "gone".into() };
+        let error = ServeError::from(DeviceFailure { device: "gpu".into(), reason: "gone".into() });
         queue.fail(&error);
         let received = waiting[0].1.try_recv().expect("a reply");
         assert_eq!(received.expect_err("failed"), error);

@@ -1,7 +1,6 @@
 //! Clients that wear a server out, beside the ordinary ones.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use clap::ValueEnum;
 use gridguard_kernels::ElementType;
+use gridguard_server::error::Fallible;
 use gridguard_server::tensors::body_of;
 use hyper::Uri;
 use parking_lot::Mutex;
@@ -98,10 +98,7 @@ enum Then {
 
 impl AttackOptions {
     /// Begins the attack, if there is one.
-    pub(crate) fn begin(
-        &self,
-        server: &Uri,
-    ) -> Result<Option<Running>, Box<dyn Error + Send + Sync>> {
+    pub(crate) fn begin(&self, server: &Uri) -> Fallible<Option<Running>> {
         let Some(kind) = self.attack else { return Ok(None) };
         let host = server.host().unwrap_or_default().parse::<IpAddr>();
         let host = host.map_err(|_| "an attack needs the address of the server, not its name")?;
@@ -140,7 +137,7 @@ impl Running {
 }
 
 impl Attack {
-    fn sent(self) -> Result<Sent, Box<dyn Error + Send + Sync>> {
+    fn sent(self) -> Fallible<Sent> {
         let of = |items: usize, frames: usize, head_dim: usize| {
             let dims = [items, 1, frames, head_dim];
             let data = vec![0; dims.iter().product::<usize>() * 2];
@@ -196,7 +193,7 @@ impl Attack {
 }
 
 /// Attention with a mask, which is the last tensor. Its tensors take 1 MiB on a device.
-fn masked() -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+fn masked() -> Fallible<Vec<u8>> {
     let (large, mask) = (vec![0; 512 * 4 * 64 * 2], vec![0; 4 * 4 * 2]);
     let tensor = |dims: &[usize], data| TensorView::new(Dtype::F16, dims.to_vec(), data);
     let mut tensors = vec![("zmask", tensor(&[4, 4], &mask)?)];

@@ -65,34 +65,20 @@ struct Latency {
 }
 
 impl Report {
-    /// Whether every request got a status, at least one was served, and none served wrongly.
-    pub(crate) fn is_good(&self) -> bool {
-        let is_served = |outcome: &Outcome| outcome.status == Ok(OK);
-        let is_bad = |outcome: &Outcome| outcome.status.is_err() || outcome.verified == Some(false);
-        self.outcomes.iter().any(is_served) && !self.outcomes.iter().any(is_bad)
-    }
-
-    /// Latencies of requests that were served, sorted.
-    fn latencies(&self) -> Vec<Duration> {
-        let served = self.outcomes.iter().filter(|outcome| outcome.status == Ok(OK));
-        let mut latencies: Vec<Duration> = served.map(|outcome| outcome.latency).collect();
-        latencies.sort_unstable();
-        latencies
-    }
-
     /// The numbers of the report.
     pub(crate) fn summary(&self) -> Summary<'_> {
-        let latencies = self.latencies();
-        let [p50, p90, p99, most] =
-            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent).as_secs_f64());
-        let mut statuses = BTreeMap::new();
-        let mut failures = BTreeMap::new();
+        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
+        let mut latencies = Vec::new();
         for outcome in &self.outcomes {
             match &outcome.status {
                 Ok(status) => *statuses.entry(*status).or_default() += 1,
                 Err(reason) => *failures.entry(reason.as_str()).or_default() += 1,
             }
+            latencies.extend((outcome.status == Ok(OK)).then_some(outcome.latency));
         }
+        latencies.sort_unstable();
+        let [p50, p90, p99, most] =
+            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent).as_secs_f64());
         let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
         let waits = self.outcomes.iter().filter_map(|outcome| outcome.waited);
         let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
@@ -111,6 +97,13 @@ impl Report {
             longest_wait_s: waits.max().unwrap_or_default().as_secs_f64(),
             attack: self.attack.as_ref(),
         }
+    }
+}
+
+impl Summary<'_> {
+    /// Whether every request got a status, at least one was served, and none served wrongly.
+    pub(crate) fn is_good(&self) -> bool {
+        self.served > 0 && self.failures.is_empty() && self.wrong == 0
     }
 }
 
@@ -170,11 +163,11 @@ mod tests {
     #[test]
     fn a_wrong_reply_a_lost_request_and_nothing_served_are_not_good() {
         let good = || outcome(Ok(200), Some(true));
-        assert!(report(vec![good(), outcome(Ok(429), None)]).is_good());
-        assert!(!report(vec![good(), outcome(Ok(200), Some(false))]).is_good());
-        assert!(!report(vec![good(), outcome(Err("reset".into()), None)]).is_good());
-        assert!(!report(vec![outcome(Ok(503), None)]).is_good());
-        assert!(!report(vec![]).is_good());
+        assert!(report(vec![good(), outcome(Ok(429), None)]).summary().is_good());
+        assert!(!report(vec![good(), outcome(Ok(200), Some(false))]).summary().is_good());
+        assert!(!report(vec![good(), outcome(Err("reset".into()), None)]).summary().is_good());
+        assert!(!report(vec![outcome(Ok(503), None)]).summary().is_good());
+        assert!(!report(vec![]).summary().is_good());
     }
 
     #[test]
