@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""The inference server under load, on all GPUs of this machine or on the host.
+"""The inference server under load, on all GPUs of this machine or on the host."""
 
-    served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
-    served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
-
-FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. A closed loop measures the server's
-highest rate. Then it is loaded with 80 % of this rate for a long time, then with twice the rate, and then gets SIGTERM
-under load. Fails if a reply is wrong or missing, if memory grows, or if the server is not bounded under overload.
-`host` runs `served_host.py`: attacks on a server on the host.
-"""
+#     served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
+#     served.py host FOLDER REPORT.json [--sustained 300] [--requests 10000] [--drains 20]
+#
+# FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. A closed loop measures the server's
+# highest rate. Then it is loaded with 80 % of this rate for a long time, then with twice the rate, and then gets SIGTERM
+# under load. Fails if a reply is wrong or missing, if memory grows, or if the server is not bounded under overload.
+# `host` runs `served_host.py`: attacks on a server on the host.
 
 import argparse
 import json

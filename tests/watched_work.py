@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Ordinary PyTorch work without refused launches; `watched.py` runs it with and without the preloaded library.
+"""Ordinary PyTorch work without refused launches; `watched.py` runs it with and without the preloaded library."""
 
-    watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
-    watched_work.py timed            for each line of the standard input, the name of a kind of work, prints the microseconds
-                                     of a call, the mean of a block of calls; at the end the process's peak memory, its
-                                     largest resident set in MiB. `adds` are additions in place, back to back, `allocations`
-                                     allocations and their ends, back to back, `steps` training steps of a transformer
-
-Without a GPU the work runs on the CPU.
-"""
+# `varied` runs small models of many kinds, by turns, until the time is over, and prints how often each ran. `timed`
+# reads the name of a kind of work from each line of the standard input, and prints the mean time of a block of calls
+# in microseconds. At its end it prints the process's largest resident set in MiB. `adds` are additions in place,
+# `allocations` are allocations and their ends, both back to back. `steps` are training steps of a transformer.
+#
+# Without a GPU the work runs on the CPU.
 
 import itertools
 import json
@@ -225,7 +223,7 @@ def main():
         case ["timed"]:
             timed()
         case _:
-            sys.exit(__doc__)
+            sys.exit("usage: watched_work.py varied SECONDS | timed")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Launches of candle-kernels' entries: a grid, a block and arguments for each, from its name.
+"""Launches of candle-kernels' entries: a grid, a block and arguments for each, from its name."""
 
-An entry has one launch or more, in a small size for comparisons and a large one for timing.
-"""
+# An entry has one launch or more, in a small size for comparisons and a large one for timing.
+
 import dataclasses
 import re
 
@@ -108,11 +108,9 @@ def rows_of(large, row_bytes, small):
 
 
 def each(large, out, arguments, shapes=1):
-    """Launches of a loop over elements: contiguous ones, and small ones also with strides.
-
-    `arguments` makes the arguments from the number of elements and their layout: the number of dimensions, and an array
-    of the dimensions and `shapes` times the strides.
-    """
+    """Launches of a loop over elements: contiguous ones, and small ones also with strides."""
+    # `arguments` makes the arguments from the number of elements and their layout: the number of dimensions, and an
+    # array of the dimensions and `shapes` times the strides.
     if large:
         count = OUTPUT_BYTES // width(out)
         return [Launch("contiguous", (-(-count // 1024), 1, 1), (1024, 1, 1), arguments(count, [*sizes(0), NULL]))]

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compares rewritten kernels with their originals on a GPU. Needs the driver, Python and NumPy.
+"""Compares rewritten kernels with their originals on a GPU. Needs the driver, Python and NumPy."""
 
-    differential.py FOLDER OUTPUT.json [--entry PATTERN] [--seconds N] [--no-timing]
-    differential.py FOLDER --dry-run
+#     differential.py FOLDER OUTPUT.json [--entry PATTERN] [--seconds N] [--no-timing]
+#     differential.py FOLDER --dry-run
+#
+# FOLDER has the output of `tests/ptx.sh pack`: rewritten modules of candle's kernels as cubins, with their reports.
+#
+# Each entry runs once unmodified. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that it reads
+# and on several, and must write the same bytes. A run without the last part must write other bytes, so that the
+# comparison can fail. Grids that the driver refuses run through the forms and are compared with NumPy. Last, each form
+# and its original are timed in turn on the same grid.
+#
+# `--dry-run` makes all launches without a GPU, and checks their parameters against the reports.
 
-FOLDER is what `tests/ptx.sh pack` writes: rewritten modules of candle's kernels as cubins, with their reports.
-
-Each entry runs once unmodified. Then each of its forms runs in 1, 2, 3 and 7 uneven parts, on each axis that
-it reads and on several, and must write the same bytes. A run that leaves the last part out must write others,
-so that equal bytes mean something. Grids that the driver refuses run through the forms and are compared with
-what NumPy computes. Last, each form and its original are timed in turn on the same grid.
-
-`--dry-run` makes all launches without a GPU, and checks their parameters against the reports.
-"""
 import argparse
 import datetime
 import fnmatch

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Assembles PTX and its rewritten form, and compares the registers and spills of forms with their originals'.
+"""Assembles PTX and its rewritten form, and compares the registers and spills of forms with their originals'."""
 
-    measure.py PTXAS GRIDGUARD FOLDER ARCHITECTURE... [--all-rewritten] [--no-more-spills] [--registers]
+#     measure.py PTXAS GRIDGUARD FOLDER ARCHITECTURE... [--all-rewritten] [--no-more-spills] [--registers]
+#
+# Exits 1 if the rewrite breaks a file that assembled, or if a condition of the options does not hold.
 
-Exits 1 if the rewrite breaks a file that assembled, or if a condition of the options does not hold.
-"""
 import argparse
 import concurrent.futures
 import json

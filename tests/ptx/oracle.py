@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Changes PTX at random, and checks the rewrite with ptxas: valid PTX must still assemble.
+"""Changes PTX at random, and checks the rewrite with ptxas: valid PTX must still assemble."""
 
-    oracle.py PTXAS GRIDGUARD SEEDS FINDINGS [--seconds N] [--seed N] [--architecture NAME]
+#     oracle.py PTXAS GRIDGUARD SEEDS FINDINGS [--seconds N] [--seed N] [--architecture NAME]
+#
+# SEEDS is a folder with PTX: the seeds and the corpus of the fuzz target `ptx`, or a compiler's output. A large file is
+# cut to one entry and the text before its first entry. Every file is first assembled unchanged. Texts
+# whose rewrite does not assemble, or that `gridguard ptx` cannot read though ptxas can, are kept in FINDINGS.
+# Exits 1 if there are any.
 
-SEEDS is a folder with PTX: the seeds and the corpus of the fuzz target `ptx`, or a compiler's output. A large file is
-cut to one entry and the text before its first entry. Every file is first assembled unchanged. Texts
-whose rewrite does not assemble, or that `gridguard ptx` cannot read though ptxas can, are kept in FINDINGS.
-Exits 1 if there are any.
-"""
 import argparse
 import collections
 import hashlib
