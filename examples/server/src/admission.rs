@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::backend::Batch;
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 use crate::health::{Capacity, time};
 use crate::options::Limits;
 use crate::share::{Limit, Peer, Resource, Share};
@@ -73,7 +73,7 @@ impl Admission {
     /// # Errors
     ///
     /// [`ServeError`] if it is too large, late or cut, or there is no memory for it now.
-    pub async fn read(&self, peer: Peer, body: Body) -> Result<(Bytes, Share), ServeError> {
+    pub async fn read(&self, peer: Peer, body: Body) -> Served<(Bytes, Share)> {
         let (limit, within) = (self.limits.max_body, self.limits.body_timeout);
         let declared = body.size_hint().lower();
         if declared > limit {
@@ -100,8 +100,8 @@ impl Admission {
     /// Those of `read`.
     pub async fn in_background<R: Send + 'static>(
         &self,
-        read: impl FnOnce() -> Result<R, ServeError> + Send + 'static,
-    ) -> Result<R, ServeError> {
+        read: impl FnOnce() -> Served<R> + Send + 'static,
+    ) -> Served<R> {
         let permit = Arc::clone(&self.readers).acquire_owned().await;
         // With the permit, so that it counts until its end also if the client leaves.
         let reading = spawn_blocking(move || (read(), permit).0);
@@ -113,12 +113,7 @@ impl Admission {
     /// # Errors
     ///
     /// [`ServeError::TooMuchWork`] or [`ServeError::Full`].
-    pub fn work(
-        &self,
-        peer: Peer,
-        request: &Request,
-        capacity: Capacity,
-    ) -> Result<Share, ServeError> {
+    pub fn work(&self, peer: Peer, request: &Request, capacity: Capacity) -> Served<Share> {
         let operations = request.items.saturating_mul(operations_per_item(&request.key));
         let (estimate, limit) = (time(operations, capacity.slowest), self.limits.max_work);
         if estimate > limit {
@@ -132,7 +127,7 @@ impl Admission {
         peer: Peer,
         mut body: Body,
         declared: u64,
-    ) -> Result<(Bytes, Share), ServeError> {
+    ) -> Served<(Bytes, Share)> {
         let limit = self.limits.max_body;
         let (mut bytes, mut share) = (Vec::new(), self.bodies.take(peer, 0)?);
         while let Some(frame) = body.frame().await {
@@ -219,11 +214,7 @@ async fn discard(mut body: Body, most: u64) {
 /// # Errors
 ///
 /// [`ServeError::Memory`] with the numbers of the pipeline's plan.
-pub fn footprint(
-    request: &Request,
-    block: &Block,
-    available: u64,
-) -> Result<Footprint, ServeError> {
+pub fn footprint(request: &Request, block: &Block, available: u64) -> Served<Footprint> {
     let scratch = match request.key.endpoint {
         Endpoint::Attention => Scratch::default(),
         Endpoint::Block => (block.scratch)(block, request.items, request.key.frames)?,
@@ -250,7 +241,7 @@ pub fn plan<B>(
     batch: &Batch,
     memory: u64,
     limit: impl FnOnce(Budget) -> Budget,
-) -> Result<PipelinePlan, ServeError> {
+) -> Served<PipelinePlan> {
     let tensors = batch.tensor_bytes();
     let budget = limit(Budget::bytes(memory.saturating_sub(tensors)));
     pipeline.plan(&budget).map_err(|error| match error {
@@ -279,11 +270,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// The scratch of the pipeline's plans, and of cuBLASLt.
-    pub(crate) fn of<T: Element + 'static>(
-        block: &Block,
-        items: u64,
-        frames: u64,
-    ) -> Result<Self, ServeError> {
+    pub(crate) fn of<T: Element + 'static>(block: &Block, items: u64, frames: u64) -> Served<Self> {
         let weights = block.weights::<T>()?;
         let (pipeline, ..) =
             host_pipeline(&block.shape(items, frames)?, weights).map_err(ServeError::failed)?;

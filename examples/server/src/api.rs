@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::admission::{Admission, footprint};
 use crate::block::Block;
-use crate::error::{DeviceFailure, ServeError};
+use crate::error::{DeviceFailure, ServeError, Served};
 use crate::health::Health;
 use crate::options::Limits;
 use crate::queue::{Computed, Pending, Queue, Waiting};
@@ -107,7 +107,7 @@ fn state(is_good: bool, report: Value) -> impl IntoResponse {
 }
 
 /// Makes a request of a body.
-type Parse = fn(&App, &Bytes) -> Result<Request, ServeError>;
+type Parse = fn(&App, &Bytes) -> Served<Request>;
 
 async fn serve(
     app: Arc<App>,
@@ -151,12 +151,7 @@ async fn serve(
 }
 
 /// Reads, checks and queues a request, and waits for its reply.
-async fn compute(
-    app: &Arc<App>,
-    peer: Peer,
-    body: Body,
-    parse: Parse,
-) -> Result<Computed, ServeError> {
+async fn compute(app: &Arc<App>, peer: Peer, body: Body, parse: Parse) -> Served<Computed> {
     let (bytes, body) = app.admission.read(peer, body).await?;
     let shared = Arc::clone(app);
     let check = move || {

@@ -6,7 +6,7 @@ use gridguard_kernels::{Element, ElementType, KernelError};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 use crate::queue::{Pending, Waiting};
 use crate::tensors::{Key, Mask, Request, reserved};
 
@@ -113,7 +113,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn mask<T: Element>(&self) -> Result<Option<Vec<T>>, ServeError> {
+    pub fn mask<T: Element>(&self) -> Served<Option<Vec<T>>> {
         let mask = self.requests.first().and_then(|request| request.mask.as_ref());
         mask.map(Mask::added).transpose()
     }
@@ -123,7 +123,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn gather<T: Element>(&self, input: usize) -> Result<Vec<T>, ServeError> {
+    pub fn gather<T: Element>(&self, input: usize) -> Served<Vec<T>> {
         let mut all = self.output()?;
         self.gather_into(input, &mut all);
         Ok(all)
@@ -149,7 +149,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn output<T: Element>(&self) -> Result<Vec<T>, ServeError> {
+    pub fn output<T: Element>(&self) -> Served<Vec<T>> {
         let elements = self.output_elements::<T>();
         let mut out = reserved(elements)?;
         out.resize(elements, T::narrow(f32::NAN));
@@ -167,7 +167,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if it has another length.
-    pub fn replies<T: Element>(&self, out: &[T]) -> Result<Vec<Vec<u8>>, ServeError> {
+    pub fn replies<T: Element>(&self, out: &[T]) -> Served<Vec<Vec<u8>>> {
         let mut rest: &[u8] = bytemuck::cast_slice(out);
         let mut parts = Vec::with_capacity(self.requests.len());
         for request in &self.requests {

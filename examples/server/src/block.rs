@@ -10,7 +10,7 @@ use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
 
 use crate::admission::Scratch;
-use crate::error::{Fallible, ServeError};
+use crate::error::{Fallible, ServeError, Served};
 
 /// Which block.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,7 +58,7 @@ pub struct Block {
     /// Bytes of the weights.
     pub bytes: u64,
     /// Bytes of scratch for a number of items and frames.
-    pub(crate) scratch: fn(&Self, u64, u64) -> Result<Scratch, ServeError>,
+    pub(crate) scratch: fn(&Self, u64, u64) -> Served<Scratch>,
     /// [`BlockWeights`] of the type.
     weights: Box<dyn Any + Send + Sync>,
 }
@@ -107,7 +107,7 @@ impl Block {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if they are not of this type.
-    pub fn weights<T: Element + 'static>(&self) -> Result<&BlockWeights<T>, ServeError> {
+    pub fn weights<T: Element + 'static>(&self) -> Served<&BlockWeights<T>> {
         let weights = self.weights.downcast_ref();
         weights.ok_or_else(|| ServeError::failed("the weights have another type"))
     }

@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use crate::admission::{WORKSPACE_BYTES, plan};
 use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
-use crate::error::{Fallible, ServeError};
+use crate::error::{Fallible, ServeError, Served};
 use crate::tensors::{Endpoint, Key};
 use crate::tuning::{Profiles, Tuning};
 
@@ -149,7 +149,7 @@ impl Cuda {
     fn copy<T: Element, const INPUTS: usize>(
         &mut self,
         batch: &Batch,
-    ) -> Result<[CudaSlice<T>; INPUTS], ServeError> {
+    ) -> Served<[CudaSlice<T>; INPUTS]> {
         let elements = batch.output_elements::<T>();
         let mut staged = self.staging.of::<T>(&self.stream, elements * INPUTS)?;
         let mut copied = Vec::with_capacity(INPUTS);
@@ -163,16 +163,12 @@ impl Cuda {
     }
 
     /// Memory on the device for the outputs of all requests.
-    fn output<T: Element>(&self, batch: &Batch) -> Result<CudaSlice<T>, ServeError> {
+    fn output<T: Element>(&self, batch: &Batch) -> Served<CudaSlice<T>> {
         let zeros = self.stream.alloc_zeros(batch.output_elements::<T>());
         Ok(zeros.map_err(KernelError::from)?)
     }
 
-    fn replies<T: Element>(
-        &mut self,
-        batch: &Batch,
-        out: &CudaSlice<T>,
-    ) -> Result<Vec<Vec<u8>>, ServeError> {
+    fn replies<T: Element>(&mut self, batch: &Batch, out: &CudaSlice<T>) -> Served<Vec<Vec<u8>>> {
         // On the stream, so that the inputs were read.
         let copied = self.staging.of::<T>(&self.stream, out.len())?;
         self.stream.memcpy_dtoh(out, copied).map_err(KernelError::from)?;
@@ -184,11 +180,7 @@ impl Cuda {
 
 impl Staging {
     /// So many elements.
-    fn of<T: Element>(
-        &mut self,
-        stream: &CudaStream,
-        elements: usize,
-    ) -> Result<&mut [T], ServeError> {
+    fn of<T: Element>(&mut self, stream: &CudaStream, elements: usize) -> Served<&mut [T]> {
         let failed = |error: DriverError| ServeError::from(KernelError::from(error));
         let words = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
         if self.0.as_ref().is_none_or(|pinned| pinned.len() < words) {

@@ -17,6 +17,9 @@ use crate::share::Resource;
 /// The result of a part of the program that is not a request.
 pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+/// The result of a part of a request.
+pub type Served<T> = Result<T, ServeError>;
+
 /// Why a request is not served. Fields are also fields of the error's JSON.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
 #[serde(untagged)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::backend::Device;
-use crate::error::{DeviceFailure, ServeError};
+use crate::error::{DeviceFailure, ServeError, Served};
 
 /// The state of each worker, and whether the server drains.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Health {
     /// # Errors
     ///
     /// The first worker that failed.
-    pub async fn started(&self) -> Result<(), ServeError> {
+    pub async fn started(&self) -> Served<()> {
         let mut workers = self.workers.subscribe();
         let is_over = |workers: &Vec<WorkerState>| !workers.contains(&WorkerState::Starting);
         // The sender lives as long as this borrow of it.
@@ -121,7 +121,7 @@ impl Health {
     /// # Errors
     ///
     /// That none is ready: [`ServeError::DeviceFailed`] or [`ServeError::Starting`].
-    pub fn capacity(&self) -> Result<Capacity, ServeError> {
+    pub fn capacity(&self) -> Served<Capacity> {
         let workers = self.workers.borrow();
         let devices = || workers.iter().filter_map(WorkerState::device);
         let memory = devices().map(|device| device.memory).min();

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use crate::admission::Footprint;
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 use crate::share::Share;
 use crate::tensors::{Key, Request, wide};
 
@@ -30,7 +30,7 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct Waiting {
     /// Where the reply goes.
-    pub reply: oneshot::Sender<Result<Computed, ServeError>>,
+    pub reply: oneshot::Sender<Served<Computed>>,
     /// The reply's memory.
     pub share: Share,
     /// The request's body and its work, until the batch ran.
@@ -117,7 +117,7 @@ impl Queue {
     /// # Errors
     ///
     /// That all devices failed, or that the queue is closed.
-    pub fn push(self: &Arc<Self>, pending: Pending) -> Result<Ticket, ServeError> {
+    pub fn push(self: &Arc<Self>, pending: Pending) -> Served<Ticket> {
         let mut state = self.state.lock();
         match &state.phase {
             Phase::Failed(error) => return Err(error.clone()),
@@ -246,10 +246,7 @@ impl State {
 }
 
 /// Sends a reply. It is counted before, so that whoever received it finds it counted.
-pub fn reply(
-    to: oneshot::Sender<Result<Computed, ServeError>>,
-    result: Result<Computed, ServeError>,
-) {
+pub fn reply(to: oneshot::Sender<Served<Computed>>, result: Served<Computed>) {
     if to.is_closed() {
         count_abandoned(1);
         return;
@@ -276,7 +273,7 @@ mod tests {
     use crate::share::{Limit, Resource};
     use crate::tensors::Endpoint;
 
-    type Receiver = oneshot::Receiver<Result<Computed, ServeError>>;
+    type Receiver = oneshot::Receiver<Served<Computed>>;
 
     /// A request of 10 bytes; up to 30 bytes are a batch.
     fn pending(frames: u64) -> (Pending, Receiver) {

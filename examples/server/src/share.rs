@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 
 /// A client, by its address. In IPv6 a single client has a whole network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ impl Limit {
     /// # Errors
     ///
     /// [`ServeError::Full`] with the amounts.
-    pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Result<Share, ServeError> {
+    pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Served<Share> {
         self.add(peer, amount)?;
         Ok(Share { limit: Arc::clone(self), peer, amount })
     }
@@ -93,7 +93,7 @@ impl Limit {
         self.taken.lock().all
     }
 
-    fn add(&self, peer: Peer, amount: u64) -> Result<(), ServeError> {
+    fn add(&self, peer: Peer, amount: u64) -> Served<()> {
         if amount == 0 {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Share {
     /// # Errors
     ///
     /// As [`Limit::take`].
-    pub fn grow(&mut self, more: u64) -> Result<(), ServeError> {
+    pub fn grow(&mut self, more: u64) -> Served<()> {
         self.limit.add(self.peer, more)?;
         self.amount = self.amount.saturating_add(more);
         Ok(())

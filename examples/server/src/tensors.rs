@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 
 /// What is computed for an item: requests with the same key can be batched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +95,7 @@ impl Request {
     /// # Errors
     ///
     /// [`ServeError`] if the body is not valid, or its tensors are not supported.
-    pub fn attention(body: &Bytes, max_frames: u64) -> Result<Self, ServeError> {
+    pub fn attention(body: &Bytes, max_frames: u64) -> Served<Self> {
         let file = read(body, &["q", "k", "v", "mask"], "q, k, v and mask")?;
         let q = find(&file, "q")?;
         let element = element_of("q", &q)?;
@@ -134,7 +134,7 @@ impl Request {
     /// # Errors
     ///
     /// As [`Self::attention`].
-    pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Result<Self, ServeError> {
+    pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Served<Self> {
         let file = read(body, &["x"], "x")?;
         let x = find(&file, "x")?;
         check_dtype("x", &x, block.element)?;
@@ -167,7 +167,7 @@ impl Request {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if `data` has another length.
-    pub fn reply(&self, data: &[u8]) -> Result<Vec<u8>, ServeError> {
+    pub fn reply(&self, data: &[u8]) -> Served<Vec<u8>> {
         body_of(self.key.element, &self.dims, &[("out", data)])
     }
 }
@@ -177,11 +177,7 @@ impl Request {
 /// # Errors
 ///
 /// [`ServeError::Failed`] if the data has another length.
-pub fn body_of(
-    element: ElementType,
-    dims: &[usize],
-    tensors: &[(&str, &[u8])],
-) -> Result<Vec<u8>, ServeError> {
+pub fn body_of(element: ElementType, dims: &[usize], tensors: &[(&str, &[u8])]) -> Served<Vec<u8>> {
     let dtype =
         DTYPES.into_iter().find(|(own, _)| *own == element).map_or(Dtype::F32, |(_, dtype)| dtype);
     let views: Result<Vec<(&str, _)>, SafeTensorError> = tensors
@@ -196,7 +192,7 @@ pub fn body_of(
 /// # Errors
 ///
 /// [`ServeError::HeaderTooLarge`].
-pub fn check_header(body: &[u8]) -> Result<(), ServeError> {
+pub fn check_header(body: &[u8]) -> Served<()> {
     let bytes = body.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
     if bytes <= MAX_HEADER {
         return Ok(());
@@ -205,11 +201,7 @@ pub fn check_header(body: &[u8]) -> Result<(), ServeError> {
 }
 
 /// Sizes and offsets are checked against the body.
-fn read<'b>(
-    body: &'b Bytes,
-    known: &[&str],
-    expected: &'static str,
-) -> Result<SafeTensors<'b>, ServeError> {
+fn read<'b>(body: &'b Bytes, known: &[&str], expected: &'static str) -> Served<SafeTensors<'b>> {
     check_header(body)?;
     // An error may quote the header.
     let reason = |error: SafeTensorError| error.to_string().chars().take(REASON_CHARS).collect();
@@ -226,11 +218,11 @@ fn read<'b>(
     }
 }
 
-fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Result<TensorView<'b>, ServeError> {
+fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Served<TensorView<'b>> {
     file.tensor(tensor).map_err(|_| ServeError::Missing { tensor })
 }
 
-fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Result<ElementType, ServeError> {
+fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Served<ElementType> {
     let found = DTYPES.into_iter().find(|(_, dtype)| *dtype == view.dtype());
     found.map(|(element, _)| element).ok_or_else(|| ServeError::Dtype {
         tensor,
@@ -239,11 +231,7 @@ fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Result<ElementType
     })
 }
 
-fn check_dtype(
-    tensor: &'static str,
-    view: &TensorView<'_>,
-    element: ElementType,
-) -> Result<(), ServeError> {
+fn check_dtype(tensor: &'static str, view: &TensorView<'_>, element: ElementType) -> Served<()> {
     if element_of(tensor, view)? == element {
         return Ok(());
     }
@@ -251,7 +239,7 @@ fn check_dtype(
     Err(ServeError::Dtype { tensor, given, expected })
 }
 
-fn check_frames(frames: u64, limit_frames: u64) -> Result<(), ServeError> {
+fn check_frames(frames: u64, limit_frames: u64) -> Served<()> {
     if frames <= limit_frames { Ok(()) } else { Err(ServeError::Frames { frames, limit_frames }) }
 }
 
@@ -260,7 +248,7 @@ fn read_mask(
     mask: &TensorView<'_>,
     frames: u64,
     element: ElementType,
-) -> Result<Mask, ServeError> {
+) -> Served<Mask> {
     if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
         return Err(shape_error("mask", mask.shape(), format!("[{frames}, {frames}]")));
     }
@@ -277,7 +265,7 @@ impl Mask {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn added<T: Element>(&self) -> Result<Vec<T>, ServeError> {
+    pub fn added<T: Element>(&self) -> Served<Vec<T>> {
         let length = self.bytes.len() / if self.is_boolean { 1 } else { size_of::<T>() };
         let mut values = reserved(length)?;
         if self.is_boolean {
@@ -318,7 +306,7 @@ pub fn wide(length: usize) -> u64 {
 /// # Errors
 ///
 /// [`ServeError::OutOfMemory`].
-pub fn reserved<T>(elements: usize) -> Result<Vec<T>, ServeError> {
+pub fn reserved<T>(elements: usize) -> Served<Vec<T>> {
     let mut memory = Vec::new();
     let reserved = memory.try_reserve_exact(elements);
     reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
