@@ -6,12 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::Request;
-use axum::{BoxError, Router};
-use hyper::body::Incoming;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
-use hyper::service::{HttpService, Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -80,8 +76,7 @@ pub async fn serve_admin(listener: TcpListener, app: Arc<App>) {
         // Never closed.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (stream, _) = accept(&listener).await;
-        let router = TowerToHyperService::new(router.clone());
-        let connection = connection(stream, [ADMIN_TIME; 2], router);
+        let connection = connection(stream, [ADMIN_TIME; 2], router.clone());
         tokio::spawn(async move {
             let _ = connection.await;
             drop(permit);
@@ -102,16 +97,14 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
+type LimitedStream = TokioIo<Pin<Box<TimeoutStream<TcpStream>>>>;
+
 /// A connection with time limits for the headers of a request and for each write.
-fn connection<S>(
+fn connection(
     stream: TcpStream,
     [headers, write]: [Duration; 2],
-    service: S,
-) -> http1::Connection<TokioIo<Pin<Box<TimeoutStream<TcpStream>>>>, S>
-where
-    S: HttpService<Incoming, ResBody = Body>,
-    S::Error: Into<BoxError>,
-{
+    router: Router,
+) -> http1::Connection<LimitedStream, TowerToHyperService<Router>> {
     // A batch is a single write, and its client waits for the end of it.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -120,7 +113,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(headers)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
 }
 
 /// Serves a connection on a task of its own.
@@ -134,13 +127,8 @@ fn connect(
 ) {
     let client = Client { peer, deadline: Arc::new(watch::Sender::new(None)) };
     let mut deadline = client.deadline.subscribe();
-    let router = TowerToHyperService::new(router);
-    let with_client = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(client.clone());
-        router.call(request)
-    });
     let limits = [app.limits.header_timeout, app.limits.write_timeout];
-    let connection = connection(stream, limits, with_client);
+    let connection = connection(stream, limits, router.layer(Extension(client)));
     let late = async move {
         loop {
             let until = deadline.borrow_and_update().map_or_else(far_future, Instant::from_std);
