@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let batch = BatchAxis::new(Axis::Y, rows);
     let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
 
-    // Row r holds the numbers from r on.
+    // Row r has the numbers from r on.
     let mut sums = vec![f64::NAN; ROWS];
     let row_sum = |row: u64, sum: &mut [f64]| {
         let first = u32::try_from(row).unwrap_or(u32::MAX);

@@ -1,6 +1,5 @@
-//! Step 4: guards code that uses cudarc's launch builder by changing one call. An oversized launch
-//! is then reported precisely before it reaches the driver, or runs in chunks once it declares its
-//! batch.
+//! Step 4: guards code on cudarc's launch builder by changing one call. An oversized launch is reported before it
+//! reaches the driver. With a declared batch it runs in chunks.
 //!
 //! Run it with `cargo run --release --example 04_cudarc`; it needs a CUDA device and NVRTC.
 

@@ -1,6 +1,6 @@
 //! Step 5: tunes a workload of your own: anything you can launch from a `Candidate` can be tuned.
-//! Here it is a chain of eight passes over rows, for which the fastest chunk is not the largest: in
-//! a smaller one the output of a pass is still in the cache for the next.
+//! Here it is a chain of eight passes over rows. The largest chunk is not the fastest: a smaller chunk's output is
+//! still in the cache for the next pass.
 //!
 //! Run it with `cargo run --release --example 05_tune [PLOT.svg]`. It uses the CUDA device with the most
 //! free memory, or the host.

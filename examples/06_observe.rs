@@ -1,4 +1,4 @@
-//! Step 6: what the guard does, as events for a log and as numbers for Prometheus.
+//! Step 6: events of the guard for a log, and its numbers for Prometheus.
 //!
 //! Run it with `cargo run --release --example 06_observe`. Events go to standard error as lines of JSON,
 //! the numbers to standard output as a Prometheus server would read them.
@@ -7,7 +7,7 @@ use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, KernelLimits, LaunchReques
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Any subscriber and any recorder do. The guard needs its features `tracing` and `metrics`.
+    // Any subscriber and recorder work. The guard needs its features `tracing` and `metrics`.
     tracing_subscriber::fmt()
         .json()
         .with_max_level(tracing::Level::DEBUG)

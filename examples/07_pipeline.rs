@@ -1,5 +1,5 @@
-//! Step 7: runs a batch through several stages, chunk by chunk, within a memory budget. Intermediates
-//! need memory for a chunk only, and those that do not live at the same time share it.
+//! Step 7: runs a batch through several stages, chunk by chunk, within a memory budget. Intermediates need memory for
+//! one chunk, and share it if their lifetimes do not overlap.
 //!
 //! Run it with `cargo run --release --example 07_pipeline`.
 
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     sum.read(wide).write(y);
     let mut pipeline = builder.build()?;
 
-    // The same pipeline within any budget: the plan says what it takes before anything runs.
+    // The same pipeline within any budget: the plan has its memory before anything runs.
     println!("{}", pipeline.plan(&Budget::UNLIMITED)?);
     if let Err(error) = pipeline.plan(&Budget::bytes(1000)) {
         println!("rejected: {error}");

@@ -1,11 +1,11 @@
-//! Step 8: launches a kernel of others on a grid that is too large. Its PTX is rewritten when it is loaded, so
-//! that nobody changes its source or declares a batch; which of its forms is faster is tuned.
+//! Step 8: launches another project's kernel on an oversized grid. Its PTX is rewritten at load time, so that its
+//! source stays unchanged and no batch is declared. The tuner chooses the faster form.
 //!
-//! The kernel is `quantize_q8_1` of the package candle-kernels, which has rows on y. It is not part of this
-//! repository: a script has its source from the package registry and compiles it.
+//! The kernel is `quantize_q8_1` of the package candle-kernels, which has rows on y. A script downloads its source from
+//! the package registry and compiles it.
 //!
 //! Run it with `cargo run --release --example 08_any_kernel -- $(tests/ptx.sh candle quantized) [PLOT.svg]`.
-//! Without a CUDA device it shows how the kernel is rewritten and planned, and does not run it.
+//! Without a CUDA device it only shows how the kernel is rewritten and planned.
 
 use std::error::Error;
 use std::path::Path;
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The text with this entry alone: the driver would compile all of candle's 142 for one that is shown.
+/// The text with this entry alone: the driver would compile all 142 entries of candle's file.
 fn only(ptx: &str, name: &str) -> String {
     let mut is_other = false;
     let is_kept = |line: &&str| {
@@ -97,7 +97,7 @@ fn request() -> LaunchRequest {
     LaunchRequest::new(Dim3::new(x.into(), y.into(), z.into()), block_dim.into())
 }
 
-/// Prints why the launch as it is would be refused, and how it is made instead.
+/// Prints why the driver would refuse the launch, and the launches that replace it.
 fn show_plans(original: &LaunchLimits, rewritten: &LaunchLimits) {
     if let Err(violations) = Plan::new(&request(), None, original, Choice::AUTOMATIC) {
         println!("rejected   {violations}");
@@ -125,19 +125,19 @@ fn on_device(guard: Arc<Guard>, ptx: &str, chart: Option<&Path>) -> Result<(), B
     let parameters =
         [Parameter::Memory, Parameter::Memory, Parameter::of::<i32>(), Parameter::of::<i32>()];
     #[allow(unsafe_code, reason = "the contract of candle's kernel")]
-    // SAFETY: it reads the rows of the first memory and writes their blocks to the second, for the rows of its
-    // grid and as many columns as its arguments say; each is large enough for them.
+    // SAFETY: it reads rows of the first memory and writes their blocks to the second. Its grid has the rows, its
+    // arguments the columns, and both memories are large enough.
     let kernel = unsafe { module.kernel(KERNEL, &parameters)? };
     let original = LaunchLimits::new(guard.limits().clone(), kernel.limits().kernel().clone());
     show_plans(&original, kernel.limits());
 
-    // As the planner chooses.
+    // The planner's choice.
     let context = Arc::clone(guard.context().ok_or("no context")?);
     let mut rows = Rows::new(&guard, kernel)?;
     let launches = rows.launch_once()?;
     println!("launched   launches: {launches}, every number is right");
 
-    // Measured: the forms have no parameters and no chunks to choose from.
+    // The tuned choice: the forms have no parameters and no chunks to choose from.
     let mut space = Space::new(rows.configurations()?);
     let clock = DeviceClock::new(&guard, Arc::clone(&rows.stream), Policy::default())?;
     let mut measurer = InProcess::new(rows, clock);
@@ -150,7 +150,7 @@ fn on_device(guard: Arc<Guard>, ptx: &str, chart: Option<&Path>) -> Result<(), B
         write_output(path, chart.svg(&outcome)?.as_bytes())?;
     }
 
-    // From a profile, which would be a file.
+    // The same from a profile, which is usually a file.
     let key = Key { kernel: KERNEL.into(), ..Key::default() };
     let blocks = vec![("blocks".to_owned(), request().grid.x * request().grid.y)];
     let (identity, environment) = (guard.identity(), guard.environment());
@@ -190,7 +190,7 @@ impl Rows {
         Ok(Self { guard: Arc::clone(guard), kernel, stream, numbers, x, out })
     }
 
-    /// As code that uses cudarc launches a kernel: it does not know how many launches that takes.
+    /// Launches with the calls of cudarc's builder, as one launch or several.
     fn launch_once(&mut self) -> Result<u64, Box<dyn Error>> {
         let columns = i32::try_from(COLUMNS)?;
         let mut launch = self.guard.builder(&self.stream, &self.kernel);
@@ -229,7 +229,7 @@ impl Workload for Rows {
         Ok(())
     }
 
-    // For the least time of the whole grid nobody asks for a portion.
+    // Throughput is measured on the whole grid, so that there is one portion.
     fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
         let columns = i32::try_from(COLUMNS).unwrap_or(0);
         let plan = Plan::new(&request(), None, self.kernel.limits(), candidate.choice.into())?;

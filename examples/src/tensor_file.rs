@@ -22,7 +22,7 @@ pub struct Qkv<T> {
     pub v: Vec<T>,
     /// Their shape, with one head if the file's tensors have three dimensions.
     pub shape: Shape,
-    /// The dimensions in the file, in which the output is written too.
+    /// The dimensions in the file and of the output.
     pub dims: Vec<usize>,
 }
 

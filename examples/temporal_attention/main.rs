@@ -1,10 +1,8 @@
-//! Runs temporal attention whose launch exceeds the grid limit: the violation is explained, the
-//! launch split, run, timed and verified. It uses the CUDA device with the most free memory, or the
-//! host under the limits of an NVIDIA H200.
+//! Explains, splits, runs, times and verifies temporal attention whose launch exceeds the grid limit. It uses the CUDA
+//! device with the most free memory, or the host under the limits of an NVIDIA H200.
 //!
-//! Run it with `cargo run --release --example temporal_attention`. By default the problem has
-//! 15,360 items (batch 6 of a 40 x 64 map), 5 heads, 16 frames and head dim 64 in f16; `--input
-//! FILE.safetensors` reads your own q, k and v.
+//! Run it with `cargo run --release --example temporal_attention`. By default the problem has 15,360 items (batch 6 of
+//! a 40 x 64 map), 5 heads, 16 frames and head dim 64 in f16. `--input FILE.safetensors` reads your own q, k and v.
 
 mod backend;
 mod report;

@@ -10,7 +10,7 @@ use gridguard_kernels::temporal_attention::TemporalAttention;
 use crate::backend::Backend;
 use crate::report;
 
-/// Loads the profile of the guard's device, and prints what is wrong with its files.
+/// Loads the profile of the guard's device, and prints notices about its files.
 pub(crate) fn with_profile(guard: Guard) -> Guard {
     let (guard, notices) = guard.with_device_profile();
     for notice in &notices {

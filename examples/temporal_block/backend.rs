@@ -193,7 +193,7 @@ fn on_device<T: Tensor>(
     let more = more.collect::<Result<Vec<_>, _>>()?;
     let (x, mut y) = (stream.clone_htod(job.x)?, stream.clone_htod(out)?);
 
-    // The result that is compared and written is that of the first run.
+    // The first run's result is compared and written.
     let bar = bar(job.shape.items());
     let mut watch = |progress: &Progress| {
         bar.set_position(progress.items_done);

@@ -1,9 +1,9 @@
 //! Runs a temporal transformer block, chunk by chunk, within a memory budget: it shows the plan, the
 //! progress, time and memory, and compares the result with an f64 reference.
 //!
-//! Run it with `cargo run --release --example temporal_block`. On a CUDA device with NVRTC and cuBLASLt the
-//! block has 15,360 items (batch 6 of a 40 x 64 map), 16 frames, 320 channels and 5 heads; without one, the
-//! host runs a smaller one. `--weights FILE.safetensors` reads the weights of a motion module, and `--tune
+//! Run it with `cargo run --release --example temporal_block`. On a CUDA device with NVRTC and cuBLASLt the block has
+//! 15,360 items (batch 6 of a 40 x 64 map), 16 frames, 320 channels and 5 heads. Without a device, the host runs a
+//! smaller block. `--weights FILE.safetensors` reads the weights of a motion module, and `--tune
 //! FILE.ron` measures which algorithms and which chunk are fastest within the budget.
 
 mod backend;

@@ -22,13 +22,13 @@ use gridguard_kernels::{Deviation, Kernels};
 
 use crate::backend::{Job, Tensor};
 
-/// The key of the block's entry in profiles: the fastest within so many bytes of scratch.
+/// The key of the block's entry in profiles: the fastest plan within `bytes` of scratch.
 pub(crate) fn key(pipeline: &Pipeline<'_>, bytes: u64) -> Key {
     let objective = Objective::Memory { bytes_per_item: 0, bytes };
     pipeline.key("temporal_block", Policy::default(), objective)
 }
 
-/// Tunes the block of `job` within its budget, publishes the entries to `profile`, and draws the curve of
+/// Tunes the block of `job` within its budget, writes the entries to `profile`, and draws the curve of
 /// time and memory against chunk.
 pub(crate) fn tune_block<T: Tensor>(
     context: &Arc<CudaContext>,

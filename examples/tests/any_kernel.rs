@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Two kernels, of which the example shows the second.
+/// Two kernels. The example shows the second one.
 const PTX: &str = "\
 .version 8.0
 .target sm_80

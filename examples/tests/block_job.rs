@@ -8,7 +8,7 @@ use gridguard_examples::uniform;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-/// Runs the example, which cargo builds beside the tests, and returns its exit code and what it printed.
+/// Runs the example, which cargo builds beside the tests, and returns its exit code and output.
 fn run(args: &[&str]) -> (i32, String) {
     let test = std::env::current_exe().expect("this program");
     let folder = test.parent().and_then(Path::parent).expect("the build folder");

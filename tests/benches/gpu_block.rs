@@ -1,5 +1,5 @@
-//! The temporal transformer block on a device: whole and in chunks, on one stream and more, as launches and
-//! as one graph, each compared with the f64 reference before it is timed; and its parts.
+//! Times the temporal transformer block and its parts on a device: whole and in chunks, on one stream and more, as
+//! launches and as one graph. Each plan is first compared with the f64 reference.
 //!
 //! Prints a line for each measurement, and writes a JSON document to the file that its argument names. Needs
 //! a CUDA GPU, NVRTC and cuBLASLt; says so without a GPU.

@@ -1,5 +1,5 @@
-//! A batch in pinned host memory that does not fit into the device's budget: a pipeline copies its chunks in and
-//! out while it computes, beside the same bytes copied both ways at once without any computation.
+//! Times a pipeline over pinned host memory that exceeds the device's budget: it copies chunks in and out while it
+//! computes. The baseline copies the same bytes in both directions at once, without computation.
 //!
 //! Prints a line for each measurement, and writes a JSON document to the file that its argument names. Needs
 //! a CUDA GPU, NVRTC, and as much host memory as the batch; says so without a GPU.
@@ -117,7 +117,7 @@ fn kernel(guard: &Guard) -> Outcome<Kernel> {
     Ok(unsafe { module.kernel("affine", &[memory, memory]) }?)
 }
 
-/// The median time of `run` and what it submitted.
+/// The median time of `run` and its submitted work.
 fn median(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..=ROUNDS {

@@ -1,6 +1,6 @@
-//! What the guard costs on a device, as ratios from one run: guarded launches of an empty kernel
-//! against raw ones, the motivating case split in two against one flat launch, and a rewritten kernel's
-//! forms against its original on a legal grid, and against a flat kernel on one that is not.
+//! Measures the guard's overhead on a device, as ratios from one run: guarded launches of an empty kernel against raw
+//! ones, and the motivating case split in two against one flat launch. The forms of a rewritten kernel run against the
+//! original on a legal grid, and against a flat kernel on an oversized one.
 //!
 //! Prints a table, and writes a JSON document to the file that its argument names. Needs a CUDA GPU
 //! and NVRTC; says so without them.
@@ -31,8 +31,8 @@ use serde::Serialize;
 
 /// Launches of each way in one round.
 const LAUNCHES: u32 = 20_000;
-/// Launches of a way before the next one has its turn: so few that drift meets all alike, more than
-/// the driver queues.
+/// Launches of one API before the next one takes its turn: few, so that drift affects all equally, but more than the
+/// driver queues.
 const BURST: u32 = 2000;
 /// Rounds over all ways of launching.
 const ROUNDS: usize = 61;

@@ -1,5 +1,5 @@
-//! What a pipeline adds to launches of the same kernels: four stages, chunk by chunk through scratch, beside the
-//! same launches written by hand with cudarc; as launches and as a graph, in turn.
+//! Measures the overhead of a pipeline of four stages. The baseline is the same launches written by hand with cudarc.
+//! Both run as launches and as a graph, in turn.
 //!
 //! Prints a line for each measurement, and writes a JSON document to the file that its argument names. Needs a
 //! CUDA GPU and NVRTC; says so without a GPU.
@@ -148,7 +148,7 @@ impl Case<'_> {
         })
     }
 
-    /// The stages: each kernel reads what the one before wrote.
+    /// The stages: each kernel reads the output of the previous one.
     fn pipeline(&self) -> Outcome<(Pipeline<'_>, [Buffer<f32>; 2])> {
         let mut builder: PipelineBuilder<'_> = Pipeline::builder(ITEMS);
         let x = builder.input::<f32>("x", FLOATS);

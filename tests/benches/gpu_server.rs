@@ -1,5 +1,5 @@
-//! What the inference server could compute at most: direct launches of its block over tensors that lie on the
-//! device, one after another. The server's load test is compared with it.
+//! Measures the upper bound of the inference server: direct launches of its block over tensors in device memory. The
+//! server's load test is compared with it.
 //!
 //! Prints a line for each block, and writes a JSON document to the file that its argument names. Needs a CUDA GPU,
 //! NVRTC and cuBLASLt; says so without a GPU.

@@ -1,5 +1,5 @@
-//! Runs two of candle's operations on a CUDA device: a sort of rows, compared with candle's on the CPU, and a
-//! product of quantized experts, whose batch lies on y of the grid, compared with that of two halves of the batch.
+//! Runs two of candle's operations on a CUDA device. A sort of rows is compared with candle's sort on the CPU. A
+//! product of quantized experts has its batch on grid.y, and is compared with the product of two half batches.
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Result, Tensor};
@@ -34,7 +34,7 @@ fn sorted(rows: &Tensor, order: &Tensor) -> Result<Vec<Vec<f32>>> {
     rows.gather(order, 1)?.to_vec2()
 }
 
-/// Each item of the batch goes through two of four matrices of 32 x 256.
+/// Each item of the batch is multiplied by two of four 32 x 256 matrices.
 fn experts(batch: usize, device: &Device) -> Result<bool> {
     let weights = Tensor::randn(0_f32, 1_f32, (4, 32, 256), &Device::Cpu)?.to_device(device)?;
     let weights = QTensor::quantize(&weights, GgmlDType::Q4K)?;

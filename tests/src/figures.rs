@@ -28,7 +28,7 @@ impl Origin {
     }
 }
 
-/// A guard of the first device. Without one, says that nothing is measured, and why.
+/// A guard of the first device. If there is none, prints the reason.
 #[must_use]
 pub fn guard() -> Option<Arc<Guard>> {
     match Guard::cuda(0) {

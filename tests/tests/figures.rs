@@ -1,4 +1,4 @@
-//! Counts in the documents are those of the committed runs on a device.
+//! Counts in the documents equal the committed results of runs on a device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;

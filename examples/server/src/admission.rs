@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use gridguard::pipeline::{Budget, Pipeline, PipelinePlan, PlanError};
+use gridguard_kernels::Element;
 use gridguard_kernels::temporal_block::host_pipeline;
-use gridguard_kernels::{Element, ElementType};
-use half::{bf16, f16};
 use http_body_util::BodyExt;
 use metrics::gauge;
 use tokio::sync::Semaphore;
@@ -18,11 +17,11 @@ use tokio::time::timeout;
 
 use crate::backend::Batch;
 use crate::block::Block;
-use crate::error::ServeError;
-use crate::health::Capacity;
+use crate::error::{ServeError, Served};
+use crate::health::{Capacity, time};
 use crate::options::Limits;
 use crate::share::{Limit, Peer, Resource, Share};
-use crate::tensors::{Key, Problem, Request, check_header, wide};
+use crate::tensors::{Endpoint, Key, Request, check_header, wide};
 
 /// Workspace of cuBLASLt on a device, part of a block's scratch.
 pub const WORKSPACE_BYTES: u64 = 4 << 20;
@@ -43,15 +42,6 @@ pub struct Admission {
     readers: Arc<Semaphore>,
 }
 
-/// The body of a request, with its share of the memory of bodies.
-#[derive(Debug)]
-pub struct Received {
-    /// The body.
-    pub bytes: Bytes,
-    /// One for each byte.
-    pub share: Share,
-}
-
 /// What a request takes of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
@@ -68,11 +58,11 @@ impl Admission {
         let limit = |resource, most| Limit::new(resource, most, limits.peer_share);
         let threads = available_parallelism().map_or(1, usize::from);
         Self {
-            connections: limit(Resource::Connections, limits.connections.into()),
-            queue: limit(Resource::Queue, limits.queue),
-            replies: limit(Resource::Replies, limits.max_replies),
-            bodies: limit(Resource::Bodies, limits.max_bodies),
-            work: limit(Resource::Work, microseconds(limits.queue_work)),
+            connections: limit(Resource::CONNECTIONS, limits.connections.into()),
+            queue: limit(Resource::QUEUE, limits.queue),
+            replies: limit(Resource::REPLIES, limits.max_replies),
+            bodies: limit(Resource::BODIES, limits.max_bodies),
+            work: limit(Resource::WORK, microseconds(limits.queue_work)),
             readers: Arc::new(Semaphore::new(threads)),
             limits,
         }
@@ -83,22 +73,22 @@ impl Admission {
     /// # Errors
     ///
     /// [`ServeError`] if it is too large, late or cut, or there is no memory for it now.
-    pub async fn read(&self, peer: Peer, body: Body) -> Result<Received, ServeError> {
-        let (limit, time) = (self.limits.max_body, self.limits.body_timeout);
+    pub async fn read(&self, peer: Peer, body: Body) -> Served<(Bytes, Share)> {
+        let (limit, within) = (self.limits.max_body, self.limits.body_timeout);
         let declared = body.size_hint().lower();
         if declared > limit {
-            return Err(ServeError::BodyTooLarge { bytes: declared, limit });
+            return Err(ServeError::BodyTooLarge { body_bytes: declared, limit_bytes: limit });
         }
-        let read = timeout(time, self.read_frames(peer, body, declared)).await;
-        read.unwrap_or(Err(ServeError::BodyTimeout { limit: time }))
+        let read = timeout(within, self.read_frames(peer, body, declared)).await;
+        read.unwrap_or(Err(ServeError::BodyTimeout(within)))
     }
 
     /// Reads a body that is refused, and keeps nothing of it: a client that still sends when the connection is closed
     /// may lose the reply. One that declares too much is not read.
     pub async fn discard(&self, body: Body) {
-        let (limit, time) = (self.limits.max_body, self.limits.body_timeout);
+        let limit = self.limits.max_body;
         if body.size_hint().lower() <= limit {
-            let _ = timeout(time, discard(body, limit)).await;
+            let _ = timeout(self.limits.body_timeout, discard(body, limit)).await;
         }
     }
 
@@ -110,8 +100,8 @@ impl Admission {
     /// Those of `read`.
     pub async fn in_background<R: Send + 'static>(
         &self,
-        read: impl FnOnce() -> Result<R, ServeError> + Send + 'static,
-    ) -> Result<R, ServeError> {
+        read: impl FnOnce() -> Served<R> + Send + 'static,
+    ) -> Served<R> {
         let permit = Arc::clone(&self.readers).acquire_owned().await;
         // With the permit, so that it counts until its end also if the client leaves.
         let reading = spawn_blocking(move || (read(), permit).0);
@@ -123,18 +113,13 @@ impl Admission {
     /// # Errors
     ///
     /// [`ServeError::TooMuchWork`] or [`ServeError::Full`].
-    pub fn work(
-        &self,
-        peer: Peer,
-        request: &Request,
-        capacity: Capacity,
-    ) -> Result<Share, ServeError> {
+    pub fn work(&self, peer: Peer, request: &Request, capacity: Capacity) -> Served<Share> {
         let operations = request.items.saturating_mul(operations_per_item(&request.key));
-        let (estimate, limit) = (capacity.slowest_takes(operations), self.limits.max_work);
+        let (estimate, limit) = (time(operations, capacity.slowest), self.limits.max_work);
         if estimate > limit {
             return Err(ServeError::TooMuchWork { estimate, limit });
         }
-        self.work.take(peer, microseconds(capacity.all_take(operations)))
+        self.work.take(peer, microseconds(time(operations, capacity.all)))
     }
 
     async fn read_frames(
@@ -142,7 +127,7 @@ impl Admission {
         peer: Peer,
         mut body: Body,
         declared: u64,
-    ) -> Result<Received, ServeError> {
+    ) -> Served<(Bytes, Share)> {
         let limit = self.limits.max_body;
         let (mut bytes, mut share) = (Vec::new(), self.bodies.take(peer, 0)?);
         while let Some(frame) = body.frame().await {
@@ -150,12 +135,12 @@ impl Admission {
             let Ok(data) = frame?.into_data() else { continue };
             let total = wide(bytes.len()).saturating_add(wide(data.len()));
             if total > limit {
-                return Err(ServeError::BodyTooLarge { bytes: total, limit });
+                return Err(ServeError::BodyTooLarge { body_bytes: total, limit_bytes: limit });
             }
             let mut refused = share.grow(wide(data.len())).err();
             if refused.is_none() {
                 if bytes.is_empty() {
-                    // Growing would copy. This takes addresses; pages are taken as they are written.
+                    // Growing would copy. This reserves addresses; pages are committed when they are written.
                     let _ = bytes.try_reserve_exact(usize::try_from(declared).unwrap_or(0));
                 }
                 bytes.extend_from_slice(&data);
@@ -168,7 +153,7 @@ impl Admission {
                 return Err(refused);
             }
         }
-        Ok(Received { bytes: bytes.into(), share })
+        Ok((bytes.into(), share))
     }
 
     /// Reports how much is in use.
@@ -189,17 +174,17 @@ impl Admission {
 #[must_use]
 pub fn operations_per_item(key: &Key) -> u64 {
     let product = |sizes: &[u64]| sizes.iter().fold(1_u64, |all, size| all.saturating_mul(*size));
-    let arithmetic = match &key.problem {
-        Problem::Attention { heads, frames, head_dim, .. } => {
-            let score = head_dim.saturating_mul(4).saturating_add(EXPONENTIAL);
-            product(&[*heads, *frames, *frames, score])
+    let Key { heads, frames, width, .. } = *key;
+    let arithmetic = match key.endpoint {
+        Endpoint::Attention => {
+            let score = width.saturating_mul(4).saturating_add(EXPONENTIAL);
+            product(&[heads, frames, frames, score])
         }
-        Problem::Block { frames, channels } => {
+        Endpoint::Block => {
             // Weights have 20 channels² elements; the scores of two attentions need 8 operations for each channel.
-            let products = product(&[40, *channels, *channels]);
-            let attention = product(&[8, *frames, *channels]);
-            let frame = products.saturating_add(attention);
-            product(&[*frames, frame])
+            let per_frame =
+                product(&[40, width, width]).saturating_add(product(&[8, frames, width]));
+            product(&[frames, per_frame])
         }
     };
     arithmetic.saturating_add(key.bytes_per_item().saturating_mul(BYTE))
@@ -214,7 +199,7 @@ const EXPONENTIAL: u64 = 32;
 /// Operations that copying a byte on the host takes as long as. Copies to a device take little beside `--queue-work`.
 const BYTE: u64 = 2;
 
-/// Reads the rest of a body, at most so many bytes and a frame.
+/// Reads the rest of a body, at most `most` bytes and a frame.
 async fn discard(mut body: Body, most: u64) {
     let mut read = 0;
     while let Some(Ok(frame)) = body.frame().await
@@ -229,36 +214,24 @@ async fn discard(mut body: Body, most: u64) {
 /// # Errors
 ///
 /// [`ServeError::Memory`] with the numbers of the pipeline's plan.
-pub fn footprint(
-    request: &Request,
-    block: &Block,
-    available: u64,
-) -> Result<Footprint, ServeError> {
-    let scratch = match (&request.key.problem, block.element) {
-        (Problem::Attention { .. }, _) => Scratch::default(),
-        (Problem::Block { frames, .. }, ElementType::F16) => {
-            Scratch::of::<f16>(block, request.items, *frames)?
-        }
-        (Problem::Block { frames, .. }, ElementType::Bf16) => {
-            Scratch::of::<bf16>(block, request.items, *frames)?
-        }
-        (Problem::Block { frames, .. }, ElementType::F32) => {
-            Scratch::of::<f32>(block, request.items, *frames)?
-        }
+pub fn footprint(request: &Request, block: &Block, available: u64) -> Served<Footprint> {
+    let scratch = match request.key.endpoint {
+        Endpoint::Attention => Scratch::default(),
+        Endpoint::Block => (block.scratch)(block, request.items, request.key.frames)?,
     };
     let (fixed, per_item) = (request.key.fixed_bytes(), request.key.bytes_per_item());
     let bytes = request.items.saturating_mul(per_item).saturating_add(fixed);
-    let smallest = bytes.saturating_add(scratch.smallest);
-    let for_tensors = available.saturating_sub(scratch.smallest);
-    if smallest > available {
-        let max_items = for_tensors.saturating_sub(fixed).checked_div(per_item).unwrap_or(0);
-        let needed = bytes.saturating_add(scratch.whole);
-        return Err(ServeError::Memory { needed, available, smallest, max_items });
+    let batch_bytes = available.saturating_sub(scratch.smallest);
+    let smallest_bytes = bytes.saturating_add(scratch.smallest);
+    if smallest_bytes <= available {
+        return Ok(Footprint { bytes, batch_bytes });
     }
-    Ok(Footprint { bytes, batch_bytes: for_tensors })
+    let max_items = batch_bytes.saturating_sub(fixed).checked_div(per_item).unwrap_or(0);
+    let needed_bytes = bytes.saturating_add(scratch.whole);
+    Err(ServeError::Memory { needed_bytes, available_bytes: available, smallest_bytes, max_items })
 }
 
-/// The plan of a batch's pipeline on a device with `memory` bytes, of which its tensors take some.
+/// The plan of a batch's pipeline on a device with `memory` bytes, including its tensors.
 ///
 /// # Errors
 ///
@@ -268,15 +241,19 @@ pub fn plan(
     batch: &Batch,
     memory: u64,
     limit: impl FnOnce(Budget) -> Budget,
-) -> Result<PipelinePlan, ServeError> {
+) -> Served<PipelinePlan> {
     let tensors = batch.tensor_bytes();
     let budget = limit(Budget::bytes(memory.saturating_sub(tensors)));
     pipeline.plan(&budget).map_err(|error| match error {
         PlanError::BudgetTooSmall { smallest, .. } => {
-            let needed = tensors.saturating_add(smallest);
+            let needed_bytes = tensors.saturating_add(smallest);
             let for_tensors = memory.saturating_sub(smallest);
-            let max_items = for_tensors.checked_div(batch.key.bytes_per_item()).unwrap_or(0);
-            ServeError::Memory { needed, available: memory, smallest: needed, max_items }
+            ServeError::Memory {
+                needed_bytes,
+                available_bytes: memory,
+                smallest_bytes: needed_bytes,
+                max_items: for_tensors.checked_div(batch.key.bytes_per_item()).unwrap_or(0),
+            }
         }
         error => ServeError::failed(error),
     })
@@ -284,7 +261,7 @@ pub fn plan(
 
 /// Bytes of a block's scratch.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     /// For all items at once.
     whole: u64,
     /// For the smallest chunk.
@@ -292,22 +269,18 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// As the pipeline's plans have it.
-    fn of<T: Element + 'static>(
-        block: &Block,
-        items: u64,
-        frames: u64,
-    ) -> Result<Self, ServeError> {
+    /// The scratch of the pipeline's plans, and of cuBLASLt.
+    pub(crate) fn of<T: Element + 'static>(block: &Block, items: u64, frames: u64) -> Served<Self> {
         let weights = block.weights::<T>()?;
         let (pipeline, ..) =
             host_pipeline(&block.shape(items, frames)?, weights).map_err(ServeError::failed)?;
-        let whole = pipeline.plan(&Budget::UNLIMITED).map_err(ServeError::failed)?.bytes();
-        let smallest = match pipeline.plan(&Budget::bytes(0)) {
-            Ok(plan) => plan.bytes(),
-            Err(PlanError::BudgetTooSmall { smallest, .. }) => smallest,
-            Err(error) => return Err(ServeError::failed(error)),
+        let bytes = |budget| match pipeline.plan(&budget) {
+            Ok(plan) => Ok(plan.bytes().saturating_add(WORKSPACE_BYTES)),
+            Err(PlanError::BudgetTooSmall { smallest, .. }) => {
+                Ok(smallest.saturating_add(WORKSPACE_BYTES))
+            }
+            Err(error) => Err(ServeError::failed(error)),
         };
-        let with_workspace = |bytes: u64| bytes.saturating_add(WORKSPACE_BYTES);
-        Ok(Self { whole: with_workspace(whole), smallest: with_workspace(smallest) })
+        Ok(Self { whole: bytes(Budget::UNLIMITED)?, smallest: bytes(Budget::bytes(0))? })
     }
 }

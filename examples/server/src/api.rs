@@ -12,17 +12,17 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::admission::{Admission, Footprint, Received, footprint};
+use crate::admission::{Admission, footprint};
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{DeviceFailure, ServeError, Served};
 use crate::health::Health;
 use crate::options::Limits;
-use crate::queue::{Claim, Computed, Pending, Queue};
+use crate::queue::{Computed, Pending, Queue, Waiting};
 use crate::share::{Peer, Share};
-use crate::tensors::{Request, wide};
+use crate::tensors::{Endpoint, Request, wide};
 
 /// What requests share.
 #[derive(Debug)]
@@ -56,8 +56,16 @@ pub struct Client {
 
 /// The resources for clients; each request has a [`Client`].
 pub fn routes(app: Arc<App>) -> Router {
-    let routes =
-        Router::new().route("/v1/attention", post(attention)).route("/v1/block", post(block));
+    let attention: Parse = |app, body| Request::attention(body, app.max_frames);
+    let block: Parse = |app, body| Request::block(body, &app.block, app.max_frames);
+    let resource = |endpoint, parse| {
+        post(async move |State(app), Extension(client), body| {
+            serve(app, client, endpoint, body, parse).await
+        })
+    };
+    let routes = Router::new()
+        .route("/v1/attention", resource(Endpoint::Attention, attention))
+        .route("/v1/block", resource(Endpoint::Block, block));
     with_fallbacks(routes).with_state(app)
 }
 
@@ -76,55 +84,35 @@ fn with_fallbacks(routes: Router<Arc<App>>) -> Router<Arc<App>> {
         .method_not_allowed_fallback(async || ServeError::Method)
 }
 
-async fn attention(
-    State(app): State<Arc<App>>,
-    Extension(client): Extension<Client>,
-    body: Body,
-) -> Response {
-    serve(app, client, "attention", body, |app, body| Request::attention(body, app.max_frames))
-        .await
-}
-
-async fn block(
-    State(app): State<Arc<App>>,
-    Extension(client): Extension<Client>,
-    body: Body,
-) -> Response {
-    let parse: Parse = |app, body| Request::block(body, &app.block, app.max_frames);
-    serve(app, client, "block", body, parse).await
-}
-
 async fn metrics(State(app): State<Arc<App>>) -> Response {
     app.admission.report();
     let text = app.metrics.as_ref().map(PrometheusHandle::render).unwrap_or_default();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-async fn healthz(State(app): State<Arc<App>>) -> Response {
+async fn healthz(State(app): State<Arc<App>>) -> impl IntoResponse {
     let alive = app.health.has_workers();
-    let status = if alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({ "alive": alive, "workers": app.health.report() }))).into_response()
+    state(alive, json!({ "alive": alive, "workers": app.health.report() }))
 }
 
-async fn readyz(State(app): State<Arc<App>>) -> Response {
-    let not_ready = app.health.not_ready();
-    let status = if not_ready.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let reason = not_ready.map(|reason| reason.to_string());
-    let ready = json!({
-        "ready": reason.is_none(),
-        "reason": reason,
-        "workers": app.health.report(),
-    });
-    (status, Json(ready)).into_response()
+async fn readyz(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let reason = app.health.not_ready().map(|reason| reason.to_string());
+    let (ready, workers) = (reason.is_none(), app.health.report());
+    state(ready, json!({ "ready": ready, "reason": reason, "workers": workers }))
+}
+
+fn state(is_good: bool, report: Value) -> impl IntoResponse {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(report))
 }
 
 /// Makes a request of a body.
-type Parse = fn(&App, &Bytes) -> Result<Request, ServeError>;
+type Parse = fn(&App, &Bytes) -> Served<Request>;
 
 async fn serve(
     app: Arc<App>,
     client: Client,
-    endpoint: &'static str,
+    endpoint: Endpoint,
     body: Body,
     parse: Parse,
 ) -> Response {
@@ -155,7 +143,7 @@ async fn serve(
         }
         response
     });
-    let status = response.status().as_str().to_owned();
+    let (endpoint, status) = (endpoint.name(), response.status().as_str().to_owned());
     counter!("gridguard_server_requests_total", "endpoint" => endpoint, "status" => status)
         .increment(1);
     histogram!("gridguard_server_request_seconds", "endpoint" => endpoint).record(begun.elapsed());
@@ -163,13 +151,8 @@ async fn serve(
 }
 
 /// Reads, checks and queues a request, and waits for its reply.
-async fn compute(
-    app: &Arc<App>,
-    peer: Peer,
-    body: Body,
-    parse: Parse,
-) -> Result<Computed, ServeError> {
-    let Received { bytes, share: body } = app.admission.read(peer, body).await?;
+async fn compute(app: &Arc<App>, peer: Peer, body: Body, parse: Parse) -> Served<Computed> {
+    let (bytes, body) = app.admission.read(peer, body).await?;
     let shared = Arc::clone(app);
     let check = move || {
         let request = parse(&shared, &bytes)?;
@@ -177,7 +160,7 @@ async fn compute(
         let footprint = footprint(&request, &shared.block, capacity.memory)?;
         Ok((request, capacity, footprint, body))
     };
-    let (request, capacity, footprint, body) = app.admission.in_background(check).await?;
+    let (request, capacity, mut footprint, body) = app.admission.in_background(check).await?;
     let work = app.admission.work(peer, &request, capacity)?;
     let share = app.admission.replies.take(peer, wide(request.output_bytes()))?;
     if request.items == 0 {
@@ -185,17 +168,14 @@ async fn compute(
         return Ok(Computed { body: request.reply(&[])?, share, waited, took });
     }
     let place = app.admission.queue.take(peer, 1)?;
-    let claim = Claim { place, body, work, reply: share };
-    let Footprint { bytes, batch_bytes } = footprint;
-    let batch_bytes = batch_bytes.min(app.limits.batch_bytes);
+    footprint.batch_bytes = footprint.batch_bytes.min(app.limits.batch_bytes);
     let (reply, computed) = oneshot::channel();
-    let accepted = Instant::now();
+    let waiting = Waiting { reply, share, until_done: [body, work], accepted: Instant::now() };
     // Also dropped when the client leaves.
-    let _ticket =
-        app.queue.push(Pending { request, bytes, batch_bytes, claim, accepted, reply })?;
+    let _ticket = app.queue.push(Pending { request, footprint, place, waiting })?;
     computed.await.unwrap_or_else(|_| {
         let (device, reason) = ("its device".to_owned(), "the worker ended".to_owned());
-        Err(ServeError::DeviceFailed { device, reason })
+        Err(DeviceFailure { device, reason }.into())
     })
 }
 

@@ -1,16 +1,13 @@
 //! What runs batches: a device or the host.
 
-use std::time::Duration;
-
 use gridguard::pipeline::RunError;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use rayon::prelude::*;
-use tokio::sync::oneshot;
+use serde::Serialize;
 
-use crate::error::ServeError;
-use crate::queue::{Claim, Computed, Pending};
-use crate::share::Share;
+use crate::error::{ServeError, Served};
+use crate::queue::{Pending, Waiting};
 use crate::tensors::{Key, Mask, Request, reserved};
 
 /// A device or the host, used by one thread.
@@ -24,22 +21,28 @@ pub trait Backend {
     /// # Errors
     ///
     /// [`Failure`], for all requests of the batch.
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure>;
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies;
 }
+
+/// The bodies of the replies of a batch.
+pub type Bodies = Result<Vec<Vec<u8>>, Failure>;
 
 /// Whether any client still waits for a batch.
 pub type Wanted<'w> = &'w (dyn Fn() -> bool + Sync);
 
 /// What a backend runs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
     /// Its name, such as `NVIDIA H200 (0)`.
+    #[serde(rename = "device")]
     pub name: String,
     /// Whether it is a GPU.
+    #[serde(rename = "gpu")]
     pub is_gpu: bool,
     /// Bytes for tensors and scratch of requests.
+    #[serde(rename = "memory_bytes")]
     pub memory: u64,
-    /// What it computes in a second, by estimate; a part of it where several backends share the device.
+    /// Its estimated operations per second, divided by the number of backends that share it.
     pub operations_per_second: u64,
 }
 
@@ -74,18 +77,9 @@ impl Batch {
     /// A batch, and where its requests' replies go; `None` without a request.
     #[must_use]
     pub fn new(pending: Vec<Pending>) -> Option<(Self, Vec<Waiting>)> {
-        let (mut requests, mut waiting) = (Vec::new(), Vec::new());
-        for Pending { request, claim, accepted, reply, .. } in pending {
-            let Claim { place, body, work, reply: share } = claim;
-            drop(place);
-            requests.push(request);
-            waiting.push(Waiting {
-                reply,
-                share,
-                until_done: [body, work],
-                waited: accepted.elapsed(),
-            });
-        }
+        // Each place in the queue is free from here on.
+        let taken = pending.into_iter().map(|pending| (pending.request, pending.waiting));
+        let (requests, waiting) = taken.unzip();
         Some((Self::of(requests)?, waiting))
     }
 
@@ -119,7 +113,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn mask<T: Element>(&self) -> Result<Option<Vec<T>>, ServeError> {
+    pub fn mask<T: Element>(&self) -> Served<Option<Vec<T>>> {
         let mask = self.requests.first().and_then(|request| request.mask.as_ref());
         mask.map(Mask::added).transpose()
     }
@@ -129,7 +123,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn gather<T: Element>(&self, input: usize) -> Result<Vec<T>, ServeError> {
+    pub fn gather<T: Element>(&self, input: usize) -> Served<Vec<T>> {
         let mut all = self.output()?;
         self.gather_into(input, &mut all);
         Ok(all)
@@ -155,7 +149,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn output<T: Element>(&self) -> Result<Vec<T>, ServeError> {
+    pub fn output<T: Element>(&self) -> Served<Vec<T>> {
         let elements = self.output_elements::<T>();
         let mut out = reserved(elements)?;
         out.resize(elements, T::narrow(f32::NAN));
@@ -173,7 +167,7 @@ impl Batch {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if it has another length.
-    pub fn replies<T: Element>(&self, out: &[T]) -> Result<Vec<Vec<u8>>, ServeError> {
+    pub fn replies<T: Element>(&self, out: &[T]) -> Served<Vec<Vec<u8>>> {
         let mut rest: &[u8] = bytemuck::cast_slice(out);
         let mut parts = Vec::with_capacity(self.requests.len());
         for request in &self.requests {
@@ -183,19 +177,6 @@ impl Batch {
         }
         parts.into_par_iter().map(|(request, own)| request.reply(own)).collect()
     }
-}
-
-/// Where a reply goes, and what its request has of the limits.
-#[derive(Debug)]
-pub struct Waiting {
-    /// Where it goes.
-    pub reply: oneshot::Sender<Result<Computed, ServeError>>,
-    /// What the reply has.
-    pub share: Share,
-    /// The request's body and work.
-    pub until_done: [Share; 2],
-    /// How long the request waited for a device.
-    pub waited: Duration,
 }
 
 /// The attention of a batch, in the layout that `gridguard tune` tunes, without its mask.

@@ -1,7 +1,6 @@
 //! The transformer block that the server runs: its weights, from a file or random.
 
 use std::any::Any;
-use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
@@ -10,7 +9,8 @@ use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
 
-use crate::error::ServeError;
+use crate::admission::Scratch;
+use crate::error::{Fallible, ServeError, Served};
 
 /// Which block.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,6 +57,8 @@ pub struct Block {
     pub heads: u64,
     /// Bytes of the weights.
     pub bytes: u64,
+    /// Bytes of scratch for a number of items and frames.
+    pub(crate) scratch: fn(&Self, u64, u64) -> Served<Scratch>,
     /// [`BlockWeights`] of the type.
     weights: Box<dyn Any + Send + Sync>,
 }
@@ -67,7 +69,7 @@ impl BlockOptions {
     /// # Errors
     ///
     /// What is wrong with the file or the channels.
-    pub fn load(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+    pub fn load(&self) -> Fallible<Block> {
         match self.dtype {
             Dtype::F16 => self.load_as::<f16>(),
             Dtype::Bf16 => self.load_as::<bf16>(),
@@ -75,16 +77,14 @@ impl BlockOptions {
         }
     }
 
-    fn load_as<T: Element + 'static>(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+    fn load_as<T: Element + 'static>(&self) -> Fallible<Block> {
         let weights = match &self.weights {
             None => BlockWeights::<T>::random(self.channels, self.seed)?,
             Some(path) => {
-                let shown = path.display();
-                let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
-                let file =
-                    WeightsFile::read(&bytes).map_err(|error| format!("{shown}: {error}"))?;
-                file.block::<T>(self.prefix.as_deref())
-                    .map_err(|error| format!("{shown}: {error}"))?
+                let read = || -> Fallible<_> {
+                    Ok(WeightsFile::read(&fs::read(path)?)?.block::<T>(self.prefix.as_deref())?)
+                };
+                read().map_err(|error| format!("{}: {error}", path.display()))?
             }
         };
         let channels = weights.channels();
@@ -93,6 +93,7 @@ impl BlockOptions {
             channels,
             heads: self.heads.unwrap_or((channels / HEAD_DIM).max(1)),
             bytes: weights.elements() * T::TYPE.bytes(),
+            scratch: Scratch::of::<T>,
             weights: Box::new(weights),
         };
         block.shape(0, 1)?;
@@ -106,12 +107,12 @@ impl Block {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if they are not of this type.
-    pub fn weights<T: Element + 'static>(&self) -> Result<&BlockWeights<T>, ServeError> {
+    pub fn weights<T: Element + 'static>(&self) -> Served<&BlockWeights<T>> {
         let weights = self.weights.downcast_ref();
         weights.ok_or_else(|| ServeError::failed("the weights have another type"))
     }
 
-    /// The shape of so many items and frames.
+    /// The shape of a request.
     ///
     /// # Errors
     ///

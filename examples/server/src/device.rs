@@ -1,6 +1,6 @@
 //! Runs batches on a CUDA device.
 
-use std::error::Error;
+use std::any::Any;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -14,17 +14,18 @@ use gridguard_kernels::{Element, ElementType, KernelError, Kernels, Tensor, Tens
 use half::{bf16, f16};
 
 use crate::admission::{WORKSPACE_BYTES, plan};
-use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
-use crate::error::ServeError;
-use crate::tensors::Problem;
+use crate::error::{Fallible, ServeError, Served};
+use crate::tensors::{Endpoint, Key};
 use crate::tuning::{Profiles, Tuning};
 
 /// A CUDA device with the block's weights, which the backends on it share.
 pub struct Shared {
     kernels: Kernels,
     tuning: Arc<Tuning>,
-    block: OnDevice,
+    /// [`TemporalBlock`] of the block's type.
+    block: Box<dyn Any + Send + Sync>,
     device: Device,
 }
 
@@ -39,16 +40,8 @@ pub struct Cuda {
 #[derive(Default)]
 struct Staging(Option<PinnedHostSlice<u64>>);
 
-/// The block of each type.
-enum OnDevice {
-    F16(TemporalBlock<f16>),
-    Bf16(TemporalBlock<bf16>),
-    F32(TemporalBlock<f32>),
-}
-
 impl Shared {
-    /// The device with this ordinal, with `memory` bytes or most of what is free, shared evenly by so many
-    /// backends.
+    /// The device with this ordinal. Its `backends` share `memory` bytes evenly, or by default 80 % of the free memory.
     ///
     /// # Errors
     ///
@@ -58,7 +51,7 @@ impl Shared {
         (memory, backends): (Option<u64>, NonZeroU64),
         profiles: &Profiles,
         block: &Block,
-    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    ) -> Fallible<Self> {
         let guard = Arc::new(Guard::cuda(ordinal)?);
         Compiler::find()?;
         CublasLt::find()?;
@@ -67,9 +60,9 @@ impl Shared {
         let tuning = profiles.open(&guard);
         let kernels = Kernels::new(Arc::clone(&guard));
         let on_device = match block.element {
-            ElementType::F16 => OnDevice::F16(upload(&kernels, &stream, block)?),
-            ElementType::Bf16 => OnDevice::Bf16(upload(&kernels, &stream, block)?),
-            ElementType::F32 => OnDevice::F32(upload(&kernels, &stream, block)?),
+            ElementType::F16 => upload::<f16>(&kernels, &stream, block)?,
+            ElementType::Bf16 => upload::<bf16>(&kernels, &stream, block)?,
+            ElementType::F32 => upload::<f32>(&kernels, &stream, block)?,
         };
         guard.synchronize(&stream)?;
         // The weights are not free any more.
@@ -93,23 +86,17 @@ impl Cuda {
     /// # Errors
     ///
     /// If the driver makes no stream.
-    pub fn new(shared: Arc<Shared>) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    pub fn new(shared: Arc<Shared>) -> Fallible<Self> {
         let context = shared.kernels.guard().context().ok_or(NO_CONTEXT)?;
         let stream = context.new_stream()?;
         Ok(Self { shared, stream, staging: Staging::default() })
     }
 
-    fn attend<T: Element>(
-        &mut self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
-        let Problem::Attention { heads, frames, head_dim, .. } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM).into());
-        };
+    fn attend<T: Element>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let shared = Arc::clone(&self.shared);
         let kernels = &shared.kernels;
-        let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
+        let Key { heads, frames, width, .. } = batch.key;
+        let shape = Shape::new(batch.items, heads, frames, width)?;
         let attention = attention(shape, T::TYPE, kernels.guard().limits())?;
         let added = batch.mask::<T>()?;
         let prepared = shared
@@ -130,18 +117,13 @@ impl Cuda {
         Ok(self.replies(batch, &out)?)
     }
 
-    fn transform<T: Element>(
-        &mut self,
-        block: &TemporalBlock<T>,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
-        let Problem::Block { frames, .. } = &batch.key.problem else {
-            return Err(ServeError::failed(OTHER_PROBLEM).into());
-        };
+    fn transform<T: Element + 'static>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let shared = Arc::clone(&self.shared);
+        let block = shared.block.downcast_ref::<TemporalBlock<T>>();
+        let block = block.ok_or_else(|| ServeError::failed("the block has another type"))?;
         let shape = block.shape();
-        let shape = BlockShape::new(batch.items, *frames, shape.channels(), shape.heads())?;
+        let shape =
+            BlockShape::new(batch.items, batch.key.frames, shape.channels(), shape.heads())?;
         let block = block.with_shape(&shared.kernels, shape).map_err(ServeError::failed)?;
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
         let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;
@@ -156,11 +138,18 @@ impl Cuda {
         Ok(self.replies(batch, &y)?)
     }
 
+    fn run_as<T: Element + 'static>(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
+        match batch.key.endpoint {
+            Endpoint::Attention => self.attend::<T>(batch, wanted),
+            Endpoint::Block => self.transform::<T>(batch, wanted),
+        }
+    }
+
     /// The inputs of all requests, on the device.
     fn copy<T: Element, const INPUTS: usize>(
         &mut self,
         batch: &Batch,
-    ) -> Result<[CudaSlice<T>; INPUTS], ServeError> {
+    ) -> Served<[CudaSlice<T>; INPUTS]> {
         let elements = batch.output_elements::<T>();
         let mut staged = self.staging.of::<T>(&self.stream, elements * INPUTS)?;
         let mut copied = Vec::with_capacity(INPUTS);
@@ -174,16 +163,12 @@ impl Cuda {
     }
 
     /// Memory on the device for the outputs of all requests.
-    fn output<T: Element>(&self, batch: &Batch) -> Result<CudaSlice<T>, ServeError> {
+    fn output<T: Element>(&self, batch: &Batch) -> Served<CudaSlice<T>> {
         let zeros = self.stream.alloc_zeros(batch.output_elements::<T>());
         Ok(zeros.map_err(KernelError::from)?)
     }
 
-    fn replies<T: Element>(
-        &mut self,
-        batch: &Batch,
-        out: &CudaSlice<T>,
-    ) -> Result<Vec<Vec<u8>>, ServeError> {
+    fn replies<T: Element>(&mut self, batch: &Batch, out: &CudaSlice<T>) -> Served<Vec<Vec<u8>>> {
         // On the stream, so that the inputs were read.
         let copied = self.staging.of::<T>(&self.stream, out.len())?;
         self.stream.memcpy_dtoh(out, copied).map_err(KernelError::from)?;
@@ -195,11 +180,7 @@ impl Cuda {
 
 impl Staging {
     /// So many elements.
-    fn of<T: Element>(
-        &mut self,
-        stream: &CudaStream,
-        elements: usize,
-    ) -> Result<&mut [T], ServeError> {
+    fn of<T: Element>(&mut self, stream: &CudaStream, elements: usize) -> Served<&mut [T]> {
         let failed = |error: DriverError| ServeError::from(KernelError::from(error));
         let words = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
         if self.0.as_ref().is_none_or(|pinned| pinned.len() < words) {
@@ -222,25 +203,14 @@ impl Backend for Cuda {
         self.shared.device.clone()
     }
 
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
-        let shared = Arc::clone(&self.shared);
-        let ran = match (&batch.key.problem, batch.key.element, &shared.block) {
-            (Problem::Attention { .. }, ElementType::F16, _) => self.attend::<f16>(batch, wanted),
-            (Problem::Attention { .. }, ElementType::Bf16, _) => self.attend::<bf16>(batch, wanted),
-            (Problem::Attention { .. }, ElementType::F32, _) => self.attend::<f32>(batch, wanted),
-            (Problem::Block { .. }, ElementType::F16, OnDevice::F16(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ElementType::Bf16, OnDevice::Bf16(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ElementType::F32, OnDevice::F32(block)) => {
-                self.transform(block, batch, wanted)
-            }
-            (Problem::Block { .. }, ..) => Err(ServeError::failed(OTHER_PROBLEM).into()),
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
+        let ran = match batch.key.element {
+            ElementType::F16 => self.run_as::<f16>(batch, wanted),
+            ElementType::Bf16 => self.run_as::<bf16>(batch, wanted),
+            ElementType::F32 => self.run_as::<f32>(batch, wanted),
         };
         // A device that failed fails every call from then on; an error of this batch alone leaves it usable.
-        ran.map_err(|failure| match shared.kernels.guard().synchronize(&self.stream) {
+        ran.map_err(|failure| match self.shared.kernels.guard().synchronize(&self.stream) {
             Ok(()) => failure,
             Err(lost) => Failure::Lost(match failure {
                 Failure::Batch(error) => format!("{error}; then {lost}"),
@@ -254,7 +224,7 @@ impl Backend for Cuda {
 /// the driver anew waits for milliseconds.
 fn keep_memory(context: &CudaContext, mut bytes: u64) -> Result<(), DriverError> {
     let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the device is that of a live context, and the attribute is a u64.
+    // SAFETY: the device belongs to a live context, and the attribute is a u64.
     #[allow(unsafe_code, reason = "cudarc has no safe call for it")]
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device())?;
@@ -266,10 +236,10 @@ fn upload<T: Element + 'static>(
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
     block: &Block,
-) -> Result<TemporalBlock<T>, Box<dyn Error + Send + Sync>> {
+) -> Fallible<Box<dyn Any + Send + Sync>> {
     let weights = block.weights::<T>()?;
     let block = TemporalBlock::new(kernels, stream, block.shape(1, 1)?, weights)?;
-    Ok(block.with_workspace(WORKSPACE_BYTES))
+    Ok(Box::new(block.with_workspace(WORKSPACE_BYTES)))
 }
 
 /// The rest is for other programs, and for what kernels need beside memory of requests.
@@ -278,5 +248,3 @@ const FREE_PERCENT: u64 = 80;
 /// and small ones leave lanes idle.
 const MULTIPROCESSOR_RATE: u64 = 128 * 2 * 1_000_000_000 / 4;
 const NO_CONTEXT: &str = "the guard has no context";
-/// Checked before a batch is made.
-const OTHER_PROBLEM: &str = "the batch is not for the block on this device";

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics::gauge;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::backend::Device;
-use crate::error::ServeError;
+use crate::error::{DeviceFailure, ServeError, Served};
 
 /// The state of each worker, and whether the server drains.
 #[derive(Debug)]
@@ -18,19 +18,15 @@ pub struct Health {
 }
 
 /// The state of a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum WorkerState {
     /// It prepares its device.
     Starting,
     /// It takes batches.
     Ready(Device),
     /// Its device cannot be used.
-    Failed {
-        /// The device, if it was ready before.
-        device: String,
-        /// Why.
-        reason: String,
-    },
+    Failed(DeviceFailure),
 }
 
 /// What the ready workers have.
@@ -42,20 +38,6 @@ pub struct Capacity {
     pub slowest: u64,
     /// Operations a second of all together.
     pub all: u64,
-}
-
-impl Capacity {
-    /// The slowest worker's time for `operations`.
-    #[must_use]
-    pub fn slowest_takes(self, operations: u64) -> Duration {
-        time(operations, self.slowest)
-    }
-
-    /// The time of all workers together for `operations`.
-    #[must_use]
-    pub fn all_take(self, operations: u64) -> Duration {
-        time(operations, self.all)
-    }
 }
 
 /// The time for `operations` at `rate` operations a second.
@@ -79,9 +61,8 @@ impl Health {
             if let Some(state) = workers.get_mut(worker) {
                 *state = new;
             }
-            let ready = workers.iter().filter(|state| matches!(state, WorkerState::Ready(_)));
-            let ready = u32::try_from(ready.count()).unwrap_or(u32::MAX);
-            gauge!("gridguard_server_workers_ready").set(ready);
+            let ready = workers.iter().filter_map(WorkerState::device).count();
+            gauge!("gridguard_server_workers_ready").set(u32::try_from(ready).unwrap_or(u32::MAX));
         });
         #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a metric")]
         gauge!("gridguard_server_operations_per_second")
@@ -93,18 +74,21 @@ impl Health {
     /// # Errors
     ///
     /// The first worker that failed.
-    pub async fn started(&self) -> Result<(), ServeError> {
+    pub async fn started(&self) -> Served<()> {
         let mut workers = self.workers.subscribe();
         let is_over = |workers: &Vec<WorkerState>| !workers.contains(&WorkerState::Starting);
         // The sender lives as long as this borrow of it.
         let workers = workers.wait_for(is_over).await;
-        workers.ok().and_then(|workers| workers.iter().find_map(failure)).map_or(Ok(()), Err)
+        workers
+            .ok()
+            .and_then(|workers| workers.iter().find_map(WorkerState::failure))
+            .map_or(Ok(()), Err)
     }
 
     /// Whether any worker is left that is or may become ready; if not, only another process can serve.
     #[must_use]
     pub fn has_workers(&self) -> bool {
-        !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed { .. }))
+        !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed(_)))
     }
 
     /// From now on requests are refused.
@@ -122,14 +106,14 @@ impl Health {
         if workers.contains(&WorkerState::Starting) {
             return Some(ServeError::Starting);
         }
-        let is_ready = workers.iter().any(|state| matches!(state, WorkerState::Ready(_)));
-        if is_ready { None } else { workers.iter().find_map(failure) }
+        let is_ready = workers.iter().any(|state| state.device().is_some());
+        if is_ready { None } else { workers.iter().find_map(WorkerState::failure) }
     }
 
     /// Why the server is not ready, if it is not: as [`Self::refusal`], and if any device failed.
     #[must_use]
     pub fn not_ready(&self) -> Option<ServeError> {
-        self.refusal().or_else(|| self.workers.borrow().iter().find_map(failure))
+        self.refusal().or_else(|| self.workers.borrow().iter().find_map(WorkerState::failure))
     }
 
     /// What the ready workers have.
@@ -137,48 +121,32 @@ impl Health {
     /// # Errors
     ///
     /// That none is ready: [`ServeError::DeviceFailed`] or [`ServeError::Starting`].
-    pub fn capacity(&self) -> Result<Capacity, ServeError> {
+    pub fn capacity(&self) -> Served<Capacity> {
         let workers = self.workers.borrow();
-        let ready = workers.iter().filter_map(|state| match state {
-            WorkerState::Ready(device) => Some((device.memory, device.operations_per_second)),
-            _ => None,
-        });
-        let capacity = ready.fold(None, |so_far: Option<Capacity>, (memory, rate)| {
-            let before = so_far.unwrap_or(Capacity { memory, slowest: rate, all: 0 });
-            Some(Capacity {
-                memory: before.memory.min(memory),
-                slowest: before.slowest.min(rate),
-                all: before.all.saturating_add(rate),
-            })
-        });
-        capacity.ok_or_else(|| workers.iter().find_map(failure).unwrap_or(ServeError::Starting))
+        let devices = || workers.iter().filter_map(WorkerState::device);
+        let memory = devices().map(|device| device.memory).min();
+        let slowest = devices().map(|device| device.operations_per_second).min();
+        let all = devices().map(|device| device.operations_per_second).sum();
+        let capacity =
+            memory.zip(slowest).map(|(memory, slowest)| Capacity { memory, slowest, all });
+        capacity.ok_or_else(|| {
+            workers.iter().find_map(WorkerState::failure).unwrap_or(ServeError::Starting)
+        })
     }
 
-    /// The workers for people and programs.
+    /// The states of all workers.
     #[must_use]
-    pub fn report(&self) -> Value {
-        let one = |state: &WorkerState| match state {
-            WorkerState::Starting => json!({ "state": "starting" }),
-            WorkerState::Ready(Device { name, is_gpu, memory, operations_per_second }) => json!({
-                "state": "ready",
-                "device": name,
-                "gpu": is_gpu,
-                "memory_bytes": memory,
-                "operations_per_second": operations_per_second,
-            }),
-            WorkerState::Failed { device, reason } => {
-                json!({ "state": "failed", "device": device, "reason": reason })
-            }
-        };
-        self.workers.borrow().iter().map(one).collect()
+    pub fn report(&self) -> Vec<WorkerState> {
+        self.workers.borrow().clone()
     }
 }
 
-fn failure(state: &WorkerState) -> Option<ServeError> {
-    match state {
-        WorkerState::Failed { device, reason } => {
-            Some(ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() })
-        }
-        _ => None,
+impl WorkerState {
+    const fn device(&self) -> Option<&Device> {
+        if let Self::Ready(device) = self { Some(device) } else { None }
+    }
+
+    fn failure(&self) -> Option<ServeError> {
+        if let Self::Failed(failure) = self { Some(failure.clone().into()) } else { None }
     }
 }

@@ -13,10 +13,10 @@ use gridguard_kernels::{Element, ElementType, KernelError, Operation};
 use half::{bf16, f16};
 
 use crate::admission::{operations_per_item, plan};
-use crate::backend::{Backend, Batch, Device, Failure, Wanted, attention, stopped};
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
 use crate::block::Block;
 use crate::error::ServeError;
-use crate::tensors::{Key, Problem, wide};
+use crate::tensors::{Endpoint, Key, wide};
 use crate::tuning::Tuning;
 
 /// The host, under the limits of a GPU.
@@ -52,8 +52,9 @@ impl Host {
     /// Operations a second of a small attention.
     fn measure(&self) -> Result<u64, KernelError> {
         let [heads, frames, head_dim] = [1, 64, 32];
-        let problem = Problem::Attention { heads, frames, head_dim, mask: None };
-        let operations = operations_per_item(&Key { problem, element: ElementType::F32 });
+        let (endpoint, element) = (Endpoint::Attention, ElementType::F32);
+        let key = Key { endpoint, element, heads, frames, width: head_dim, mask: None };
+        let operations = operations_per_item(&key);
         let shape = Shape::new(MEASURED_ITEMS, heads, frames, head_dim)?;
         let operation = attention(shape, ElementType::F32, self.guard.limits())?;
         let plan = self.plan(&operation, Choice::AUTOMATIC)?;
@@ -82,20 +83,11 @@ impl Host {
         (self.operations_per_second / CHUNKS_PER_SECOND).checked_div(operations).unwrap_or(0).max(1)
     }
 
-    fn run_as<T: Element + 'static>(
-        &self,
-        batch: &Batch,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run_as<T: Element + 'static>(&self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         let mut out = batch.output::<T>()?;
-        match &batch.key.problem {
-            Problem::Attention { heads, frames, head_dim, .. } => {
-                let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
-                self.attend::<T>(batch, shape, &mut out, wanted)?;
-            }
-            Problem::Block { frames, .. } => {
-                self.transform::<T>(batch, *frames, &mut out, wanted)?;
-            }
+        match batch.key.endpoint {
+            Endpoint::Attention => self.attend::<T>(batch, &mut out, wanted)?,
+            Endpoint::Block => self.transform::<T>(batch, &mut out, wanted)?,
         }
         Ok(batch.replies(&out)?)
     }
@@ -103,11 +95,12 @@ impl Host {
     fn attend<T: Element>(
         &self,
         batch: &Batch,
-        shape: Shape,
         out: &mut [T],
         wanted: Wanted<'_>,
     ) -> Result<(), Failure> {
         let device = self.guard.limits();
+        let Key { heads, frames, width, .. } = batch.key;
+        let shape = Shape::new(batch.items, heads, frames, width)?;
         let added = batch.mask::<T>()?;
         let added = added.as_deref();
         let attention_of = |shape| attention(shape, T::TYPE, device);
@@ -140,12 +133,11 @@ impl Host {
     fn transform<T: Element + 'static>(
         &self,
         batch: &Batch,
-        frames: u64,
         out: &mut [T],
         wanted: Wanted<'_>,
     ) -> Result<(), Failure> {
         let weights = self.block.weights::<T>()?;
-        let shape = self.block.shape(batch.items, frames)?;
+        let shape = self.block.shape(batch.items, batch.key.frames)?;
         let (mut pipeline, x, y) = host_pipeline(&shape, weights).map_err(ServeError::failed)?;
         // Chunks in flight run in parallel.
         let threads = wide(available_parallelism().map_or(1, usize::from));
@@ -175,7 +167,7 @@ impl Backend for Host {
         Device { name, is_gpu: false, memory: self.memory, operations_per_second }
     }
 
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         match batch.key.element {
             ElementType::F16 => self.run_as::<f16>(batch, wanted),
             ElementType::Bf16 => self.run_as::<bf16>(batch, wanted),

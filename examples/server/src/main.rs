@@ -1,6 +1,5 @@
 //! The inference server: `gridguard-server --help`.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::pin::pin;
@@ -15,11 +14,12 @@ use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
 use gridguard_server::block::Block;
 use gridguard_server::device::{Cuda, Shared};
+use gridguard_server::error::Fallible;
 use gridguard_server::health::Health;
 use gridguard_server::host::Host;
 use gridguard_server::options::{Devices, HOST_MEMORY, Options};
 use gridguard_server::queue::Queue;
-use gridguard_server::server::{Drained, serve, serve_admin};
+use gridguard_server::server::{serve, serve_admin};
 use gridguard_server::telemetry;
 use gridguard_server::tuning::Profiles;
 use gridguard_server::worker::{self, Factory};
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     telemetry::log(options.log);
     match run(options) {
-        Ok(Drained::Whole) => ExitCode::SUCCESS,
-        Ok(Drained::Partly { requests }) => {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(requests) => {
             tracing::error!(requests, "the time to shut down passed before they were done");
             ExitCode::FAILURE
         }
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
+fn run(options: Options) -> Fallible<u64> {
     raise_descriptors();
     let metrics = telemetry::metrics()?;
     let block = Arc::new(options.block.load()?);
@@ -72,7 +72,7 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
         metrics: Some(metrics.clone()),
     });
     let runtime = Runtime::new()?;
-    let drained = runtime.block_on(async {
+    let unfinished = runtime.block_on(async {
         // Before the address is printed: from then on signals are handled.
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let reload = signal(SignalKind::hangup())?;
@@ -83,7 +83,7 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
         let workers = worker::start(&app.queue, &health, backends)?;
         tokio::spawn(upkeep(metrics, reload, Arc::clone(&profiles), options.clone()));
         let mut serving = pin!(serve(listener, Arc::clone(&app), stopped(stop)));
-        let (drained, deadline) = tokio::select! {
+        let (unfinished, deadline) = tokio::select! {
             ended = &mut serving => ended,
             started = health.started() => {
                 // A device that cannot be used from the start is a mistake of the operator.
@@ -98,14 +98,14 @@ fn run(options: Options) -> Result<Drained, Box<dyn Error + Send + Sync>> {
         if timeout_at(deadline, joined).await.is_err() {
             tracing::warn!("a worker still computes, for nobody");
         }
-        Ok::<_, Box<dyn Error + Send + Sync>>(drained)
+        Fallible::Ok(unfinished)
     })?;
     runtime.shutdown_background();
     if let Some(path) = &options.misses {
         profiles.write_misses(path)?;
     }
     tracing::info!("ended");
-    Ok(drained)
+    Ok(unfinished)
 }
 
 /// Listens on an address, and says so if anyone can reach it.
@@ -131,24 +131,25 @@ fn backends(
     options: &Options,
     block: &Arc<Block>,
     profiles: &Arc<Profiles>,
-) -> Result<Vec<Factory>, Box<dyn Error + Send + Sync>> {
-    let usable = || -> Result<usize, Box<dyn Error + Send + Sync>> {
+) -> Fallible<Vec<Factory>> {
+    let all = || -> Fallible<Vec<usize>> {
         let devices = device_count()?;
         Compiler::find()?;
         CublasLt::find()?;
-        if devices == 0 { Err("the driver has no device".into()) } else { Ok(devices) }
+        if devices == 0 {
+            Err("the driver has no device".into())
+        } else {
+            Ok((0..devices).collect())
+        }
     };
-    let ordinals: Vec<usize> = match &options.devices {
+    let ordinals = match &options.devices {
         Devices::Ordinals(ordinals) => ordinals.clone(),
-        Devices::All => (0..usable()?).collect(),
+        Devices::All => all()?,
         Devices::Host => Vec::new(),
-        Devices::Auto => match usable() {
-            Ok(devices) => (0..devices).collect(),
-            Err(reason) => {
-                tracing::warn!(%reason, "no GPU is used: the host computes");
-                Vec::new()
-            }
-        },
+        Devices::Auto => all().unwrap_or_else(|reason| {
+            tracing::warn!(%reason, "no GPU is used: the host computes");
+            Vec::new()
+        }),
     };
     if ordinals.is_empty() {
         let limits = Arc::clone(&catalog::gpu(&options.gpu)?.limits);

@@ -1,5 +1,6 @@
 //! The options of the server.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::{NonZeroU8, NonZeroU64};
 use std::path::PathBuf;
@@ -110,7 +111,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The time in which a client must read a reply of `bytes` bytes.
+    /// How long a client may take to read a reply of `bytes` bytes.
     #[must_use]
     pub fn to_read(&self, bytes: u64) -> Duration {
         self.write_timeout.saturating_add(Duration::from_secs(bytes / self.least_rate))
@@ -134,18 +135,14 @@ impl FromStr for Devices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => return Ok(Self::Auto),
-            "all" => return Ok(Self::All),
-            "host" => return Ok(Self::Host),
-            _ => {}
+        let ordinals: Result<BTreeSet<usize>, _> = text.split(',').map(str::parse).collect();
+        match (text, ordinals) {
+            ("auto", _) => Ok(Self::Auto),
+            ("all", _) => Ok(Self::All),
+            ("host", _) => Ok(Self::Host),
+            (_, Ok(ordinals)) => Ok(Self::Ordinals(ordinals.into_iter().collect())),
+            (_, Err(_)) => Err("expected auto, all, host, or ordinals, for example 0,2".to_owned()),
         }
-        let ordinals: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
-        let mut ordinals =
-            ordinals.map_err(|_| "expected auto, all, host, or ordinals such as 0,2")?;
-        ordinals.sort_unstable();
-        ordinals.dedup();
-        Ok(Self::Ordinals(ordinals))
     }
 }
 

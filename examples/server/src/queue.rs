@@ -1,6 +1,6 @@
 //! The queue: requests with the same key wait for each other for a moment, then go to a device as a batch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,38 +8,35 @@ use metrics::counter;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::error::ServeError;
+use crate::admission::Footprint;
+use crate::error::{ServeError, Served};
 use crate::share::Share;
 use crate::tensors::{Key, Request, wide};
 
-/// A request that waits, and where its reply goes.
+/// A request in the queue.
 #[derive(Debug)]
 pub struct Pending {
     /// The request.
     pub request: Request,
-    /// Bytes of its tensors on a device.
-    pub bytes: u64,
-    /// The most bytes of tensors in a batch with it, beside scratch.
-    pub batch_bytes: u64,
-    /// What it has of the limits.
-    pub claim: Claim,
-    /// When it was accepted.
-    pub accepted: Instant,
-    /// Where the reply goes.
-    pub reply: oneshot::Sender<Result<Computed, ServeError>>,
-}
-
-/// What a request has of the limits, until each part is done.
-#[derive(Debug)]
-pub struct Claim {
+    /// The memory that it takes of a device.
+    pub footprint: Footprint,
     /// Its place in the queue, until a device takes it.
     pub place: Share,
-    /// Its body, until the batch ran.
-    pub body: Share,
-    /// Its work, until the batch ran.
-    pub work: Share,
-    /// Its reply, until it is sent.
-    pub reply: Share,
+    /// Its client.
+    pub waiting: Waiting,
+}
+
+/// A client that waits for a reply, and its shares of the limits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Where the reply goes.
+    pub reply: oneshot::Sender<Served<Computed>>,
+    /// The reply's memory.
+    pub share: Share,
+    /// The request's body and its work, until the batch ran.
+    pub until_done: [Share; 2],
+    /// When the request was accepted.
+    pub accepted: Instant,
 }
 
 /// The body of a reply.
@@ -80,18 +77,12 @@ pub struct Ticket {
 struct State {
     /// By number: in the order of their deadlines, since all requests wait for the same time.
     groups: BTreeMap<u64, Group>,
-    /// The groups that take more requests.
-    open: HashMap<Key, u64>,
-    /// The groups that are ready before their deadline.
-    full: BTreeSet<u64>,
-    /// Groups and requests so far.
+    /// The last number of a group or request.
     numbers: u64,
     phase: Phase,
-    /// Why there is no worker left.
-    failed: Option<ServeError>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Debug, Default, PartialEq)]
 enum Phase {
     #[default]
     Open,
@@ -99,6 +90,8 @@ enum Phase {
     Draining,
     /// Nothing is added.
     Closed,
+    /// No worker is left.
+    Failed(ServeError),
 }
 
 /// Requests of one key.
@@ -107,6 +100,8 @@ struct Group {
     key: Key,
     deadline: Instant,
     bytes: u64,
+    /// Whether it takes no more requests and is ready before its deadline.
+    is_full: bool,
     members: BTreeMap<u64, Pending>,
 }
 
@@ -122,13 +117,12 @@ impl Queue {
     /// # Errors
     ///
     /// That all devices failed, or that the queue is closed.
-    pub fn push(self: &Arc<Self>, pending: Pending) -> Result<Ticket, ServeError> {
+    pub fn push(self: &Arc<Self>, pending: Pending) -> Served<Ticket> {
         let mut state = self.state.lock();
-        if let Some(failed) = &state.failed {
-            return Err(failed.clone());
-        }
-        if state.phase == Phase::Closed {
-            return Err(ServeError::Draining);
+        match &state.phase {
+            Phase::Failed(error) => return Err(error.clone()),
+            Phase::Closed => return Err(ServeError::Draining),
+            Phase::Open | Phase::Draining => {}
         }
         counter!("gridguard_server_accepted_total").increment(1);
         // Under the lock, so that deadlines are in the order of groups.
@@ -143,7 +137,7 @@ impl Queue {
     pub fn next(&self) -> Option<Vec<Pending>> {
         let mut state = self.state.lock();
         loop {
-            if state.failed.is_some() {
+            if matches!(state.phase, Phase::Failed(_)) {
                 return None;
             }
             if let Some(group) = state.take(Instant::now()) {
@@ -171,23 +165,18 @@ impl Queue {
         self.enter(Phase::Closed);
     }
 
-    /// No worker is left: all requests that wait fail, and those that come.
+    /// No worker is left: all waiting and later requests fail.
     pub fn fail(&self, error: &ServeError) {
-        let mut state = self.state.lock();
-        state.failed = Some(error.clone());
-        let groups = std::mem::take(&mut state.groups);
-        state.open.clear();
-        state.full.clear();
-        drop(state);
-        self.changed.notify_all();
+        self.enter(Phase::Failed(error.clone()));
+        let groups = std::mem::take(&mut self.state.lock().groups);
         for pending in groups.into_values().flat_map(|group| group.members.into_values()) {
-            reply(pending.reply, Err(error.clone()));
+            reply(pending.waiting.reply, Err(error.clone()));
         }
     }
 
     fn enter(&self, phase: Phase) {
         let mut state = self.state.lock();
-        if state.phase < phase {
+        if !matches!(state.phase, Phase::Failed(_)) {
             state.phase = phase;
         }
         drop(state);
@@ -208,30 +197,25 @@ impl Drop for Ticket {
 impl State {
     /// The numbers of the request's group and of the request.
     fn add(&mut self, pending: Pending, deadline: Instant) -> (u64, u64) {
-        let (bytes, most) = (pending.bytes, pending.batch_bytes);
+        let Footprint { bytes, batch_bytes: most } = pending.footprint;
         let key = &pending.request.key;
-        let open = self.open.get(key).copied();
-        let fits = |group: &Group| group.bytes.saturating_add(bytes) <= most;
-        let number = match open {
-            Some(number) if self.groups.get(&number).is_some_and(fits) => number,
-            other => {
-                self.full.extend(other);
-                let number = self.number();
-                let (key, members) = (key.clone(), BTreeMap::new());
-                self.open.insert(key.clone(), number);
-                self.groups.insert(number, Group { key, deadline, bytes: 0, members });
-                number
-            }
+        let (new, member) = (self.number(), self.number());
+        let open = self.groups.iter_mut().find(|(_, group)| !group.is_full && group.key == *key);
+        let fits = |group: &mut Group| {
+            group.is_full = group.bytes.saturating_add(bytes) > most;
+            !group.is_full
         };
-        let member = self.number();
-        if let Some(group) = self.groups.get_mut(&number) {
-            group.bytes = group.bytes.saturating_add(bytes);
-            group.members.insert(member, pending);
-            if group.bytes >= most {
-                self.full.insert(number);
-                self.open.remove(&group.key);
-            }
-        }
+        let number = open.and_then(|(number, group)| fits(group).then_some(*number)).unwrap_or(new);
+        let group = self.groups.entry(number).or_insert_with(|| Group {
+            key: key.clone(),
+            deadline,
+            bytes: 0,
+            is_full: false,
+            members: BTreeMap::new(),
+        });
+        group.bytes = group.bytes.saturating_add(bytes);
+        group.is_full = group.bytes >= most;
+        group.members.insert(member, pending);
         (number, member)
     }
 
@@ -239,26 +223,18 @@ impl State {
     fn take(&mut self, now: Instant) -> Option<Group> {
         let (first, group) = self.groups.first_key_value()?;
         let is_due = group.deadline <= now || self.phase != Phase::Open;
-        let number = if is_due { *first } else { *self.full.first()? };
-        self.take_group(number)
-    }
-
-    fn take_group(&mut self, number: u64) -> Option<Group> {
-        let group = self.groups.remove(&number)?;
-        self.full.remove(&number);
-        if self.open.get(&group.key) == Some(&number) {
-            self.open.remove(&group.key);
-        }
-        Some(group)
+        let mut full = self.groups.iter().filter(|(_, group)| group.is_full);
+        let number = if is_due { *first } else { *full.next()?.0 };
+        self.groups.remove(&number)
     }
 
     /// Takes out a request, and its group with the last one.
     fn remove(&mut self, number: u64, member: u64) -> Option<Pending> {
         let group = self.groups.get_mut(&number)?;
         let pending = group.members.remove(&member)?;
-        group.bytes = group.bytes.saturating_sub(pending.bytes);
+        group.bytes = group.bytes.saturating_sub(pending.footprint.bytes);
         if group.members.is_empty() {
-            self.take_group(number);
+            self.groups.remove(&number);
         }
         Some(pending)
     }
@@ -270,10 +246,7 @@ impl State {
 }
 
 /// Sends a reply. It is counted before, so that whoever received it finds it counted.
-pub fn reply(
-    to: oneshot::Sender<Result<Computed, ServeError>>,
-    result: Result<Computed, ServeError>,
-) {
+pub fn reply(to: oneshot::Sender<Served<Computed>>, result: Served<Computed>) {
     if to.is_closed() {
         count_abandoned(1);
         return;
@@ -296,24 +269,26 @@ mod tests {
     use gridguard_kernels::ElementType;
 
     use super::*;
+    use crate::error::DeviceFailure;
     use crate::share::{Limit, Resource};
-    use crate::tensors::Problem;
+    use crate::tensors::Endpoint;
 
-    type Receiver = oneshot::Receiver<Result<Computed, ServeError>>;
+    type Receiver = oneshot::Receiver<Served<Computed>>;
 
     /// A request of 10 bytes; up to 30 bytes are a batch.
     fn pending(frames: u64) -> (Pending, Receiver) {
-        let problem = Problem::Block { frames, channels: 8 };
-        let key = Key { problem, element: ElementType::F32 };
+        let (endpoint, element) = (Endpoint::Block, ElementType::F32);
+        let key = Key { endpoint, element, heads: 1, frames, width: 8, mask: None };
         let request =
             Request { key, items: 1, dims: vec![], inputs: vec![Bytes::new()], mask: None };
-        let limit = Limit::new(Resource::Queue, 4, 100);
+        let limit = Limit::new(Resource::QUEUE, 4, 100);
         let share = || limit.take(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST).into(), 1);
         let share = || share().expect("free");
-        let claim = Claim { place: share(), body: share(), work: share(), reply: share() };
         let (reply, received) = oneshot::channel();
-        let accepted = Instant::now();
-        (Pending { request, bytes: 10, batch_bytes: 30, claim, accepted, reply }, received)
+        let (until_done, accepted) = ([share(), share()], Instant::now());
+        let waiting = Waiting { reply, share: share(), until_done, accepted };
+        let footprint = Footprint { bytes: 10, batch_bytes: 30 };
+        (Pending { request, footprint, place: share(), waiting }, received)
     }
 
     fn queue(wait: Duration) -> Arc<Queue> {
@@ -332,10 +307,7 @@ mod tests {
     /// The frames of the next batch, and how many requests it has.
     fn next(queue: &Queue) -> (u64, usize) {
         let batch = queue.next().expect("a batch");
-        match batch[0].request.key.problem {
-            Problem::Block { frames, .. } => (frames, batch.len()),
-            Problem::Attention { .. } => panic!("no attention was added"),
-        }
+        (batch[0].request.key.frames, batch.len())
     }
 
     const HOURS: Duration = Duration::from_secs(100 * 3600);
@@ -381,43 +353,40 @@ mod tests {
         let queue = queue(HOURS);
         let (first, _one) = pending(1);
         let (mut large, _two) = pending(1);
-        large.bytes = 25;
+        large.footprint.bytes = 25;
         let _first = queue.push(first).expect("open");
         let _large = queue.push(large).expect("open");
-        assert_eq!(queue.next().expect("closed by the second")[0].bytes, 10);
+        assert_eq!(queue.next().expect("closed by the second")[0].footprint.bytes, 10);
         queue.drain();
-        assert_eq!(queue.next().expect("drained")[0].bytes, 25);
+        assert_eq!(queue.next().expect("drained")[0].footprint.bytes, 25);
     }
 
     #[test]
     fn clients_that_left_take_their_requests_with_them() {
         let queue = queue(HOURS);
         let mut tickets = push(&queue, &[1, 1, 2]);
-        let limit_of = |queue: &Queue| {
-            let state = queue.state.lock();
-            (state.groups.len(), state.open.len(), state.full.len())
-        };
+        let groups = |queue: &Queue| queue.state.lock().groups.len();
         // Its memory is free at once, not when a worker finds it.
         drop(tickets.remove(2));
-        assert_eq!(limit_of(&queue), (1, 1, 0));
+        assert_eq!(groups(&queue), 1);
         drop(tickets.remove(0));
         let _more = push(&queue, &[1, 1]);
         assert_eq!(next(&queue), (1, 3));
         drop(tickets);
-        assert_eq!(limit_of(&queue), (0, 0, 0));
+        assert_eq!(groups(&queue), 0);
         // A full group stays full, and goes with its last request.
         let mut tickets = push(&queue, &[1, 1, 1]);
         drop(tickets.remove(0));
         assert_eq!(next(&queue), (1, 2));
         drop(push(&queue, &[1, 1, 1]));
-        assert_eq!(limit_of(&queue), (0, 0, 0));
+        assert_eq!(groups(&queue), 0);
     }
 
     #[test]
     fn without_a_worker_all_requests_fail_and_none_is_added() {
         let queue = queue(HOURS);
         let mut waiting = push(&queue, &[1]);
-        let error = ServeError::DeviceFailed { device: "gpu".into(), reason: "gone".into() };
+        let error = ServeError::from(DeviceFailure { device: "gpu".into(), reason: "gone".into() });
         queue.fail(&error);
         let received = waiting[0].1.try_recv().expect("a reply");
         assert_eq!(received.expect_err("failed"), error);

@@ -6,11 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::http::Request;
-use hyper::body::Incoming;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -23,25 +20,14 @@ use tokio_io_timeout::TimeoutStream;
 use crate::api::{App, Client, admin_routes, routes};
 use crate::share::{Peer, Share};
 
-/// Whether all accepted requests were done when the server ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
-    /// All of them.
-    Whole,
-    /// The time limit for it passed.
-    Partly {
-        /// Requests that were being served.
-        requests: u64,
-    },
-}
-
-/// Serves clients until `shutdown`. Then new requests are refused, those that were accepted are done, replies are
-/// sent, and connections closed, all within the time limit for it. Returns also when that limit is.
+/// Serves clients until `shutdown`. Then it refuses new requests, runs the accepted ones, sends their replies and closes
+/// connections, within the time limit of [`Limits::drain`](crate::options::Limits::drain). Returns the number of
+/// requests that it could not finish, and the end of that time.
 pub async fn serve(
     listener: TcpListener,
     app: Arc<App>,
     shutdown: impl Future<Output = ()>,
-) -> (Drained, Instant) {
+) -> (u64, Instant) {
     let router = routes(Arc::clone(&app));
     let graceful = GracefulShutdown::new();
     let accepting = async {
@@ -78,11 +64,7 @@ pub async fn serve(
     drop(listener);
     // What is left are connections without a request, and replies that are being sent.
     let _ = timeout_at(deadline, graceful.shutdown()).await;
-    let drained = match *app.in_flight.borrow() {
-        0 => Drained::Whole,
-        requests => Drained::Partly { requests },
-    };
-    (drained, deadline)
+    (*app.in_flight.borrow(), deadline)
 }
 
 /// Serves health and metrics for as long as the process runs. Clients that only connect lose their connection soon, so
@@ -94,11 +76,7 @@ pub async fn serve_admin(listener: TcpListener, app: Arc<App>) {
         // Never closed.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (stream, _) = accept(&listener).await;
-        let stream = limited(stream, ADMIN_TIME);
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(ADMIN_TIME)
-            .serve_connection(stream, TowerToHyperService::new(router.clone()));
+        let connection = connection(stream, [ADMIN_TIME; 2], router.clone());
         tokio::spawn(async move {
             let _ = connection.await;
             drop(permit);
@@ -119,15 +97,23 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-fn limited(
+type LimitedStream = TokioIo<Pin<Box<TimeoutStream<TcpStream>>>>;
+
+/// A connection with time limits for the headers of a request and for each write.
+fn connection(
     stream: TcpStream,
-    write_timeout: Duration,
-) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
+    [headers, write]: [Duration; 2],
+    router: Router,
+) -> http1::Connection<LimitedStream, TowerToHyperService<Router>> {
     // A batch is a single write, and its client waits for the end of it.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(write_timeout));
-    TokioIo::new(Box::pin(stream))
+    stream.set_write_timeout(Some(write));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(headers)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
 }
 
 /// Serves a connection on a task of its own.
@@ -141,29 +127,16 @@ fn connect(
 ) {
     let client = Client { peer, deadline: Arc::new(watch::Sender::new(None)) };
     let mut deadline = client.deadline.subscribe();
-    let router = TowerToHyperService::new(router);
-    let with_client = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(client.clone());
-        router.call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(app.limits.header_timeout)
-        .max_buf_size(BUFFER_BYTES)
-        .serve_connection(limited(stream, app.limits.write_timeout), with_client);
+    let limits = [app.limits.header_timeout, app.limits.write_timeout];
+    let connection = connection(stream, limits, router.layer(Extension(client)));
     let late = async move {
         loop {
-            let until = *deadline.borrow_and_update();
-            let changed = match until {
-                Some(until) => match timeout_at(until.into(), deadline.changed()).await {
-                    Ok(changed) => changed,
-                    Err(_) => return,
-                },
-                None => deadline.changed().await,
-            };
-            if changed.is_err() {
+            let until = deadline.borrow_and_update().map_or_else(far_future, Instant::from_std);
+            match timeout_at(until, deadline.changed()).await {
+                Ok(Ok(())) => {}
                 // No request comes any more: the connection ends by itself.
-                return pending().await;
+                Ok(Err(_)) => return pending().await,
+                Err(_) => return,
             }
         }
     };
@@ -182,9 +155,14 @@ fn connect(
     });
 }
 
+/// No client keeps a connection for a year.
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_secs(366 * 24 * 3600)
+}
+
 /// Between two tries after a failure.
 const RETRY_ACCEPT: Duration = Duration::from_millis(50);
-/// Of a connection, beside its body and its reply; also the most bytes of a request's headers.
+/// Memory of a connection beside its body and its reply, and the most bytes of a request's headers.
 const BUFFER_BYTES: usize = 64 << 10;
 /// More than the tools of an operator have.
 const ADMIN_CONNECTIONS: usize = 64;

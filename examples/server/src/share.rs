@@ -1,4 +1,4 @@
-//! Limits that clients share: what a client takes of one leaves as much free for others.
+//! Limits that clients share. No client can use up a limit.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 
 /// A client, by its address. In IPv6 a single client has a whole network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,17 +14,11 @@ pub struct Peer(IpAddr);
 
 /// What a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// Connections.
-    Connections,
-    /// Requests that wait for a device.
-    Queue,
-    /// Bytes of request bodies.
-    Bodies,
-    /// Bytes of replies that are computed or sent.
-    Replies,
-    /// Estimated microseconds of accepted requests that are not done.
-    Work,
+pub struct Resource {
+    /// The code of the error if there is no more of it.
+    pub code: &'static str,
+    /// What is counted, in messages.
+    pub unit: &'static str,
 }
 
 /// A limit, and who has how much of it.
@@ -55,29 +49,16 @@ struct Taken {
 }
 
 impl Resource {
-    /// The code of the error if there is no more of it.
-    #[must_use]
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Connections => "connections_full",
-            Self::Queue => "queue_full",
-            Self::Bodies => "bodies_full",
-            Self::Replies => "replies_full",
-            Self::Work => "work_full",
-        }
-    }
-
-    /// What is counted.
-    #[must_use]
-    pub const fn unit(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::Queue => "places in the queue",
-            Self::Bodies => "bytes for bodies",
-            Self::Replies => "bytes for replies",
-            Self::Work => "microseconds of estimated work",
-        }
-    }
+    /// Connections.
+    pub const CONNECTIONS: Self = Self { code: "connections_full", unit: "connections" };
+    /// Requests that wait for a device.
+    pub const QUEUE: Self = Self { code: "queue_full", unit: "places in the queue" };
+    /// Bytes of request bodies.
+    pub const BODIES: Self = Self { code: "bodies_full", unit: "bytes for bodies" };
+    /// Bytes of replies that are computed or sent.
+    pub const REPLIES: Self = Self { code: "replies_full", unit: "bytes for replies" };
+    /// Estimated microseconds of accepted requests that are not done.
+    pub const WORK: Self = Self { code: "work_full", unit: "microseconds of estimated work" };
 }
 
 impl From<IpAddr> for Peer {
@@ -90,7 +71,7 @@ impl From<IpAddr> for Peer {
 }
 
 impl Limit {
-    /// A limit of `most`, of which a client gets at most `percent`.
+    /// A limit of `most`. A client gets at most `percent`.
     #[must_use]
     pub fn new(resource: Resource, most: u64, percent: u8) -> Arc<Self> {
         Arc::new(Self { resource, most, percent: percent.min(100), taken: Mutex::default() })
@@ -100,8 +81,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// [`ServeError::Full`] with what is taken.
-    pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Result<Share, ServeError> {
+    /// [`ServeError::Full`] with the amounts.
+    pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Served<Share> {
         self.add(peer, amount)?;
         Ok(Share { limit: Arc::clone(self), peer, amount })
     }
@@ -112,7 +93,7 @@ impl Limit {
         self.taken.lock().all
     }
 
-    fn add(&self, peer: Peer, amount: u64) -> Result<(), ServeError> {
+    fn add(&self, peer: Peer, amount: u64) -> Served<()> {
         if amount == 0 {
             return Ok(());
         }
@@ -139,7 +120,7 @@ impl Share {
     /// # Errors
     ///
     /// As [`Limit::take`].
-    pub fn grow(&mut self, more: u64) -> Result<(), ServeError> {
+    pub fn grow(&mut self, more: u64) -> Served<()> {
         self.limit.add(self.peer, more)?;
         self.amount = self.amount.saturating_add(more);
         Ok(())
@@ -169,7 +150,7 @@ mod tests {
 
     #[test]
     fn every_client_leaves_room_for_the_next() {
-        let limit = Limit::new(Resource::Queue, 120, 50);
+        let limit = Limit::new(Resource::QUEUE, 120, 50);
         let mut shares = Vec::new();
         // A client alone gets a half; two together leave a third, three a quarter.
         for (address, expected) in [("10.0.0.1", 60), ("10.0.0.2", 30), ("10.0.0.3", 15)] {
@@ -180,7 +161,7 @@ mod tests {
         }
         let full = limit.take(peer("10.0.0.1"), 1).expect_err("it has its share");
         let expected =
-            ServeError::Full { resource: Resource::Queue, limit: 120, taken: 105, own: 60 };
+            ServeError::Full { resource: Resource::QUEUE, limit: 120, taken: 105, own: 60 };
         assert_eq!(full, expected);
         drop(shares);
         assert_eq!(limit.taken(), 0);
@@ -189,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_client_may_have_all_of_it_if_the_operator_says_so() {
-        let limit = Limit::new(Resource::Bodies, 10, 100);
+        let limit = Limit::new(Resource::BODIES, 10, 100);
         let mut share = limit.take(peer("10.0.0.1"), 4).expect("free");
         share.grow(6).expect("free");
         share.grow(1).expect_err("full");

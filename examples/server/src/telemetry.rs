@@ -31,7 +31,7 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
     Ok(handle)
 }
 
-/// Seconds; or requests of a batch, of which there are one or more.
+/// Seconds, or requests of a batch.
 const BUCKETS: [f64; 18] = [
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
     64.0, 128.0,

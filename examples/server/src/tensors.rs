@@ -1,6 +1,7 @@
 //! Requests out of safetensors bodies, and the bodies of replies.
 
 use axum::body::Bytes;
+use clap::ValueEnum;
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::{Element, ElementType};
 use safetensors::SafeTensorError;
@@ -8,38 +9,32 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use sha2::{Digest, Sha256};
 
 use crate::block::Block;
-use crate::error::ServeError;
+use crate::error::{ServeError, Served};
 
-/// What is computed, for any number of items: requests with the same key can be batched.
+/// What is computed for an item: requests with the same key can be batched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The problem of an item.
-    pub problem: Problem,
+    /// The resource.
+    pub endpoint: Endpoint,
     /// The type of all tensors.
     pub element: ElementType,
+    /// Heads of attention; 1 for the block.
+    pub heads: u64,
+    /// Frames.
+    pub frames: u64,
+    /// Elements of a head, or channels of the block.
+    pub width: u64,
+    /// The digest of the mask. The mask itself belongs to the request, so that a key keeps no body alive.
+    pub mask: Option<[u8; 32]>,
 }
 
-/// The problem of an item.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Problem {
+/// A resource that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Endpoint {
     /// Attention over frames.
-    Attention {
-        /// Heads.
-        heads: u64,
-        /// Frames.
-        frames: u64,
-        /// Elements of a head.
-        head_dim: u64,
-        /// The digest of the mask. The mask itself belongs to the request, so that a key keeps no body alive.
-        mask: Option<[u8; 32]>,
-    },
+    Attention,
     /// The transformer block.
-    Block {
-        /// Frames.
-        frames: u64,
-        /// Channels.
-        channels: u64,
-    },
+    Block,
 }
 
 /// A request: parts of its body, which is not copied.
@@ -66,52 +61,31 @@ pub struct Mask {
     is_boolean: bool,
 }
 
-impl Problem {
+impl Endpoint {
     /// The name of the resource.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Attention { .. } => "attention",
-            Self::Block { .. } => "block",
-        }
-    }
-
-    /// Elements of an item in one tensor.
-    #[must_use]
-    pub const fn elements_per_item(&self) -> u64 {
-        match self {
-            // Their product was checked when the shape was made.
-            Self::Attention { heads, frames, head_dim, .. } => *heads * *frames * *head_dim,
-            Self::Block { frames, channels } => *frames * *channels,
-        }
-    }
-
-    /// Tensors of items that are read or written.
-    #[must_use]
-    pub const fn tensors(&self) -> u64 {
-        match self {
-            Self::Attention { .. } => 4,
-            Self::Block { .. } => 2,
+            Self::Attention => "attention",
+            Self::Block => "block",
         }
     }
 }
 
 impl Key {
-    /// Bytes of an item in all tensors.
+    /// Bytes of an item in all tensors: q, k, v and the output, or x and the output.
     #[must_use]
     pub const fn bytes_per_item(&self) -> u64 {
-        self.problem.tensors() * self.problem.elements_per_item() * self.element.bytes()
+        let tensors = if matches!(self.endpoint, Endpoint::Attention) { 4 } else { 2 };
+        // This product was checked when the shape was made.
+        tensors * self.heads * self.frames * self.width * self.element.bytes()
     }
 
-    /// Bytes that do not depend on the number of items.
+    /// Bytes that do not depend on the number of items: those of the mask.
     #[must_use]
     pub const fn fixed_bytes(&self) -> u64 {
-        match &self.problem {
-            Problem::Attention { mask: Some(_), frames, .. } => {
-                frames.saturating_mul(*frames).saturating_mul(self.element.bytes())
-            }
-            _ => 0,
-        }
+        let mask = self.frames.saturating_mul(self.frames).saturating_mul(self.element.bytes());
+        if self.mask.is_some() { mask } else { 0 }
     }
 }
 
@@ -121,7 +95,7 @@ impl Request {
     /// # Errors
     ///
     /// [`ServeError`] if the body is not valid, or its tensors are not supported.
-    pub fn attention(body: &Bytes, max_frames: u64) -> Result<Self, ServeError> {
+    pub fn attention(body: &Bytes, max_frames: u64) -> Served<Self> {
         let file = read(body, &["q", "k", "v", "mask"], "q, k, v and mask")?;
         let q = find(&file, "q")?;
         let element = element_of("q", &q)?;
@@ -150,10 +124,9 @@ impl Request {
         }
         let mask = file.tensor("mask").ok();
         let mask = mask.map(|mask| read_mask(body, &mask, frames, element)).transpose()?;
-        let digest = mask.as_ref().map(Mask::digest);
-        let problem = Problem::Attention { heads, frames, head_dim, mask: digest };
-        let dims = q.shape().to_vec();
-        Ok(Self { key: Key { problem, element }, items, dims, inputs, mask })
+        let (endpoint, digest) = (Endpoint::Attention, mask.as_ref().map(Mask::digest));
+        let key = Key { endpoint, element, heads, frames, width: head_dim, mask: digest };
+        Ok(Self { key, items, dims: q.shape().to_vec(), inputs, mask })
     }
 
     /// A request for the block: `x`.
@@ -161,7 +134,7 @@ impl Request {
     /// # Errors
     ///
     /// As [`Self::attention`].
-    pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Result<Self, ServeError> {
+    pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Served<Self> {
         let file = read(body, &["x"], "x")?;
         let x = find(&file, "x")?;
         check_dtype("x", &x, block.element)?;
@@ -175,10 +148,10 @@ impl Request {
             }
         };
         check_frames(frames, max_frames)?;
-        let shape = block.shape(items, frames)?;
-        let problem = Problem::Block { frames, channels: shape.channels() };
-        let (key, inputs) =
-            (Key { problem, element: block.element }, vec![body.slice_ref(x.data())]);
+        let width = block.shape(items, frames)?.channels();
+        let (endpoint, element) = (Endpoint::Block, block.element);
+        let key = Key { endpoint, element, heads: 1, frames, width, mask: None };
+        let inputs = vec![body.slice_ref(x.data())];
         Ok(Self { key, items, dims: x.shape().to_vec(), inputs, mask: None })
     }
 
@@ -194,7 +167,7 @@ impl Request {
     /// # Errors
     ///
     /// [`ServeError::Failed`] if `data` has another length.
-    pub fn reply(&self, data: &[u8]) -> Result<Vec<u8>, ServeError> {
+    pub fn reply(&self, data: &[u8]) -> Served<Vec<u8>> {
         body_of(self.key.element, &self.dims, &[("out", data)])
     }
 }
@@ -204,22 +177,14 @@ impl Request {
 /// # Errors
 ///
 /// [`ServeError::Failed`] if the data has another length.
-pub fn body_of(
-    element: ElementType,
-    dims: &[usize],
-    tensors: &[(&str, &[u8])],
-) -> Result<Vec<u8>, ServeError> {
-    let dtype = match element {
-        ElementType::F16 => Dtype::F16,
-        ElementType::Bf16 => Dtype::BF16,
-        ElementType::F32 => Dtype::F32,
-    };
-    let mut views = Vec::with_capacity(tensors.len());
-    for (name, data) in tensors {
-        let view = TensorView::new(dtype, dims.to_vec(), data).map_err(ServeError::failed)?;
-        views.push((*name, view));
-    }
-    safetensors::serialize(views, None).map_err(ServeError::failed)
+pub fn body_of(element: ElementType, dims: &[usize], tensors: &[(&str, &[u8])]) -> Served<Vec<u8>> {
+    let dtype =
+        DTYPES.into_iter().find(|(own, _)| *own == element).map_or(Dtype::F32, |(_, dtype)| dtype);
+    let views: Result<Vec<(&str, _)>, SafeTensorError> = tensors
+        .iter()
+        .map(|(name, data)| Ok((*name, TensorView::new(dtype, dims.to_vec(), data)?)))
+        .collect();
+    views.and_then(|views| safetensors::serialize(views, None)).map_err(ServeError::failed)
 }
 
 /// Checks the length of the header, once the first bytes of a body are there: to parse one takes many times its memory.
@@ -227,20 +192,16 @@ pub fn body_of(
 /// # Errors
 ///
 /// [`ServeError::HeaderTooLarge`].
-pub fn check_header(body: &[u8]) -> Result<(), ServeError> {
+pub fn check_header(body: &[u8]) -> Served<()> {
     let bytes = body.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-    if bytes > MAX_HEADER {
-        return Err(ServeError::HeaderTooLarge { bytes, limit: MAX_HEADER });
+    if bytes <= MAX_HEADER {
+        return Ok(());
     }
-    Ok(())
+    Err(ServeError::HeaderTooLarge { header_bytes: bytes, limit_bytes: MAX_HEADER })
 }
 
 /// Sizes and offsets are checked against the body.
-fn read<'b>(
-    body: &'b Bytes,
-    known: &[&str],
-    expected: &'static str,
-) -> Result<SafeTensors<'b>, ServeError> {
+fn read<'b>(body: &'b Bytes, known: &[&str], expected: &'static str) -> Served<SafeTensors<'b>> {
     check_header(body)?;
     // An error may quote the header.
     let reason = |error: SafeTensorError| error.to_string().chars().take(REASON_CHARS).collect();
@@ -257,27 +218,20 @@ fn read<'b>(
     }
 }
 
-fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Result<TensorView<'b>, ServeError> {
+fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Served<TensorView<'b>> {
     file.tensor(tensor).map_err(|_| ServeError::Missing { tensor })
 }
 
-fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Result<ElementType, ServeError> {
-    match view.dtype() {
-        Dtype::F16 => Ok(ElementType::F16),
-        Dtype::BF16 => Ok(ElementType::Bf16),
-        Dtype::F32 => Ok(ElementType::F32),
-        dtype => {
-            let expected = "F16, BF16 or F32".to_owned();
-            Err(ServeError::Dtype { tensor, given: format!("{dtype:?}"), expected })
-        }
-    }
+fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Served<ElementType> {
+    let found = DTYPES.into_iter().find(|(_, dtype)| *dtype == view.dtype());
+    found.map(|(element, _)| element).ok_or_else(|| ServeError::Dtype {
+        tensor,
+        given: format!("{:?}", view.dtype()),
+        expected: "F16, BF16 or F32".to_owned(),
+    })
 }
 
-fn check_dtype(
-    tensor: &'static str,
-    view: &TensorView<'_>,
-    element: ElementType,
-) -> Result<(), ServeError> {
+fn check_dtype(tensor: &'static str, view: &TensorView<'_>, element: ElementType) -> Served<()> {
     if element_of(tensor, view)? == element {
         return Ok(());
     }
@@ -285,8 +239,8 @@ fn check_dtype(
     Err(ServeError::Dtype { tensor, given, expected })
 }
 
-fn check_frames(given: u64, limit: u64) -> Result<(), ServeError> {
-    if given > limit { Err(ServeError::Frames { given, limit }) } else { Ok(()) }
+fn check_frames(frames: u64, limit_frames: u64) -> Served<()> {
+    if frames <= limit_frames { Ok(()) } else { Err(ServeError::Frames { frames, limit_frames }) }
 }
 
 fn read_mask(
@@ -294,7 +248,7 @@ fn read_mask(
     mask: &TensorView<'_>,
     frames: u64,
     element: ElementType,
-) -> Result<Mask, ServeError> {
+) -> Served<Mask> {
     if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
         return Err(shape_error("mask", mask.shape(), format!("[{frames}, {frames}]")));
     }
@@ -311,7 +265,7 @@ impl Mask {
     /// # Errors
     ///
     /// [`ServeError::OutOfMemory`].
-    pub fn added<T: Element>(&self) -> Result<Vec<T>, ServeError> {
+    pub fn added<T: Element>(&self) -> Served<Vec<T>> {
         let length = self.bytes.len() / if self.is_boolean { 1 } else { size_of::<T>() };
         let mut values = reserved(length)?;
         if self.is_boolean {
@@ -352,13 +306,19 @@ pub fn wide(length: usize) -> u64 {
 /// # Errors
 ///
 /// [`ServeError::OutOfMemory`].
-pub fn reserved<T>(elements: usize) -> Result<Vec<T>, ServeError> {
+pub fn reserved<T>(elements: usize) -> Served<Vec<T>> {
     let mut memory = Vec::new();
     let reserved = memory.try_reserve_exact(elements);
     reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
     Ok(memory)
 }
 
+/// The types of tensors, and their names in safetensors files.
+const DTYPES: [(ElementType, Dtype); 3] = [
+    (ElementType::F16, Dtype::F16),
+    (ElementType::Bf16, Dtype::BF16),
+    (ElementType::F32, Dtype::F32),
+];
 /// The most bytes of a header: four tensors take less than one KiB, the rest is for metadata.
 pub const MAX_HEADER: u64 = 64 << 10;
 /// The most of an error of the parser that a message has.

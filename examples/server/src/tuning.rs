@@ -1,4 +1,4 @@
-//! Tuned choices: profile layers at start, loaded again on request, and a log of what they lack.
+//! Tuned choices: profile layers, loaded at start and on SIGHUP, and a log of missing shapes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Profiles {
     ///
     /// # Errors
     ///
-    /// Those of [`MissLog::write`], which keeps what it has.
+    /// Those of [`MissLog::write`], which keeps the log.
     pub fn write_misses(&self, path: &Path) -> Result<(), ProfileError> {
         if !self.misses.snapshot().is_empty() {
             let shapes = self.misses.write(path)?.entries;

@@ -1,6 +1,5 @@
 //! A thread for each device: takes batches, runs them, and replies.
 
-use std::error::Error;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,21 +9,20 @@ use std::time::Instant;
 use metrics::{counter, histogram};
 
 use crate::admission::operations_per_item;
-use crate::backend::{Backend, Batch, Failure, Waiting};
-use crate::error::ServeError;
+use crate::backend::{Backend, Batch, Failure};
+use crate::error::{DeviceFailure, Fallible, ServeError};
 use crate::health::{Health, WorkerState, time};
-use crate::queue::{Computed, Queue, count_abandoned, reply};
+use crate::queue::{Computed, Queue, Waiting, count_abandoned, reply};
 
 /// Makes a backend, on the thread that uses it; again after a panic.
-pub type Factory =
-    Box<dyn FnMut() -> Result<Box<dyn Backend>, Box<dyn Error + Send + Sync>> + Send>;
+pub type Factory = Box<dyn FnMut() -> Fallible<Box<dyn Backend>> + Send>;
 
 /// Why a worker stops using its backend.
 enum Stopped {
     /// It panicked: a new one may work.
     Panicked,
     /// Its device does not work any more.
-    Lost(String),
+    Lost(DeviceFailure),
 }
 
 /// Starts a worker for each backend; `health` has as many.
@@ -43,14 +41,12 @@ pub fn start(
         thread::Builder::new().name(name.clone()).spawn(move || {
             // `run` catches panics of backends. After any other panic the worker must not look ready.
             let work = AssertUnwindSafe(|| work(&queue, &health, number, backend));
-            let ended = catch_unwind(work).unwrap_or_else(|_| Err((name, PANICKED.to_owned())));
-            if let Err((device, reason)) = ended {
-                tracing::error!(worker = number, %device, %reason, "a device cannot be used");
-                let error =
-                    ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() };
-                health.set(number, WorkerState::Failed { device, reason });
+            let ended = catch_unwind(work).unwrap_or_else(|_| Err(failed(&name, PANICKED)));
+            if let Err(failure) = ended {
+                tracing::error!(worker = number, %failure, "a device cannot be used");
+                health.set(number, WorkerState::Failed(failure.clone()));
                 if !health.has_workers() {
-                    queue.fail(&error);
+                    queue.fail(&failure.into());
                 }
             }
         })
@@ -64,9 +60,9 @@ fn work(
     health: &Health,
     number: usize,
     mut factory: Factory,
-) -> Result<(), (String, String)> {
+) -> Result<(), DeviceFailure> {
     let begun = Instant::now();
-    let mut backend = make(&mut factory).map_err(|reason| (format!("worker {number}"), reason))?;
+    let mut backend = make(&mut factory, &format!("worker {number}"))?;
     let device = backend.device();
     let name = device.name.clone();
     let (memory, rate) = (device.memory, device.operations_per_second);
@@ -74,27 +70,29 @@ fn work(
     health.set(number, WorkerState::Ready(device));
     while let Some(pending) = queue.next() {
         let Some((batch, waiting)) = Batch::new(pending) else { continue };
-        let lost = |reason: &str| {
-            let (device, reason) = (name.clone(), reason.to_owned());
-            health.set(number, WorkerState::Failed { device, reason });
-        };
+        let lost =
+            |failure: &DeviceFailure| health.set(number, WorkerState::Failed(failure.clone()));
         match run(&mut *backend, (&name, rate), &lost, batch, waiting) {
             Ok(()) => {}
-            Err(Stopped::Lost(reason)) => return Err((name, reason)),
+            Err(Stopped::Lost(failure)) => return Err(failure),
             Err(Stopped::Panicked) => {
                 tracing::error!(worker = number, device = %name, "a backend panicked: another one takes its place");
                 counter!("gridguard_server_worker_restarts_total").increment(1);
                 drop(backend);
-                backend = make(&mut factory).map_err(|reason| (name.clone(), reason))?;
+                backend = make(&mut factory, &name)?;
             }
         }
     }
     Ok(())
 }
 
-fn make(factory: &mut Factory) -> Result<Box<dyn Backend>, String> {
-    let made = catch_unwind(AssertUnwindSafe(factory));
-    made.map_err(|_| PANICKED.to_owned())?.map_err(|error| error.to_string())
+fn make(factory: &mut Factory, device: &str) -> Result<Box<dyn Backend>, DeviceFailure> {
+    let made = catch_unwind(AssertUnwindSafe(factory)).map_err(|_| failed(device, PANICKED))?;
+    made.map_err(|error| failed(device, error))
+}
+
+fn failed(device: &str, reason: impl ToString) -> DeviceFailure {
+    DeviceFailure { device: device.to_owned(), reason: reason.to_string() }
 }
 
 /// Runs a batch and replies; returns why the backend is not used again, if it is not. Where there is no memory for
@@ -102,11 +100,11 @@ fn make(factory: &mut Factory) -> Result<Box<dyn Backend>, String> {
 fn run(
     backend: &mut dyn Backend,
     (device, rate): (&str, u64),
-    lost: &dyn Fn(&str),
+    lost: &dyn Fn(&DeviceFailure),
     batch: Batch,
     waiting: Vec<Waiting>,
 ) -> Result<(), Stopped> {
-    let (endpoint, requests) = (batch.key.problem.name(), waiting.len());
+    let (endpoint, requests) = (batch.key.endpoint.name(), waiting.len());
     let items = batch.items;
     let operations = items.saturating_mul(operations_per_item(&batch.key));
     let estimate = time(operations, rate);
@@ -126,8 +124,9 @@ fn run(
             // The bodies of requests are free before their replies are sent.
             drop(batch);
             for (waiting, body) in waiting.into_iter().zip(bodies) {
-                let Waiting { reply: to, share, until_done, waited } = waiting;
+                let Waiting { reply: to, share, until_done, accepted } = waiting;
                 drop(until_done);
+                let waited = begun.saturating_duration_since(accepted);
                 histogram!("gridguard_server_wait_seconds", "endpoint" => endpoint).record(waited);
                 reply(to, Ok(Computed { body, share, waited, took }));
             }
@@ -151,10 +150,9 @@ fn run(
         Ok(Err(Failure::Batch(error))) => (error, None),
         Ok(Err(Failure::Lost(reason))) => {
             // Before the replies, so that whoever has one finds the device failed.
-            lost(&reason);
-            let device = device.to_owned();
-            let error = ServeError::DeviceFailed { device, reason: reason.clone() };
-            (error, Some(Stopped::Lost(reason)))
+            let failure = failed(device, reason);
+            lost(&failure);
+            (failure.clone().into(), Some(Stopped::Lost(failure)))
         }
         Err(_) => (ServeError::failed(PANICKED), Some(Stopped::Panicked)),
     };

@@ -7,8 +7,8 @@ use gridguard_test_support::parse_corpus;
 
 use super::description;
 
-/// Any text is a corpus, a catalogue, or refused with its place; each launch of the one gets a true
-/// verdict, and the GPUs of the other are planned for as any device is.
+/// Any text is a corpus, a catalogue, or an error with a position. Each launch of a corpus gets a correct verdict, and
+/// plans for the GPUs of a catalogue are legal.
 pub(super) fn check(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     match parse_corpus(text) {

@@ -5,7 +5,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Plan, Strategy};
 use gridguard_test_support::invariants::plans::what_is_planned_is_legal_and_what_is_refused_is_hopeless;
 use gridguard_test_support::invariants::{Batch, Case, Preference};
 
-/// The verdict is that of the plan, which keeps to all that plans keep to.
+/// The verdict agrees with the plan, which has the invariants of all plans.
 pub(super) fn check(launch: &CheckRequest, device: &DeviceLimits) {
     let verdict = launch.check(device);
     assert_eq!(verdict.name, launch.name);

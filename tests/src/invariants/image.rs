@@ -1,4 +1,4 @@
-//! Images of device code: what is whole is taken, what is not is refused, and nothing is misjudged.
+//! Images of device code: complete images are accepted, truncated ones are rejected.
 
 use gridguard::image::{Image, ImageError, ImageFile};
 use gridguard_test_support::invariants::{Bytes, from_bytes};
@@ -8,7 +8,7 @@ const ELF_MAGIC: &[u8] = b"\x7fELF";
 const FATBIN_MAGIC: &[u8] = b"\x50\xed\x55\xba";
 /// The machine number of CUDA.
 const EM_CUDA: u128 = 190;
-/// A section that is none: what its header says of bytes means nothing.
+/// An unused section header, whose sizes have no meaning.
 const SHT_NULL: u64 = 0;
 /// A section with bytes.
 const SHT_PROGBITS: u64 = 1;
@@ -17,9 +17,9 @@ const SHT_NOBITS: u64 = 8;
 /// Sections of CUDA without bytes in the file: global, local and shared memory.
 const SHT_CUDA_NOBITS: [u64; 3] = [0x7000_0007, 0x7000_0009, 0x7000_000a];
 
-/// Any bytes are an image or none as a second look at them says, a whole one stays what it was, and
-/// of one with headers no byte that they announce can be missing. What is an image is a file of images,
-/// and what a file states about its kernels takes no more memory than the file allows.
+/// A second implementation agrees whether bytes are an image. An accepted image is unchanged, and no byte that its
+/// headers announce is missing. Every image is also a file of images, and the kernels that a file states take bounded
+/// memory.
 pub(super) fn check(bytes: &[u8]) {
     check_kernels(bytes);
     let expected = Look { bytes }.whole();
@@ -49,7 +49,7 @@ fn check_kernels(bytes: &[u8]) {
     let file = match ImageFile::parse(bytes) {
         Ok(file) => file,
         Err(error) => {
-            // Entries of fatbins may be of other kinds, or lie about their compressed size.
+            // Entries of fatbins may have other kinds, or a wrong compressed size.
             let is_image = Image::new(bytes).is_ok() && !bytes.starts_with(FATBIN_MAGIC);
             assert!(!is_image, "{error}");
             return;
@@ -103,7 +103,7 @@ fn fatbin(from: &mut Bytes<'_>) -> Vec<u8> {
     image
 }
 
-/// Header, contents, then both tables in either order; contents that are none lie anywhere.
+/// Header, contents, then both tables in either order. Sections without bytes may be anywhere.
 fn elf(from: &mut Bytes<'_>) -> Vec<u8> {
     let mut image = vec![0; 64];
     let mut sections = vec![[0_u64; 8]];

@@ -7,8 +7,8 @@ use gridguard_autotune::{
     Space, TuneError, TuningOutcome, tune,
 };
 
-/// Any bytes are a journal or none. What is read is read again as it was written; and a search that
-/// goes on from it ends, with a candidate of its own that did not fail, the same whenever it is done.
+/// Any bytes are a journal or an error. A journal is read again as it was written. A search that continues from it ends
+/// with a candidate that did not fail, the same one each time.
 pub(super) fn check(bytes: &[u8]) {
     let Ok(journal) = Journal::read_lines(bytes) else { return };
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! What a tuner and the process that measures for it say to each other.
+//! The protocol between a tuner and its measuring process.
 
 use std::io::Cursor;
 
@@ -8,8 +8,8 @@ use gridguard_autotune::{
     Space, serve_on,
 };
 
-/// Whatever comes in, the measuring process answers each request in one line of JSON, or ends with a
-/// reason; and whatever it says may be launched, only legal plans come of it.
+/// For any input the measuring process replies to each request with one line of JSON, or ends with a reason. Every plan
+/// made from its replies is legal.
 pub(super) fn check(bytes: &[u8]) {
     let mut output = Vec::new();
     let open = |problem: &str| -> Result<Box<dyn Measurer>, MeasureFailure> {

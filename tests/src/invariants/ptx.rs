@@ -1,9 +1,9 @@
-//! PTX: any bytes are rewritten or rejected, and what is rewritten reads what it should.
+//! PTX: any bytes are rewritten or rejected, and forms read no replaced register.
 
 use gridguard_ptx::{Form, PtxError, Report, rewrite, rewrite_entries};
 
-/// Any bytes are an error with a place in them, or PTX: then the text with forms is PTX again, has the
-/// whole original in it, and its forms read of the driver's grid only what they replace.
+/// Any bytes are PTX, or an error with a position. The rewritten text is PTX again and contains the whole original. Its
+/// forms read the driver's grid only where they compute the replaced values.
 pub(super) fn check(bytes: &[u8]) {
     let rewritten = match rewrite(bytes) {
         Ok(rewritten) => rewritten,

@@ -2,8 +2,8 @@
 
 use gridguard::profile::{ParsedShapes, ProfileError};
 
-/// Any text is parsed or rejected with a position; what is parsed is within the limits, has each shape
-/// once, and is parsed again as written.
+/// Any text is parsed or rejected with a position. Parsed shapes are within the limits and unique, and are parsed again
+/// as written.
 pub(super) fn check(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     let read = match ParsedShapes::parse(text) {

@@ -196,7 +196,7 @@ impl BadImage {
             2 => (HEADER - 2, 2, number),
             // Byte order.
             3 => (5, 1, 2 + self.other % 250),
-            // Of one section: offset, size, name, linked section.
+            // Offset, size, name and linked section of one section.
             4 => (section.header + 24, 8, beyond),
             5 => (section.header + 32, 8, beyond),
             6 => (section.header, 4, beyond % (1 << 31)),

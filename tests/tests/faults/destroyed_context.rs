@@ -71,7 +71,7 @@ pub(crate) struct Destroyed {
 
 /// Codes of a destroyed context: deinitialised, invalid, destroyed, or unknown handles.
 pub(crate) const GONE: [i32; 4] = [4, 201, 709, 400];
-/// The number of launches after which an uninterrupted stream of them ends.
+/// How long launches are repeated at most.
 const LONGEST: Duration = Duration::from_secs(10);
 
 pub(crate) fn draw(number: u64, random: &mut Random) -> Destroyed {

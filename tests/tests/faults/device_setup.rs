@@ -81,8 +81,8 @@ pub(crate) fn kernel(module: &Module, name: &str) -> Kernel {
         "spill_y" => &[Parameter::Memory, U64, U64, Parameter::AlignedMemory { bytes: 256 }],
         _ => &[Parameter::Memory, U64, U64, U64, U64, U64, U64],
     };
-    // SAFETY: those that count keep their contract. The others break it at one item, of which the
-    // device protects all other memory; the process ends soon after.
+    // SAFETY: the counting kernels keep their contract. The others break it at one item. The device protects all other
+    // memory from this access, and the process ends soon after.
     unsafe { module.kernel(name, parameters) }.expect("it is in the image")
 }
 

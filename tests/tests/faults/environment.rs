@@ -85,7 +85,7 @@ impl RunEnvironment {
         self.folder.join("libraries")
     }
 
-    /// The profile to which faults of `kind` publish.
+    /// The profile that faults of `kind` write.
     pub(crate) fn profile(&self, kind: &str) -> PathBuf {
         self.folder.join("profiles").join(kind).with_extension("ron")
     }

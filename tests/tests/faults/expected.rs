@@ -41,7 +41,7 @@ pub(crate) struct Observed {
     pub(crate) complaints: Vec<String>,
     /// Profiles that lost an acknowledged entry.
     pub(crate) lost_profiles: u64,
-    /// Whether the process published a profile entry afterwards.
+    /// Whether the process wrote a profile entry afterwards.
     pub(crate) published: bool,
 }
 
@@ -92,7 +92,7 @@ impl Observed {
             wrong.push(format!("{kernel} is not at fault, suspects are {blamed:?}"));
         }
         if !self.published {
-            wrong.push("the process could not publish a profile afterwards".into());
+            wrong.push("the process could not write a profile afterwards".into());
         }
         wrong
     }

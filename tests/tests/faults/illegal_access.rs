@@ -115,7 +115,7 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> Access {
     let least = items.div_ceil(MOST_CHUNKS);
     let chunk = least + random.below(items - least + 1);
     let which = |number: u64| number << 56;
-    // Beyond all memory of a device, and far from all that a process maps.
+    // Beyond all memory of a device, and far from the addresses that a process maps.
     let far = (1 << 41) + random.below(1 << 42);
     let (argument, codes): (u64, &[i32]) = match how {
         How::NearNull => (which(0) | random.below(1 << 16), &[700]),
@@ -257,7 +257,7 @@ impl Case for Access {
         for _ in 0..self.under_way {
             scene.count_innocent().expect("no fault of its own");
         }
-        does("launch what is at fault");
+        does("launch the faulty kernel");
         let launched = self.launch(&mut scene);
         does("notice the fault");
         let described = match launched {

@@ -54,7 +54,7 @@ pub(crate) fn destroy_context(context: &Arc<CudaContext>) -> i32 {
     let library = library();
     core::mem::forget(Arc::clone(context));
     let destroy = "cuCtxDestroy_v2";
-    // SAFETY: it was alive until now; its use afterwards is what the test is about.
+    // SAFETY: it was alive until now; the test uses it afterwards.
     unsafe { library.get::<OfHandle>(destroy).expect("a symbol")(context.cu_ctx().cast()) }
 }
 

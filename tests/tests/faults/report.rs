@@ -110,7 +110,7 @@ impl Report {
     }
 }
 
-/// Whether the entry published after the fault is missing.
+/// Whether the entry written after the fault is missing.
 fn is_lost(environment: &RunEnvironment, verdict: &Verdict) -> bool {
     let name = verdict.fault.kind.name();
     if !verdict.published {

@@ -53,7 +53,7 @@ pub(crate) enum End {
     Exited(i32),
 }
 
-/// Injects all faults of the run with `seed`, or the one that the environment names.
+/// Injects all faults of the run with `seed`, or the single fault in the environment.
 pub(crate) fn run(environment: &RunEnvironment, seed: u64) -> Vec<Verdict> {
     let only = std::env::var(ONLY).ok().map(|text| {
         let (kind, number) = text.split_once(':').expect("KIND:NUMBER");

@@ -29,7 +29,7 @@ fn argsort<T: Tensorial>(x: &[T], columns: u64, order: Order, choice: Choice) ->
     stream.clone_dtoh(&out).expect("out")
 }
 
-/// Rows of numbers, many of them equal, and of all that is none.
+/// Rows of numbers, many of them equal, and rows of special values.
 fn synthetic<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     let len = usize::try_from(rows * columns).expect("elements");
     let special =
@@ -38,7 +38,7 @@ fn synthetic<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     let length = usize::try_from(columns).expect("columns");
     let mut x: Vec<T> = uniform(len, 1);
     for (place, row) in x.chunks_mut(length).enumerate() {
-        // Of every three rows the first is random, the second has special values, the third equal elements.
+        // Rows repeat every three: random, special values, equal elements.
         match place % 3 {
             1 => row.iter_mut().step_by(3).zip(special.clone()).for_each(|(x, other)| *x = other),
             2 => row.iter_mut().for_each(|x| *x = T::narrow((x.widen() * 4.0).round())),

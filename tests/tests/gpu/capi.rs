@@ -71,7 +71,7 @@ fn a_launch_by_handles_is_split_and_writes_every_item() {
             [(&raw mut address).cast(), (&raw mut first).cast(), (&raw mut items).cast()];
         let (params, mut launches) = (params.as_mut_ptr(), 0);
         let (config, batch, error) = (&raw const config, &raw const batch, &raw mut error);
-        // SAFETY: the arguments are those of count_y, and the stream is of its context.
+        // SAFETY: the arguments match count_y, and the stream is of its context.
         unsafe {
             let refused = gg_launch(kernel, config, params, null(), null_mut(), error);
             assert_eq!((refused, gg_error_driver_code(*error)), (gg_status::GG_REJECTED, 1));

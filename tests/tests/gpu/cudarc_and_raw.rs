@@ -21,7 +21,7 @@ fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
     let mut out = stream.alloc_zeros::<u64>(70_000).expect("memory");
     let mut launch = guard().builder(&stream, &function);
     launch.arg(&mut out).arg(&0_u64).arg(&65_535_u64);
-    // SAFETY: the arguments are those of count_y, with room for 70,000 elements.
+    // SAFETY: the arguments match count_y, with room for 70,000 elements.
     unsafe { launch.launch(grid_y(65_535)) }.expect("legal");
     // SAFETY: as above.
     let refused = unsafe { launch.launch(grid_y(70_000)) };
@@ -45,7 +45,7 @@ fn cudarc_s_builder_opts_in_to_large_shared_memory() {
         LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 100_000 };
     let mut plain = stream.launch_builder(&function);
     plain.arg(&mut out).arg(&25_000_u32);
-    // SAFETY: the arguments are those of large_shared.
+    // SAFETY: the arguments match large_shared.
     let refused = unsafe { plain.launch(config) }.expect_err("no opt-in");
     assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
     let mut guarded = guard().builder(&stream, &function);
@@ -79,7 +79,7 @@ fn raw_handles_are_split_alike_and_the_current_context_stays() {
         // SAFETY: a thread without a current context, as a C++ caller may be.
         unsafe { result::ctx::set_current(core::ptr::null_mut()) }.expect("unbinds");
         let raw: *mut c_void = stream.cu_stream().cast();
-        // SAFETY: the stream is of the kernel's context, the arguments are those of count_y.
+        // SAFETY: the stream belongs to the kernel's context, and the arguments match count_y.
         assert_eq!(unsafe { guard.launch_raw(&kernel, raw, RawLaunch::Plan(&plan, &args)) }, Ok(3));
         assert!(result::ctx::get_current().expect("asks").is_none(), "the context leaked");
     }

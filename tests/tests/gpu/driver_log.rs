@@ -48,7 +48,7 @@ fn sizes_that_the_driver_logs_are_read() {
     }
 }
 
-/// Launches what the driver rejects.
+/// Makes a launch that the driver rejects.
 fn reject(launch: &str) {
     let sizes: Vec<u32> = launch.split(' ').map(|size| size.parse().expect("a number")).collect();
     let [grid_x, grid_y, grid_z, block_x, block_y, block_z] = sizes[..] else {

@@ -1,4 +1,4 @@
-//! What images state about their kernels is what the driver reports of them once they are loaded.
+//! The attributes that images state equal the attributes that the driver reports once they are loaded.
 #![allow(unsafe_code, reason = "queries that the guard does not make")]
 
 use core::ffi::{c_int, c_void};
@@ -36,7 +36,7 @@ struct Queries {
 
 impl Queries {
     fn new() -> Self {
-        // SAFETY: the driver is already loaded, and the signatures are those of cuda.h.
+        // SAFETY: the driver is already loaded, and the signatures match cuda.h.
         unsafe {
             let library = Library::new("libcuda.so.1").expect("the driver");
             let attribute = *library.get(b"cuFuncGetAttribute").expect("in every driver");
@@ -114,8 +114,8 @@ fn most_threads(device: &DeviceLimits, kernel: gridguard::KernelLimits) -> u64 {
     (1..=most).rev().find(fits).expect("one warp fits") * device.warp_size
 }
 
-/// Loads an image, and adds to `differing` the kernels of which the driver reports something else.
-/// The number of kernels.
+/// Loads an image, and adds the kernels with other attributes in the driver to `differing`. Returns the number of
+/// kernels.
 fn compare(
     queries: &Queries,
     device: &DeviceLimits,
@@ -211,7 +211,7 @@ fn images_of_a_folder_state_what_the_driver_reports() {
         let path = entry.expect("a file").path();
         let bytes = fs::read(&path).expect("readable");
         let file = ImageFile::parse(&bytes).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        // Images for other devices may lie beside it.
+        // The file may also have images for other devices.
         if let Some(image) = file.images_for(device.compute_capability).next() {
             let what = path.display().to_string();
             kernels += compare(&queries, &device, (&what, image), &bytes, &mut differing);

@@ -24,8 +24,8 @@ const CYCLES: u64 = 100_000_000;
 const SOURCE: &str = r#"
 typedef unsigned long long u64;
 
-// Counts from `first` on, one block of y an item. At item `faulty` it waits for so many cycles, and
-// then writes where there is no memory.
+// Counts from `first` on, one block of y an item. At item `faulty` it waits for `cycles` clock cycles, and then writes
+// to an address without memory.
 extern "C" __global__ void count_or_fault(u64 *out, u64 first, u64 faulty, u64 cycles) {
     out[blockIdx.y] = first + blockIdx.y;
     if (first + blockIdx.y != faulty) return;
@@ -39,8 +39,7 @@ const SHARED: &str = r#"
 extern "C" __global__ void shared() {}
 "#;
 
-/// Launches three chunks of which chunk 1 faults, and answers what launching and then synchronising
-/// say.
+/// Launches three chunks, and chunk 1 faults. Returns the results of the launch and of synchronising.
 fn launch_faulty(guard: &Guard) -> (Result<u64, LaunchError>, Result<(), CudaError>) {
     let module = guard.compile("late_errors.cu", SOURCE).expect("compiles");
     let number = Parameter::of::<u64>();
@@ -60,9 +59,9 @@ fn launch_faulty(guard: &Guard) -> (Result<u64, LaunchError>, Result<(), CudaErr
     (guard.launch(&kernel, &plan, args), guard.synchronize(&stream))
 }
 
-/// The chunks that `error` is blamed on, the newest last.
+/// The chunks that `error` suspects, the newest last.
 fn suspects(error: &DriverError) -> Vec<u64> {
-    let blame = error.suspects().expect("an earlier launch is to blame");
+    let blame = error.suspects().expect("an earlier launch is suspected");
     let launches = blame.launches();
     assert!(launches.iter().all(|launch| &*launch.kernel == "count_or_fault"), "{blame}");
     launches.iter().map(|launch| launch.chunk.index).collect()

@@ -109,7 +109,7 @@ fn layer_norm_matches_the_reference_for_every_launch_parameter_and_beyond_the_re
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn the_statistics_of_rows_far_from_zero_do_not_cancel() {
-    // The mean of squares would have no digit of the variance left. The tolerance is that of any row.
+    // The mean of squares would have no digit of the variance left. The tolerance holds for any row.
     for columns in [320, 1001, 100_000] {
         let inputs = Inputs::<f32>::new(64, columns, 30_000.0);
         let out = inputs.norm(operation::<f32>(64, columns), Choice::AUTOMATIC);

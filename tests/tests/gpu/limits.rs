@@ -1,4 +1,4 @@
-//! Does the device answer what the catalogue says?
+//! The limits that a device reports equal the catalogue's.
 
 use gridguard::{Guard, catalog, cuda};
 use gridguard_test_support::assert_same_limits;

@@ -122,8 +122,7 @@ fn a_captured_workspace_is_there_at_every_replay() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
-    // The driver keeps what a graph got before it was refused, for as long as the process lives (H200,
-    // 580.159.04).
+    // The driver keeps memory that a graph got before it was refused, until the process ends (H200, 580.159.04).
     let test = "memory::a_captured_workspace_larger_than_the_device_is_refused_with_the_graph";
     alone(test, || {
         let (_, total) = guard().free_memory().expect("answers");

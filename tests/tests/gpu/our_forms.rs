@@ -97,7 +97,7 @@ struct Launch {
     shared_bytes: u32,
     /// The bytes of each argument.
     arguments: Vec<Vec<u8>>,
-    /// Allocations that arguments point into, and what they hold before the launch.
+    /// Allocations that arguments point into, and their contents before the launch.
     memory: Vec<(u64, Vec<u8>)>,
     stream: Arc<CudaStream>,
     /// Holds the memory.
@@ -168,7 +168,7 @@ impl Launch {
                 self.arguments.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
             // An original takes one argument fewer, and ignores this one.
             pointers.push(words.as_ptr().cast_mut().cast());
-            // SAFETY: the arguments are those of the library's own launch, and the words of this form.
+            // SAFETY: the arguments of the library's own launch, and the words of this form.
             let launched = unsafe {
                 result::launch_kernel(
                     function.cu_function(),

@@ -54,7 +54,7 @@ struct Numbered {
 #[allow(unsafe_code, reason = "the promise for the kernels above")]
 fn build(module: &Module, block: u64) -> (Pipeline<'static>, Buffer<u32>, Buffer<u32>) {
     let (memory, u64) = (Parameter::Memory, Parameter::of::<u64>());
-    // SAFETY: they access 256 elements an item, and write what is declared as written below.
+    // SAFETY: they access 256 elements an item, and write only buffers that are declared as written below.
     let triple = unsafe { module.kernel("triple", &[memory, memory, u64]) }.expect("there");
     // SAFETY: as above.
     let number = unsafe { module.kernel("number", &[memory, memory, u64, u64]) }.expect("there");

@@ -45,8 +45,8 @@ fn kernels() -> (Kernel, Kernel) {
     static MODULE: OnceLock<Module> = OnceLock::new();
     let module = MODULE.get_or_init(|| guard().compile("pipelines.cu", SOURCE).expect("compiles"));
     let (memory, u64) = (Parameter::Memory, Parameter::of::<u64>());
-    // SAFETY: they access 64 elements an item, of scratch as many times as an argument says, and write what
-    // the pipeline below declares as written.
+    // SAFETY: they access 64 elements an item, in scratch a multiple that an argument gives. They write only buffers
+    // that the pipeline below declares as written.
     let kernel = |name, parameters| unsafe { module.kernel(name, parameters) }.expect("a kernel");
     (
         kernel("spread", &[memory, memory, memory, u64, u64]),

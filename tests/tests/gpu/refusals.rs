@@ -1,4 +1,4 @@
-//! The driver's answers, and what the guard makes of images that are no use.
+//! The driver's errors for images that cannot be loaded, and the guard's.
 #![allow(unsafe_code, reason = "launches that the guard would never let through")]
 
 use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
@@ -19,7 +19,7 @@ fn the_naive_launch_is_refused_by_the_driver_and_leaves_no_trace() {
     launch.arg(&mut out).arg(&0_u64).arg(&76_800_u64);
     let config =
         LaunchConfig { grid_dim: (1, 76_800, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the arguments are those of count_y.
+    // SAFETY: the arguments match count_y.
     let refused = unsafe { launch.launch(config) }.expect_err("65,535 blocks on y");
     assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
     stream.synchronize().expect("no sticky error");

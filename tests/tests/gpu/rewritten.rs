@@ -47,7 +47,7 @@ extern "C" __global__ void calls(u64 *out, u32 salt) {
     atomicAdd(out + linear(), sum);
 }
 
-// The last block to finish, of all parts, adds up what the others wrote.
+// The last block to finish, of all parts, sums the others' results.
 extern "C" __global__ void last_block(u64 *out, u32 salt) {
     __shared__ bool last;
     u64 blocks = u64(gridDim.x) * gridDim.y * gridDim.z;
@@ -154,7 +154,7 @@ pub(super) fn uneven(blocks: u32, parts: u32) -> impl Iterator<Item = (u32, u32)
     parts.filter(|(_, size)| *size > 0)
 }
 
-/// The shifted launches of `grid` in uneven parts, so many along each axis: the size of each, and its words.
+/// The shifted launches of `grid`, with `cut` uneven parts along each axis: the size of each, and its words.
 pub(super) fn shifted_parts(
     grid: [u32; 3],
     cut: [u32; 3],

@@ -9,7 +9,7 @@ use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, 
 use gridguard_kernels::{Element, KernelError, Kernels, Operation};
 use gridguard_test_support::assert_passed;
 
-/// Small kernels, each writing what a test can check.
+/// Small kernels whose output a test can check.
 pub(crate) const SOURCE: &str = r#"
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -186,7 +186,7 @@ pub(crate) fn plan(kernel: &Kernel, axis: Axis, items: u64, choice: Choice) -> P
     guard().plan(&request, Some(&batch), kernel.limits(), choice).expect("a plan")
 }
 
-/// Counts `items` along `axis` by chunks and gives what the device wrote, poisoned before.
+/// Counts `items` along `axis` by chunks and returns the device's output, which was poisoned before.
 pub(crate) fn count(axis: Axis, items: u64, choice: Choice) -> (u64, Vec<u64>) {
     let kernel = kernel(if axis == Axis::Y { "count_y" } else { "count_z" });
     let stream = stream();

@@ -179,7 +179,7 @@ fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
     matches_the_reference::<bf16>([37, 16, 320, 5]);
     matches_the_reference::<f16>([29, 24, 320, 5]);
     matches_the_reference::<f16>([26, 16, 640, 10]);
-    // Of heads as wide as those of the lower levels of motion modules.
+    // Wide heads, as in the lower levels of motion modules.
     matches_the_reference::<f16>([26, 16, 320, 2]);
     matches_the_reference::<bf16>([20, 33, 320, 2]);
     matches_the_reference::<f32>([20, 24, 160, 1]);
@@ -196,7 +196,7 @@ fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
 fn one_item_and_a_remainder_of_one_run() {
     let one = Case::<f16>::new([1, 16, 320, 5]);
     assert!(one.run(Budget::UNLIMITED, false) == one.run(Budget::UNLIMITED.in_flight(2), true));
-    // Of a batch that is large enough, without its reference.
+    // A large batch, without its reference.
     let weights = BlockWeights::<f16>::random(320, 3).expect("legal");
     let shape = BlockShape::new(4096, 16, 320, 5).expect("legal");
     let block = TemporalBlock::new(kernels(), &stream(), shape, &weights).expect("a block");

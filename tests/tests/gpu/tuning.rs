@@ -43,7 +43,7 @@ const FORGES: u64 = 4;
 /// 8 MiB in and as much out: both stay in the L2 cache of any data center device since Ampere.
 const ITEMS: u64 = 4096;
 const ELEMENTS: u64 = 512;
-/// Of a chunk, where the launch is split.
+/// Items of a chunk, where the launch is split.
 const CHUNK: NonZeroU64 = NonZeroU64::new(1024).unwrap();
 
 /// Within the child: shorter than the tuner's timeout, so that each can be tested.
@@ -122,8 +122,7 @@ impl Workload for Faulty {
         args.read_items(&self.input, ELEMENTS)
             .write_items(&mut self.out, ELEMENTS)
             .value(u32::try_from(*fault).expect("a small number"));
-        // SAFETY: the clock replays only what it is asked to time again, while kernel and memory are
-        // here, and all work is on its stream.
+        // SAFETY: the clock replays a graph only while kernel and memory are here, and all work is on its stream.
         unsafe { capture_launches(|| self.guard.launch(&self.kernel, &plan, args)) }?;
         Ok(())
     }
@@ -139,7 +138,7 @@ impl Workload for Faulty {
     }
 }
 
-/// Not a test but what the other processes run: nothing where there is no role.
+/// The main function of the other processes. Without a role it does nothing.
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn plays_its_role() {
@@ -177,7 +176,7 @@ fn policies() -> [Policy; 4] {
 fn remote(policy: Policy) -> Remote {
     let child = || {
         let mut command = Command::new(env::current_exe().expect("this program"));
-        // With one thread the harness writes a name in front of what the test writes.
+        // The harness prints the test's name before its output if it has one thread.
         command.args(["--exact", "tuning::plays_its_role", "--ignored", "--nocapture"]);
         command.args(["--test-threads", "2"]).env(ROLE, "measures");
         command

@@ -129,7 +129,7 @@ fn a_module_that_imports_through_the_re_export_of_its_parent_is_in_a_circle() {
     assert_eq!(cycles, [[folder.path().join("lib.rs"), folder.path().join("two.rs")]]);
 }
 
-/// The packages of the workspace that are published.
+/// The published packages of the workspace.
 fn published() -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])

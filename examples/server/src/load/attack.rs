@@ -1,7 +1,6 @@
 //! Clients that wear a server out, beside the ordinary ones.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use clap::ValueEnum;
 use gridguard_kernels::ElementType;
+use gridguard_server::error::Fallible;
 use gridguard_server::tensors::body_of;
 use hyper::Uri;
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ pub(crate) struct AttackOptions {
     /// Connections of the attack
     #[arg(long, default_value_t = 16, requires = "attack")]
     attackers: u16,
-    /// Address from which they connect [default: 127.0.0.2 for a server on this machine, else any]
+    /// Source address of the attackers [default: 127.0.0.2 for a server on this machine, else any]
     #[arg(long, value_name = "ADDRESS", requires = "attack")]
     attack_from: Option<IpAddr>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct AttackOptions {
 enum Attack {
     /// Sends requests of one shape, so that there is always a full batch of it
     HotShape,
-    /// Sends requests of which each has another mask
+    /// Sends requests with a different mask each
     Masks,
     /// Sends bodies whose header has a million tensors of no elements
     Header,
@@ -78,7 +78,7 @@ pub(crate) struct Running {
     _attackers: JoinSet<()>,
 }
 
-/// What a connection sends, and what it does then.
+/// The bytes that a connection sends, and its next action.
 struct Sent {
     /// Headers of the request, without those of its length.
     head: String,
@@ -98,10 +98,7 @@ enum Then {
 
 impl AttackOptions {
     /// Begins the attack, if there is one.
-    pub(crate) fn begin(
-        &self,
-        server: &Uri,
-    ) -> Result<Option<Running>, Box<dyn Error + Send + Sync>> {
+    pub(crate) fn begin(&self, server: &Uri) -> Fallible<Option<Running>> {
         let Some(kind) = self.attack else { return Ok(None) };
         let host = server.host().unwrap_or_default().parse::<IpAddr>();
         let host = host.map_err(|_| "an attack needs the address of the server, not its name")?;
@@ -140,7 +137,7 @@ impl Running {
 }
 
 impl Attack {
-    fn sent(self) -> Result<Sent, Box<dyn Error + Send + Sync>> {
+    fn sent(self) -> Fallible<Sent> {
         let of = |items: usize, frames: usize, head_dim: usize| {
             let dims = [items, 1, frames, head_dim];
             let data = vec![0; dims.iter().product::<usize>() * 2];
@@ -196,7 +193,7 @@ impl Attack {
 }
 
 /// Attention with a mask, which is the last tensor. Its tensors take 1 MiB on a device.
-fn masked() -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+fn masked() -> Fallible<Vec<u8>> {
     let (large, mask) = (vec![0; 512 * 4 * 64 * 2], vec![0; 4 * 4 * 2]);
     let tensor = |dims: &[usize], data| TensorView::new(Dtype::F16, dims.to_vec(), data);
     let mut tensors = vec![("zmask", tensor(&[4, 4], &mask)?)];
@@ -223,7 +220,7 @@ async fn connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> 
     if let Some(from) = from {
         socket.bind(SocketAddr::new(from, 0))?;
     }
-    // A large buffer would read in place of a slow client.
+    // A large buffer would hide that the client reads slowly.
     socket.set_recv_buffer_size(1 << 16)?;
     socket.connect(to).await
 }

@@ -1,13 +1,12 @@
 //! Random requests, and whether a reply to one is correct.
 
-use std::error::Error;
-
 use axum::body::Bytes;
 use gridguard::DeviceLimits;
 use gridguard_kernels::temporal_attention::{self, Shape, TemporalAttention};
 use gridguard_kernels::temporal_block::{self, BlockReference};
 use gridguard_kernels::{Deviation, Element, ElementType};
 use gridguard_server::block::Block;
+use gridguard_server::error::Fallible;
 use gridguard_server::tensors::body_of;
 use safetensors::SafeTensors;
 
@@ -30,11 +29,9 @@ enum Reference {
     Block(Box<BlockReference>),
 }
 
-type Made<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
 impl<T: Element + 'static> Inputs<T> {
     /// Requests for attention of `[items, heads, frames, head_dim]`.
-    pub(crate) fn attention(sizes: [u64; 4]) -> Made<Self> {
+    pub(crate) fn attention(sizes: [u64; 4]) -> Fallible<Self> {
         let [items, heads, frames, head_dim] = sizes;
         let shape = Shape::new(items, heads, frames, head_dim)?;
         // What it computes does not depend on the device.
@@ -45,7 +42,7 @@ impl<T: Element + 'static> Inputs<T> {
     }
 
     /// Requests for the block.
-    pub(crate) fn block(items: u64, frames: u64, block: Block) -> Made<Self> {
+    pub(crate) fn block(items: u64, frames: u64, block: Block) -> Fallible<Self> {
         let shape = block.shape(items, frames)?;
         let reference = BlockReference::new(&shape, block.weights::<T>()?)?;
         let sizes = [items, frames, shape.channels()];
@@ -53,12 +50,12 @@ impl<T: Element + 'static> Inputs<T> {
         Self::new(reference, &sizes, shape.elements_per_item(), &["x"])
     }
 
-    fn new(reference: Reference, sizes: &[u64], per_item: u64, names: &[&str]) -> Made<Self> {
+    fn new(reference: Reference, sizes: &[u64], per_item: u64, names: &[&str]) -> Fallible<Self> {
         let dims: Vec<usize> =
             sizes.iter().map(|size| usize::try_from(*size)).collect::<Result<_, _>>()?;
         let (elements, per_item) = (dims.iter().product(), usize::try_from(per_item)?);
         let mut seed = 0;
-        let mut request = || -> Made<Input<T>> {
+        let mut request = || -> Fallible<Input<T>> {
             let mut random = || {
                 seed += 1;
                 let mut random = fastrand::Rng::with_seed(seed);

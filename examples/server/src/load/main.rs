@@ -7,14 +7,15 @@ mod report;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use clap::{Parser, ValueEnum};
 use gridguard_kernels::Element;
 use gridguard_server::block::{BlockOptions, Dtype};
+use gridguard_server::error::Fallible;
 use gridguard_server::options::time;
+use gridguard_server::tensors::Endpoint;
 use half::{bf16, f16};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, Uri};
@@ -39,8 +40,8 @@ struct Options {
     /// The server, such as http://127.0.0.1:8080
     url: String,
     /// The resource
-    #[arg(long, value_enum, default_value_t = Resource::Attention)]
-    resource: Resource,
+    #[arg(long, value_enum, default_value_t = Endpoint::Attention)]
+    resource: Endpoint,
     /// Items, heads, frames and elements of a head of each request; the block has its own heads and channels. May be
     /// repeated: three requests out of four have the first shape, and the other shapes take turns
     #[arg(long, value_name = "ITEMSxHEADSxFRAMESxHEAD_DIM", default_value = "16x5x16x64", value_parser = shape)]
@@ -48,14 +49,14 @@ struct Options {
     /// The most requests
     #[arg(long, default_value_t = 1000)]
     requests: u64,
-    /// The longest time in which requests are sent
+    /// The longest time to send requests
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     duration: Duration,
     /// Requests at the same time
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
-    /// Send so many requests a second, whether replies came or not, as far as --concurrency allows;
-    /// latency then counts from the time at which a request was due
+    /// Send requests at this rate a second without waiting for replies, up to --concurrency; latency then counts from a
+    /// request's due time
     #[arg(long, value_name = "REQUESTS", value_parser = rate)]
     rate: Option<f64>,
     /// Compare every so many-th reply with the reference; 0 compares none
@@ -76,14 +77,6 @@ struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Resource {
-    /// Attention.
-    Attention,
-    /// The transformer block.
-    Block,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// Lines for people.
     Text,
@@ -98,7 +91,6 @@ struct Sender<T: Element> {
     /// One for each shape.
     inputs: Vec<Inputs<T>>,
     options: Options,
-    sent: AtomicU64,
 }
 
 #[global_allocator]
@@ -122,7 +114,7 @@ fn main() -> ExitCode {
                     Err(error) => eprintln!("error: {error}"),
                 },
             }
-            if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("error: {error}");
@@ -131,16 +123,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run<T: Element + 'static>(options: Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
+fn run<T: Element + 'static>(options: Options) -> Fallible<Report> {
     let inputs_of = |shape: &[u64; 4]| match options.resource {
-        Resource::Attention => Inputs::<T>::attention(*shape),
-        Resource::Block => Inputs::block(shape[0], shape[2], options.block.load()?),
+        Endpoint::Attention => Inputs::<T>::attention(*shape),
+        Endpoint::Block => Inputs::block(shape[0], shape[2], options.block.load()?),
     };
     let inputs = options.shape.iter().map(inputs_of).collect::<Result<_, _>>()?;
-    let path = if options.resource == Resource::Block { "block" } else { "attention" };
-    let uri = format!("{}/v1/{path}", options.url.trim_end_matches('/')).parse()?;
+    let (server, resource) = (options.url.trim_end_matches('/'), options.resource.name());
+    let uri = format!("{server}/v1/{resource}").parse()?;
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let sender = Arc::new(Sender { client, uri, inputs, options, sent: AtomicU64::new(0) });
+    let sender = Arc::new(Sender { client, uri, inputs, options });
     Runtime::new()?.block_on(async {
         let attack = sender.options.attack.begin(&sender.uri)?;
         if attack.is_some() {
@@ -153,52 +145,40 @@ fn run<T: Element + 'static>(options: Options) -> Result<Report, Box<dyn Error +
 }
 
 /// Sends requests until their number or the time is over, then waits for the last replies.
-async fn send_all<T: Element + 'static>(
-    sender: &Arc<Sender<T>>,
-) -> Result<Report, Box<dyn Error + Send + Sync>> {
+async fn send_all<T: Element + 'static>(sender: &Arc<Sender<T>>) -> Fallible<Report> {
     let begun = Instant::now();
     let end = begun + sender.options.duration;
+    let free = Arc::new(Semaphore::new(usize::try_from(sender.options.concurrency)?));
+    let mut due = sender.options.rate.map(|rate| interval(Duration::from_secs_f64(rate.recip())));
     let mut tasks = JoinSet::new();
     let mut report = Report::default();
-    match sender.options.rate {
-        None => {
-            for _ in 0..sender.options.concurrency {
-                let sender = Arc::clone(sender);
-                tasks.spawn(async move {
-                    let mut outcomes = Vec::new();
-                    while Instant::now() < end
-                        && let Some(number) = sender.next()
-                    {
-                        outcomes.push(sender.send(number, Instant::now()).await);
-                    }
-                    outcomes
-                });
-            }
-        }
-        Some(rate) => {
-            let free = Arc::new(Semaphore::new(usize::try_from(sender.options.concurrency)?));
-            let mut due = interval(Duration::from_secs_f64(rate.recip()));
-            while let Ok(at) = timeout_at(end, due.tick()).await
-                && let Some(number) = sender.next()
-            {
-                let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
-                    report.skipped += 1;
-                    continue;
-                };
-                let sender = Arc::clone(sender);
-                tasks.spawn(async move {
-                    let outcome = sender.send(number, at).await;
-                    drop(permit);
-                    vec![outcome]
-                });
-                while let Some(done) = tasks.try_join_next() {
-                    report.outcomes.extend(done?);
+    for number in 0..sender.options.requests {
+        let free = Arc::clone(&free);
+        let turn = async {
+            match &mut due {
+                Some(due) => (due.tick().await, free.try_acquire_owned().ok()),
+                None => {
+                    let permit = free.acquire_owned().await.ok();
+                    (Instant::now(), permit)
                 }
             }
+        };
+        let Ok((at, permit)) = timeout_at(end, turn).await else { break };
+        if at >= end {
+            break;
+        }
+        let Some(permit) = permit else {
+            report.skipped += 1;
+            continue;
+        };
+        let sender = Arc::clone(sender);
+        tasks.spawn(async move { (sender.send(number, at).await, permit).0 });
+        while let Some(done) = tasks.try_join_next() {
+            report.outcomes.push(done?);
         }
     }
     while let Some(done) = tasks.join_next().await {
-        report.outcomes.extend(done?);
+        report.outcomes.push(done?);
     }
     // Some replies are compared after that.
     let last = report.outcomes.iter().map(|outcome| outcome.ended).max();
@@ -207,12 +187,6 @@ async fn send_all<T: Element + 'static>(
 }
 
 impl<T: Element> Sender<T> {
-    /// The number of the next request, if there is one.
-    fn next(&self) -> Option<u64> {
-        let number = self.sent.fetch_add(1, Ordering::Relaxed);
-        (number < self.options.requests).then_some(number)
-    }
-
     async fn send(&self, number: u64, due: Instant) -> Outcome {
         let every = self.options.verify_every;
         let is_compared = every > 0 && number.is_multiple_of(every);
@@ -220,7 +194,7 @@ impl<T: Element> Sender<T> {
         let ended = Instant::now();
         let (status, verified, waited) = match replied {
             Ok(Ok((status, body, waited))) => {
-                // A reference may take seconds, in which other requests go on.
+                // A reference may take seconds; other requests go on meanwhile.
                 let is_correct = |body: &Bytes| {
                     let inputs = self.inputs(number);
                     block_in_place(|| inputs.is_some_and(|inputs| inputs.is_correct(number, body)))
@@ -248,7 +222,7 @@ impl<T: Element> Sender<T> {
         &self,
         number: u64,
         keeps: bool,
-    ) -> Result<(StatusCode, Option<Bytes>, Option<Duration>), Box<dyn Error + Send + Sync>> {
+    ) -> Fallible<(StatusCode, Option<Bytes>, Option<Duration>)> {
         let body = self.inputs(number).map(|inputs| inputs.body(number)).unwrap_or_default();
         let body = Full::new(body);
         let request = Request::builder().method(Method::POST).uri(self.uri.clone()).body(body)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::attack::AttackSummary;
@@ -39,8 +39,7 @@ pub(crate) struct Report {
 pub(crate) struct Summary<'r> {
     sent: usize,
     skipped: u64,
-    #[serde(serialize_with = "seconds")]
-    took_s: Duration,
+    took_s: f64,
     served: u32,
     served_per_second: f64,
     latency_s: Latency,
@@ -51,80 +50,71 @@ pub(crate) struct Summary<'r> {
     verified: usize,
     wrong: usize,
     /// The longest wait for a device.
-    #[serde(serialize_with = "seconds")]
-    longest_wait_s: Duration,
+    longest_wait_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     attack: Option<&'r AttackSummary>,
 }
 
-/// Percentiles of the latency of requests that were served.
+/// Percentiles of the latency of requests that were served, in seconds.
 #[derive(Serialize)]
 struct Latency {
-    #[serde(serialize_with = "seconds")]
-    p50: Duration,
-    #[serde(serialize_with = "seconds")]
-    p90: Duration,
-    #[serde(serialize_with = "seconds")]
-    p99: Duration,
-    #[serde(serialize_with = "seconds")]
-    most: Duration,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    most: f64,
 }
 
 impl Report {
-    /// Whether every request got a status, at least one was served, and none served wrongly.
-    pub(crate) fn is_good(&self) -> bool {
-        let is_served = |outcome: &Outcome| outcome.status == Ok(OK);
-        let is_bad = |outcome: &Outcome| outcome.status.is_err() || outcome.verified == Some(false);
-        self.outcomes.iter().any(is_served) && !self.outcomes.iter().any(is_bad)
-    }
-
-    /// Latencies of requests that were served, sorted.
-    fn latencies(&self) -> Vec<Duration> {
-        let served = self.outcomes.iter().filter(|outcome| outcome.status == Ok(OK));
-        let mut latencies: Vec<Duration> = served.map(|outcome| outcome.latency).collect();
-        latencies.sort_unstable();
-        latencies
-    }
-
     /// The numbers of the report.
     pub(crate) fn summary(&self) -> Summary<'_> {
-        let latencies = self.latencies();
-        let [p50, p90, p99, most] =
-            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent));
-        let mut statuses = BTreeMap::new();
-        let mut failures = BTreeMap::new();
+        let (mut statuses, mut failures) = (BTreeMap::new(), BTreeMap::new());
+        let mut latencies = Vec::new();
         for outcome in &self.outcomes {
             match &outcome.status {
                 Ok(status) => *statuses.entry(*status).or_default() += 1,
                 Err(reason) => *failures.entry(reason.as_str()).or_default() += 1,
             }
+            latencies.extend((outcome.status == Ok(OK)).then_some(outcome.latency));
         }
+        latencies.sort_unstable();
+        let [p50, p90, p99, most] =
+            [50, 90, 99, 100].map(|percent| percentile(&latencies, percent).as_secs_f64());
         let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
         let waits = self.outcomes.iter().filter_map(|outcome| outcome.waited);
         let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
+        let took_s = self.took.as_secs_f64();
         Summary {
             sent: self.outcomes.len(),
             skipped: self.skipped,
-            took_s: self.took,
+            took_s,
             served,
-            served_per_second: f64::from(served) / self.took.as_secs_f64().max(f64::MIN_POSITIVE),
+            served_per_second: f64::from(served) / took_s.max(f64::MIN_POSITIVE),
             latency_s: Latency { p50, p90, p99, most },
             statuses,
             failures,
             verified: compared.clone().count(),
             wrong: compared.filter(|is_correct| !is_correct).count(),
-            longest_wait_s: waits.max().unwrap_or_default(),
+            longest_wait_s: waits.max().unwrap_or_default().as_secs_f64(),
             attack: self.attack.as_ref(),
         }
     }
 }
 
+impl Summary<'_> {
+    /// Whether every request got a status, at least one was served, and none served wrongly.
+    pub(crate) fn is_good(&self) -> bool {
+        self.served > 0 && self.failures.is_empty() && self.wrong == 0
+    }
+}
+
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, took_s, skipped, served, served_per_second, .. } = self;
-        writeln!(f, "sent     {sent} requests in {took_s:.3?}, {skipped} skipped")?;
+        let Self { sent, skipped, served, served_per_second, .. } = self;
+        let [took, waited] = [self.took_s, self.longest_wait_s].map(Duration::from_secs_f64);
+        writeln!(f, "sent     {sent} requests in {took:.3?}, {skipped} skipped")?;
         writeln!(f, "served   {served}, {served_per_second:.1} a second")?;
         let Latency { p50, p90, p99, most } = self.latency_s;
+        let [p50, p90, p99, most] = [p50, p90, p99, most].map(Duration::from_secs_f64);
         writeln!(f, "latency  p50 {p50:.3?}, p90 {p90:.3?}, p99 {p99:.3?}, most {most:.3?}")?;
         for (status, requests) in &self.statuses {
             writeln!(f, "status   {status}: {requests}")?;
@@ -132,7 +122,7 @@ impl fmt::Display for Summary<'_> {
         for (reason, requests) in &self.failures {
             writeln!(f, "failed   {requests}: {reason}")?;
         }
-        writeln!(f, "waited   {:.3?} for a device at most", self.longest_wait_s)?;
+        writeln!(f, "waited   {waited:.3?} for a device at most")?;
         if let Some(AttackSummary { kind, connections, ends }) = self.attack {
             writeln!(f, "attack   {kind}: {connections} connections, {ends:?}")?;
         }
@@ -140,14 +130,10 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The least latency that so many percent of requests do not exceed; zero without any.
+/// The least latency that `percent` of the requests do not exceed; zero without any.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default()
-}
-
-fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
 }
 
 const OK: u16 = 200;
@@ -177,11 +163,11 @@ mod tests {
     #[test]
     fn a_wrong_reply_a_lost_request_and_nothing_served_are_not_good() {
         let good = || outcome(Ok(200), Some(true));
-        assert!(report(vec![good(), outcome(Ok(429), None)]).is_good());
-        assert!(!report(vec![good(), outcome(Ok(200), Some(false))]).is_good());
-        assert!(!report(vec![good(), outcome(Err("reset".into()), None)]).is_good());
-        assert!(!report(vec![outcome(Ok(503), None)]).is_good());
-        assert!(!report(vec![]).is_good());
+        assert!(report(vec![good(), outcome(Ok(429), None)]).summary().is_good());
+        assert!(!report(vec![good(), outcome(Ok(200), Some(false))]).summary().is_good());
+        assert!(!report(vec![good(), outcome(Err("reset".into()), None)]).summary().is_good());
+        assert!(!report(vec![outcome(Ok(503), None)]).summary().is_good());
+        assert!(!report(vec![]).summary().is_good());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Clients that wear the server out: ordinary requests are served beside them, and what they take is bounded.
+//! Hostile clients: ordinary requests are served beside them, and their resources are bounded.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::support::{Server, attention, body, load, post, random, read_reply, te
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Sends ordinary requests beside an attack, and returns what the load generator says: every ordinary one is served.
+/// Sends ordinary requests beside an attack, checks that each is served, and returns the load generator's report.
 fn attacked(server: &Server, attack: &str, attackers: &str, requests: &str) -> Value {
     let ordinary = ["--shape", "1x1x2x4", "--rate", "20", "--requests", requests];
     let limits = ["--duration", "1h", "--timeout", "1h", "--concurrency", "1000"];
@@ -213,7 +213,7 @@ fn the_server_ends_in_time_whatever_its_worker_computes() {
         server.signal(Signal::TERM);
         let begun = Instant::now();
         let status = server.ended();
-        // Far below what the batch takes, and above what a busy machine delays.
+        // Far below the time of the batch, and above the delay of a busy machine.
         assert!(begun.elapsed() < Duration::from_secs(20), "{path} {:?}", begun.elapsed());
         assert_eq!(status.code(), Some(if stays { 1 } else { 0 }), "{path}: {}", server.log());
         drop(stream);
@@ -239,7 +239,7 @@ fn a_slow_reader_keeps_its_reply_and_nothing_else_and_not_for_long() {
     assert_idle(&server);
     server.stop();
 
-    // Meanwhile its body makes room for others, of whom another slow one has the same.
+    // Meanwhile other bodies use its memory. A second slow reader gets the same.
     let options = ["--max-bodies", "100MiB", "--max-replies", "100MiB", "--max-work", "100d"];
     let server = Server::start(&[&options[..], &["--queue-work", "300d"]].concat());
     let unread: Vec<TcpStream> = (1..=2)
@@ -254,7 +254,7 @@ fn a_slow_reader_keeps_its_reply_and_nothing_else_and_not_for_long() {
     assert_eq!(server.metric("gridguard_server_body_bytes", ""), 0.0);
     assert_eq!(server.metric("gridguard_server_reply_bytes", ""), f64::from(32 << 20));
     assert_eq!(server.metric("gridguard_server_work_seconds", ""), 0.0);
-    // A client has half of what the others leave.
+    // A client gets half of the memory that others leave.
     let mut third = server.connect();
     third.write_all(&post("/v1/attention", &large)).expect("sent");
     wait_until(|| server.metric("gridguard_server_answered_total", "") == 3.0);
@@ -281,7 +281,7 @@ fn idle_connections_keep_neither_clients_nor_operators_out() {
     let said = attacked(&server, "idle", "32", "20");
     // Those that were too many are closed at once, with a reply.
     assert!(said["attack"]["ends"]["429"].as_u64().expect("refused ones") > 0, "{said}");
-    // The client of this test has all that others leave to it, and operators are not among them.
+    // The client of this test has its full share, and operators are still served.
     let idle: Vec<TcpStream> = (0..16).map(|_| server.connect()).collect();
     wait_until(|| server.metric("gridguard_server_connections_refused_total", "") > 0.0);
     assert_eq!(server.get("/healthz").status, 200);

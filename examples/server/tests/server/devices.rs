@@ -1,4 +1,4 @@
-//! A server in this process, on devices that start, fail and work as they are told.
+//! A server in this process. The test controls how its devices start, fail and work.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -10,12 +10,12 @@ use clap::Parser;
 use gridguard_kernels::ElementType;
 use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
-use gridguard_server::backend::{Backend, Batch, Device, Failure, Wanted};
+use gridguard_server::backend::{Backend, Batch, Bodies, Device, Failure, Wanted};
 use gridguard_server::error::ServeError;
 use gridguard_server::health::Health;
 use gridguard_server::options::Options;
 use gridguard_server::queue::Queue;
-use gridguard_server::server::{Drained, serve, serve_admin};
+use gridguard_server::server::{serve, serve_admin};
 use gridguard_server::tensors::body_of;
 use gridguard_server::worker::{self, Factory};
 use http_body_util::{BodyExt, Full};
@@ -51,7 +51,7 @@ impl Backend for Told {
         Device { name: self.name.to_owned(), is_gpu: true, memory: 1 << 20, operations_per_second }
     }
 
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies {
         // Not every test listens.
         let _ = self.took.send(());
         let next = self.told.lock().expect("not poisoned").recv().expect("told");
@@ -75,11 +75,11 @@ struct Running {
     admin: String,
     app: Arc<App>,
     stop: oneshot::Sender<()>,
-    served: Task<Drained>,
+    served: Task<u64>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A device, what it is told, and what lets it start.
+/// A device, its commands, and the sender that lets it start.
 fn device(name: &'static str) -> (Factory, Sender<Next>, Sender<Result<(), String>>) {
     device_that_says(name, channel().0)
 }
@@ -142,7 +142,7 @@ impl Running {
 
     async fn end(self) {
         self.stop.send(()).expect("it serves");
-        assert_eq!(self.served.await.expect("no panic"), Drained::Whole);
+        assert_eq!(self.served.await.expect("no panic"), 0);
         self.app.queue.close();
         for worker in self.workers {
             worker.join().expect("no panic leaves a worker");

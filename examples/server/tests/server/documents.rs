@@ -46,8 +46,8 @@ fn shell(command: &str, folder: &Path) -> Command {
     shell
 }
 
-/// Runs the commands of a document as a shell would, but with servers on free ports; returns what they
-/// printed, and the server that runs at the end.
+/// Runs the commands of a document in a shell, but with servers on free ports. Returns their output, and the server
+/// that runs at the end.
 fn run(document: &str, folder: &Path) -> (Vec<(String, String)>, Option<Server>) {
     let mut printed = Vec::new();
     let mut server: Option<Server> = None;

@@ -109,8 +109,8 @@ fn what_is_not_done_in_time_after_sigterm_is_reported() {
     assert!(server.log().contains("the time to shut down passed"), "{}", server.log());
 }
 
-/// A busy machine may delay any client beyond a short limit, so that each limit has a server of its own, to
-/// which nothing is sent that the limit would cut off but must not.
+/// A busy machine may delay any client beyond a short limit. Each limit therefore has its own server, and only slow
+/// clients connect to it.
 #[test]
 fn clients_that_send_or_read_slowly_are_cut_off() {
     // A reply of 16 MiB that nobody reads, more than sockets buffer: its memory is given back.

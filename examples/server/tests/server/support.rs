@@ -245,7 +245,7 @@ pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Builds a program of the workspace that lies beside the tests, unless it is there.
+/// Builds a program of the workspace in the folder of the tests, unless it is there.
 pub(crate) fn program(package: &str, name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let program = test.parent().and_then(Path::parent).expect("the build folder").join(name);

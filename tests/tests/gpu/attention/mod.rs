@@ -312,7 +312,7 @@ fn large<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> cudarc::driver::
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn offsets_beyond_2_to_the_32_elements_are_correct() {
-    // 4,297,064,448 elements of 2 bytes a tensor, contiguous; the last items lie past 2^32.
+    // 4,297,064,448 elements of 2 bytes a tensor, contiguous; the last items are past 2^32.
     let shape = Shape::new(4_196_352, 1, 16, 64).expect("legal");
     let len = usize::try_from(shape.elements()).expect("elements");
     assert!(shape.elements() > 1 << 32);

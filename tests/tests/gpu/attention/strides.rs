@@ -20,7 +20,7 @@ fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T>
     memory
 }
 
-/// Where each element of `[items, heads, frames, head_dim]` lies, in order.
+/// The position in memory of each element of `[items, heads, frames, head_dim]`, in order.
 fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
     let [items, heads, frames, dims] = extent.dims;
     let [item, head, frame, dim] = extent.strides;
@@ -128,7 +128,7 @@ fn tensors_of_any_strides_are_read_and_written_in_place() {
         let extents = [
             // [batch, frames, heads, head_dim].
             Extent::contiguous([5, frames, 3, head_dim]).swap_axes(1, 2),
-            // [frames, items, heads, head_dim]: items lie between the rows of others.
+            // [frames, items, heads, head_dim]: items are between the rows of others.
             Extent::strided([5, 3, frames, head_dim], [3 * head_dim, head_dim, 15 * head_dim, 1]),
             // Rows, heads and items with gaps.
             Extent::strided(

@@ -11,7 +11,7 @@ use gridguard_test_support::conformance::raw::RawDriver;
 
 use crate::support::{context, guard};
 
-/// The kernel `k`; macros select what it does.
+/// The kernel `k`; macros select its behaviour.
 const SOURCE: &str = r#"
 typedef unsigned int u32;
 
@@ -72,7 +72,7 @@ pub(crate) enum Opened {
     No,
     /// Opts in to more dynamic shared memory than every kernel has.
     SomeShared,
-    /// Opts in to all that the device has.
+    /// Opts in to all shared memory of the device.
     AllShared,
     /// Allows clusters above the portable size.
     Clusters,
@@ -116,7 +116,7 @@ const SOME_SHARED: i32 = 90_000;
 const SHARED_SIZE_BYTES: i32 = 1;
 
 /// Words of local memory of a thread: 512 KiB, which no launch has, 512 KiB less 16 bytes, and 511, 256, 128,
-/// 64 and 16 KiB. The largest is first, so that none needs what a smaller one reserved before.
+/// 64 and 16 KiB. The largest is first, so that no size uses memory that a smaller one reserved.
 pub(crate) const LOCAL_WORDS: [&str; 7] =
     ["131072", "131068", "130816", "65536", "32768", "16384", "4096"];
 /// Memory that stays free beside the local memory of a member.

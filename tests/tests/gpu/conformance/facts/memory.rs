@@ -1,5 +1,5 @@
-//! Local memory: how much a launch takes of the device, what the driver returns where that is not free,
-//! and the largest size that it accepts.
+//! Local memory: how much a launch reserves, the driver's error where this memory is not free, and the largest size
+//! that it accepts.
 
 use gridguard::{Dim3, LaunchRequest, cuda};
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver};
@@ -25,7 +25,7 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
             Err(error) => facts.note(format!("{words} words of local memory: loading"), error),
         }
     }
-    // The driver keeps what it reserved: with little free memory first, the smallest size first.
+    // The driver keeps reserved memory: little free memory comes first, then the smallest size.
     for (what, kernel) in &kernels {
         let local = kernel.kernel.limits.kernel().local_bytes_per_thread;
         facts.note(format!("{what}: bytes a thread"), local);
@@ -38,7 +38,7 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
         let answer = debug(&answer);
         facts.note(format!("{what}: launch and synchronize, {left} bytes free"), answer);
     }
-    // Then the largest first, so that none needs what a smaller one reserved before.
+    // Then the largest first, so that no size uses memory that a smaller one reserved.
     for (what, kernel) in kernels.iter().rev() {
         let (free, _) = cuda::free_memory(0).expect("memory");
         let answer = debug(&kernel.answer(driver, &blocks_of(32, 1), LaunchCall::Oldest));

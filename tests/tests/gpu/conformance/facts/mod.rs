@@ -16,7 +16,7 @@ use super::kernels::{Opened, compile, load, open, under_test};
 use super::report::keep;
 use crate::support::context;
 
-/// What was measured, by what was asked.
+/// The measured values, by question.
 #[derive(Default)]
 struct Facts(BTreeMap<String, String>);
 
