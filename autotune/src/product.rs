@@ -115,10 +115,8 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
             x: filled(rows.saturating_mul(inner), 0)?,
             weight: filled(columns.saturating_mul(inner), 1)?,
             bias: bias.then(|| filled(columns, 2)).transpose()?,
-            residual: residual.then(|| filled(rows.saturating_mul(columns), 3)).transpose()?,
-            out: stream
-                .alloc_zeros(size(rows.saturating_mul(columns))?)
-                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
+            residual: residual.then(|| filled(outputs, 3)).transpose()?,
+            out: stream.alloc_zeros(size(outputs)?).map_err(failed)?,
         };
         Ok(Self {
             guard: Arc::clone(guard),

@@ -102,9 +102,7 @@ pub use launch::validate::validate;
 #[doc(hidden)]
 pub use launch::validate::validate_co_resident;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
-pub use limits::{
-    ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits,
-};
+pub use limits::{ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits};
 // Evidence of the driver's errors, and a constant for the conformance test.
 #[doc(hidden)]
 pub use limits::{FormLimits, LOCAL_BYTES_PER_THREAD, LocalMemory};

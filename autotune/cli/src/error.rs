@@ -11,8 +11,8 @@ use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{EntryError, ProfileError};
-use gridguard_files::{LockError, PublishError};
 use gridguard_autotune::PlotError;
+use gridguard_files::{LockError, PublishError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 

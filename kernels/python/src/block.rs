@@ -197,8 +197,7 @@ impl<T: Element + 'static> Prepared<T> {
         let context = guard.context().ok_or_else(not_prepared)?;
         let more_streams: Result<_, DriverError> =
             (1..plan.in_flight()).map(|_| context.new_stream()).collect();
-        let more_streams =
-            more_streams.map_err(|error| failed(RunError::Device(error.into())))?;
+        let more_streams = more_streams.map_err(|error| failed(RunError::Device(error.into())))?;
         Ok(Self { pipeline, memory, block, kernels, plan, more_streams })
     }
 
