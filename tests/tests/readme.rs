@@ -30,8 +30,8 @@ fn a_guard_that_owns_a_context(
 
     let guard = Guard::cuda(0)?;
     let module = guard.compile("attention.cu", SOURCE)?;
-    // SAFETY: `attention` takes these parameters, and for each item of its grid it touches as many
-    // elements of each tensor as every launch below declares.
+    // SAFETY: `attention` takes these parameters, and stays within the per-item sizes passed to
+    // `read_items` and `write_items` below.
     let attention = unsafe { module.kernel("attention", &[Memory, Memory, Memory, Memory, Parameter::of::<f32>()])? };
 
     let request = LaunchRequest::new(Dim3::new(1, items * heads, 1), Dim3::new(128, 1, 1));
@@ -46,9 +46,7 @@ fn a_guard_that_owns_a_context(
 
 #[rustfmt::skip]
 fn cudarc_s_launch_builder(
-    guard: &Guard,
-    stream: Arc<CudaStream>,
-    function: CudaFunction,
+    (guard, stream, function): (&Guard, Arc<CudaStream>, CudaFunction),
     config: LaunchConfig,
     [q, k, v]: Tensors,
     mut out: CudaSlice<f16>,
@@ -70,15 +68,14 @@ fn cudarc_s_launch_builder(
 fn a_server_that_looks_up_tuned_choices(
     attention: TemporalAttention,
 ) -> Result<(), Box<dyn Error>> {
-    use gridguard::profile::{Layers, MissLog, Objective, Policy};
+    use gridguard::profile::{MissLog, Objective, Policy};
 
     let guard = Guard::cuda(0)?;
-    let identity = guard.identity();
     // The user's own profile takes precedence over the one built in for the device.
-    let loaded = Layers::new().user().built_in(&identity).load(&identity, &guard.environment());
-    loaded.notices.iter().for_each(|notice| eprintln!("{notice}"));
+    let (guard, notices) = guard.with_device_profile();
+    notices.iter().for_each(|notice| eprintln!("{notice}"));
     let misses = Arc::new(MissLog::new(10_000));
-    let guard = Arc::new(guard.with_profile(loaded.profile.into()).with_miss_log(Arc::clone(&misses)));
+    let guard = Arc::new(guard.with_miss_log(Arc::clone(&misses)));
 
     let tuned = Kernels::new(guard).prepare_tuned(attention, Policy::default(), Objective::Throughput)?;
     println!("{}", tuned.matched); // exact, bucket, neighbour at 0.4 octaves, or default, and why

@@ -31,7 +31,6 @@ struct Place {
 }
 
 #[test]
-#[ignore = "the limit holds once all areas are rewritten"]
 fn sentences_are_plain() {
     let (phrases, mut places, mut read) = (Phrases::new(), Vec::new(), 0);
     for path in tracked() {
