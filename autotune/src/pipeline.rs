@@ -45,7 +45,7 @@ pub trait PipelineProblem {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use gridguard::pipeline::{///, ///     Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
+/// use gridguard::pipeline::{Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
 /// use gridguard::profile::{Document, L2, Match, Objective, Policy, Profile, Provenance};
 /// use gridguard::{DeviceLimits, Guard};
 /// use gridguard_autotune::{

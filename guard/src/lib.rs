@@ -66,6 +66,10 @@ mod host;
 pub mod image;
 mod launch;
 mod limits;
+#[cfg_attr(
+    not(any(feature = "host", feature = "cuda")),
+    allow(dead_code, reason = "without a back end nothing is launched")
+)]
 mod observe;
 #[cfg_attr(
     not(any(feature = "host", feature = "cuda")),
@@ -79,6 +83,10 @@ pub mod pipeline;
 mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;
+#[cfg_attr(
+    not(any(feature = "host", feature = "cuda")),
+    allow(dead_code, reason = "without a back end nothing is launched")
+)]
 mod record;
 
 pub use dim::{Axis, Dim3};

@@ -17,7 +17,7 @@ pub(crate) mod error;
 mod guard;
 mod kernel;
 mod launch;
-mod pipeline;
+pub(crate) mod pipeline;
 mod product;
 
 pub use arguments::Args;
@@ -43,10 +43,8 @@ pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_
 pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
 pub use launch::raw::RawLaunch;
-pub(crate) use pipeline::graph::PipelineGraph;
+pub use pipeline::device_stage::{DeviceRange, DeviceViews};
 pub use pipeline::memory::{DeviceMemory, PipelineScratch};
-pub(crate) use pipeline::stage::DeviceStage;
-pub use pipeline::stage::{DeviceRange, DeviceViews};
 pub use product::{CublasLt, Product, ProductBuffers, ProductElement, ProductError, ProductShape};
 
 pub use crate::image::{Image, ImageError};

@@ -7,10 +7,9 @@ use bytemuck::Pod;
 
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
+use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
-use crate::pipeline::definition::{
-    Body, Definition, OTHER_PIPELINE, Pipeline, StageLaunch, StageSpec, next_id,
-};
+use crate::pipeline::definition::{Definition, OTHER_PIPELINE, StageLaunch, StageSpec, next_id};
 use crate::pipeline::error::{BufferUse, BuildError};
 use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
 use crate::plan::batch::BatchAxis;

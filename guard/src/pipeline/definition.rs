@@ -1,42 +1,12 @@
-//! A checked pipeline: its buffers, its stages and the work of each stage.
+//! The definition of a checked pipeline: its buffers and its stages, without their work.
 
-use core::fmt;
-use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::buffer::{Access, BufferSpec, Role};
-#[cfg(any(feature = "cuda", feature = "host"))]
-use crate::pipeline::error::RunError;
 use crate::pipeline::layout::Layout;
-#[cfg(any(feature = "cuda", feature = "host"))]
-use crate::pipeline::plan::PipelinePlan;
 use crate::plan::batch::BatchAxis;
-
-/// A batch of items that goes through several stages, chunk by chunk: `Guard::run_pipeline`.
-///
-/// The stages run on the host or on a CUDA device, depending on how they were declared.
-#[derive(Debug)]
-pub struct Pipeline<'a> {
-    pub(crate) definition: Definition,
-    /// The graph of the last plan that ran as one. Dropped before the kernels that it launches.
-    #[cfg(feature = "cuda")]
-    pub(crate) graph: Option<crate::cuda::PipelineGraph>,
-    pub(crate) bodies: Vec<Body<'a>>,
-    /// The stage that panicked, after which the pipeline does not run again.
-    pub(crate) poisoned: Option<String>,
-}
-
-/// The work of a stage.
-pub(crate) enum Body<'a> {
-    /// None: the stage can only be planned.
-    Outline(PhantomData<&'a ()>),
-    #[cfg(feature = "host")]
-    Host(Box<crate::pipeline::host::HostCall<'a>>),
-    #[cfg(feature = "cuda")]
-    Device(crate::cuda::DeviceStage<'a>),
-}
 
 /// Everything about a pipeline except the work of its stages.
 #[derive(Clone, Debug)]
@@ -77,72 +47,6 @@ pub(crate) struct StageLaunch {
     pub(crate) request: LaunchRequest,
     pub(crate) batch: BatchAxis,
     pub(crate) limits: LaunchLimits,
-}
-
-impl Pipeline<'_> {
-    /// The number of items.
-    #[must_use]
-    pub const fn items(&self) -> u64 {
-        self.definition.items
-    }
-
-    /// The launch parameters that the stages were built with.
-    #[must_use]
-    pub fn parameters(&self) -> &[(String, u64)] {
-        &self.definition.parameters
-    }
-
-    /// The same pipeline without the work of its stages. Plans of one are plans of the other.
-    #[must_use]
-    pub fn outline(&self) -> Pipeline<'static> {
-        Pipeline {
-            definition: self.definition.clone(),
-            #[cfg(feature = "cuda")]
-            graph: None,
-            bodies: self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect(),
-            poisoned: None,
-        }
-    }
-
-    /// Checks that `plan` is for this pipeline, and that all stages run on the device or, if `on_host`, on
-    /// the host.
-    #[cfg(any(feature = "cuda", feature = "host"))]
-    pub(crate) fn check_run(&self, plan: &PipelinePlan, on_host: bool) -> Result<(), RunError> {
-        if let Some(stage) = &self.poisoned {
-            return Err(RunError::Poisoned(stage.clone()));
-        }
-        if plan.pipeline() != self.definition.id {
-            return Err(RunError::OtherPlan);
-        }
-        let place = |on_host| if on_host { "the host" } else { "a device" };
-        for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
-            let stage = || spec.name.clone();
-            let runs_on_host = match body {
-                Body::Outline(_) => return Err(RunError::Outline(stage())),
-                #[cfg(feature = "host")]
-                Body::Host(_) => true,
-                #[cfg(feature = "cuda")]
-                Body::Device(_) => false,
-            };
-            if runs_on_host != on_host {
-                let (runs_on, memory_on) = (place(runs_on_host), place(on_host));
-                return Err(RunError::OtherBackend { stage: stage(), runs_on, memory_on });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Body<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outline(_) => f.write_str("Outline"),
-            #[cfg(feature = "host")]
-            Self::Host(_) => f.write_str("Host"),
-            #[cfg(feature = "cuda")]
-            Self::Device(stage) => stage.fmt(f),
-        }
-    }
 }
 
 impl Definition {

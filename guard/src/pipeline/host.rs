@@ -7,21 +7,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rayon::prelude::*;
 
 use crate::guard::Guard;
+use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::buffer::Role;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
-use crate::pipeline::definition::{Body, Definition, Pipeline};
+use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{RunError, StageError};
-use crate::pipeline::host_memory::{Bytes, HostMemory, Views};
+use crate::pipeline::host_memory::{Bytes, HostCall, HostMemory, Views};
 use crate::pipeline::layout::SCRATCH_ALIGNMENT;
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::PipelineRun;
 use crate::pipeline::run::{Backend, ChunkFailure, Run, run};
 use crate::plan::chunks::Chunk;
 use crate::plan::run::panic_message;
-
-/// The work of a stage on the host.
-pub(crate) type HostCall<'a> =
-    dyn Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a;
 
 impl<'a> PipelineBuilder<'a> {
     /// Adds a stage on the host after the stages before it. `call` gets the chunk and views of the buffers

@@ -111,6 +111,10 @@ impl Bytes<'_> {
     }
 }
 
+/// The work of a stage on the host.
+pub(crate) type HostCall<'a> =
+    dyn Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a;
+
 /// The buffers that a stage on the host declared: of a buffer per item, the elements of the chunk's items.
 #[derive(Debug)]
 pub struct Views<'v> {

@@ -78,6 +78,7 @@
 //! profile, which `gridguard-autotune` measures: `Pipeline::key` names the entry, `Pipeline::tuned` looks
 //! it up, and `Pipeline::plan_tuned` plans it.
 
+pub(crate) mod bodies;
 pub(crate) mod buffer;
 pub(crate) mod builder;
 pub(crate) mod definition;
@@ -94,9 +95,9 @@ pub(crate) mod run;
 #[cfg(feature = "profile")]
 pub(crate) mod tuned;
 
+pub use bodies::Pipeline;
 pub use buffer::Buffer;
 pub use builder::{IN_FLIGHT, PipelineBuilder, StageBuilder};
-pub use definition::Pipeline;
 pub use error::{BufferUse, BuildError, MemoryError, PlanError, RunError, StageError};
 #[cfg(feature = "host")]
 pub use host_memory::{HostMemory, Views};

@@ -4,8 +4,9 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::launch::request::LaunchRequest;
+use crate::pipeline::bodies::Pipeline;
 use crate::pipeline::buffer::Extent;
-use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec, next_id};
+use crate::pipeline::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::pipeline::error::PlanError;
 use crate::plan::batch::{BatchAxis, least_common_multiple};
 use crate::plan::choice::{Choice, Strategy};

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use crate::guard::Guard;
-use crate::pipeline::definition::{Definition, Pipeline};
+#[cfg(any(feature = "cuda", feature = "host"))]
+use crate::pipeline::bodies::Body;
+use crate::pipeline::bodies::Pipeline;
+use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{RunError, StageError};
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::{Monitor, PipelineRun, Progress};
@@ -26,6 +29,36 @@ pub(crate) trait Run {
         plan: &PipelinePlan,
         caller: &'static Location<'static>,
     ) -> Result<PipelineRun, RunError>;
+}
+
+#[cfg(any(feature = "cuda", feature = "host"))]
+impl Pipeline<'_> {
+    /// Checks that `plan` is for this pipeline, and that all stages run on the device or, if `on_host`, on
+    /// the host.
+    pub(crate) fn check_run(&self, plan: &PipelinePlan, on_host: bool) -> Result<(), RunError> {
+        if let Some(stage) = &self.poisoned {
+            return Err(RunError::Poisoned(stage.clone()));
+        }
+        if plan.pipeline() != self.definition.id {
+            return Err(RunError::OtherPlan);
+        }
+        let place = |on_host| if on_host { "the host" } else { "a device" };
+        for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
+            let stage = || spec.name.clone();
+            let runs_on_host = match body {
+                Body::Outline(_) => return Err(RunError::Outline(stage())),
+                #[cfg(feature = "host")]
+                Body::Host(_) => true,
+                #[cfg(feature = "cuda")]
+                Body::Device(_) => false,
+            };
+            if runs_on_host != on_host {
+                let (runs_on, memory_on) = (place(runs_on_host), place(on_host));
+                return Err(RunError::OtherBackend { stage: stage(), runs_on, memory_on });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Guard {

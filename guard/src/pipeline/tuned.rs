@@ -3,9 +3,10 @@
 use core::fmt::Write;
 
 use crate::guard::Guard;
+use crate::pipeline::bodies::Pipeline;
 use crate::pipeline::buffer::BufferSpec;
 use crate::pipeline::builder::IN_FLIGHT;
-use crate::pipeline::definition::{Definition, Pipeline, StageSpec};
+use crate::pipeline::definition::{Definition, StageSpec};
 use crate::pipeline::error::PlanError;
 use crate::pipeline::plan::{Budget, PipelinePlan};
 use crate::profile::lookup::TunedChoice;

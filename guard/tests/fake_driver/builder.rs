@@ -2,13 +2,14 @@
 #![allow(unsafe_code, reason = "cudarc's launches are unsafe")]
 
 use std::sync::Arc;
+use std::thread;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{LaunchError, forget_functions};
 use gridguard::{Counts, Dim3, Guard, Rule};
 use gridguard_test_support::fake_driver::{
-    Driver, launches, set_attributes, with_driver, with_fake,
+    Driver, launches, races, set_attributes, with_driver, with_fake,
 };
 
 use crate::kernels::{POISON, PTX, guard_of, iota, poisoned, read};
@@ -59,6 +60,23 @@ fn a_legal_launch_runs_as_with_cudarc() {
         launch_iota(&stream, &function, &mut out, config(65_535)).expect("legal");
         assert_eq!(read(&stream, &out), iota(65_535));
         assert_eq!(launches().len(), 1);
+    });
+}
+
+/// As with cudarc's builder: waiting for the memory's per-thread stream would synchronise the context.
+#[test]
+fn launches_of_a_function_wait_only_for_cudarc_s_events() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let mut out = poisoned(&context.per_thread_stream(), 100);
+        let mut launch = || {
+            let stream = context.per_thread_stream();
+            launch_iota(&stream, &function, &mut out, config(100)).expect("legal");
+        };
+        launch();
+        thread::scope(|scope| scope.spawn(launch).join()).expect("it launches");
+        assert_ne!(races(), Vec::<String>::new());
     });
 }
 
@@ -230,7 +248,7 @@ fn a_reused_handle_has_the_limits_of_its_new_function_on_every_thread() {
         };
         let (functions, given) = std::sync::mpsc::channel::<CudaFunction>();
         let (done, results) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(move || {
                 for function in given {
                     let result = (launch_idle(&function), launch_wide(&function));

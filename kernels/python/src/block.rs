@@ -53,7 +53,7 @@ struct Ready {
 
 type RunFn = dyn FnMut(&Run) -> PyResult<()>;
 
-/// A block with its pipeline. cuBLASLt's objects bind the pipeline to one thread.
+/// A block with its pipeline, which only one thread can run at a time.
 struct Prepared<T: 'static> {
     // `pipeline` and `memory` borrow from `block`, so they are declared, and dropped, before it.
     pipeline: Pipeline<'static>,

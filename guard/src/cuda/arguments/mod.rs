@@ -39,6 +39,12 @@ impl<'a> Args<'a> {
         Self { stream, values, uses, this_thread: PhantomData }
     }
 
+    /// Leaves what cudarc's events do not order to the caller of an unsafe launch.
+    #[inline]
+    pub(crate) fn only_events(self, only_events: bool) -> Self {
+        Self { uses: self.uses.only_events(only_events), ..self }
+    }
+
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
         let address = self.uses.read(memory);

@@ -26,6 +26,8 @@ pub(crate) struct Uses<'a> {
     launches: &'a CudaStream,
     /// Whether some memory belongs to another context than the launches' stream.
     foreign: bool,
+    /// Whether only cudarc's events order the launches, as for cudarc's own launch builder.
+    only_events: bool,
     /// Why the launches might not come after earlier work.
     failed: Option<cudarc::driver::DriverError>,
     /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
@@ -58,6 +60,7 @@ impl<'a> Uses<'a> {
         Self {
             launches,
             foreign: false,
+            only_events: false,
             failed: None,
             added_in_capture: false,
             submitted: Cell::new(false),
@@ -65,6 +68,13 @@ impl<'a> Uses<'a> {
             owners,
             events,
         }
+    }
+
+    /// Leaves what cudarc's events do not order to the caller of an unsafe launch.
+    #[inline]
+    pub(crate) const fn only_events(mut self, only_events: bool) -> Self {
+        self.only_events = only_events;
+        self
     }
 
     /// The address of memory that the launches read.
@@ -116,7 +126,7 @@ impl<'a> Uses<'a> {
     /// As [`Self::order`], but only checks the context of memory that is in order.
     #[inline]
     pub(crate) fn order_unless(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
-        if is_in_order {
+        if is_in_order || self.only_events {
             self.is_own(owner.context());
             return false;
         }

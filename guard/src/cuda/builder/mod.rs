@@ -56,6 +56,9 @@ impl Guard {
     /// The limits of a `CudaFunction` are queried at its first use and kept. The function's module stays loaded
     /// for as long, see [`forget_module_of`](crate::cuda::forget_module_of).
     ///
+    /// Launches of a `CudaFunction` are ordered as by cudarc's builder, through cudarc's events alone. A launch has at
+    /// most [`MAX_ARGS`](crate::MAX_ARGS) arguments.
+    ///
     /// A kernel of `Guard::load_ptx` (feature `ptx`) whose grid is too large is launched in parts, or flat on x.
     ///
     /// ```no_run
@@ -87,7 +90,7 @@ impl Guard {
         LaunchBuilder {
             guard: self,
             function,
-            args: Args::new(stream),
+            args: Args::new(stream).only_events(F::CONTRACT == Contract::Launched),
             batch: None,
             #[cfg(feature = "profile")]
             tuning: None,
@@ -182,7 +185,7 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
     }
 
     /// Plans a launch with a batch as the guard's profile says for `key` and these sizes, as
-    /// [`Kernel::with_tuning`] does.
+    /// [`Kernel::with_tuning`] does. With a [`workspace`](Self::workspace), the tuning of the kernel is used.
     #[cfg(feature = "profile")]
     pub fn tuned(&mut self, key: &'a Key, items: &'a str, sizes: &[(&'a str, u64)]) -> &mut Self {
         self.tuning = Some(Box::new(KernelTuning::new(Cow::Borrowed(key), items, sizes)));
@@ -211,6 +214,7 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         let launch = |kernel: &Kernel| {
             #[cfg(feature = "profile")]
             if let (Some(tuning), Some(_)) = (&self.tuning, batch)
+                && !args.values().has_workspace()
                 && let Some(plan) = guard.tuned_plan(tuning, request, batch, kernel.limits())
             {
                 return guard.submit_plan(kernel, &plan, |planned| {

@@ -119,7 +119,7 @@ impl<'a> Submission<'a> {
         // SAFETY: validated against the limits of the kernel, and prepared just now.
         match unsafe { self.send_and_record(chunk, &[], (chunk, launch), overlap, 1) } {
             Ok(()) => Ok(1),
-            Err(source) => Err(stopped_at_once(chunk.items, source).into()),
+            Err(source) => Err(stopped_at_once(1, chunk.items, source).into()),
         }
     }
 
@@ -365,6 +365,6 @@ unsafe fn check_launch(kernel: &Inner, stream: Handle) -> Result<(), DriverError
 }
 
 #[cold]
-fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
-    PartialRun { chunk: 0, launches: 1, items_done: 0, items, source }.into()
+fn stopped_at_once(launches: u64, items: u64, source: DriverError) -> LaunchError {
+    PartialRun { chunk: 0, launches, items_done: 0, items, source }.into()
 }

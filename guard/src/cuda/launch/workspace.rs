@@ -93,7 +93,7 @@ impl Guard {
             };
             // SAFETY: as above.
             unsafe { submission.check_capture() }
-                .map_err(|source| stopped_at_once(plan.items(), source))?;
+                .map_err(|source| stopped_at_once(plan.len(), plan.items(), source))?;
             let launched = submission.submit(Planned::Plan(&plan));
             drop(workspace);
             let launched = end(kernel, launched, args);

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 use crate::cuda::arguments::Args;
 use crate::cuda::arguments::memory::{Memory, MemoryMut, wide};
 use crate::cuda::arguments::uses::is_of_thread;
-use crate::cuda::pipeline::stage::DeviceRange;
+use crate::cuda::pipeline::device_stage::DeviceRange;
 use crate::pipeline::buffer::Buffer;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;

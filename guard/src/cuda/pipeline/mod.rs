@@ -1,10 +1,12 @@
 //! Runs pipelines on a device: as a plan's chunks, or as one graph of them.
 
 pub(crate) mod capture;
+pub(crate) mod device_stage;
 pub(crate) mod graph;
 pub(crate) mod memory;
+mod replay;
 pub(crate) mod run;
-pub(crate) mod stage;
+mod stage;
 
 use core::panic::Location;
 
@@ -13,11 +15,11 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::CudaError;
 use crate::cuda::guard::other_context;
+use crate::cuda::pipeline::device_stage::DeviceStage;
 use crate::cuda::pipeline::memory::DeviceMemory;
 use crate::cuda::pipeline::run::{OnStreams, bind_streams};
-use crate::cuda::pipeline::stage::DeviceStage;
 use crate::guard::Guard;
-use crate::pipeline::definition::{Body, Pipeline};
+use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::error::{MemoryError, RunError};
 use crate::pipeline::plan::{Budget, PipelinePlan};
 use crate::pipeline::progress::PipelineRun;

@@ -8,8 +8,8 @@ use cudarc::driver::CudaStream;
 
 use super::error::{ALIGNMENT, ProductError};
 use super::library::{LibraryHandle, Object, bind, check, describe};
+use super::operands::Operands;
 use super::shape::{ProductElement, ProductShape, Sealed as _};
-use super::stage::Operands;
 use crate::cuda::arguments::memory::wide;
 use crate::cuda::driver::library::handle;
 use crate::cuda::driver::symbols::{HeuristicResult, Status};

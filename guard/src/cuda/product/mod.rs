@@ -1,9 +1,11 @@
 //! Products of matrices by cuBLASLt as stages of pipelines, row-major as in PyTorch's linear layers.
 
 mod algorithms;
+mod check;
 pub(crate) mod cublaslt;
 mod error;
 mod library;
+mod operands;
 mod shape;
 mod stage;
 #[cfg(feature = "profile")]

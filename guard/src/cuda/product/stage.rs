@@ -8,6 +8,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::algorithms::Product;
 use super::error::{ALIGNMENT, ProductError};
 use super::library::LibraryHandle;
+use super::operands::Operands;
 use super::shape::{MAX_SIZE, ProductElement, ProductShape};
 use crate::guard::Guard;
 use crate::pipeline::buffer::{Buffer, BufferId, Extent};
@@ -30,33 +31,6 @@ pub struct ProductBuffers<T> {
     /// The index of the [algorithm](Product::workspace_bytes) for every chunk size; `None` for the
     /// profile's.
     pub algorithm: Option<u64>,
-}
-
-/// The operands of a product: buffers or addresses.
-#[derive(Clone, Copy)]
-pub(in crate::cuda) struct Operands<A> {
-    pub(super) x: A,
-    pub(super) weight: A,
-    pub(super) bias: Option<A>,
-    pub(super) residual: Option<A>,
-    pub(super) out: A,
-    pub(super) workspace: A,
-}
-
-impl<A: Copy> Operands<A> {
-    pub(in crate::cuda) fn try_map<B, E>(
-        &self,
-        map: impl Fn(A) -> Result<B, E>,
-    ) -> Result<Operands<B>, E> {
-        Ok(Operands {
-            x: map(self.x)?,
-            weight: map(self.weight)?,
-            bias: self.bias.map(&map).transpose()?,
-            residual: self.residual.map(&map).transpose()?,
-            out: map(self.out)?,
-            workspace: map(self.workspace)?,
-        })
-    }
 }
 
 /// The work of a stage that multiplies.
