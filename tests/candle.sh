@@ -26,14 +26,18 @@ guard_candle() {
     printf '[dependencies.gridguard]\npath = "%s/guard"\nfeatures = ["cuda"]\n' "$root" >>Cargo.toml
     sed -i "s/cudarc::driver::LaunchArgs<\('[a_]\)>/gridguard::cuda::LaunchBuilder<\1, cudarc::driver::CudaFunction>/" \
         src/cuda_backend/mod.rs src/cuda_backend/device.rs
-    # One guard for each device.
-    sed -i -e 's/self.stream.launch_builder(&self.func)/guard(\&self.stream).builder(\&self.stream, \&self.func)/' \
-        -e '$a static GUARDS: [std::sync::OnceLock<gridguard::Guard>; 64] = [const { std::sync::OnceLock::new() }; 64];' \
-        -e '$a pub(crate) fn guard(stream: \&cudarc::driver::CudaStream) -> \&'"'static gridguard::Guard {" \
-        -e '$a let context = stream.context();' \
-        -e '$a GUARDS[context.ordinal()].get_or_init(|| gridguard::Guard::with_context(context.clone()).expect("a guard")) }' \
+    sed -i 's/self.stream.launch_builder(&self.func)/super::guard(\&self.stream).builder(\&self.stream, \&self.func)/' \
         src/cuda_backend/device.rs
-    sed -i 's/stream.launch_builder(&func)/crate::cuda_backend::device::guard(\&stream).builder(\&stream, \&func)/' src/sort.rs
+    sed -i 's/stream.launch_builder(&func)/crate::cuda_backend::guard(\&stream).builder(\&stream, \&*func)/' src/sort.rs
+    # One guard for each device.
+    cat >>src/cuda_backend/mod.rs <<-'END'
+	static GUARDS: [std::sync::OnceLock<gridguard::Guard>; 64] = [const { std::sync::OnceLock::new() }; 64];
+	pub(crate) fn guard(stream: &cudarc::driver::CudaStream) -> &'static gridguard::Guard {
+	    let context = stream.context();
+	    let guard = || gridguard::Guard::with_context(context.clone()).expect("a guard");
+	    GUARDS[context.ordinal()].get_or_init(guard)
+	}
+	END
     sed -i 's/^pub enum CudaError {$/&\n#[error(transparent)]\nGuard(#[from] gridguard::cuda::LaunchError),\n/' \
         src/cuda_backend/error.rs
 }
