@@ -183,7 +183,7 @@ struct Parameter<'a> {
     align: u64,
     elements: Option<u64>,
     is_array: bool,
-    /// After `.ptr`, an alignment is that of the pointer's target.
+    /// After `.ptr`, an alignment applies to the pointer's target.
     is_pointer: bool,
 }
 

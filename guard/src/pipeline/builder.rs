@@ -222,7 +222,7 @@ impl<'a> PipelineBuilder<'a> {
 /// buffer is also the kernel's next argument.
 #[derive(Debug)]
 pub struct StageBuilder<'b, 'a> {
-    /// Whose last stage is declared.
+    /// The builder. Its last stage is declared.
     builder: &'b mut PipelineBuilder<'a>,
 }
 

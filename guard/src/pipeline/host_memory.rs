@@ -81,8 +81,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// The part of this buffer for each of consecutive chunks. Of writable memory that all chunks share,
-    /// the first chunk gets everything and the others nothing.
+    /// The part of this buffer for each of consecutive chunks. If chunks share writable memory, the first chunk
+    /// gets everything and the others nothing.
     pub(crate) fn split(&mut self, extent: Extent, chunks: &[Chunk]) -> Vec<Option<Bytes<'_>>> {
         let place = |items: u64| usize::try_from(extent.bytes(items)).unwrap_or(usize::MAX);
         let first = chunks.first().map_or(0, |chunk| chunk.start);

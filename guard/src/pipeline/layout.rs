@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// Offsets at which no two buffers that are live at the same time overlap.
+/// Offsets of buffers. Buffers that are live at the same time do not overlap.
 struct Packing {
     offsets: Vec<u64>,
     /// The end of the highest buffer.

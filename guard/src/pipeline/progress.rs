@@ -62,7 +62,7 @@ impl fmt::Debug for MonitorSlot<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PipelineRun {
-    /// The chunk sizes that were tried, in order: the plan's first, the one that fitted last. Empty for a
+    /// The chunk sizes that were tried, in order, from the plan's size to the size that fitted. Empty for a
     /// pipeline of zero items.
     pub tried: Vec<u64>,
     /// The number of chunks done.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::cases;
 
-/// Up to this number, all chunks are checked. Of more chunks, some neighbours are checked.
+/// Up to this number, all chunks are checked. Beyond it, only some neighbours are.
 const WALKED: u64 = 100_000;
 
 /// The number of launches without the guard's own arithmetic: whole units of `align`, as many in a

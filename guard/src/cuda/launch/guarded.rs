@@ -39,8 +39,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// - [`LaunchError`] before anything is launched, if plan, arguments, stream and kernel do not belong
-    ///   together, a cooperative grid or a cluster does not fit the device, or the stream is being captured.
+    /// - [`LaunchError`] before anything is launched: plan, arguments, stream and kernel do not belong together, a
+    ///   cooperative grid or a cluster does not fit the device, or the stream is being captured.
     /// - [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture the
     ///   stream between two chunks.
     #[track_caller]

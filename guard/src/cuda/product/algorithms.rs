@@ -303,7 +303,7 @@ const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
 /// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`.
 const MAX_WORKSPACE_BYTES: c_int = 1;
-/// `CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES`, and those of B, C and D.
+/// `CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES`, and the same for B, C and D.
 const MIN_ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: Status = 15;

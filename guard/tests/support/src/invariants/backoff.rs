@@ -56,8 +56,8 @@ pub fn check(bytes: &[u8]) {
     a_workspace_fits_all_chunks(&batch(&mut Bytes::new(bytes)));
 }
 
-/// The chunks that are launched are those of the first plan or smaller, each within the workspace that was
-/// allocated; otherwise the error says which allocation failed, and whether a smaller one was possible.
+/// No chunk is larger than in the first plan, and each fits the allocated workspace. Otherwise the error says which
+/// allocation failed, and whether a smaller one was possible.
 pub fn a_workspace_fits_all_chunks(case: &Batch) {
     let Batch { batch, cluster, bytes_per_item, free, fails_at, most } = case.clone();
     let blocks = batch.blocks(batch.items()).expect("few items");
