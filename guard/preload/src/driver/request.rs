@@ -35,6 +35,19 @@ pub(crate) struct Launch {
     pub(crate) node: bool,
 }
 
+impl Largest {
+    /// The grid along x, y and z, the threads and the shared memory.
+    #[inline(always)]
+    pub(crate) const fn sizes(self) -> [u32; 5] {
+        let Self { grid: [x, y, z], threads, shared_bytes } = self;
+        [x, y, z, threads, shared_bytes]
+    }
+
+    pub(crate) const fn of_sizes([x, y, z, threads, shared_bytes]: [u32; 5]) -> Self {
+        Self { grid: [x, y, z], threads, shared_bytes }
+    }
+}
+
 impl Launch {
     /// A launch without attributes.
     pub(crate) const fn plain(

@@ -1,9 +1,7 @@
 //! Returns the digest of a loaded image, and its PTX or the reason for not rewriting it.
 
 use core::ffi::{CStr, c_void};
-use core::hash::{Hash, Hasher};
 use core::ptr;
-use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +13,7 @@ use gridguard_files::open;
 
 use crate::driver::Driver;
 use crate::process;
+use crate::watch::kept::hash_of;
 use crate::watch::known::Reason;
 
 /// The place of an image that a program loads.
@@ -56,7 +55,8 @@ impl Source {
         // SAFETY: by this function's contract.
         unsafe {
             match self {
-                Self::Memory(image) => digest(start_of(image.cast())),
+                Self::Memory(image) => image_at(image.cast(), DIGESTED)
+                    .map_or(0, |image| hash_of(&image[..image.len().min(DIGESTED)])),
                 Self::File(path) => {
                     process::text(path.cast()).and_then(digest_of_file).unwrap_or(0)
                 }
@@ -65,45 +65,59 @@ impl Source {
     }
 }
 
-/// A hash that is not 0.
-pub(super) fn digest(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    hasher.finish() | 1
-}
-
 fn digest_of_file(path: &CStr) -> Option<u64> {
     let file = open(Path::new(OsStr::from_bytes(path.to_bytes()))).ok()?;
     let (mut start, length) = (Vec::new(), file.metadata().ok()?.len());
     file.take(DIGESTED.try_into().ok()?).read_to_end(&mut start).ok()?;
     start.extend(length.to_le_bytes());
-    Some(digest(&start))
+    Some(hash_of(&*start))
 }
 
-/// The first bytes of an image, at most [`DIGESTED`].
+/// The PTX behind `image`, which ends with a zero.
 ///
 /// # Safety
 ///
-/// As [`in_memory`], for an image that the driver has loaded.
-unsafe fn start_of<'a>(image: *const u8) -> &'a [u8] {
-    // SAFETY: as in `in_memory`.
+/// As [`image_at`].
+unsafe fn in_memory(image: *const u8, driver: &Driver) -> Result<Vec<u8>, Reason> {
+    // SAFETY: by this function's contract.
     unsafe {
-        if image.is_null() {
-            return &[];
+        // The structure of another version lists further images.
+        if !image.is_null()
+            && begins_with(image, WRAPPER)
+            && image.cast::<Wrapper>().read_unaligned().version != 1
+        {
+            return Err(UNKNOWN_FATBIN.into());
         }
+        of_bytes(image_at(image, usize::MAX)?, driver)
+    }
+}
+
+/// The fat binary, the first [`DIGESTED`] bytes of the cubin, or the first `most` bytes of the text at `image`.
+///
+/// # Safety
+///
+/// `image` is null or one that the driver may load, as of [`Source::Memory`]. It lives for as long as the result.
+unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
+    if image.is_null() {
+        return Err("its image is null".into());
+    }
+    // SAFETY: by this function's contract; a comparison ends at the first other byte, so at a text's end.
+    unsafe {
         if begins_with(image, WRAPPER) {
             let fatbin = image.cast::<Wrapper>().read_unaligned().fatbin;
-            return if fatbin.is_null() { &[] } else { start_of(fatbin) };
+            return match !fatbin.is_null() && begins_with(fatbin, FATBIN) {
+                true => Ok(fatbin_at(fatbin)),
+                false => Err(UNKNOWN_FATBIN.into()),
+            };
         }
-        if begins_with(image, FATBIN) {
-            let all = fatbin_at(image);
-            return all.get(..DIGESTED).unwrap_or(all);
+        if begins_with(image, ELF) {
+            let bytes = elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED);
+            return Ok(core::slice::from_raw_parts(image, bytes));
         }
-        let length = match begins_with(image, ELF) {
-            true => elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED),
-            false => (0..DIGESTED).take_while(|at| image.add(*at).read() != 0).count(),
-        };
-        core::slice::from_raw_parts(image, length)
+        match begins_with(image, FATBIN) {
+            true => Ok(fatbin_at(image)),
+            false => text_at(image, most),
+        }
     }
 }
 
@@ -119,34 +133,6 @@ fn elf_bytes(header: &[u8; 64]) -> usize {
     usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
 }
 
-/// The PTX behind `image`, which ends with a zero.
-///
-/// # Safety
-///
-/// `image` is null or one that the driver may load, as of [`Source::Memory`].
-unsafe fn in_memory(image: *const u8, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    if image.is_null() {
-        return Err("its image is null".into());
-    }
-    // SAFETY: by this function's contract; a comparison ends at the first other byte, so at a text's end.
-    unsafe {
-        if begins_with(image, ELF) {
-            return Err(MACHINE_CODE.into());
-        }
-        if begins_with(image, WRAPPER) {
-            let Wrapper { version, fatbin, .. } = image.cast::<Wrapper>().read_unaligned();
-            return match version == 1 && !fatbin.is_null() && begins_with(fatbin, FATBIN) {
-                true => of_bytes(fatbin_at(fatbin), driver),
-                false => Err("its fat binary has a format that is not known".into()),
-            };
-        }
-        match begins_with(image, FATBIN) {
-            true => of_bytes(fatbin_at(image), driver),
-            false => of_bytes(text_at(image)?, driver),
-        }
-    }
-}
-
 /// The PTX in the file at `path`.
 fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
@@ -156,14 +142,14 @@ fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
     }
     let bytes = std::fs::read(path)
         .map_err(|error| Reason::from(format!("{}: {error}", path.display())))?;
-    match bytes.starts_with(ELF) {
-        true => Err(MACHINE_CODE.into()),
-        false => of_bytes(&bytes, driver),
-    }
+    of_bytes(&bytes, driver)
 }
 
-/// The PTX of a text or a fat binary.
+/// The PTX of an image.
 fn of_bytes(bytes: &[u8], driver: &Driver) -> Result<Vec<u8>, Reason> {
+    if bytes.starts_with(ELF) {
+        return Err(MACHINE_CODE.into());
+    }
     if !bytes.starts_with(FATBIN) {
         return Ok(with_zero(bytes.to_owned()));
     }
@@ -231,14 +217,14 @@ unsafe fn fatbin_at<'a>(image: *const u8) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(image, bytes) }
 }
 
-/// The text at `image`, which a zero byte ends.
+/// The text at `image`, which a zero byte ends, or its first `most` bytes.
 ///
 /// # Safety
 ///
 /// All bytes up to the first one that stands in no text can be read, and live for as long as the result.
-unsafe fn text_at<'a>(image: *const u8) -> Result<&'a [u8], Reason> {
+unsafe fn text_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
     let mut length = 0;
-    loop {
+    while length < most {
         // SAFETY: all bytes before stand in text.
         let byte = unsafe { image.add(length).read() };
         match byte {
@@ -247,7 +233,7 @@ unsafe fn text_at<'a>(image: *const u8) -> Result<&'a [u8], Reason> {
             _ => return Err("its image is of a format that is not known".into()),
         }
     }
-    // SAFETY: so many bytes were read.
+    // SAFETY: `length` bytes were read.
     Ok(unsafe { core::slice::from_raw_parts(image, length) })
 }
 
@@ -272,6 +258,7 @@ const DIGESTED: usize = 256 << 10;
 const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
+const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";
 const MACHINE_CODE: &str = "its module is machine code without PTX";
 const COMPILED: &str = "its fat binary has machine code for this device, which is not replaced; with \
                         CUDA_FORCE_PTX_JIT=1 the driver compiles its PTX instead, which is rewritten";
@@ -346,7 +333,7 @@ mod tests {
         // No more is read than is hashed.
         let mut long = vec![b' '; DIGESTED];
         long.extend(b"\xff");
-        assert_eq!(digest(&long), super::digest(&long[..DIGESTED]));
+        assert_eq!(digest(&long), hash_of(&long[..DIGESTED]));
     }
 
     #[test]
@@ -355,7 +342,7 @@ mod tests {
         assert_eq!(of(b"\0"), Ok(b"\0".to_vec()));
         assert_eq!(of(b"// \xc3\xa9\r\n\0other"), Ok(b"// \xc3\xa9\r\n\0".to_vec()));
         assert_kept(of(b"P\x01"), "its image is of a format that is not known");
-        assert_kept(of(b"\x7fELF"), "its module is machine code without PTX");
+        assert_kept(of(&[ELF, &[0; 60]].concat()), "its module is machine code without PTX");
         // SAFETY: null is no image.
         assert_kept(unsafe { in_memory(ptr::null(), &Driver::NONE) }, "its image is null");
     }

@@ -4,7 +4,6 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::CStr;
 
 use crate::driver::abi::Handle;
-use crate::watch::counters::Counts;
 use crate::watch::kept::Kept;
 use crate::watch::kernel;
 use crate::watch::known::{Examined, Kernel, Known, Loaded, Reason};
@@ -70,14 +69,9 @@ fn note_kernel(handle: Handle, kernel: Kernel) {
     if old.is_some_and(|old| old.is_of(&kernel)) {
         return;
     }
-    // If the kernel was unloaded and loaded again, its fixed launches stay counted.
-    kernel.fixed.store(entry.known().map_or(0, Known::take_fixed), Ordering::Relaxed);
     let is_room = LOOKED_UP.fetch_add(1, Ordering::Relaxed) < MAX_LOOKED_UP;
     if !is_room {
         LOOKED_UP.fetch_sub(1, Ordering::Relaxed);
-        entry.kernel().add(&Counts { fixed: kernel.fixed.into_inner(), ..Counts::default() });
-        entry.set_known(None);
-        return;
     }
-    entry.set_known(Some(Box::leak(Box::new(Known::Kernel(kernel)))));
+    entry.set_known(is_room.then(|| &*Box::leak(Box::new(Known::Kernel(kernel)))));
 }

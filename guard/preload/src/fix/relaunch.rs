@@ -23,8 +23,7 @@ use crate::watch::table;
 /// The program's call, to be made with another kernel and grid.
 pub(crate) struct Again<'a> {
     pub(crate) launch: Launch,
-    pub(crate) parameters: *mut *mut core::ffi::c_void,
-    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) passed: Passed,
     pub(crate) attributes: &'a [LaunchAttribute],
     /// Makes one part.
     pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
@@ -36,8 +35,7 @@ pub(crate) struct Again<'a> {
 pub(crate) struct Part<'a> {
     pub(crate) kernel: Handle,
     pub(crate) grid: [c_uint; 3],
-    pub(crate) parameters: *mut *mut core::ffi::c_void,
-    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) passed: Passed,
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
@@ -109,9 +107,8 @@ impl Again<'_> {
             offset: bytes(forms.parameter_offset),
             own_bytes: bytes(entry.parameter_bytes),
         };
-        let passed = Passed { parameters: self.parameters, extra: self.extra };
         // SAFETY: the program passes them to the kernel, whose parameters the entry states.
-        let arguments = unsafe { Arguments::new(passed, added) }?;
+        let arguments = unsafe { Arguments::new(self.passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
         Ok(Prepared { kernel, form, plan, arguments, later })
@@ -135,16 +132,15 @@ impl Prepared {
         for (place, planned) in (0..count).zip(plan.launches()) {
             let grid = planned.launch.grid();
             let attributes = if place == 0 { again.attributes } else { &**later };
-            let mut words = Words::of(plan, again.launch.grid, planned.first_block);
-            let status = arguments.with(words.as_mut_slice(), |Passed { parameters, extra }| {
-                (again.part)(&Part { kernel: *form, grid, parameters, extra, attributes })
+            let mut words = words(plan, again.launch.grid, planned.first_block);
+            let status = arguments.with(&mut words, |passed| {
+                (again.part)(&Part { kernel: *form, grid, passed, attributes })
             });
             if status != SUCCESS {
                 let driver = Driver::of(again.launch.through);
                 return refused(kernel, driver, status, (place, count));
             }
         }
-        kernel.fixed.fetch_add(1, Ordering::Relaxed);
         Outcome::Launched(SUCCESS)
     }
 }
@@ -172,26 +168,11 @@ fn refused(
     outcome
 }
 
-/// The words of a part.
-enum Words {
-    Shifted([u32; gridguard::ptx::SHIFTED_WORDS]),
-    Folded([u32; gridguard::ptx::FOLDED_WORDS]),
-}
-
-impl Words {
-    fn of(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Self {
-        let fold = || Fold::new(grid).filter(|_| plan.strategy() == Strategy::Folded);
-        match fold() {
-            Some(fold) => Self::Folded(fold.words(first_block[0])),
-            None => Self::Shifted(shifted_words(grid, first_block)),
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [u32] {
-        match self {
-            Self::Shifted(words) => words,
-            Self::Folded(words) => words,
-        }
+/// The words of the part that begins at `first_block`.
+fn words(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Vec<u32> {
+    match Fold::new(grid).filter(|_| plan.strategy() == Strategy::Folded) {
+        Some(fold) => fold.words(first_block[0]).into(),
+        None => shifted_words(grid, first_block).into(),
     }
 }
 

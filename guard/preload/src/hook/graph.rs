@@ -100,7 +100,7 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
 
 fn accepted(launch: &Launch) {
     match table::find(launch.kernel.addr()) {
-        Some(entry) if entry.has_kernel() => entry.count(launch.largest()),
+        Some(entry) if entry.has_kernel() => entry.counters.count(launch.largest()),
         _ => outcome::first_launch(launch, launch.largest()),
     }
     if session::REQUESTS.load(Ordering::Relaxed) != 0 {

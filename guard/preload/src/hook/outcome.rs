@@ -5,8 +5,7 @@ use core::cell::Cell;
 use crate::driver::Driver;
 use crate::driver::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::functions::FUNCTIONS;
-use crate::driver::request::Largest;
-use crate::driver::request::{Launch, is_oversized};
+use crate::driver::request::{Largest, Launch, is_oversized};
 use crate::hook::session;
 use crate::process::{self, guarded};
 use crate::refuse::late;
@@ -25,7 +24,7 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
         // Known from here on, for the report at the end, when the driver may be gone.
         let _ = driver.device_limits();
         match named_entry(launch) {
-            Some(entry) => entry.count(largest),
+            Some(entry) => entry.counters.count(largest),
             // The table is full.
             None => kernel_of(launch).0.counters.count(largest),
         }
@@ -38,6 +37,9 @@ pub(crate) fn fixed(launch: &Launch, status: Status) {
     if status != SUCCESS {
         late::check(launch.through, status);
         return;
+    }
+    if let Some(entry) = table::find(launch.kernel.addr()) {
+        entry.counters.fix();
     }
     let per_thread = FUNCTIONS[launch.through.0].per_thread;
     recent::record(launch.kernel.addr(), launch.grid, launch.stream.addr(), per_thread);

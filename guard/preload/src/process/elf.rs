@@ -8,37 +8,26 @@ use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_
 
 /// The address of `name` in the first object after this library, in the order of loading, that exports it.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
-    search(name, Place::AfterOwn)
+    let (mut found, mut is_after) = (ptr::null_mut(), false);
+    visit(|object| {
+        if is_after {
+            found = object.find(name);
+        }
+        is_after |= object.is_own();
+        !found.is_null()
+    });
+    found
 }
 
 /// The address of `name` in the object that contains `address`.
 pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
-    search(name, Place::Containing(address.addr()))
-}
-
-/// Where to look for a symbol.
-#[derive(Clone, Copy)]
-enum Place {
-    AfterOwn,
-    Containing(usize),
-}
-
-fn search(name: &CStr, place: Place) -> *mut c_void {
-    let (mut found, mut passed) = (ptr::null_mut(), false);
-    visit(|object| match place {
-        Place::Containing(address) if object.contains(address) => {
+    let mut found = ptr::null_mut();
+    visit(|object| {
+        let is_there = object.contains(address.addr());
+        if is_there {
             found = object.find(name);
-            true
         }
-        Place::AfterOwn if passed => {
-            found = object.find(name);
-            !found.is_null()
-        }
-        Place::Containing(_) => false,
-        Place::AfterOwn => {
-            passed = object.is_own();
-            false
-        }
+        is_there
     });
     found
 }

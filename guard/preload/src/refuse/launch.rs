@@ -1,8 +1,6 @@
 //! Explains launches that driver or runtime refused: the broken rules, and the kernel's earlier launches.
 
-use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::hash_map::DefaultHasher;
 
 use gridguard::{
     DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
@@ -12,14 +10,14 @@ use gridguard_report::RefusedLaunch;
 use crate::driver::Driver;
 use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
-use crate::driver::request::Largest;
-use crate::driver::request::Launch;
+use crate::driver::request::{Largest, Launch};
 use crate::process;
 use crate::process::demangle::demangled;
 use crate::process::stack::{self, Frame};
 use crate::refuse::explained::Explained;
 use crate::refuse::{memory, paragraph};
 use crate::watch::counters::Counts;
+use crate::watch::kept::hash_of;
 use crate::watch::kernel::UNNAMED;
 use crate::watch::table::{self, Entry};
 
@@ -181,10 +179,8 @@ fn kind(launch: &Launch, status: Status) -> u64 {
     const SHARED: u32 = 48 << 10;
     let Launch { grid, block, shared_bytes, cluster, cooperative, .. } = launch;
     let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
-    let mut hasher = DefaultHasher::new();
-    (status, grid.map(|blocks| (blocks == 0, blocks > GRID)), threads == 0, threads > BLOCK)
-        .hash(&mut hasher);
-    (*shared_bytes > SHARED, cluster, cooperative).hash(&mut hasher);
+    let grid = grid.map(|blocks| (blocks == 0, blocks > GRID));
+    let sizes = (threads == 0, threads > BLOCK, *shared_bytes > SHARED);
     // 0 means that nothing was refused so far.
-    hasher.finish() | 1
+    hash_of(&(status, grid, sizes, cluster, cooperative))
 }
