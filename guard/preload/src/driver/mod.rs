@@ -144,9 +144,8 @@ impl Driver {
 
     /// `CUDA_ERROR_INVALID_VALUE (1), invalid argument`.
     pub(crate) fn error(&self, status: Status) -> String {
-        let ask = |question: Option<
-            unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status,
-        >| {
+        type Question = unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status;
+        let ask = |question: Option<Question>| {
             // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
             let text = written(ptr::null(), |text| Some(unsafe { question?(status, text) }))?;
             // SAFETY: null or a static string.

@@ -1,15 +1,16 @@
 //! Returns the digest of a loaded image, and its PTX or the reason for not rewriting it.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
 use core::ptr;
+use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
 use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
-use gridguard_files::open;
 
 use crate::driver::Driver;
 use crate::process;
@@ -35,13 +36,13 @@ impl Source {
     pub(super) unsafe fn ptx(self, driver: &Driver) -> Result<Vec<u8>, Reason> {
         // SAFETY: by this function's contract.
         unsafe {
-            match self {
-                Self::Memory(image) => in_memory(image.cast(), driver),
-                Self::File(path) => match process::text(path.cast()) {
-                    Some(path) => in_file(path, driver),
-                    None => Err("its path is null".into()),
-                },
+            // The structure of another version lists further images.
+            if let Self::Memory(image) = self
+                && wrapper_at(image.cast()).is_some_and(|wrapper| wrapper.version != 1)
+            {
+                return Err(UNKNOWN_FATBIN.into());
             }
+            of_bytes(&self.bytes(usize::MAX)?, driver)
         }
     }
 
@@ -53,42 +54,32 @@ impl Source {
     /// As [`Self::ptx`]; the driver has loaded the image.
     pub(super) unsafe fn digest(self) -> u64 {
         // SAFETY: by this function's contract.
-        unsafe {
-            match self {
-                Self::Memory(image) => image_at(image.cast(), DIGESTED)
-                    .map_or(0, |image| hash_of(&image[..image.len().min(DIGESTED)])),
-                Self::File(path) => {
-                    process::text(path.cast()).and_then(digest_of_file).unwrap_or(0)
-                }
-            }
-        }
+        let bytes = unsafe { self.bytes(DIGESTED) };
+        bytes.map_or(0, |bytes| hash_of(&bytes[..bytes.len().min(DIGESTED)]))
     }
-}
 
-fn digest_of_file(path: &CStr) -> Option<u64> {
-    let file = open(Path::new(OsStr::from_bytes(path.to_bytes()))).ok()?;
-    let (mut start, length) = (Vec::new(), file.metadata().ok()?.len());
-    file.take(DIGESTED.try_into().ok()?).read_to_end(&mut start).ok()?;
-    start.extend(length.to_le_bytes());
-    Some(hash_of(&*start))
-}
-
-/// The PTX behind `image`, which ends with a zero.
-///
-/// # Safety
-///
-/// As [`image_at`].
-unsafe fn in_memory(image: *const u8, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    // SAFETY: by this function's contract.
-    unsafe {
-        // The structure of another version lists further images.
-        if !image.is_null()
-            && begins_with(image, WRAPPER)
-            && image.cast::<Wrapper>().read_unaligned().version != 1
-        {
-            return Err(UNKNOWN_FATBIN.into());
+    /// The image, at least its first `most` bytes if it has as many.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::ptx`].
+    unsafe fn bytes<'a>(self, most: usize) -> Result<Cow<'a, [u8]>, Reason> {
+        let path = match self {
+            // SAFETY: by this function's contract.
+            Self::Memory(image) => return unsafe { image_at(image.cast(), most) }.map(Cow::from),
+            // SAFETY: as above.
+            Self::File(path) => unsafe { process::text(path.cast()) }.ok_or("its path is null")?,
+        };
+        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        // Reading a pipe would leave nothing for the driver.
+        if !path.is_file() {
+            return Err(format!("{} is no regular file", path.display()).into());
         }
-        of_bytes(image_at(image, usize::MAX)?, driver)
+        let failed = |error| Reason::from(format!("{}: {error}", path.display()));
+        let (file, mut bytes) = (File::open(path).map_err(failed)?, Vec::new());
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(bytes.into())
     }
 }
 
@@ -103,8 +94,7 @@ unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason
     }
     // SAFETY: by this function's contract; a comparison ends at the first other byte, so at a text's end.
     unsafe {
-        if begins_with(image, WRAPPER) {
-            let fatbin = image.cast::<Wrapper>().read_unaligned().fatbin;
+        if let Some(Wrapper { fatbin, .. }) = wrapper_at(image) {
             return match !fatbin.is_null() && begins_with(fatbin, FATBIN) {
                 true => Ok(fatbin_at(fatbin)),
                 false => Err(UNKNOWN_FATBIN.into()),
@@ -121,6 +111,19 @@ unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason
     }
 }
 
+/// The structure around a fat binary at `image`, if it is one.
+///
+/// # Safety
+///
+/// As [`image_at`].
+unsafe fn wrapper_at(image: *const u8) -> Option<Wrapper> {
+    // SAFETY: by this function's contract, the image is complete.
+    unsafe {
+        let is_one = !image.is_null() && begins_with(image, WRAPPER);
+        is_one.then(|| image.cast::<Wrapper>().read_unaligned())
+    }
+}
+
 /// The size of a cubin with this header: the tables of its sections and segments stand behind all else.
 fn elf_bytes(header: &[u8; 64]) -> usize {
     let number = |at: usize, bytes: usize| {
@@ -131,18 +134,6 @@ fn elf_bytes(header: &[u8; 64]) -> usize {
     let segments = end(number(32, 8), number(54, 2), number(56, 2));
     let sections = end(number(40, 8), number(58, 2), number(60, 2));
     usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
-}
-
-/// The PTX in the file at `path`.
-fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    // Reading a pipe would leave nothing for the driver.
-    if !path.is_file() {
-        return Err(format!("{} is no regular file", path.display()).into());
-    }
-    let bytes = std::fs::read(path)
-        .map_err(|error| Reason::from(format!("{}: {error}", path.display())))?;
-    of_bytes(&bytes, driver)
 }
 
 /// The PTX of an image.
@@ -294,7 +285,7 @@ mod tests {
 
     fn of(image: &[u8]) -> Result<Vec<u8>, Reason> {
         // SAFETY: a complete image, or text with a zero byte at its end.
-        unsafe { in_memory(image.as_ptr().cast(), &Driver::NONE) }
+        unsafe { Source::Memory(image.as_ptr().cast()).ptx(&Driver::NONE) }
     }
 
     #[track_caller]
@@ -344,7 +335,7 @@ mod tests {
         assert_kept(of(b"P\x01"), "its image is of a format that is not known");
         assert_kept(of(&[ELF, &[0; 60]].concat()), "its module is machine code without PTX");
         // SAFETY: null is no image.
-        assert_kept(unsafe { in_memory(ptr::null(), &Driver::NONE) }, "its image is null");
+        assert_kept(unsafe { Source::Memory(ptr::null()).ptx(&Driver::NONE) }, "its image is null");
     }
 
     #[test]
@@ -391,7 +382,7 @@ mod tests {
                 fatbin: plain.as_ptr(),
             };
             // SAFETY: a live structure around a complete fat binary.
-            let found = unsafe { in_memory((&raw const wrapper).cast(), &Driver::NONE) };
+            let found = unsafe { Source::Memory((&raw const wrapper).cast()).ptx(&Driver::NONE) };
             let expected = match version {
                 // Without a driver there are no devices.
                 1 => "its fat binary has nothing for the devices of the process",

@@ -3,7 +3,6 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::HashMap;
 
 use gridguard::ptx::{Rewritten, rewrite};
 
@@ -16,7 +15,7 @@ use crate::process;
 use crate::process::flag::Inside;
 use crate::process::guarded;
 use crate::watch::kept::hash_of;
-use crate::watch::known::{Examined, Loaded, Reason};
+use crate::watch::known::{Known, Reason};
 use crate::watch::table;
 
 replacements! {
@@ -149,7 +148,7 @@ unsafe fn loaded(
     if Inside::Load.replace(true) {
         return original();
     }
-    let (status, kept) = match process::options().fix {
+    let (status, image) = match process::options().fix {
         // SAFETY: by this function's contract.
         true => unsafe { load_forms(call, original, rewritten) },
         false => (original(), None),
@@ -160,8 +159,8 @@ unsafe fn loaded(
         guarded::run(|| {
             // SAFETY: as above.
             table::loaded(handle.addr(), unsafe { call.source.digest() });
-            if let Some(examined) = kept {
-                kernels::loaded(handle, examined);
+            if let Some(image) = image {
+                kernels::loaded(handle, image);
             }
         });
     }
@@ -169,7 +168,7 @@ unsafe fn loaded(
     status
 }
 
-/// Loads an image for `--fix`, and returns its entry for [`kernels::loaded`].
+/// Loads an image for `--fix`, and returns what [`kernels::loaded`] takes.
 ///
 /// # Safety
 ///
@@ -178,48 +177,40 @@ unsafe fn load_forms(
     call: &Call,
     original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
-) -> (Status, Option<Examined>) {
+) -> (Status, Option<Result<&'static Known, Reason>>) {
     let driver = Driver::of(call.through);
-    let mut prepared = Err("rewriting its PTX failed".into());
     // SAFETY: by this function's contract.
-    guarded::run(|| prepared = unsafe { call.source.ptx(driver) }.and_then(prepare));
-    let because = |reason: Reason| Examined {
-        hash: hash_of(reason.as_bytes()),
-        loaded: Loaded::Kept(reason),
-    };
+    let prepared = guarded::run(|| unsafe { call.source.ptx(driver) }.and_then(prepare))
+        .unwrap_or_else(|| Err("rewriting its PTX failed".into()));
     match prepared {
-        Err(reason) => (original(), Some(because(reason))),
-        Ok((None, entries)) => (original(), Some(entries)),
-        Ok((Some(text), entries)) => {
+        Err(reason) => (original(), Some(Err(reason))),
+        Ok((None, image)) => (original(), Some(Ok(image))),
+        Ok((Some(text), image)) => {
             // SAFETY: the program's own options.
             let loaded = unsafe { keep_values(call, || rewritten(driver, text.as_ptr().cast())) };
             if loaded == Some(SUCCESS) {
                 if call.keeps_text {
                     core::mem::forget(text);
                 }
-                return (SUCCESS, Some(entries));
+                return (SUCCESS, Some(Ok(image)));
             }
             let status = original();
-            let mut kept = because("its rewritten PTX was not loaded".into());
             // The original text may be invalid too.
-            if let Some(refused) = loaded.filter(|_| status == SUCCESS) {
-                guarded::run(|| kept = because(tell_refused(driver, refused)));
-            }
-            (status, Some(kept))
+            let refused = loaded.filter(|_| status == SUCCESS);
+            let reason = refused.and_then(|refused| guarded::run(|| tell_refused(driver, refused)));
+            (status, Some(Err(reason.unwrap_or("its rewritten PTX was not loaded".into()))))
         }
     }
 }
 
-/// The text with forms, if it has any, and the report of its entries.
-fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Examined), Reason> {
+/// The text with forms, if it has any, and the record of its entries.
+fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
     let hash = hash_of(&*text);
-    kernels::check_count(hash)?;
     let Rewritten { text, report } =
         rewrite(&text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());
-    let entries: HashMap<_, _> =
-        report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-    Ok((has_forms.then_some(text), Examined { hash, loaded: Loaded::Ptx(entries) }))
+    let entries = report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+    Ok((has_forms.then_some(text), kernels::rewritten(hash, entries)?))
 }
 
 /// Prints once that the driver refused a rewritten text.

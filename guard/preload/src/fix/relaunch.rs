@@ -39,28 +39,17 @@ pub(crate) struct Part<'a> {
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
-/// The outcome of an oversized launch.
-pub(crate) enum Outcome {
-    /// Forms were launched, with this result.
-    Launched(Status),
-    /// Nothing was launched: the launch cannot be fixed.
-    NotFixed(Reason),
-}
-
 impl Again<'_> {
-    /// Launches a form of the kernel on each part of the grid, in the same stream.
+    /// Launches a form of the kernel on each part of the grid, in the same stream. Returns the driver's status, or why
+    /// nothing was launched.
     ///
     /// # Safety
     ///
     /// The program passes the launch to the driver: the kernel is loaded and takes the arguments.
-    pub(crate) unsafe fn in_parts(&self) -> Outcome {
-        let mut prepared = Err("preparing its parts failed".into());
+    pub(crate) unsafe fn in_parts(&self) -> Result<Status, Reason> {
         // SAFETY: by this function's contract.
-        guarded::run(|| prepared = unsafe { self.prepare() });
-        match prepared {
-            Ok(mut prepared) => prepared.launch(self),
-            Err(reason) => Outcome::NotFixed(reason),
-        }
+        let prepared = guarded::run(|| unsafe { self.prepare() });
+        prepared.unwrap_or_else(|| Err("preparing its parts failed".into()))?.launch(self)
     }
 
     /// # Safety
@@ -126,8 +115,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn launch(&mut self, again: &Again<'_>) -> Outcome {
-        let Self { kernel, form, plan, arguments, later } = self;
+    fn launch(mut self, again: &Again<'_>) -> Result<Status, Reason> {
+        let Self { kernel, form, plan, arguments, later } = &mut self;
         let (kernel, count) = (*kernel, plan.len());
         for (place, planned) in (0..count).zip(plan.launches()) {
             let grid = planned.launch.grid();
@@ -141,7 +130,7 @@ impl Prepared {
                 return refused(kernel, driver, status, (place, count));
             }
         }
-        Outcome::Launched(SUCCESS)
+        Ok(SUCCESS)
     }
 }
 
@@ -151,21 +140,20 @@ fn refused(
     driver: &Driver,
     status: Status,
     (place, count): (u64, u64),
-) -> Outcome {
-    let mut outcome = Outcome::Launched(status);
-    guarded::run(|| {
+) -> Result<Status, Reason> {
+    let outcome = guarded::run(|| {
         let error = driver.error(status);
         if place == 0 {
-            outcome = Outcome::NotFixed(format!("the driver refused its form: {error}").into());
-            return;
+            return Err(format!("the driver refused its form: {error}").into());
         }
         let (name, part) = (kernel.name.to_string_lossy(), place + 1);
         process::say(&format!(
             "gridguard: part {part} of {count} of a fixed launch of {name} was refused: {error}; the parts \
              before it were launched\n"
         ));
+        Ok(status)
     });
-    outcome
+    outcome.unwrap_or(Ok(status))
 }
 
 /// The words of the part that begins at `first_block`.
@@ -210,7 +198,7 @@ unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Re
         return Ok(found);
     }
     // SAFETY: the hook replaces functions of this type.
-    let find = unsafe { functions::original_of::<FindKernel>(kernel.found_by) };
+    let find = unsafe { functions::original::<FindKernel>(kernel.found_by) };
     let (find, name) = find.zip(CString::new(symbol).ok()).ok_or_else(missing)?;
     let mut found = core::ptr::null_mut();
     let container = core::ptr::without_provenance_mut(kernel.container);

@@ -6,7 +6,6 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{CLUSTER_DIMENSION, COOPERATIVE, Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
@@ -15,11 +14,11 @@ use crate::driver::node::{
 };
 use crate::driver::request::{Launch, is_oversized};
 use crate::driver::{Driver, written};
-use crate::hook::launch::outermost;
+use crate::hook::launch::{accepted, outermost};
 use crate::hook::{outcome, session};
 use crate::process::guarded;
 use crate::refuse::late;
-use crate::watch::{recent, table};
+use crate::watch::recent;
 
 /// Defines replacements of functions whose last argument describes a node.
 macro_rules! nodes {
@@ -80,9 +79,7 @@ replacements! {
                 return;
             }
             recent::record(recent::GRAPH, [0; 3], stream.addr(), FUNCTIONS[H].per_thread);
-            if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-                session::attend(&Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)));
-            }
+            session::serve(|| Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)));
         })
     }
 }
@@ -93,19 +90,9 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
         Some(launch) if status != SUCCESS => outcome::refused_node(&launch, status),
         // Its graph will not be instantiated.
         Some(launch) if is_refused_everywhere(&launch) => {}
-        Some(launch) => accepted(&launch),
+        Some(launch) => accepted(|| launch),
         None => {}
     })
-}
-
-fn accepted(launch: &Launch) {
-    match table::find(launch.kernel.addr()) {
-        Some(entry) if entry.has_kernel() => entry.counters.count(launch.largest()),
-        _ => outcome::first_launch(launch, launch.largest()),
-    }
-    if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-        session::attend(launch);
-    }
 }
 
 /// Whether every device refuses the launch.

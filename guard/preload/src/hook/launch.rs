@@ -1,13 +1,12 @@
 //! The launch functions of the driver: each calls its original and counts the launch.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{Handle, LaunchConfig, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
 use crate::fix::arguments::Passed;
-use crate::fix::relaunch::{Again, Outcome, Part};
+use crate::fix::relaunch::{Again, Part};
 use crate::hook::{outcome, session};
 use crate::process;
 use crate::process::flag::Inside;
@@ -138,11 +137,11 @@ fn oversized(again: &Again<'_>) -> Status {
     if process::options().fix {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
-            Outcome::Launched(status) => {
+            Ok(status) => {
                 outcome::fixed(launch, status);
                 return status;
             }
-            Outcome::NotFixed(why) => reason = Some(why),
+            Err(why) => reason = Some(why),
         }
     }
     let status = (again.whole)();
@@ -155,16 +154,17 @@ fn oversized(again: &Again<'_>) -> Status {
 
 /// Counts an accepted launch. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
 #[inline(always)]
-fn accepted(describe: impl Fn() -> Launch) {
+pub(crate) fn accepted(describe: impl Fn() -> Launch) {
     let launch = describe();
     let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
         Some(entry) if entry.has_kernel() => entry.counters.count(largest),
         _ => outcome::first_launch(&describe(), largest),
     }
-    let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
-    recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
-    if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-        session::attend(&describe());
+    // A node is not launched yet.
+    if !launch.node {
+        let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
+        recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
     }
+    session::serve(describe);
 }

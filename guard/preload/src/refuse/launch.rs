@@ -11,7 +11,6 @@ use crate::driver::Driver;
 use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
 use crate::driver::request::{Largest, Launch};
-use crate::process;
 use crate::process::demangle::demangled;
 use crate::process::stack::{self, Frame};
 use crate::refuse::explained::Explained;
@@ -23,7 +22,7 @@ use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
 const MAX_EXPLAINED: usize = 50;
-static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Launches that had been accepted when the first one was refused.
 static BEFORE_FIRST: AtomicU64 = AtomicU64::new(0);
@@ -34,36 +33,30 @@ pub(crate) fn count(
     launch: &Launch,
     status: Status,
     (entry, not_fixed): (Option<&Entry>, Option<&str>),
-    refusal: impl FnOnce() -> Refusal,
+    refusal: impl FnOnce(&str) -> Refusal,
 ) {
     if REFUSED.fetch_add(1, Ordering::Relaxed) == 0 {
         BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
     }
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
-    let Some(place) = is_new.then(|| EXPLAINED.claim()).flatten() else { return };
-    let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
-    let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal());
-    let mut text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-    if place + 1 == MAX_EXPLAINED {
-        text += "gridguard: further refused launches are counted, and not explained\n";
+    if !is_new {
+        return;
     }
-    process::say(&text);
-    let Refusal { error, violations, stack, .. } = refusal;
-    let (request, violations) =
-        (launch.request(), violations.iter().map(ToString::to_string).collect());
-    let stack = stack.iter().map(ToString::to_string).collect();
-    EXPLAINED
-        .keep(place, RefusedLaunch { kernel, code: status, error, request, violations, stack });
+    EXPLAINED.explain("launches", || {
+        let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
+        let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
+        let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
+        let Refusal { error, violations, stack, .. } = refusal;
+        let violations = violations.iter().map(ToString::to_string).collect();
+        let stack = stack.iter().map(ToString::to_string).collect();
+        let request = launch.request();
+        (text, RefusedLaunch { kernel, code: status, error, request, violations, stack })
+    });
 }
 
 /// Refused launches, and the launches that were accepted before the first one.
 pub(crate) fn refused() -> (u64, u64) {
     (REFUSED.load(Ordering::Relaxed), BEFORE_FIRST.load(Ordering::Relaxed))
-}
-
-/// The refused launches that were explained.
-pub(crate) fn explained() -> Vec<RefusedLaunch> {
-    EXPLAINED.all().cloned().collect()
 }
 
 /// Forgets everything, in a child process.

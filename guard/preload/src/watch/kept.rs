@@ -16,7 +16,7 @@ pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 }
 
 /// The place of `hash` in a table, and whether the hash is new there; `None` if no place is free. `at` returns the hash
-/// at a place; 0 marks a free one. Neither locks nor allocates.
+/// at a place; 0 marks a free one. The search neither locks nor allocates.
 pub(crate) fn place_of(
     hash: u64,
     places: usize,
@@ -75,18 +75,6 @@ impl<T, const PLACES: usize, const MOST: usize> Kept<T, PLACES, MOST> {
             }
         }
         None
-    }
-
-    /// Whether [`Self::get`] has a value with this hash, or a place for it.
-    pub(crate) fn has_room(&self, hash: u64) -> bool {
-        let is_known = || {
-            self.places.iter().any(|place| {
-                // SAFETY: null, or a value that is never freed nor changed.
-                let known = unsafe { place.load(Ordering::Acquire).as_ref() };
-                known.is_some_and(|(found, _)| *found == hash)
-            })
-        };
-        self.count.load(Ordering::Relaxed) < MOST || is_known()
     }
 
     /// All values.

@@ -28,13 +28,6 @@ pub(crate) enum Loaded {
     Kept(Reason),
 }
 
-/// A loaded image and its hash. Images with equal hashes share one [`Loaded`].
-#[derive(Debug)]
-pub(crate) struct Examined {
-    pub(crate) hash: u64,
-    pub(crate) loaded: Loaded,
-}
-
 /// A kernel that was looked up by its name.
 #[derive(Debug)]
 pub(crate) struct Kernel {

@@ -44,20 +44,20 @@ pub(crate) fn sample(bytes: u64) -> u32 {
 
 #[cold]
 fn sample_large() -> u32 {
-    let mut number = 0;
-    guarded::run(|| {
+    let number = guarded::run(|| {
         let before = now_ns();
         let begun = BEGUN_NS.compare_exchange(0, before, Ordering::Relaxed, Ordering::Relaxed);
         let elapsed = before.saturating_sub(begun.err().unwrap_or(before));
         if SPENT_NS.load(Ordering::Relaxed) > elapsed / PART + FREE_NS {
-            return;
+            return 0;
         }
         let mut frames = [ptr::null_mut(); FRAMES];
         let count = stack::addresses(&mut frames);
-        number = keep(&frames[..count.min(FRAMES)]);
+        let number = keep(&frames[..count.min(FRAMES)]);
         SPENT_NS.fetch_add(now_ns().saturating_sub(before), Ordering::Relaxed);
+        number
     });
-    number
+    number.unwrap_or(0)
 }
 
 /// The number of this stack, which is kept if there is a place.
