@@ -81,7 +81,7 @@ fn memory_use() -> MemoryUse {
         devices: sums::devices(),
         managed: sums::of(MemoryKind::Managed, 0).held(),
         pinned: sums::of(MemoryKind::Pinned, 0).held(),
-        untracked: sums::untracked(),
+        untracked: sums::UNTRACKED.held(),
         refused,
         retried,
         refusals: refuse::memory::EXPLAINED.all(),

@@ -38,7 +38,8 @@ pub(crate) struct Entry {
     image: AtomicU64,
 }
 
-static TABLE: [Entry; PLACES] = [const { Entry::free() }; PLACES];
+// SAFETY: atomic numbers may be zero, and atomic pointers null.
+static TABLE: [Entry; PLACES] = unsafe { core::mem::zeroed() };
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
 /// The entry with this handle, if there is one.
@@ -148,19 +149,6 @@ pub(crate) fn reset() {
 }
 
 impl Entry {
-    const fn free() -> Self {
-        Self {
-            handle: AtomicUsize::new(0),
-            kernel: AtomicPtr::new(ptr::null_mut()),
-            counters: Counters::new(),
-            known: AtomicPtr::new(ptr::null_mut()),
-            container: AtomicUsize::new(0),
-            load: AtomicU64::new(0),
-            loaded: AtomicU64::new(0),
-            image: AtomicU64::new(0),
-        }
-    }
-
     /// Counts a refused launch. Returns whether its kind differs from the last one.
     pub(crate) fn refuse(&self, kind: u64) -> bool {
         self.counters.refuse();

@@ -27,9 +27,8 @@ struct Stack {
     frames: [AtomicPtr<c_void>; FRAMES],
 }
 
-static KEPT: [Stack; STACKS] = [const {
-    Stack { hash: AtomicU64::new(0), frames: [const { AtomicPtr::new(ptr::null_mut()) }; FRAMES] }
-}; STACKS];
+// SAFETY: atomic numbers may be zero, and atomic pointers null.
+static KEPT: [Stack; STACKS] = unsafe { core::mem::zeroed() };
 /// When the first sample was taken.
 static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
 /// Time that all samples have taken.
