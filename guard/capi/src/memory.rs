@@ -119,10 +119,7 @@ pub(crate) unsafe fn write<T: Versioned>(
 ///
 /// As [`read`].
 #[inline(always)]
-pub(crate) unsafe fn size_at<T: Versioned>(
-    to: *const T,
-    what: &'static str,
-) -> Result<usize, Failure> {
+unsafe fn size_at<T: Versioned>(to: *const T, what: &'static str) -> Result<usize, Failure> {
     let (oldest, newest) = (T::OLDEST, size_of::<T>());
     if to.is_null() {
         return Err(Failure::of_structure(what, None, oldest, newest));

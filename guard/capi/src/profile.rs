@@ -150,13 +150,18 @@ pub unsafe extern "C" fn gg_profile_load(
         // SAFETY: the caller does not free the handle meanwhile.
         let limits = unsafe { handles::get(limits, "limits") }?;
         let device = DeviceIdentity::new(limits.limits.device());
+        // The software decides whether entries are stale. Without a driver it is unknown.
+        #[cfg(feature = "cuda")]
+        let environment = Environment::cuda().unwrap_or_default();
+        #[cfg(not(feature = "cuda"))]
+        let environment = Environment::default();
         let layers = if path.is_null() {
             Layers::new()
         } else {
             // SAFETY: the caller's text, for the time of this call.
             Layers::new().explicit(unsafe { memory::text(path, "path") }?)
         };
-        let loaded = layers.user().built_in(&device).load(&device, &environment());
+        let loaded = layers.user().built_in(&device).load(&device, &environment);
         let entries = loaded.profile.entries();
         let names = entries.flat_map(|(_, entry)| &entry.parameters);
         let names = names.map(|(name, _)| (name.clone(), c_string(name.as_str()))).collect();
@@ -316,14 +321,6 @@ const fn number_of(reason: DefaultReason) -> u32 {
         // No entries. Without a profile there is no lookup.
         _ => GG_DEFAULT_NO_ENTRIES,
     }
-}
-
-/// The software that decides whether entries are stale; unknown without a driver.
-fn environment() -> Environment {
-    #[cfg(feature = "cuda")]
-    return Environment::cuda().unwrap_or_default();
-    #[cfg(not(feature = "cuda"))]
-    Environment::default()
 }
 
 /// More sizes than any entry has.

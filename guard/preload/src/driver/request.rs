@@ -80,6 +80,11 @@ impl Launch {
         Largest { grid: self.grid, threads, shared_bytes: self.shared_bytes }
     }
 
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().fold(1, |all, one| all.saturating_mul(*one))
+    }
+
     /// The launch as the guard's rules take it.
     pub(crate) fn request(&self) -> LaunchRequest {
         let size = |[x, y, z]: [c_uint; 3]| Dim3::new(x.into(), y.into(), z.into());
@@ -163,7 +168,9 @@ pub(crate) const fn is_oversized([x, y, z]: [c_uint; 3]) -> bool {
 
 /// The largest grids of all devices.
 const MAX_X: c_uint = 0x7fff_ffff;
-const MAX_OTHER: c_uint = 65_535;
+pub(crate) const MAX_OTHER: c_uint = 65_535;
+/// The most threads of a block on any device.
+pub(crate) const MAX_THREADS: c_uint = 1024;
 
 #[cfg(test)]
 mod tests {

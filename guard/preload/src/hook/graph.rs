@@ -12,7 +12,7 @@ use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::driver::node::{
     AttributeValue, KERNEL, KernelNode, Node, OldKernelNode, of_any_kind, of_kernel,
 };
-use crate::driver::request::{Launch, is_oversized};
+use crate::driver::request::{Launch, MAX_THREADS, is_oversized};
 use crate::driver::{Driver, written};
 use crate::hook::launch::{accepted, outermost};
 use crate::hook::{outcome, session};
@@ -97,9 +97,8 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
 
 /// Whether every device refuses the launch.
 fn is_refused_everywhere(launch: &Launch) -> bool {
-    let Launch { grid, block, .. } = launch;
-    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
-    is_oversized(*grid) || grid.contains(&0) || threads == 0 || threads > MAX_THREADS
+    let Launch { grid, .. } = launch;
+    is_oversized(*grid) || grid.contains(&0) || !(1..=MAX_THREADS).contains(&launch.threads())
 }
 
 /// Explains the kernel nodes that prevented the instantiation of a graph.
@@ -193,7 +192,5 @@ impl Driver {
 
 /// `CU_GRAPH_NODE_TYPE_GRAPH`.
 const GRAPH: c_int = 4;
-/// The most threads of a block on any device.
-const MAX_THREADS: u32 = 1024;
 /// Nodes of a graph that are looked at.
 const MAX_NODES: usize = 65_536;

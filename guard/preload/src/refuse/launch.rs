@@ -10,7 +10,7 @@ use gridguard_report::RefusedLaunch;
 use crate::driver::Driver;
 use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
-use crate::driver::request::{Largest, Launch};
+use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
 use crate::process::stack::{self, Frame};
 use crate::refuse::explained::Explained;
@@ -166,14 +166,12 @@ fn before(Counts { launches, largest, .. }: &Counts) -> String {
 
 /// A number for why a launch was refused, without asking the driver: refused launches may be many.
 fn kind(launch: &Launch, status: Status) -> u64 {
-    /// Limits of all devices.
-    const GRID: u32 = 65_535;
-    const BLOCK: u32 = 1024;
+    /// Shared memory without opt-in on any device.
     const SHARED: u32 = 48 << 10;
-    let Launch { grid, block, shared_bytes, cluster, cooperative, .. } = launch;
-    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
-    let grid = grid.map(|blocks| (blocks == 0, blocks > GRID));
-    let sizes = (threads == 0, threads > BLOCK, *shared_bytes > SHARED);
+    let Launch { grid, shared_bytes, cluster, cooperative, .. } = launch;
+    let threads = launch.threads();
+    let grid = grid.map(|blocks| (blocks == 0, blocks > MAX_OTHER));
+    let sizes = (threads == 0, threads > MAX_THREADS, *shared_bytes > SHARED);
     // 0 means that nothing was refused so far.
     hash_of(&(status, grid, sizes, cluster, cooperative))
 }
