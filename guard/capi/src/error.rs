@@ -6,6 +6,8 @@ use std::ffi::CString;
 use std::panic::catch_unwind;
 
 use gridguard::{Axis, Violation};
+#[cfg(feature = "cuda")]
+use gridguard::{Error, cuda::LaunchError};
 
 use crate::config::{GG_AXIS_X, GG_AXIS_Y, GG_AXIS_Z};
 use crate::failure::{Failure, gg_status};
@@ -165,7 +167,7 @@ pub unsafe extern "C" fn gg_error_progress(
 pub(crate) fn progress_of(failure: &Failure) -> Option<gg_progress> {
     match failure.library()? {
         #[cfg(feature = "cuda")]
-        gridguard::Error::Launch(gridguard::cuda::LaunchError::Stopped(stopped)) => Some(gg_progress {
+        Error::Launch(LaunchError::Stopped(stopped)) => Some(gg_progress {
             struct_size: 0,
             chunk: stopped.chunk,
             chunks: stopped.launches,
