@@ -83,13 +83,13 @@
 #define GG_FOLDABLE 1
 
 /**
- * `strategy` and `max_items` are a preference, such as a profile's: where they are not legal, the launch
+ * `strategy` and `max_items` are a preference, for example a profile's: if they are not legal, the launch
  * is planned automatically.
  */
 #define GG_PREFERENCE 2
 
 /**
- * The parameter is a pointer to the items: each chunk gets that of its first item.
+ * The parameter is a pointer to the items: each chunk gets a pointer to its first item.
  */
 #define GG_ITEMS 1
 
@@ -104,9 +104,10 @@
 #define GG_LENGTH 3
 
 /**
- * The parameter is the same in every chunk, also if it equals the number of items of the batch. Without
- * this a split launch whose blocks share items is refused if a parameter of 4 or 8 bytes does, since a
- * kernel that compares an item's index with it runs past the end of its chunk.
+ * The parameter is the same in every chunk, also if it equals the number of items of the batch.
+ *
+ * If blocks share items, a split launch is refused when another parameter of 4 or 8 bytes equals this number. A
+ * kernel that compares an item's index with it would run past the end of its chunk.
  */
 #define GG_CONSTANT 4
 
@@ -137,7 +138,7 @@
 #define GG_EVENT_CHOICE_REJECTED 4
 
 /**
- * The kernel opts in to large dynamic shared memory wherever a launch needs it, as `gg_launch` does.
+ * The kernel opts in to large dynamic shared memory if a launch needs it, as `gg_launch` does.
  */
 #define GG_OPTS_IN 1
 
@@ -213,7 +214,7 @@
 #define GG_DEFAULT_NO_NEIGHBOUR 6
 
 /**
- * The file that the caller named.
+ * The caller's file.
  */
 #define GG_LAYER_EXPLICIT 0
 
@@ -258,11 +259,11 @@ enum gg_status
    */
   GG_INVALID_ARGUMENT = 2,
   /**
-   * A handle is NULL, freed, of another type, or no handle at all.
+   * A handle is NULL, freed, of another type, or not a handle.
    */
   GG_INVALID_HANDLE = 3,
   /**
-   * `struct_size` is none that this version of the library knows.
+   * This version of the library does not know the `struct_size`.
    */
   GG_INVALID_STRUCT = 4,
   /**
@@ -278,7 +279,7 @@ enum gg_status
    */
   GG_PARAMETERS = 7,
   /**
-   * The library has reached a limit of its own, or a defect.
+   * The library reached one of its own limits, or has a defect.
    */
   GG_INTERNAL = 8,
 };
@@ -306,7 +307,7 @@ typedef struct gg_guard gg_guard;
 typedef struct gg_kernel gg_kernel;
 
 /**
- * What a profile stores choices under: kernel, code and purpose. Immutable; free it with `gg_free`.
+ * The key of a profile's choices: kernel, code and purpose. Immutable; free it with `gg_free`.
  */
 typedef struct gg_key gg_key;
 
@@ -326,7 +327,7 @@ typedef struct gg_profile gg_profile;
 typedef struct gg_text gg_text;
 
 /**
- * Three sizes, in 64 bits: those beyond 32 bits are reported, not truncated.
+ * Three sizes in 64 bits. A size beyond 32 bits is reported, not truncated.
  */
 typedef struct gg_dim3 {
   /**
@@ -372,7 +373,7 @@ typedef struct gg_config {
    */
   uint64_t parameter_bytes;
   /**
-   * The `CUstream` that `gg_launch` launches on; NULL for the default one. Otherwise ignored.
+   * The `CUstream` that `gg_launch` launches on; NULL for the default one. Other functions ignore it.
    */
   void *stream;
   /**
@@ -438,7 +439,7 @@ typedef struct gg_batch {
    */
   uint64_t items_per_block;
   /**
-   * Chunks start at multiples of so many items. Defaults to 1.
+   * Chunks start at multiples of this number of items. Defaults to 1.
    */
   uint64_t align;
   /**
@@ -475,13 +476,13 @@ typedef struct gg_batch {
    */
   uint32_t following_count;
   /**
-   * The parameters that change from chunk to chunk, for `gg_launch`. Otherwise ignored.
+   * The parameters that change from chunk to chunk, for `gg_launch`. Other functions ignore them.
    */
   const struct gg_following *following;
 } gg_batch;
 
 /**
- * What a plan consists of.
+ * The summary of a plan.
  */
 typedef struct gg_plan_info {
   /**
@@ -511,8 +512,8 @@ typedef struct gg_plan_info {
 } gg_plan_info;
 
 /**
- * One launch of a plan: everything else is as in the request. A `GG_DEPENDENT` request is so in its
- * first launch only. This structure never changes.
+ * One launch of a plan. Everything else is as in the request, but only the first launch of a `GG_DEPENDENT` request
+ * is dependent. This structure never changes.
  */
 typedef struct gg_chunk {
   /**
@@ -542,7 +543,7 @@ typedef struct gg_violation {
    */
   size_t struct_size;
   /**
-   * The rule's stable id, such as `grid-dim-y`. Valid until the error is freed, as `message`.
+   * The rule's stable id, for example `grid-dim-y`. Valid until the error is freed, as `message`.
    */
   const char *rule;
   /**
@@ -568,7 +569,7 @@ typedef struct gg_violation {
 } gg_violation;
 
 /**
- * How far a launch came that the driver refused at one of its chunks.
+ * The progress of a launch until the driver refused one of its chunks.
  */
 typedef struct gg_progress {
   /**
@@ -576,7 +577,7 @@ typedef struct gg_progress {
    */
   size_t struct_size;
   /**
-   * The chunk that was refused, from 0.
+   * The refused chunk, from 0.
    */
   uint64_t chunk;
   /**
@@ -584,7 +585,7 @@ typedef struct gg_progress {
    */
   uint64_t chunks;
   /**
-   * Items of the chunks before it, which were all submitted.
+   * Items of the chunks before it, which were submitted.
    */
   uint64_t items_done;
   /**
@@ -594,7 +595,7 @@ typedef struct gg_progress {
 } gg_progress;
 
 /**
- * What happened at a launch.
+ * An event of a launch.
  */
 typedef struct gg_event {
   /**
@@ -606,7 +607,7 @@ typedef struct gg_event {
    */
   const char *kernel;
   /**
-   * What failed; empty where nothing did.
+   * What failed; empty if nothing did.
    */
   const char *message;
   /**
@@ -634,15 +635,15 @@ typedef struct gg_event {
 /**
  * Called by `gg_launch`, on the thread that launches, once all launches were submitted or refused.
  *
- * It may call any function of this library and of CUDA. It may free any handle, also that of the kernel:
- * the handle is wrong at once, and the object lives until `gg_launch` returns. A context that it makes
- * current stays current. It must return: an exception that leaves it ends the process, and `longjmp` out of
- * it is undefined.
+ * The callback may call any function of this library and of CUDA. It may free any handle, also the kernel's:
+ * the handle is wrong at once, and the object lives until `gg_launch` returns. A context that the callback makes
+ * current stays current. The callback must return: an exception that leaves it ends the process, and `longjmp`
+ * out of it is undefined.
  */
 typedef void (*gg_event_callback)(const struct gg_event *event, void *user_data);
 
 /**
- * What a guard is made of. Zeros are the defaults.
+ * The options of a guard. Zeros are the defaults.
  */
 typedef struct gg_guard_options {
   /**
@@ -650,7 +651,7 @@ typedef struct gg_guard_options {
    */
   size_t struct_size;
   /**
-   * The `CUcontext`; NULL for the one that is current on the calling thread, such as the CUDA runtime's.
+   * The `CUcontext`; NULL for the calling thread's current context, for example the CUDA runtime's.
    */
   void *context;
   /**
@@ -658,7 +659,7 @@ typedef struct gg_guard_options {
    */
   gg_event_callback on_event;
   /**
-   * Passed to the callback, on whatever thread launches.
+   * Passed to the callback, on any thread that launches.
    */
   void *user_data;
 } gg_guard_options;
@@ -694,7 +695,7 @@ typedef struct gg_counts {
 } gg_counts;
 
 /**
- * What is known about a kernel. Zeros where it is not known.
+ * The known properties of a kernel. A property that is not known is zero.
  */
 typedef struct gg_kernel_info {
   /**
@@ -719,7 +720,7 @@ typedef struct gg_kernel_info {
   uint64_t static_shared_bytes;
   /**
    * Dynamic shared memory that the kernel opted in to,
-   * `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`; 0 where it did not.
+   * `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`; 0 if it did not.
    */
   uint64_t max_dynamic_shared_bytes;
   /**
@@ -867,15 +868,15 @@ typedef struct gg_key_info {
    */
   const char *variant;
   /**
-   * The element types of the tensors, such as `f16`; NULL for none.
+   * The element types of the tensors, for example `f16`; NULL for none.
    */
   const char *dtypes;
   /**
-   * Measured for the largest chunk whose launch takes at most so many microseconds; 0 otherwise.
+   * Measured for the largest chunk whose launch takes at most this many microseconds; 0 otherwise.
    */
   uint64_t max_launch_us;
   /**
-   * Measured within a workspace of so many bytes for each item; 0 otherwise.
+   * Measured within a workspace of this many bytes for each item; 0 otherwise.
    */
   uint64_t workspace_bytes_per_item;
   /**
@@ -935,7 +936,7 @@ typedef struct gg_tuned {
 } gg_tuned;
 
 /**
- * A launch parameter of an entry, such as the warps of a block. This structure never changes.
+ * A launch parameter of an entry, for example the warps of a block. This structure never changes.
  */
 typedef struct gg_parameter {
   /**
@@ -953,8 +954,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. Neither allocates
- * nor locks if the launch is legal.
+ * Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. The check of a legal
+ * launch neither allocates nor locks.
  *
  * Thread-safe.
  */
@@ -963,11 +964,11 @@ gg_status gg_validate(const struct gg_limits *limits,
                       struct gg_error **error);
 
 /**
- * Plans a launch: as it is if that is legal, else in chunks of `batch`, which may be NULL.
+ * Plans a launch: unsplit if legal, else in chunks of `batch`, which may be NULL.
  *
- * Writes a summary to `out`, and to `chunks` up to `capacity` launches from number `first` on: to read a
+ * Writes a summary to `out`, and up to `capacity` launches to `chunks`, from number `first` on. To read a
  * long plan in parts, call again with a larger `first`. `chunks` may be NULL if `capacity` is 0.
- * `GG_REJECTED` with the reasons if no plan is legal. Neither allocates nor locks if one is.
+ * `GG_REJECTED` with the reasons if no plan is legal. A legal plan needs neither an allocation nor a lock.
  *
  * Thread-safe.
  */
@@ -981,9 +982,11 @@ gg_status gg_plan(const struct gg_limits *limits,
                   struct gg_error **error);
 
 /**
- * Checks one request of `gridguard check --requests`, which is JSON, on the device of `limits`, and
- * returns its verdict as JSON: `{"name", "verdict": "legal" | "chunked" | "rejected", "opts_in",
- * "violations", "plan"}`. What is known about the kernel is in the request, not in `limits`.
+ * Checks one JSON request of `gridguard check --requests` on the device of `limits`. The request describes the
+ * kernel; the kernel of `limits` is ignored.
+ *
+ * Returns the verdict as JSON: `{"name", "verdict": "legal" | "chunked" | "rejected", "opts_in", "violations",
+ * "plan"}`.
  *
  * `GG_OK` for every verdict, `GG_INVALID_ARGUMENT` for a malformed request.
  *
@@ -1002,7 +1005,7 @@ gg_status gg_check_json(const struct gg_limits *limits,
 gg_status gg_error_status(const struct gg_error *error);
 
 /**
- * What failed, in UTF-8; NULL for a wrong handle. It is valid until the error is freed.
+ * The message in UTF-8; NULL for a wrong handle. It is valid until the error is freed.
  *
  * Thread-safe.
  */
@@ -1031,16 +1034,17 @@ size_t gg_error_violation_count(const struct gg_error *error);
 gg_status gg_error_violation(const struct gg_error *error, size_t index, struct gg_violation *out);
 
 /**
- * Writes how far a split launch came to `out`; `GG_NOT_FOUND` for errors before the first launch.
+ * Writes the progress of a split launch to `out`; `GG_NOT_FOUND` for errors before the first launch.
  *
  * Thread-safe.
  */
-gg_status gg_error_progress(const struct gg_error *error, struct gg_progress *out);
+gg_status gg_error_progress(const struct gg_error *error,
+                            struct gg_progress *out);
 
 /**
- * Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If the launch is
- * known that returned it, the rules that it breaks come first: `limits`, and `config` and `batch` with
- * them, may each be NULL.
+ * Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If you pass the launch that
+ * returned it, the explanation begins with the rules that the launch breaks. `limits`, `config` and `batch` may
+ * each be NULL, but a `config` needs `limits`.
  *
  * Thread-safe.
  */
@@ -1052,8 +1056,8 @@ gg_status gg_explain(int32_t code,
                      struct gg_error **error);
 
 /**
- * Explains an error of this library: what CUDA calls the failure, its causes by likelihood, and how to
- * fix it. `GG_NOT_FOUND` where CUDA has no error for it, so that the message says all.
+ * Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
+ * `GG_NOT_FOUND` if CUDA has no error for it; the error's message is then complete.
  *
  * Thread-safe.
  */
@@ -1062,21 +1066,21 @@ gg_status gg_error_explain(const struct gg_error *failed,
                            struct gg_error **error);
 
 /**
- * A guard for launches in a context of the caller's, which must outlive the guard's kernels. `options` may
- * be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
+ * Makes a guard for launches in the caller's context. The context must outlive the guard's kernels. `options`
+ * may be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
  *
- * Thread-safe. The callback must be so too.
+ * Thread-safe. The callback must be thread-safe too.
  */
 gg_status gg_guard_create(const struct gg_guard_options *options,
                           struct gg_guard **out,
                           struct gg_error **error);
 
 /**
- * A kernel from its `CUfunction`, or from its `CUkernel`, which must be of the guard's context and
+ * Makes a kernel from its `CUfunction` or `CUkernel`, which must belong to the guard's context and
  * outlive the kernel. Queries its limits and parameters once.
  *
- * `name` is for messages; NULL for the driver's. `parameter_sizes` are the sizes of its
- * `parameter_count` parameters in bytes; NULL if the driver is to be asked, which needs CUDA 12.4.
+ * Messages use `name`; NULL for the driver's name. `parameter_sizes` are the sizes of its
+ * `parameter_count` parameters in bytes. With NULL the driver is asked, which needs CUDA 12.4.
  * The calling thread's current context is the same afterwards.
  *
  * Thread-safe.
@@ -1100,7 +1104,7 @@ gg_status gg_kernel_limits(const struct gg_kernel *kernel,
                            struct gg_error **error);
 
 /**
- * Writes what the kernel's guard counted to `out`.
+ * Writes the counts of the kernel's guard to `out`.
  *
  * Thread-safe.
  */
@@ -1109,18 +1113,18 @@ gg_status gg_kernel_counts(const struct gg_kernel *kernel,
                            struct gg_error **error);
 
 /**
- * Validates a launch and submits it to `config.stream`, as `cuLaunchKernel` does: in one launch if that is
- * legal, else in chunks of `batch`, which may be NULL.
+ * Validates a launch and submits it to `config.stream`, as `cuLaunchKernel` does: unsplit if legal, else in
+ * chunks of `batch`, which may be NULL.
  *
- * `params` points to the value of each parameter. Those that change from chunk to chunk are named in
- * `batch.following`; a parameter with the number of items must be one of them. All chunks are validated before
- * the first is launched. If the driver refuses one even so, the error has a `gg_progress`. `launches`, which
- * may be NULL, gets the number of launches.
+ * `params` points to the value of each parameter. `batch.following` names the parameters that change from chunk to
+ * chunk; a parameter with the number of items must be among them. All chunks are validated before the first is
+ * launched. If the driver still refuses a chunk, the error has a `gg_progress`. `launches`, which may be NULL, gets
+ * the number of launches.
  *
- * The call returns before the launches have run. Arguments must be what the kernel takes, and memory must
+ * The call returns before the launches have run. The arguments must match the kernel's parameters, and memory must
  * live until the launches have run. The stream must be of the kernel's context. The calling thread's current
- * context is the same afterwards. Neither allocates nor locks if the launch is legal, once the kernel was
- * launched with its shared memory before.
+ * context is the same afterwards. A legal launch neither allocates nor locks, once the kernel was launched with its
+ * shared memory before.
  *
  * Thread-safe, as `cuLaunchKernel` is: launches of one stream are in the order of the calls.
  */
@@ -1140,8 +1144,8 @@ gg_status gg_launch(const struct gg_kernel *kernel,
 gg_status gg_synchronize(const struct gg_kernel *kernel, void *stream, struct gg_error **error);
 
 /**
- * The limits of a kernel on a GPU of the catalogue: by name or alias, such as `h200` or `NVIDIA L4`;
- * `sm_86` for any of a compute capability; `any` for the lowest limits of all. `kernel` may be NULL.
+ * The limits of a kernel on a GPU of the catalogue. `gpu` is a name or an alias, for example `h200` or `NVIDIA L4`;
+ * `sm_86` for any GPU of a compute capability; `any` for the lowest limits of all. `kernel` may be NULL.
  * `GG_NOT_FOUND` with the known names if there is no such GPU. Needs no driver.
  *
  * Thread-safe.
@@ -1172,11 +1176,10 @@ gg_status gg_limits_device(const struct gg_limits *limits,
                            struct gg_error **error);
 
 /**
- * Loads the tuned choices for the device of `limits`: from the file or folder `path`, which may be NULL,
- * the user's folder (`GRIDGUARD_PROFILES`), and what is built into the library, in this order.
+ * Loads the tuned choices for the device of `limits`. The file or folder `path`, which may be NULL, comes first, then
+ * the user's folder (`GRIDGUARD_PROFILES`), then the profiles built into the library.
  *
- * A file that cannot be used is left out with a notice, and so is an entry; another device's entries
- * are never used.
+ * A file or an entry that cannot be used is left out with a notice. Entries of another device are never used.
  *
  * Thread-safe.
  */
@@ -1186,8 +1189,8 @@ gg_status gg_profile_load(const struct gg_limits *limits,
                           struct gg_error **error);
 
 /**
- * What was left out of the profile, and what may be stale: the notice at `index`, from 0; NULL past the
- * last one, and for a wrong handle. It is valid until the profile is freed.
+ * The notice at `index`, from 0, about an entry or file that was left out or may be stale. NULL past the last
+ * notice, and for a wrong handle. The notice is valid until the profile is freed.
  *
  * Thread-safe.
  */
@@ -1204,9 +1207,9 @@ gg_status gg_key_create(const struct gg_key_info *info,
                         struct gg_error **error);
 
 /**
- * Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and
- * writes it to `out`, and up to `capacity` of its launch parameters to `parameters`, which may be NULL
- * if `capacity` is 0. Neither allocates nor locks.
+ * Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and writes it to
+ * `out`. Up to `capacity` of its launch parameters are written to `parameters`, which may be NULL if `capacity`
+ * is 0. The lookup neither allocates nor locks.
  *
  * A choice is a preference: set `GG_PREFERENCE` with it.
  *
@@ -1232,8 +1235,8 @@ const char *gg_text_data(const struct gg_text *text);
 /**
  * Frees the object of a handle of any type. NULL is ignored.
  *
- * Objects hold what they need of one another, so they can be freed in any order. Returns
- * `GG_INVALID_HANDLE` for a handle that was freed already, or that is none.
+ * Objects keep each other alive, so they can be freed in any order. Returns `GG_INVALID_HANDLE` for a handle that was
+ * freed already, and for a number that is not a handle.
  *
  * Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
  */

@@ -241,7 +241,7 @@ class guard {
     explicit guard(gg_guard *handle) : handle_(handle) {}
     const gg_guard *get() const noexcept { return handle_.get(); }
 
-    /// In `context`, a `CUcontext`; null for the one that is current on this thread. `on_event` is called on
+    /// In `context`, a `CUcontext`; null for this thread's current context. `on_event` is called on
     /// whatever thread launches, and must not throw.
     static result<guard> of_context(void *context = nullptr, gg_event_callback on_event = nullptr,
                                     void *user_data = nullptr) {

@@ -10,10 +10,10 @@ use crate::error::{entry, gg_error};
 use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, Versioned};
+use crate::memory::{self, versioned};
 use crate::text::gg_text;
 
-/// What a plan consists of.
+/// The summary of a plan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_plan_info {
@@ -31,13 +31,10 @@ pub struct gg_plan_info {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; numbers may be zero.
-unsafe impl Versioned for gg_plan_info {
-    const OLDEST: usize = 40;
-}
+versioned!(gg_plan_info, 40);
 
-/// One launch of a plan: everything else is as in the request. A `GG_DEPENDENT` request is so in its
-/// first launch only. This structure never changes.
+/// One launch of a plan. Everything else is as in the request, but only the first launch of a `GG_DEPENDENT` request
+/// is dependent. This structure never changes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_chunk {
@@ -51,8 +48,8 @@ pub struct gg_chunk {
     pub reserved: u32,
 }
 
-/// Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. Neither allocates
-/// nor locks if the launch is legal.
+/// Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. The check of a legal
+/// launch neither allocates nor locks.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -73,11 +70,11 @@ pub unsafe extern "C" fn gg_validate(
     unsafe { entry(error, body) }
 }
 
-/// Plans a launch: as it is if that is legal, else in chunks of `batch`, which may be NULL.
+/// Plans a launch: unsplit if legal, else in chunks of `batch`, which may be NULL.
 ///
-/// Writes a summary to `out`, and to `chunks` up to `capacity` launches from number `first` on: to read a
+/// Writes a summary to `out`, and up to `capacity` launches to `chunks`, from number `first` on. To read a
 /// long plan in parts, call again with a larger `first`. `chunks` may be NULL if `capacity` is 0.
-/// `GG_REJECTED` with the reasons if no plan is legal. Neither allocates nor locks if one is.
+/// `GG_REJECTED` with the reasons if no plan is legal. A legal plan needs neither an allocation nor a lock.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -127,7 +124,7 @@ pub unsafe extern "C" fn gg_plan(
         unsafe { memory::write(out, &info, "out") }?;
         for (place, index) in (0..capacity).zip(first..info.launches) {
             let Some(planned) = plan.at(index) else { break };
-            // SAFETY: `chunks` is not null, so it has room for `capacity` launches, of which this is one.
+            // SAFETY: `chunks` is not null, so it has room for `capacity` launches, and `place` is less.
             unsafe { chunks.add(place).write_unaligned(planned.into()) };
         }
         Ok(())
@@ -136,9 +133,11 @@ pub unsafe extern "C" fn gg_plan(
     unsafe { entry(error, body) }
 }
 
-/// Checks one request of `gridguard check --requests`, which is JSON, on the device of `limits`, and
-/// returns its verdict as JSON: `{"name", "verdict": "legal" | "chunked" | "rejected", "opts_in",
-/// "violations", "plan"}`. What is known about the kernel is in the request, not in `limits`.
+/// Checks one JSON request of `gridguard check --requests` on the device of `limits`. The request describes the
+/// kernel; the kernel of `limits` is ignored.
+///
+/// Returns the verdict as JSON: `{"name", "verdict": "legal" | "chunked" | "rejected", "opts_in", "violations",
+/// "plan"}`.
 ///
 /// `GG_OK` for every verdict, `GG_INVALID_ARGUMENT` for a malformed request.
 ///

@@ -5,9 +5,9 @@ use core::ffi::c_void;
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Strategy};
 
 use crate::failure::Failure;
-use crate::memory::Versioned;
+use crate::memory::versioned;
 
-/// Three sizes, in 64 bits: those beyond 32 bits are reported, not truncated.
+/// Three sizes in 64 bits. A size beyond 32 bits is reported, not truncated.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_dim3 {
@@ -35,7 +35,7 @@ pub struct gg_config {
     pub dynamic_shared_bytes: u64,
     /// Bytes of all parameters; 0 if unknown.
     pub parameter_bytes: u64,
-    /// The `CUstream` that `gg_launch` launches on; NULL for the default one. Otherwise ignored.
+    /// The `CUstream` that `gg_launch` launches on; NULL for the default one. Other functions ignore it.
     pub stream: *mut c_void,
     /// The launch's priority, with `GG_HAS_PRIORITY`.
     pub priority: i32,
@@ -43,10 +43,7 @@ pub struct gg_config {
     pub flags: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_config {
-    const OLDEST: usize = 112;
-}
+versioned!(gg_config, 112);
 
 /// All blocks are co-resident and can synchronize.
 pub const GG_COOPERATIVE: u32 = 1;
@@ -74,7 +71,7 @@ pub struct gg_batch {
     /// See `blocks_per_item`. Where several items share a block, the last block of a chunk may have
     /// fewer: the kernel must take their number from a `GG_LENGTH` parameter.
     pub items_per_block: u64,
-    /// Chunks start at multiples of so many items. Defaults to 1.
+    /// Chunks start at multiples of this number of items. Defaults to 1.
     pub align: u64,
     /// For a kernel that computes offsets in signed 32-bit integers: the elements of an item, so that a
     /// chunk has at most 2^31 - 1 elements. 0 for 64-bit offsets.
@@ -93,14 +90,11 @@ pub struct gg_batch {
     pub flags: u32,
     /// The number of `following`.
     pub following_count: u32,
-    /// The parameters that change from chunk to chunk, for `gg_launch`. Otherwise ignored.
+    /// The parameters that change from chunk to chunk, for `gg_launch`. Other functions ignore them.
     pub following: *const gg_following,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_batch {
-    const OLDEST: usize = 96;
-}
+versioned!(gg_batch, 96);
 
 /// How one parameter changes from chunk to chunk. This structure never changes.
 #[repr(C)]
@@ -139,19 +133,20 @@ pub const GG_STRATEGY_SHIFTED: u32 = 4;
 
 /// The kernel computes a flat block index, so that its result is the same with the axis moved to x.
 pub const GG_FOLDABLE: u32 = 1;
-/// `strategy` and `max_items` are a preference, such as a profile's: where they are not legal, the launch
+/// `strategy` and `max_items` are a preference, for example a profile's: if they are not legal, the launch
 /// is planned automatically.
 pub const GG_PREFERENCE: u32 = 2;
 
-/// The parameter is a pointer to the items: each chunk gets that of its first item.
+/// The parameter is a pointer to the items: each chunk gets a pointer to its first item.
 pub const GG_ITEMS: u32 = 1;
 /// The parameter is the chunk's first item, in 32 or 64 bits. The value that is passed is ignored.
 pub const GG_OFFSET: u32 = 2;
 /// The parameter is the chunk's number of items, in 32 or 64 bits. The value that is passed is ignored.
 pub const GG_LENGTH: u32 = 3;
-/// The parameter is the same in every chunk, also if it equals the number of items of the batch. Without
-/// this a split launch whose blocks share items is refused if a parameter of 4 or 8 bytes does, since a
-/// kernel that compares an item's index with it runs past the end of its chunk.
+/// The parameter is the same in every chunk, also if it equals the number of items of the batch.
+///
+/// If blocks share items, a split launch is refused when another parameter of 4 or 8 bytes equals this number. A
+/// kernel that compares an item's index with it would run past the end of its chunk.
 pub const GG_CONSTANT: u32 = 4;
 
 impl From<gg_dim3> for Dim3 {
@@ -217,7 +212,7 @@ impl gg_batch {
         })
     }
 
-    /// Whether another choice is planned where the caller's is not legal.
+    /// Whether the launch is planned automatically if the caller's choice is not legal.
     pub(crate) const fn is_preference(&self) -> bool {
         self.flags & GG_PREFERENCE != 0
     }

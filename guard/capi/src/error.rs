@@ -5,32 +5,22 @@ use core::panic::AssertUnwindSafe;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
-use gridguard::{Axis, Error, Violation, Violations};
+use gridguard::{Axis, Violation};
+#[cfg(feature = "cuda")]
+use gridguard::{Error, cuda::LaunchError};
 
 use crate::config::{GG_AXIS_X, GG_AXIS_Y, GG_AXIS_Z};
 use crate::failure::{Failure, gg_status};
-use crate::handles::{self, Object};
-use crate::memory::{self, Versioned};
+use crate::handles;
+use crate::memory::{self, versioned};
 use crate::text::c_string;
 
 /// Why a call failed. Immutable; free it with `gg_free`.
 pub struct gg_error {
     pub(crate) failure: Failure,
     message: CString,
-    violations: Vec<BrokenRule>,
-}
-
-impl Object for gg_error {
-    const NAME: &'static str = "gg_error";
-}
-
-/// A violation whose texts C can read.
-struct BrokenRule {
-    rule: CString,
-    message: CString,
-    requested: u64,
-    limit: u64,
-    axis: u32,
+    /// The rule and the message of each violation, as C reads them.
+    violations: Vec<(CString, CString)>,
 }
 
 /// One rule that a launch breaks.
@@ -39,7 +29,7 @@ struct BrokenRule {
 pub struct gg_violation {
     /// Set it to `sizeof(gg_violation)`.
     pub struct_size: usize,
-    /// The rule's stable id, such as `grid-dim-y`. Valid until the error is freed, as `message`.
+    /// The rule's stable id, for example `grid-dim-y`. Valid until the error is freed, as `message`.
     pub rule: *const c_char,
     /// What is wrong, whose limit it is, and how to make the launch legal.
     pub message: *const c_char,
@@ -53,31 +43,25 @@ pub struct gg_violation {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_violation {
-    const OLDEST: usize = 48;
-}
+versioned!(gg_violation, 48);
 
-/// How far a launch came that the driver refused at one of its chunks.
+/// The progress of a launch until the driver refused one of its chunks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_progress {
     /// Set it to `sizeof(gg_progress)`.
     pub struct_size: usize,
-    /// The chunk that was refused, from 0.
+    /// The refused chunk, from 0.
     pub chunk: u64,
     /// Chunks of the whole plan.
     pub chunks: u64,
-    /// Items of the chunks before it, which were all submitted.
+    /// Items of the chunks before it, which were submitted.
     pub items_done: u64,
     /// Items of the batch.
     pub items: u64,
 }
 
-// SAFETY: `repr(C)`, with its size first; numbers may be zero.
-unsafe impl Versioned for gg_progress {
-    const OLDEST: usize = 40;
-}
+versioned!(gg_progress, 40);
 
 /// The rule of a violation has no axis.
 pub const GG_AXIS_NONE: u32 = 3;
@@ -92,7 +76,7 @@ pub unsafe extern "C" fn gg_error_status(error: *const gg_error) -> gg_status {
     error.map_or_else(|wrong| wrong.status(), |error| error.failure.status())
 }
 
-/// What failed, in UTF-8; NULL for a wrong handle. It is valid until the error is freed.
+/// The message in UTF-8; NULL for a wrong handle. It is valid until the error is freed.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -135,13 +119,23 @@ pub unsafe extern "C" fn gg_error_violation(
     let body = || {
         // SAFETY: the caller does not free the handle meanwhile.
         let error = unsafe { handles::get(error, "error") }?;
-        let violation = error.violations.get(index);
-        let BrokenRule { rule, message, requested, limit, axis } =
-            violation.ok_or_else(|| Failure::NotFound(format!("no violation {index}")))?;
-        let (rule, message) = (rule.as_ptr(), message.as_ptr());
-        let (requested, limit, axis) = (*requested, *limit, *axis);
-        let found =
-            gg_violation { struct_size: 0, rule, message, requested, limit, axis, reserved: 0 };
+        let mut violations = error.failure.violations().zip(&error.violations);
+        let none = || Failure::NotFound(format!("no violation {index}"));
+        let (violation, (rule, message)) = violations.nth(index).ok_or_else(none)?;
+        let found = gg_violation {
+            struct_size: 0,
+            rule: rule.as_ptr(),
+            message: message.as_ptr(),
+            requested: u64::try_from(violation.requested).unwrap_or(u64::MAX),
+            limit: violation.limit,
+            axis: match violation.axis {
+                Some(Axis::X) => GG_AXIS_X,
+                Some(Axis::Y) => GG_AXIS_Y,
+                Some(Axis::Z) => GG_AXIS_Z,
+                None => GG_AXIS_NONE,
+            },
+            reserved: 0,
+        };
         // SAFETY: `out` is the caller's.
         unsafe { memory::write(out, &found, "out") }
     };
@@ -149,7 +143,7 @@ pub unsafe extern "C" fn gg_error_violation(
     unsafe { entry(core::ptr::null_mut(), body) }
 }
 
-/// Writes how far a split launch came to `out`; `GG_NOT_FOUND` for errors before the first launch.
+/// Writes the progress of a split launch to `out`; `GG_NOT_FOUND` for errors before the first launch.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -169,11 +163,11 @@ pub unsafe extern "C" fn gg_error_progress(
     unsafe { entry(core::ptr::null_mut(), body) }
 }
 
-/// How far a launch came before it failed at a chunk.
+/// The progress of a launch that failed at a chunk.
 pub(crate) fn progress_of(failure: &Failure) -> Option<gg_progress> {
     match failure.library()? {
         #[cfg(feature = "cuda")]
-        Error::Launch(gridguard::cuda::LaunchError::Stopped(stopped)) => Some(gg_progress {
+        Error::Launch(LaunchError::Stopped(stopped)) => Some(gg_progress {
             struct_size: 0,
             chunk: stopped.chunk,
             chunks: stopped.launches,
@@ -230,36 +224,10 @@ unsafe fn report(error: *mut *mut gg_error, failure: Failure) -> gg_status {
 }
 
 impl gg_error {
-    pub(crate) fn new(failure: Failure) -> Self {
-        let violations = failure.library().and_then(violations_of);
-        let violations = violations.into_iter().flatten().map(BrokenRule::new).collect();
+    fn new(failure: Failure) -> Self {
+        let texts = |one: &Violation| (c_string(one.rule.id()), c_string(one.to_string()));
+        let violations = failure.violations().map(texts).collect();
         Self { message: c_string(failure.to_string()), violations, failure }
-    }
-}
-
-fn violations_of(error: &Error) -> Option<&Violations> {
-    match error {
-        Error::Violations(violations) => Some(violations),
-        #[cfg(feature = "cuda")]
-        Error::Launch(error) => error.violations(),
-        _ => None,
-    }
-}
-
-impl BrokenRule {
-    fn new(violation: &Violation) -> Self {
-        Self {
-            rule: c_string(violation.rule.id()),
-            message: c_string(violation.to_string()),
-            requested: u64::try_from(violation.requested).unwrap_or(u64::MAX),
-            limit: violation.limit,
-            axis: match violation.axis {
-                Some(Axis::X) => GG_AXIS_X,
-                Some(Axis::Y) => GG_AXIS_Y,
-                Some(Axis::Z) => GG_AXIS_Z,
-                None => GG_AXIS_NONE,
-            },
-        }
     }
 }
 

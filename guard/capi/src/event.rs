@@ -6,7 +6,7 @@ use crate::error::progress_of;
 use crate::failure::{Failure, gg_status};
 use crate::text::c_string;
 
-/// What happened at a launch.
+/// An event of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_event {
@@ -14,7 +14,7 @@ pub struct gg_event {
     pub struct_size: usize,
     /// The kernel's name. All texts are valid during the callback.
     pub kernel: *const c_char,
-    /// What failed; empty where nothing did.
+    /// What failed; empty if nothing did.
     pub message: *const c_char,
     /// Launches that were submitted.
     pub launches: u64,
@@ -30,10 +30,10 @@ pub struct gg_event {
 
 /// Called by `gg_launch`, on the thread that launches, once all launches were submitted or refused.
 ///
-/// It may call any function of this library and of CUDA. It may free any handle, also that of the kernel:
-/// the handle is wrong at once, and the object lives until `gg_launch` returns. A context that it makes
-/// current stays current. It must return: an exception that leaves it ends the process, and `longjmp` out of
-/// it is undefined.
+/// The callback may call any function of this library and of CUDA. It may free any handle, also the kernel's:
+/// the handle is wrong at once, and the object lives until `gg_launch` returns. A context that the callback makes
+/// current stays current. The callback must return: an exception that leaves it ends the process, and `longjmp`
+/// out of it is undefined.
 pub type gg_event_callback =
     Option<unsafe extern "C-unwind" fn(event: *const gg_event, user_data: *mut c_void)>;
 
@@ -47,29 +47,19 @@ pub const GG_EVENT_FAILED: u32 = 3;
 /// of its outcome, if it has one, follows.
 pub const GG_EVENT_CHOICE_REJECTED: u32 = 4;
 
-/// The caller's callback.
+/// The caller's callback. `gg_guard_create` requires that it can be called with `user_data` on several threads at
+/// the same time, as long as the guard and its kernels live.
 pub(crate) struct Listener {
-    callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
-    user_data: *mut c_void,
+    pub(crate) callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
+    pub(crate) user_data: *mut c_void,
 }
 
-// SAFETY: the caller of `new` vouches that both can be used on any thread.
+// SAFETY: both can be used on any thread.
 unsafe impl Send for Listener {}
-// SAFETY: as above, at the same time too.
+// SAFETY: both can be used on several threads at the same time.
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// # Safety
-    ///
-    /// `callback` may be called with `user_data` on any thread, on several at the same time, for as long
-    /// as the value lives.
-    pub(crate) const unsafe fn new(
-        callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
-        user_data: *mut c_void,
-    ) -> Self {
-        Self { callback, user_data }
-    }
-
     /// Tells the outcome of a launch, and before it whether the caller's `choice_was_rejected`.
     pub(crate) fn tell(
         &self,
@@ -77,48 +67,37 @@ impl Listener {
         choice_was_rejected: bool,
         launched: &Result<u64, Failure>,
     ) {
-        let (launches, outcome) = match launched {
-            Ok(launches) => (*launches, (c"", gg_status::GG_OK, 0)),
-            Err(failure) => {
-                let done = progress_of(failure).map_or(0, |progress| progress.chunk);
-                (done, (c"", failure.status(), failure.driver_code()))
-            }
+        // SAFETY: the callback's contract. The event and its texts live during the call.
+        let call = |event: &gg_event| unsafe { (self.callback)(event, self.user_data) };
+        let mut event = gg_event {
+            struct_size: size_of::<gg_event>(),
+            kernel: kernel.as_ptr(),
+            message: c"".as_ptr(),
+            launches: 0,
+            kind: GG_EVENT_SPLIT,
+            status: gg_status::GG_OK,
+            driver_code: 0,
+            reserved: 0,
         };
+        match launched {
+            Ok(launches) => event.launches = *launches,
+            Err(failure) => {
+                event.launches = progress_of(failure).map_or(0, |progress| progress.chunk);
+                (event.status, event.driver_code) = (failure.status(), failure.driver_code());
+            }
+        }
         if choice_was_rejected {
-            self.call(kernel, GG_EVENT_CHOICE_REJECTED, launches, outcome);
+            call(&gg_event { kind: GG_EVENT_CHOICE_REJECTED, ..event });
         }
         match launched {
             Ok(1) => {}
-            Ok(_) => self.call(kernel, GG_EVENT_SPLIT, launches, outcome),
+            Ok(_) => call(&event),
             Err(failure) => {
-                let (message, (_, status, code)) = (c_string(failure.to_string()), outcome);
-                let kind = match status {
-                    gg_status::GG_DRIVER => GG_EVENT_FAILED,
-                    _ => GG_EVENT_REJECTED,
-                };
-                self.call(kernel, kind, launches, (&message, status, code));
+                let message = c_string(failure.to_string());
+                let refused = event.status == gg_status::GG_DRIVER;
+                let kind = if refused { GG_EVENT_FAILED } else { GG_EVENT_REJECTED };
+                call(&gg_event { kind, message: message.as_ptr(), ..event });
             }
         }
-    }
-
-    fn call(
-        &self,
-        kernel: &CStr,
-        kind: u32,
-        launches: u64,
-        (message, status, driver_code): (&CStr, gg_status, i32),
-    ) {
-        let event = gg_event {
-            struct_size: size_of::<gg_event>(),
-            kernel: kernel.as_ptr(),
-            message: message.as_ptr(),
-            launches,
-            kind,
-            status,
-            driver_code,
-            reserved: 0,
-        };
-        // SAFETY: by the contract of `new`; the event lives during the call.
-        unsafe { (self.callback)(&raw const event, self.user_data) }
     }
 }

@@ -1,4 +1,4 @@
-//! Explains failures: what they mean, what usually causes them, and how to fix them.
+//! Explains failures: their meaning, their usual causes, and their remedies.
 
 use gridguard::diagnose::{Diagnosis, Evidence, FailureId, ViolatedRule, diagnose};
 use gridguard::explain;
@@ -11,9 +11,9 @@ use crate::limits::gg_limits;
 use crate::memory;
 use crate::text::gg_text;
 
-/// Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If the launch is
-/// known that returned it, the rules that it breaks come first: `limits`, and `config` and `batch` with
-/// them, may each be NULL.
+/// Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If you pass the launch that
+/// returned it, the explanation begins with the rules that the launch breaks. `limits`, `config` and `batch` may
+/// each be NULL, but a `config` needs `limits`.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -53,8 +53,8 @@ pub unsafe extern "C" fn gg_explain(
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// Explains an error of this library: what CUDA calls the failure, its causes by likelihood, and how to
-/// fix it. `GG_NOT_FOUND` where CUDA has no error for it, so that the message says all.
+/// Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
+/// `GG_NOT_FOUND` if CUDA has no error for it; the error's message is then complete.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]

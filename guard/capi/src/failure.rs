@@ -1,6 +1,9 @@
 //! Why a call failed, and the status that the caller gets for it.
 
-use gridguard::Error;
+use gridguard::catalog::CatalogError;
+#[cfg(feature = "cuda")]
+use gridguard::cuda::{CudaError, LaunchError};
+use gridguard::{Error, Violation};
 
 /// The result of a call.
 #[repr(i32)]
@@ -12,9 +15,9 @@ pub enum gg_status {
     GG_REJECTED = 1,
     /// An argument is NULL, not UTF-8, malformed or out of range.
     GG_INVALID_ARGUMENT = 2,
-    /// A handle is NULL, freed, of another type, or no handle at all.
+    /// A handle is NULL, freed, of another type, or not a handle.
     GG_INVALID_HANDLE = 3,
-    /// `struct_size` is none that this version of the library knows.
+    /// This version of the library does not know the `struct_size`.
     GG_INVALID_STRUCT = 4,
     /// There is no such GPU, device, violation or explanation.
     GG_NOT_FOUND = 5,
@@ -22,7 +25,7 @@ pub enum gg_status {
     GG_DRIVER = 6,
     /// The kernel's parameters do not fit the kernel or the batch.
     GG_PARAMETERS = 7,
-    /// The library has reached a limit of its own, or a defect.
+    /// The library reached one of its own limits, or has a defect.
     GG_INTERNAL = 8,
 }
 
@@ -80,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// Of a structure whose size is `given`; `None` for NULL.
+    /// The failure for a structure that states the size `given`; `None` for NULL.
     #[cold]
     #[inline(never)]
     pub(crate) fn of_structure(
@@ -92,7 +95,7 @@ impl Failure {
         given.map_or(Self::Null(what), |given| Self::Struct { what, given, oldest, newest })
     }
 
-    /// From what a panic was started with.
+    /// The failure for a panic with this payload.
     #[cold]
     pub(crate) fn panicked(payload: &(dyn core::any::Any + Send)) -> Self {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -115,16 +118,32 @@ impl Failure {
         }
     }
 
-    /// The `CUresult` that the driver returned, or would return for a rejected launch; 0 where there is
+    /// The `CUresult` that the driver returned, or would return for a rejected launch; 0 if there is
     /// none.
     pub(crate) fn driver_code(&self) -> i32 {
-        match self {
-            Self::Library(error) => driver_code_of(error).unwrap_or(0),
-            _ => 0,
-        }
+        let code = match self.library() {
+            Some(Error::Violations(violations)) => violations.driver_code(),
+            #[cfg(feature = "cuda")]
+            Some(Error::Cuda(error)) => error.driver_code(),
+            #[cfg(feature = "cuda")]
+            Some(Error::Launch(error)) => error.driver_code(),
+            _ => None,
+        };
+        code.unwrap_or(0)
     }
 
-    /// The library's error, where it is one.
+    /// The rules that the launch breaks, if it was rejected for them.
+    pub(crate) fn violations(&self) -> impl Iterator<Item = &Violation> {
+        let violations = match self.library() {
+            Some(Error::Violations(violations)) => Some(violations),
+            #[cfg(feature = "cuda")]
+            Some(Error::Launch(error)) => error.violations(),
+            _ => None,
+        };
+        violations.into_iter().flatten()
+    }
+
+    /// The library's error, if it is one.
     pub(crate) fn library(&self) -> Option<&Error> {
         match self {
             Self::Library(error) => Some(error),
@@ -134,66 +153,18 @@ impl Failure {
 }
 
 fn status_of(error: &Error) -> gg_status {
-    use gridguard::catalog::CatalogError::UnknownGpu;
     match error {
         Error::Violations(_) => gg_status::GG_REJECTED,
         Error::Args(_) => gg_status::GG_PARAMETERS,
-        Error::Catalog(UnknownGpu { .. }) => gg_status::GG_NOT_FOUND,
+        Error::Catalog(CatalogError::UnknownGpu { .. }) => gg_status::GG_NOT_FOUND,
         #[cfg(feature = "cuda")]
-        Error::Cuda(error) => cuda::status_of(error),
+        Error::Cuda(CudaError::NoSuchDevice { .. }) => gg_status::GG_NOT_FOUND,
         #[cfg(feature = "cuda")]
-        Error::Launch(error) => cuda::status_of_launch(error),
+        Error::Launch(LaunchError::Invalid(_)) => gg_status::GG_REJECTED,
+        #[cfg(feature = "cuda")]
+        Error::Launch(LaunchError::Args(_)) => gg_status::GG_PARAMETERS,
+        #[cfg(feature = "cuda")]
+        Error::Cuda(_) | Error::Launch(_) => gg_status::GG_DRIVER,
         _ => gg_status::GG_INTERNAL,
-    }
-}
-
-fn driver_code_of(error: &Error) -> Option<i32> {
-    match error {
-        Error::Violations(violations) => violations.driver_code(),
-        #[cfg(feature = "cuda")]
-        Error::Cuda(error) => cuda::code_of(error),
-        #[cfg(feature = "cuda")]
-        Error::Launch(error) => cuda::code_of_launch(error),
-        _ => None,
-    }
-}
-
-#[cfg(feature = "cuda")]
-mod cuda {
-    use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError};
-
-    use super::gg_status;
-
-    pub(super) const fn status_of(error: &CudaError) -> gg_status {
-        match error {
-            CudaError::NoSuchDevice { .. } => gg_status::GG_NOT_FOUND,
-            _ => gg_status::GG_DRIVER,
-        }
-    }
-
-    pub(super) const fn status_of_launch(error: &LaunchError) -> gg_status {
-        match error {
-            LaunchError::Invalid(_) => gg_status::GG_REJECTED,
-            LaunchError::Args(_) => gg_status::GG_PARAMETERS,
-            _ => gg_status::GG_DRIVER,
-        }
-    }
-
-    pub(super) const fn code_of(error: &CudaError) -> Option<i32> {
-        match error {
-            CudaError::Unavailable(DriverUnavailable::InitFailed(error))
-            | CudaError::Driver(error) => Some(error.code),
-            _ => None,
-        }
-    }
-
-    pub(super) fn code_of_launch(error: &LaunchError) -> Option<i32> {
-        match error {
-            LaunchError::Invalid(violations) => violations.driver_code(),
-            LaunchError::Unknown(error) => code_of(error),
-            LaunchError::Driver(error) => Some(error.code),
-            LaunchError::Stopped(stopped) => Some(stopped.source.code),
-            _ => None,
-        }
     }
 }

@@ -1,17 +1,15 @@
-//! Handles of the objects that callers hold: numbers instead of addresses, so that a wrong one is
-//! detected.
+//! Handles of the objects that callers hold: numbers instead of addresses, so that a wrong handle is detected.
 
-use core::any::TypeId;
+use core::any::{TypeId, type_name};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::failure::Failure;
 
-/// What a handle stands for.
-pub(crate) trait Object: Send + Sync + 'static {
-    /// The name of its type in C.
-    const NAME: &'static str;
-}
+/// An object that callers hold by a handle. Messages use the name of its type.
+pub(crate) trait Object: Send + Sync + 'static {}
+
+impl<T: Send + Sync + 'static> Object for T {}
 
 /// The handle of a new object.
 pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
@@ -28,10 +26,9 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
     let segment = SEGMENTS.get(place.segment).ok_or(Failure::TooManyObjects)?;
     let slots = segment.get_or_init(|| (0..place.slots).map(|_| Slot::default()).collect());
     let slot = slots.get(place.slot).ok_or(Failure::TooManyObjects)?;
-    let of_type = TypeId::of::<T>();
-    let header = Header { of_type, free: free_held::<T>, holders: AtomicUsize::new(1) };
-    let object = Box::into_raw(Box::new(Held { header, object }));
-    slot.object.store(object.cast(), Ordering::Relaxed);
+    let header = Header { of_type: TypeId::of::<T>(), release: release::<T> };
+    let object = Arc::into_raw(Arc::new(Held { header, object }));
+    slot.object.store(object.cast::<Header>().cast_mut(), Ordering::Relaxed);
     slot.handle.store(handle, Ordering::Release);
     Ok(core::ptr::without_provenance_mut(handle))
 }
@@ -46,22 +43,13 @@ pub(crate) unsafe fn get<'a, T: Object>(
     handle: *const T,
     what: &'static str,
 ) -> Result<&'a T, Failure> {
-    let unknown = || Failure::of_handle(handle.addr(), what, T::NAME);
-    let slot = find(handle.addr()).ok_or_else(unknown)?;
-    let object = slot.object.load(Ordering::Relaxed);
-    // SAFETY: while the slot has the handle, the pointer is that of `insert`, to an object that begins with
-    // its header; by this function's contract it stays so.
-    let of_type = unsafe { (*object).of_type };
-    if of_type != TypeId::of::<T>() {
-        return Err(unknown());
-    }
-    // SAFETY: as above, and `insert` made it of this type.
-    Ok(unsafe { &(*object.cast::<Held<T>>()).object })
+    // SAFETY: by this function's contract, the slot's reference keeps the object alive.
+    unsafe { Ok(&(*held(handle, what)?).object) }
 }
 
 /// The object of `handle`, alive as long as the result, even if a callback frees the handle.
 ///
-/// Only calls with callbacks count holders, since counting takes as long as validating a launch.
+/// Only calls with callbacks count references, because counting takes as long as validating a launch.
 ///
 /// # Safety
 ///
@@ -70,69 +58,49 @@ pub(crate) unsafe fn get<'a, T: Object>(
 pub(crate) unsafe fn keep<T: Object>(
     handle: *const T,
     what: &'static str,
-) -> Result<Kept<T>, Failure> {
-    // SAFETY: this function's contract.
-    let object = unsafe { get(handle, what) }?;
-    let slot = find(handle.addr()).ok_or(Failure::Handle { what, name: T::NAME })?;
-    let held = slot.object.load(Ordering::Relaxed);
-    // SAFETY: as in `get`.
-    unsafe { (*held).holders.fetch_add(1, Ordering::Relaxed) };
-    Ok(Kept { held, object })
-}
-
-/// A holder of an object: see [`keep`].
-#[cfg(feature = "cuda")]
-pub(crate) struct Kept<T: Object> {
-    held: *mut Header,
-    object: *const T,
-}
-
-#[cfg(feature = "cuda")]
-impl<T: Object> core::ops::Deref for Kept<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: the object lives until its last holder is gone, and nothing changes it.
-        unsafe { &*self.object }
+) -> Result<Arc<Held<T>>, Failure> {
+    // SAFETY: `insert` got the pointer from an `Arc`. The slot's reference is alive until this returns.
+    unsafe {
+        let held = held(handle, what)?;
+        Arc::increment_strong_count(held);
+        Ok(Arc::from_raw(held))
     }
 }
 
-#[cfg(feature = "cuda")]
-impl<T: Object> Drop for Kept<T> {
-    fn drop(&mut self) {
-        // SAFETY: this holder is counted once.
-        unsafe { release(self.held) }
-    }
-}
-
-/// Gives up one hold on an object, and frees it after the last one.
-///
 /// # Safety
 ///
-/// The hold is counted, and not used afterwards.
-unsafe fn release(held: *mut Header) {
-    // SAFETY: the object lives as long as this hold.
-    if unsafe { (*held).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {
-        // SAFETY: `insert` made the object and its header, which names the function for its type. Nobody
-        // else holds it.
-        unsafe { ((*held).free)(held) };
-    }
+/// Nobody frees the handle until this returns.
+#[inline(always)]
+unsafe fn held<T: Object>(handle: *const T, what: &'static str) -> Result<*const Held<T>, Failure> {
+    let unknown = || Failure::of_handle(handle.addr(), what, name_of::<T>());
+    let slot = find(handle.addr()).ok_or_else(unknown)?;
+    let object = slot.object.load(Ordering::Relaxed);
+    // SAFETY: while the slot has the handle, `insert` made the pointer, and the object begins with its header. By
+    // this function's contract, the slot keeps the handle.
+    let of_type = unsafe { (*object).of_type };
+    if of_type == TypeId::of::<T>() { Ok(object.cast()) } else { Err(unknown()) }
+}
+
+/// `gg_limits` for `gridguard_capi::limits::gg_limits`.
+#[cold]
+fn name_of<T>() -> &'static str {
+    type_name::<T>().rsplit(':').next().unwrap_or_default()
 }
 
 /// Frees `handle`, of any type, and its object once nothing holds it.
 ///
 /// # Safety
 ///
-/// Nobody uses the object, but those who [`keep`] it.
+/// Only calls that [`keep`] the object are still using it.
 pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
     let unknown = || Failure::of_handle(handle, "handle", "object");
     let slot = find(handle).ok_or_else(unknown)?;
-    // Of two threads that free the same handle, one succeeds.
+    // If two threads free the same handle, one succeeds.
     let taken = slot.handle.compare_exchange(handle, 0, Ordering::Acquire, Ordering::Relaxed);
     taken.map_err(|_| unknown())?;
     let object = slot.object.load(Ordering::Relaxed);
-    // SAFETY: the slot's own hold, which no other thread took.
-    unsafe { release(object) };
+    // SAFETY: the object of this slot, whose reference no other thread took.
+    unsafe { ((*object).release)(object) };
     // A slot whose generations are used up is not used again.
     if let Some(next) = handle.checked_add(FIRST_GENERATION) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).reusable.push(next);
@@ -150,31 +118,31 @@ fn find(handle: usize) -> Option<&'static Slot> {
 
 /// An object behind its header, so that a pointer to it is thin, whatever its type.
 #[repr(C)]
-struct Held<T> {
+pub(crate) struct Held<T> {
     header: Header,
-    object: T,
+    pub(crate) object: T,
 }
 
 struct Header {
     of_type: TypeId,
-    /// The slot, and each [`Kept`].
-    holders: AtomicUsize,
-    free: unsafe fn(*mut Self),
+    release: unsafe fn(*mut Self),
 }
 
+/// Drops the slot's reference.
+///
 /// # Safety
 ///
-/// `object` is a boxed [`Held<T>`], which nothing else uses.
-unsafe fn free_held<T>(object: *mut Header) {
+/// `object` is from [`insert`] with the same type, and its slot does not use it afterwards.
+unsafe fn release<T>(object: *mut Header) {
     // SAFETY: this function's contract.
-    drop(unsafe { Box::from_raw(object.cast::<Held<T>>()) });
+    drop(unsafe { Arc::from_raw(object.cast::<Held<T>>().cast_const()) });
 }
 
 #[derive(Default)]
 struct Slot {
     /// The handle of the object in it, 0 for none.
     handle: AtomicUsize,
-    /// A [`Held`].
+    /// A [`Held`] in an `Arc`.
     object: AtomicPtr<Header>,
 }
 
@@ -221,13 +189,7 @@ mod tests {
 
     #[derive(Debug, PartialEq)]
     struct Number(u64);
-    impl Object for Number {
-        const NAME: &'static str = "number";
-    }
     struct Other;
-    impl Object for Other {
-        const NAME: &'static str = "other";
-    }
 
     fn number(handle: *const Number) -> Result<&'static Number, Failure> {
         // SAFETY: no test frees the handle of another one.
@@ -241,7 +203,7 @@ mod tests {
         // SAFETY: nothing uses the object.
         unsafe { remove(handle.addr()) }.expect("alive");
         let text = number(handle).expect_err("freed").to_string();
-        assert_eq!(text, "it is not the handle of a live number");
+        assert_eq!(text, "it is not the handle of a live Number");
         // SAFETY: as above.
         unsafe { remove(handle.addr()) }.expect_err("freed already");
     }
@@ -250,9 +212,6 @@ mod tests {
     #[test]
     fn an_object_that_is_kept_outlives_its_handle() {
         struct Tells(std::sync::mpsc::Sender<()>);
-        impl Object for Tells {
-            const NAME: &'static str = "tells";
-        }
         impl Drop for Tells {
             fn drop(&mut self) {
                 self.0.send(()).expect("the test listens");
@@ -263,7 +222,7 @@ mod tests {
         // SAFETY: only this test has the handle.
         let keep = || unsafe { keep(handle.cast_const(), "it") };
         let (one, other) = (keep().expect("alive"), keep().expect("alive"));
-        // SAFETY: nothing but what keeps it uses the object.
+        // SAFETY: only `one` and `other` use the object.
         unsafe { remove(handle.addr()) }.expect("alive");
         // SAFETY: as above.
         unsafe { remove(handle.addr()) }.expect_err("freed already");
@@ -294,7 +253,7 @@ mod tests {
     fn no_other_number_and_no_handle_of_another_type_is_taken_for_one() {
         let other = insert(Other).expect("room").cast::<Number>();
         let text = number(other).expect_err("another type").to_string();
-        assert_eq!(text, "it is not the handle of a live number");
+        assert_eq!(text, "it is not the handle of a live Number");
         let address = core::ptr::from_ref(&text).addr();
         for handle in [1, 63, 64, 0xff_ffff, FIRST_GENERATION - 1, usize::MAX, address] {
             number(core::ptr::without_provenance(handle)).expect_err("no handle");

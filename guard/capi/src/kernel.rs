@@ -10,43 +10,35 @@ use gridguard::cuda::{Kernel, current_context};
 use crate::error::{entry, gg_error};
 use crate::event::{Listener, gg_event_callback};
 use crate::failure::{Failure, gg_status};
-use crate::handles::{self, Object};
+use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, Versioned};
+use crate::memory::{self, versioned};
 use crate::text::c_string;
 
 /// Launches in one context of the caller's, with its event callback. Immutable; free it with `gg_free`.
 pub struct gg_guard(Arc<Guarded>);
 
-impl Object for gg_guard {
-    const NAME: &'static str = "gg_guard";
+/// The data that a guard and its kernels share.
+pub(crate) struct Guarded {
+    pub(crate) guard: Guard,
+    pub(crate) listener: Option<Listener>,
 }
 
-/// What a guard and its kernels share.
-struct Guarded {
-    /// The `CUcontext`.
-    guard: Guard,
-    listener: Option<Listener>,
-}
-
-/// What a guard is made of. Zeros are the defaults.
+/// The options of a guard. Zeros are the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_guard_options {
     /// Set it to `sizeof(gg_guard_options)`.
     pub struct_size: usize,
-    /// The `CUcontext`; NULL for the one that is current on the calling thread, such as the CUDA runtime's.
+    /// The `CUcontext`; NULL for the calling thread's current context, for example the CUDA runtime's.
     pub context: *mut c_void,
     /// Called for events of launches; NULL for none.
     pub on_event: gg_event_callback,
-    /// Passed to the callback, on whatever thread launches.
+    /// Passed to the callback, on any thread that launches.
     pub user_data: *mut c_void,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers may be null.
-unsafe impl Versioned for gg_guard_options {
-    const OLDEST: usize = 32;
-}
+versioned!(gg_guard_options, 32);
 
 /// A kernel of the caller's, with its limits. Immutable; free it with `gg_free`.
 pub struct gg_kernel {
@@ -54,23 +46,7 @@ pub struct gg_kernel {
     /// The sizes of its parameters in bytes.
     pub(crate) parameters: Vec<usize>,
     pub(crate) name: CString,
-    guarded: Arc<Guarded>,
-}
-
-impl Object for gg_kernel {
-    const NAME: &'static str = "gg_kernel";
-}
-
-impl gg_kernel {
-    #[inline]
-    pub(crate) fn guard(&self) -> &Guard {
-        &self.guarded.guard
-    }
-
-    #[inline]
-    pub(crate) fn listener(&self) -> Option<&Listener> {
-        self.guarded.listener.as_ref()
-    }
+    pub(crate) guarded: Arc<Guarded>,
 }
 
 /// Numbers of all launches of the kernels of a guard.
@@ -91,15 +67,12 @@ pub struct gg_counts {
     pub broken_rules: u64,
 }
 
-// SAFETY: `repr(C)`, with its size first; numbers may be zero.
-unsafe impl Versioned for gg_counts {
-    const OLDEST: usize = 48;
-}
+versioned!(gg_counts, 48);
 
-/// A guard for launches in a context of the caller's, which must outlive the guard's kernels. `options` may
-/// be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
+/// Makes a guard for launches in the caller's context. The context must outlive the guard's kernels. `options`
+/// may be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
 ///
-/// Thread-safe. The callback must be so too.
+/// Thread-safe. The callback must be thread-safe too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gg_guard_create(
     options: *const gg_guard_options,
@@ -120,8 +93,8 @@ pub unsafe extern "C" fn gg_guard_create(
         // SAFETY: the caller vouches that the context outlives the guard and its kernels.
         let guard = unsafe { Guard::with_raw_context(context) }?;
         let listener = options.and_then(|options| {
-            // SAFETY: the caller vouches that both can be used on any thread.
-            options.on_event.map(|callback| unsafe { Listener::new(callback, options.user_data) })
+            let user_data = options.user_data;
+            options.on_event.map(|callback| Listener { callback, user_data })
         });
         Ok(gg_guard(Arc::new(Guarded { guard, listener })))
     };
@@ -129,11 +102,11 @@ pub unsafe extern "C" fn gg_guard_create(
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// A kernel from its `CUfunction`, or from its `CUkernel`, which must be of the guard's context and
+/// Makes a kernel from its `CUfunction` or `CUkernel`, which must belong to the guard's context and
 /// outlive the kernel. Queries its limits and parameters once.
 ///
-/// `name` is for messages; NULL for the driver's. `parameter_sizes` are the sizes of its
-/// `parameter_count` parameters in bytes; NULL if the driver is to be asked, which needs CUDA 12.4.
+/// Messages use `name`; NULL for the driver's name. `parameter_sizes` are the sizes of its
+/// `parameter_count` parameters in bytes. With NULL the driver is asked, which needs CUDA 12.4.
 /// The calling thread's current context is the same afterwards.
 ///
 /// Thread-safe.
@@ -154,18 +127,15 @@ pub unsafe extern "C" fn gg_kernel_create(
             return Err(Failure::Null("function"));
         }
         // SAFETY: the caller's text, for the time of this call.
-        let name = if name.is_null() { None } else { Some(unsafe { memory::text(name, "name") }?) };
+        let name = unsafe { memory::optional_text(name, "name") }?;
         // SAFETY: the caller vouches that the function is alive, and of the guard's context.
         let kernel = unsafe { guarded.guard.raw_kernel(function, name) }?;
-        let declared = if parameter_sizes.is_null() {
-            None
-        } else {
-            // SAFETY: the caller's array, for the time of this call.
-            let sizes = unsafe {
-                memory::array(parameter_sizes, parameter_count, MAX_PARAMETERS, "parameter_sizes")
-            }?;
-            Some(sizes.to_vec())
+        // SAFETY: the caller's array, for the time of this call.
+        let sizes = unsafe {
+            memory::array(parameter_sizes, parameter_count, MAX_PARAMETERS, "parameter_sizes")
         };
+        let declared =
+            (!parameter_sizes.is_null()).then(|| sizes.map(<[_]>::to_vec)).transpose()?;
         let parameters = parameters_of(&kernel, declared)?;
         let (name, guarded) = (c_string(kernel.name()), Arc::clone(guarded));
         Ok(gg_kernel { kernel, parameters, name, guarded })
@@ -193,7 +163,7 @@ pub unsafe extern "C" fn gg_kernel_limits(
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// Writes what the kernel's guard counted to `out`.
+/// Writes the counts of the kernel's guard to `out`.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -204,7 +174,7 @@ pub unsafe extern "C" fn gg_kernel_counts(
 ) -> gg_status {
     let body = || {
         // SAFETY: the caller does not free the handle meanwhile.
-        let counts = unsafe { handles::get(kernel, "kernel") }?.guard().counts();
+        let counts = unsafe { handles::get(kernel, "kernel") }?.guarded.guard.counts();
         let counts = gg_counts {
             struct_size: 0,
             requests: counts.plans,

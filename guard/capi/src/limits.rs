@@ -4,23 +4,19 @@ use core::ffi::c_char;
 use std::ffi::CString;
 use std::sync::Arc;
 
-use gridguard::{ComputeCapability, DeviceLimits, Dim3, KernelLimits, LaunchLimits, catalog};
+use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, catalog};
 
 use crate::config::{gg_dim3, known_flags};
 use crate::error::{entry, gg_error};
 use crate::failure::{Failure, gg_status};
-use crate::handles::{self, Object};
-use crate::memory::{self, Versioned};
+use crate::handles;
+use crate::memory::{self, versioned};
 use crate::text::c_string;
 
 /// The limits of one kernel on one device. Immutable; free it with `gg_free`.
 pub struct gg_limits {
     pub(crate) limits: LaunchLimits,
     device_name: CString,
-}
-
-impl Object for gg_limits {
-    const NAME: &'static str = "gg_limits";
 }
 
 impl gg_limits {
@@ -30,7 +26,7 @@ impl gg_limits {
     }
 }
 
-/// What is known about a kernel. Zeros where it is not known.
+/// The known properties of a kernel. A property that is not known is zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_kernel_info {
@@ -45,7 +41,7 @@ pub struct gg_kernel_info {
     /// Static shared memory in bytes, `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`.
     pub static_shared_bytes: u64,
     /// Dynamic shared memory that the kernel opted in to,
-    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`; 0 where it did not.
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`; 0 if it did not.
     pub max_dynamic_shared_bytes: u64,
     /// Local memory of a thread in bytes, `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
     pub local_bytes_per_thread: u64,
@@ -57,12 +53,9 @@ pub struct gg_kernel_info {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_kernel_info {
-    const OLDEST: usize = 88;
-}
+versioned!(gg_kernel_info, 88);
 
-/// The kernel opts in to large dynamic shared memory wherever a launch needs it, as `gg_launch` does.
+/// The kernel opts in to large dynamic shared memory if a launch needs it, as `gg_launch` does.
 pub const GG_OPTS_IN: u32 = 1;
 /// Every launch must specify a cluster, `CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET`.
 pub const GG_CLUSTER_MUST_BE_SET: u32 = 2;
@@ -126,13 +119,10 @@ pub struct gg_device_info {
     pub cluster_launch: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_device_info {
-    const OLDEST: usize = 216;
-}
+versioned!(gg_device_info, 216);
 
-/// The limits of a kernel on a GPU of the catalogue: by name or alias, such as `h200` or `NVIDIA L4`;
-/// `sm_86` for any of a compute capability; `any` for the lowest limits of all. `kernel` may be NULL.
+/// The limits of a kernel on a GPU of the catalogue. `gpu` is a name or an alias, for example `h200` or `NVIDIA L4`;
+/// `sm_86` for any GPU of a compute capability; `any` for the lowest limits of all. `kernel` may be NULL.
 /// `GG_NOT_FOUND` with the known names if there is no such GPU. Needs no driver.
 ///
 /// Thread-safe.
@@ -208,12 +198,8 @@ unsafe fn of_kernel(
     };
     let all = GG_OPTS_IN | GG_CLUSTER_MUST_BE_SET | GG_NON_PORTABLE_CLUSTERS;
     known_flags(info.flags, all, "kernel.flags")?;
-    let name = if info.name.is_null() {
-        UNNAMED
-    } else {
-        // SAFETY: the caller's text, for the time of this call.
-        unsafe { memory::text(info.name, "kernel.name") }?
-    };
+    // SAFETY: the caller's text, for the time of this call.
+    let name = unsafe { memory::optional_text(info.name, "kernel.name") }?.unwrap_or(UNNAMED);
     let known = |number: u64| Some(number).filter(|number| *number > 0);
     let cluster = Dim3::from(info.required_cluster);
     let kernel = KernelLimits {
@@ -236,57 +222,33 @@ unsafe fn of_kernel(
 
 impl gg_limits {
     fn device_info(&self) -> gg_device_info {
-        let &DeviceLimits {
-            name: _,
-            compute_capability: ComputeCapability { major, minor },
-            max_grid,
-            max_block,
-            max_threads_per_block,
-            warp_size,
-            max_registers_per_block,
-            register_allocation_unit,
-            warp_allocation_granularity,
-            max_shared_bytes_per_block,
-            max_shared_bytes_per_block_opt_in,
-            reserved_shared_bytes_per_block,
-            shared_bytes_per_multiprocessor,
-            multiprocessors,
-            max_threads_per_multiprocessor,
-            max_blocks_per_multiprocessor,
-            registers_per_multiprocessor,
-            l2_bytes,
-            memory_bytes,
-            cooperative_launch,
-            cluster_launch,
-            max_portable_cluster_blocks,
-            max_parameter_bytes,
-        } = self.limits.device();
+        let device = self.limits.device();
         gg_device_info {
             struct_size: 0,
             name: self.device_name.as_ptr(),
-            capability_major: major,
-            capability_minor: minor,
-            max_grid: max_grid.into(),
-            max_block: max_block.into(),
-            max_threads_per_block,
-            warp_size,
-            max_registers_per_block,
-            register_allocation_unit,
-            warp_allocation_granularity,
-            max_shared_bytes_per_block,
-            max_shared_bytes_per_block_opt_in,
-            reserved_shared_bytes_per_block,
-            shared_bytes_per_multiprocessor,
-            multiprocessors,
-            max_threads_per_multiprocessor,
-            max_blocks_per_multiprocessor,
-            registers_per_multiprocessor,
-            l2_bytes,
-            memory_bytes,
-            max_portable_cluster_blocks,
-            max_parameter_bytes,
-            cooperative_launch: cooperative_launch.into(),
-            cluster_launch: cluster_launch.into(),
+            capability_major: device.compute_capability.major,
+            capability_minor: device.compute_capability.minor,
+            max_grid: device.max_grid.into(),
+            max_block: device.max_block.into(),
+            max_threads_per_block: device.max_threads_per_block,
+            warp_size: device.warp_size,
+            max_registers_per_block: device.max_registers_per_block,
+            register_allocation_unit: device.register_allocation_unit,
+            warp_allocation_granularity: device.warp_allocation_granularity,
+            max_shared_bytes_per_block: device.max_shared_bytes_per_block,
+            max_shared_bytes_per_block_opt_in: device.max_shared_bytes_per_block_opt_in,
+            reserved_shared_bytes_per_block: device.reserved_shared_bytes_per_block,
+            shared_bytes_per_multiprocessor: device.shared_bytes_per_multiprocessor,
+            multiprocessors: device.multiprocessors,
+            max_threads_per_multiprocessor: device.max_threads_per_multiprocessor,
+            max_blocks_per_multiprocessor: device.max_blocks_per_multiprocessor,
+            registers_per_multiprocessor: device.registers_per_multiprocessor,
+            l2_bytes: device.l2_bytes,
+            memory_bytes: device.memory_bytes,
+            max_portable_cluster_blocks: device.max_portable_cluster_blocks,
+            max_parameter_bytes: device.max_parameter_bytes,
+            cooperative_launch: device.cooperative_launch.into(),
+            cluster_launch: device.cluster_launch.into(),
         }
     }
 }

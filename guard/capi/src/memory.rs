@@ -1,7 +1,7 @@
 //! Reads and writes the caller's memory: structures of several versions, strings and results.
 //!
-//! What every call needs is always inlined, here and in `handles` and `config`, and failures are made in
-//! functions of their own: results that are returned through memory would be copied at each step.
+//! Functions that every call needs are always inlined, here and in `handles` and `config`. Other functions make the
+//! failures. Otherwise each step would copy its result through memory.
 
 use core::ffi::{CStr, c_char};
 
@@ -11,7 +11,7 @@ use crate::handles::{self, Object};
 /// A structure of the interface, whose first field is its size.
 ///
 /// A later version appends fields. A caller that was compiled with an older header passes a smaller
-/// size; the fields that it does not know are then zero, which is every field's default.
+/// size. The fields that it does not know are then zero, which is every field's default.
 ///
 /// # Safety
 ///
@@ -21,12 +21,23 @@ pub(crate) unsafe trait Versioned: Copy {
     const OLDEST: usize;
 }
 
+/// Implements [`Versioned`] for a `repr(C)` structure of numbers and pointers.
+macro_rules! versioned {
+    ($structure:ty, $oldest:literal) => {
+        const _: () = assert!(core::mem::offset_of!($structure, struct_size) == 0);
+        // SAFETY: `repr(C)` with its size first; numbers and pointers may be zero.
+        unsafe impl $crate::memory::Versioned for $structure {
+            const OLDEST: usize = $oldest;
+        }
+    };
+}
+pub(crate) use versioned;
+
 /// The structure at `from`.
 ///
 /// # Safety
 ///
-/// `from` is null, or points to a `usize` and, if that is a size of the structure, to as many bytes of
-/// it.
+/// `from` is null, or points to a `usize`. If this is a size of the structure, the structure has this size.
 #[inline(always)]
 pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> Result<T, Failure> {
     // SAFETY: this function's contract.
@@ -35,7 +46,7 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> R
         // SAFETY: the caller's structure has all fields.
         return Ok(unsafe { from.read_unaligned() });
     }
-    // SAFETY: the caller's structure has so many bytes, fewer than a `T`.
+    // SAFETY: the caller's structure has `size` bytes, fewer than a `T`.
     Ok(unsafe { widened(from, size) })
 }
 
@@ -44,7 +55,7 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> R
 ///
 /// # Safety
 ///
-/// `from` points to so many bytes of the structure, at most all.
+/// `from` points to `size` bytes of the structure, at most all.
 #[cold]
 #[inline(never)]
 unsafe fn widened<T: Versioned>(from: *const T, size: usize) -> T {
@@ -108,10 +119,7 @@ pub(crate) unsafe fn write<T: Versioned>(
 ///
 /// As [`read`].
 #[inline(always)]
-pub(crate) unsafe fn size_at<T: Versioned>(
-    to: *const T,
-    what: &'static str,
-) -> Result<usize, Failure> {
+unsafe fn size_at<T: Versioned>(to: *const T, what: &'static str) -> Result<usize, Failure> {
     let (oldest, newest) = (T::OLDEST, size_of::<T>());
     if to.is_null() {
         return Err(Failure::of_structure(what, None, oldest, newest));
@@ -130,18 +138,32 @@ pub(crate) unsafe fn size_at<T: Versioned>(
 ///
 /// `from` is null, or points to such a text, which stays unchanged.
 pub(crate) unsafe fn text<'a>(from: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+    // SAFETY: this function's contract.
+    unsafe { optional_text(from, what) }?.ok_or(Failure::Null(what))
+}
+
+/// As [`text`]; `None` for null.
+///
+/// # Safety
+///
+/// As [`text`].
+pub(crate) unsafe fn optional_text<'a>(
+    from: *const c_char,
+    what: &'static str,
+) -> Result<Option<&'a str>, Failure> {
     if from.is_null() {
-        return Err(Failure::Null(what));
+        return Ok(None);
     }
     // SAFETY: not null, so it points to a text with a zero byte.
-    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Failure::NotUtf8(what))
+    let text = unsafe { CStr::from_ptr(from) }.to_str();
+    text.map(Some).map_err(|_| Failure::NotUtf8(what))
 }
 
 /// The `count` elements at `from`, at most `most`; none for a count of zero.
 ///
 /// # Safety
 ///
-/// `from` is null or aligned, and points to as many elements, which stay unchanged.
+/// `from` is null or aligned, and points to `count` elements, which stay unchanged.
 #[cfg(any(feature = "cuda", feature = "profile"))]
 pub(crate) unsafe fn array<'a, T>(
     from: *const T,
@@ -159,7 +181,7 @@ pub(crate) unsafe fn array<'a, T>(
         let given = u64::try_from(count).unwrap_or(u64::MAX);
         return Err(Failure::Range { what, given, expected: "an array of a reasonable length" });
     }
-    // SAFETY: not null, aligned, and as many elements by this function's contract.
+    // SAFETY: not null, aligned, and `count` elements by this function's contract.
     Ok(unsafe { core::slice::from_raw_parts(from, count) })
 }
 
@@ -187,7 +209,7 @@ pub(crate) unsafe fn create<T: Object>(
 mod tests {
     use super::*;
 
-    /// A structure of which an older version had only `old`.
+    /// A structure whose older version had only `old`.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Grown {
@@ -196,10 +218,7 @@ mod tests {
         new: u64,
     }
 
-    // SAFETY: `repr(C)`, with its size first; numbers may be zero.
-    unsafe impl Versioned for Grown {
-        const OLDEST: usize = 16;
-    }
+    versioned!(Grown, 16);
 
     #[test]
     fn a_field_that_the_caller_does_not_know_is_zero() {

@@ -15,9 +15,9 @@ use crate::config::{
 };
 use crate::error::{entry, gg_error};
 use crate::failure::{Failure, gg_status};
-use crate::handles::{self, Object};
+use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, Versioned};
+use crate::memory::{self, versioned};
 use crate::text::c_string;
 
 /// The tuned choices for one device. Free it with `gg_free`.
@@ -28,16 +28,8 @@ pub struct gg_profile {
     names: BTreeMap<String, CString>,
 }
 
-impl Object for gg_profile {
-    const NAME: &'static str = "gg_profile";
-}
-
-/// What a profile stores choices under: kernel, code and purpose. Immutable; free it with `gg_free`.
+/// The key of a profile's choices: kernel, code and purpose. Immutable; free it with `gg_free`.
 pub struct gg_key(Key);
-
-impl Object for gg_key {
-    const NAME: &'static str = "gg_key";
-}
 
 /// The fields of a key. Zeros are their defaults.
 #[repr(C)]
@@ -51,11 +43,11 @@ pub struct gg_key_info {
     pub source: *const c_char,
     /// Which of several implementations; NULL if there is only one.
     pub variant: *const c_char,
-    /// The element types of the tensors, such as `f16`; NULL for none.
+    /// The element types of the tensors, for example `f16`; NULL for none.
     pub dtypes: *const c_char,
-    /// Measured for the largest chunk whose launch takes at most so many microseconds; 0 otherwise.
+    /// Measured for the largest chunk whose launch takes at most this many microseconds; 0 otherwise.
     pub max_launch_us: u64,
-    /// Measured within a workspace of so many bytes for each item; 0 otherwise.
+    /// Measured within a workspace of this many bytes for each item; 0 otherwise.
     pub workspace_bytes_per_item: u64,
     /// The whole workspace in bytes.
     pub workspace_bytes: u64,
@@ -65,10 +57,7 @@ pub struct gg_key_info {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, with its size first; pointers and numbers may be zero.
-unsafe impl Versioned for gg_key_info {
-    const OLDEST: usize = 72;
-}
+versioned!(gg_key_info, 72);
 
 /// The data of a launch was in the L2 cache.
 pub const GG_HOT_CACHE: u32 = 1;
@@ -99,12 +88,9 @@ pub struct gg_tuned {
     pub parameter_count: usize,
 }
 
-// SAFETY: `repr(C)`, with its size first; numbers may be zero.
-unsafe impl Versioned for gg_tuned {
-    const OLDEST: usize = 48;
-}
+versioned!(gg_tuned, 48);
 
-/// A launch parameter of an entry, such as the warps of a block. This structure never changes.
+/// A launch parameter of an entry, for example the warps of a block. This structure never changes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gg_parameter {
@@ -136,7 +122,7 @@ pub const GG_DEFAULT_OUT_OF_RANGE: u32 = 5;
 /// No entry is within a factor of two of each size.
 pub const GG_DEFAULT_NO_NEIGHBOUR: u32 = 6;
 
-/// The file that the caller named.
+/// The caller's file.
 pub const GG_LAYER_EXPLICIT: u32 = 0;
 /// The user's own profile.
 pub const GG_LAYER_USER: u32 = 1;
@@ -147,11 +133,10 @@ pub const GG_LAYER_EMBEDDED: u32 = 3;
 /// No entry matches.
 pub const GG_LAYER_NONE: u32 = 4;
 
-/// Loads the tuned choices for the device of `limits`: from the file or folder `path`, which may be NULL,
-/// the user's folder (`GRIDGUARD_PROFILES`), and what is built into the library, in this order.
+/// Loads the tuned choices for the device of `limits`. The file or folder `path`, which may be NULL, comes first, then
+/// the user's folder (`GRIDGUARD_PROFILES`), then the profiles built into the library.
 ///
-/// A file that cannot be used is left out with a notice, and so is an entry; another device's entries
-/// are never used.
+/// A file or an entry that cannot be used is left out with a notice. Entries of another device are never used.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -165,13 +150,18 @@ pub unsafe extern "C" fn gg_profile_load(
         // SAFETY: the caller does not free the handle meanwhile.
         let limits = unsafe { handles::get(limits, "limits") }?;
         let device = DeviceIdentity::new(limits.limits.device());
+        // The software decides whether entries are stale. Without a driver it is unknown.
+        #[cfg(feature = "cuda")]
+        let environment = Environment::cuda().unwrap_or_default();
+        #[cfg(not(feature = "cuda"))]
+        let environment = Environment::default();
         let layers = if path.is_null() {
             Layers::new()
         } else {
             // SAFETY: the caller's text, for the time of this call.
             Layers::new().explicit(unsafe { memory::text(path, "path") }?)
         };
-        let loaded = layers.user().built_in(&device).load(&device, &environment());
+        let loaded = layers.user().built_in(&device).load(&device, &environment);
         let entries = loaded.profile.entries();
         let names = entries.flat_map(|(_, entry)| &entry.parameters);
         let names = names.map(|(name, _)| (name.clone(), c_string(name.as_str()))).collect();
@@ -182,8 +172,8 @@ pub unsafe extern "C" fn gg_profile_load(
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// What was left out of the profile, and what may be stale: the notice at `index`, from 0; NULL past the
-/// last one, and for a wrong handle. It is valid until the profile is freed.
+/// The notice at `index`, from 0, about an entry or file that was left out or may be stale. NULL past the last
+/// notice, and for a wrong handle. The notice is valid until the profile is freed.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -211,11 +201,8 @@ pub unsafe extern "C" fn gg_key_create(
         let info = unsafe { memory::read(info, "info") }?;
         known_flags(info.flags, GG_HOT_CACHE | GG_GRAPH, "info.flags")?;
         let optional = |text: *const c_char, what| {
-            if text.is_null() {
-                return Ok(String::new());
-            }
             // SAFETY: the caller's text, for the time of this call.
-            unsafe { memory::text(text, what) }.map(str::to_owned)
+            unsafe { memory::optional_text(text, what) }.map(|text| text.unwrap_or("").to_owned())
         };
         let objective = match (info.max_launch_us, info.workspace_bytes_per_item) {
             (0, 0) => Objective::Throughput,
@@ -245,9 +232,9 @@ pub unsafe extern "C" fn gg_key_create(
     unsafe { entry(error, || memory::create(out, make)) }
 }
 
-/// Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and
-/// writes it to `out`, and up to `capacity` of its launch parameters to `parameters`, which may be NULL
-/// if `capacity` is 0. Neither allocates nor locks.
+/// Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and writes it to
+/// `out`. Up to `capacity` of its launch parameters are written to `parameters`, which may be NULL if `capacity`
+/// is 0. The lookup neither allocates nor locks.
 ///
 /// A choice is a preference: set `GG_PREFERENCE` with it.
 ///
@@ -278,7 +265,7 @@ pub unsafe extern "C" fn gg_profile_look_up(
         for (place, (name, value)) in tuned.parameters().iter().enumerate().take(capacity) {
             let name = profile.names.get(name).map_or(core::ptr::null(), |name| name.as_ptr());
             let parameter = gg_parameter { name, value: *value };
-            // SAFETY: not null, so there is room for `capacity` parameters, of which this is one.
+            // SAFETY: not null, so there is room for `capacity` parameters, and `place` is less.
             unsafe { parameters.add(place).write_unaligned(parameter) };
         }
         Ok(())
@@ -331,17 +318,9 @@ const fn number_of(reason: DefaultReason) -> u32 {
         DefaultReason::ZeroSize => GG_DEFAULT_ZERO_SIZE,
         DefaultReason::OutOfRange { .. } => GG_DEFAULT_OUT_OF_RANGE,
         DefaultReason::NoNeighbour => GG_DEFAULT_NO_NEIGHBOUR,
-        // Among them that no profile is loaded, which cannot be here.
+        // No entries. Without a profile there is no lookup.
         _ => GG_DEFAULT_NO_ENTRIES,
     }
-}
-
-/// The software that decides whether entries are stale; unknown without a driver.
-fn environment() -> Environment {
-    #[cfg(feature = "cuda")]
-    return Environment::cuda().unwrap_or_default();
-    #[cfg(not(feature = "cuda"))]
-    Environment::default()
 }
 
 /// More sizes than any entry has.

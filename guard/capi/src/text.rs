@@ -4,14 +4,10 @@ use core::ffi::{c_char, c_void};
 use std::ffi::CString;
 
 use crate::failure::{Failure, gg_status};
-use crate::handles::{self, Object};
+use crate::handles;
 
 /// A text that the library returned. Immutable; free it with `gg_free`.
 pub struct gg_text(CString);
-
-impl Object for gg_text {
-    const NAME: &'static str = "gg_text";
-}
 
 impl gg_text {
     pub(crate) fn new(text: impl Into<Vec<u8>>) -> Self {
@@ -41,8 +37,8 @@ pub unsafe extern "C" fn gg_text_data(text: *const gg_text) -> *const c_char {
 
 /// Frees the object of a handle of any type. NULL is ignored.
 ///
-/// Objects hold what they need of one another, so they can be freed in any order. Returns
-/// `GG_INVALID_HANDLE` for a handle that was freed already, or that is none.
+/// Objects keep each other alive, so they can be freed in any order. Returns `GG_INVALID_HANDLE` for a handle that was
+/// freed already, and for a number that is not a handle.
 ///
 /// Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
 #[unsafe(no_mangle)]
@@ -50,8 +46,8 @@ pub unsafe extern "C" fn gg_free(handle: *mut c_void) -> gg_status {
     if handle.is_null() {
         return gg_status::GG_OK;
     }
-    // SAFETY: by this function's contract no other thread uses the handle, but one that waits in a callback,
-    // which keeps the object.
+    // SAFETY: by this function's contract, another thread uses the handle only if it waits in a callback. Its
+    // call keeps the object.
     let freed = std::panic::catch_unwind(|| unsafe { handles::remove(handle.addr()) });
     match freed {
         Ok(freed) => freed.as_ref().map_or_else(Failure::status, |()| gg_status::GG_OK),

@@ -161,10 +161,11 @@ macro_rules! replacements {
             $($argument: $type),*
         ) -> $crate::driver::abi::Status {
             type Original = unsafe extern "C-unwind" fn($($type),*) -> $crate::driver::abi::Status;
-            let Some(original) = $crate::driver::functions::original::<H, S, Original>() else {
+            let $through = (H, S);
+            // SAFETY: the table names this replacement for a function of this type.
+            let Some(original) = (unsafe { $crate::driver::functions::original::<Original>((H, S)) }) else {
                 return $crate::driver::abi::NOT_INITIALIZED;
             };
-            let $through = (H, S);
             // SAFETY: the caller's own arguments.
             let $call = || unsafe { original($($argument),*) };
             $(let $original = original;)?
@@ -181,13 +182,17 @@ pub(crate) static ORIGINALS: [[AtomicPtr<c_void>; SLOTS]; FUNCTIONS.len()] =
 /// Lookups that were not intercepted, because no slot was free or the version is too new.
 pub(crate) static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// The original of function `H` and slot `S`; `None` if no loaded driver has it. `F` is its type.
-#[inline]
-pub(crate) fn original<const H: usize, const S: usize, F: Copy>() -> Option<F> {
-    let known = ORIGINALS[H][S].load(Ordering::Acquire);
-    let found = if known.is_null() { find_linked::<H, S>() } else { known };
+/// The original of a function and a slot; `None` if no loaded driver has it.
+///
+/// # Safety
+///
+/// `F` is the type of the function.
+#[inline(always)]
+pub(crate) unsafe fn original<F: Copy>(through: (usize, usize)) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: not null, so the address of the function, which the replacement declares with type `F`.
+    let known = original_address(through);
+    let found = if known.is_null() { find_linked(through) } else { known };
+    // SAFETY: not null, so the address of a function, of type `F` by this function's contract.
     (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
@@ -211,30 +216,21 @@ pub(crate) fn once<R>(
     result
 }
 
-/// The original of a function and a slot.
-///
-/// # Safety
-///
-/// `F` is the type of the function.
-pub(crate) unsafe fn original_of<F: Copy>(through: (usize, usize)) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let known = original_address(through);
-    // SAFETY: not null, so the address of a function, of type `F` by this function's contract.
-    (!known.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&known) })
-}
-
 /// The address of the original; null if there is none.
+#[inline(always)]
 pub(crate) fn original_address((function, slot): (usize, usize)) -> *mut c_void {
     let original = ORIGINALS.get(function).and_then(|slots| slots.get(slot));
     original.map_or(core::ptr::null_mut(), |original| original.load(Ordering::Acquire))
 }
 
 #[cold]
-fn find_linked<const H: usize, const S: usize>() -> *mut c_void {
-    if S != LINKED {
-        return core::ptr::null_mut();
+fn find_linked((function, slot): (usize, usize)) -> *mut c_void {
+    match (FUNCTIONS.get(function), ORIGINALS.get(function)) {
+        (Some(function), Some(slots)) if slot == LINKED => {
+            let found = elf::next(function.symbol);
+            slots[LINKED].store(found, Ordering::Release);
+            found
+        }
+        _ => core::ptr::null_mut(),
     }
-    let found = elf::next(FUNCTIONS[H].symbol);
-    ORIGINALS[H][S].store(found, Ordering::Release);
-    found
 }

@@ -144,9 +144,8 @@ impl Driver {
 
     /// `CUDA_ERROR_INVALID_VALUE (1), invalid argument`.
     pub(crate) fn error(&self, status: Status) -> String {
-        let ask = |question: Option<
-            unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status,
-        >| {
+        type Question = unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status;
+        let ask = |question: Option<Question>| {
             // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
             let text = written(ptr::null(), |text| Some(unsafe { question?(status, text) }))?;
             // SAFETY: null or a static string.
@@ -300,8 +299,7 @@ impl Driver {
     ) -> OccupancyLimits {
         // SAFETY: by this function's contract.
         let function = unsafe { self.function_of(launch.kernel) };
-        let threads = launch.block.iter().try_fold(1_u32, |all, one| all.checked_mul(*one));
-        let threads = threads.and_then(|threads| c_int::try_from(threads).ok()).unwrap_or(0);
+        let threads = c_int::try_from(launch.threads()).unwrap_or(0);
         let shared = usize::try_from(launch.shared_bytes).unwrap_or(usize::MAX);
         let per_multiprocessor = self.resident_blocks.filter(|_| launch.cooperative && threads > 0);
         let blocks = per_multiprocessor.and_then(|ask| {

@@ -85,17 +85,8 @@ impl OldKernelNode {
 }
 
 impl KernelNode {
-    pub(crate) const NONE: Self = {
-        let old = OldKernelNode {
-            function: ptr::null_mut(),
-            grid: [0; 3],
-            block: [0; 3],
-            shared_bytes: 0,
-            parameters: ptr::null_mut(),
-            extra: ptr::null_mut(),
-        };
-        Self { old, kernel: ptr::null_mut(), context: ptr::null_mut() }
-    };
+    // SAFETY: numbers may be zero and pointers null.
+    pub(crate) const NONE: Self = unsafe { core::mem::zeroed() };
 
     /// The node's launch, without attributes.
     pub(crate) fn launch(&self, through: (usize, usize)) -> Launch {

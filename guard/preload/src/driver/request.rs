@@ -35,6 +35,19 @@ pub(crate) struct Launch {
     pub(crate) node: bool,
 }
 
+impl Largest {
+    /// The grid along x, y and z, the threads and the shared memory.
+    #[inline(always)]
+    pub(crate) const fn sizes(self) -> [u32; 5] {
+        let Self { grid: [x, y, z], threads, shared_bytes } = self;
+        [x, y, z, threads, shared_bytes]
+    }
+
+    pub(crate) const fn of_sizes([x, y, z, threads, shared_bytes]: [u32; 5]) -> Self {
+        Self { grid: [x, y, z], threads, shared_bytes }
+    }
+}
+
 impl Launch {
     /// A launch without attributes.
     pub(crate) const fn plain(
@@ -65,6 +78,11 @@ impl Launch {
         let [x, y, z] = self.block;
         let threads = x.wrapping_mul(y).wrapping_mul(z);
         Largest { grid: self.grid, threads, shared_bytes: self.shared_bytes }
+    }
+
+    /// Threads of a block.
+    pub(crate) fn threads(&self) -> u32 {
+        self.block.iter().fold(1, |all, one| all.saturating_mul(*one))
     }
 
     /// The launch as the guard's rules take it.
@@ -150,7 +168,9 @@ pub(crate) const fn is_oversized([x, y, z]: [c_uint; 3]) -> bool {
 
 /// The largest grids of all devices.
 const MAX_X: c_uint = 0x7fff_ffff;
-const MAX_OTHER: c_uint = 65_535;
+pub(crate) const MAX_OTHER: c_uint = 65_535;
+/// The most threads of a block on any device.
+pub(crate) const MAX_THREADS: c_uint = 1024;
 
 #[cfg(test)]
 mod tests {

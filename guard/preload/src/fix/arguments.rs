@@ -20,9 +20,9 @@ pub(super) enum Arguments {
 
 /// The arguments of a launch: addresses of the parameters, or options with a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passed {
-    pub(super) parameters: *mut *mut c_void,
-    pub(super) extra: *mut *mut c_void,
+pub(crate) struct Passed {
+    pub(crate) parameters: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
 }
 
 /// Where a form takes its words: after `index` parameters, at `offset` bytes.

@@ -1,20 +1,20 @@
 //! Returns the digest of a loaded image, and its PTX or the reason for not rewriting it.
 
-use core::ffi::{CStr, c_void};
-use core::hash::{Hash, Hasher};
+use core::ffi::c_void;
 use core::ptr;
-use std::collections::hash_map::DefaultHasher;
+use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
 use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
-use gridguard_files::open;
 
 use crate::driver::Driver;
 use crate::process;
+use crate::watch::kept::hash_of;
 use crate::watch::known::Reason;
 
 /// The place of an image that a program loads.
@@ -36,13 +36,13 @@ impl Source {
     pub(super) unsafe fn ptx(self, driver: &Driver) -> Result<Vec<u8>, Reason> {
         // SAFETY: by this function's contract.
         unsafe {
-            match self {
-                Self::Memory(image) => in_memory(image.cast(), driver),
-                Self::File(path) => match process::text(path.cast()) {
-                    Some(path) => in_file(path, driver),
-                    None => Err("its path is null".into()),
-                },
+            // The structure of another version lists further images.
+            if let Self::Memory(image) = self
+                && wrapper_at(image.cast()).is_some_and(|wrapper| wrapper.version != 1)
+            {
+                return Err(UNKNOWN_FATBIN.into());
             }
+            of_bytes(&self.bytes(usize::MAX)?, driver)
         }
     }
 
@@ -54,56 +54,73 @@ impl Source {
     /// As [`Self::ptx`]; the driver has loaded the image.
     pub(super) unsafe fn digest(self) -> u64 {
         // SAFETY: by this function's contract.
-        unsafe {
-            match self {
-                Self::Memory(image) => digest(start_of(image.cast())),
-                Self::File(path) => {
-                    process::text(path.cast()).and_then(digest_of_file).unwrap_or(0)
-                }
-            }
+        let bytes = unsafe { self.bytes(DIGESTED) };
+        bytes.map_or(0, |bytes| hash_of(&bytes[..bytes.len().min(DIGESTED)]))
+    }
+
+    /// The image, at least its first `most` bytes if it has as many.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::ptx`].
+    unsafe fn bytes<'a>(self, most: usize) -> Result<Cow<'a, [u8]>, Reason> {
+        let path = match self {
+            // SAFETY: by this function's contract.
+            Self::Memory(image) => return unsafe { image_at(image.cast(), most) }.map(Cow::from),
+            // SAFETY: as above.
+            Self::File(path) => unsafe { process::text(path.cast()) }.ok_or("its path is null")?,
+        };
+        let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        // Reading a pipe would leave nothing for the driver.
+        if !path.is_file() {
+            return Err(format!("{} is no regular file", path.display()).into());
+        }
+        let failed = |error| Reason::from(format!("{}: {error}", path.display()));
+        let (file, mut bytes) = (File::open(path).map_err(failed)?, Vec::new());
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(bytes.into())
+    }
+}
+
+/// The fat binary, the first [`DIGESTED`] bytes of the cubin, or the first `most` bytes of the text at `image`.
+///
+/// # Safety
+///
+/// `image` is null or one that the driver may load, as of [`Source::Memory`]. It lives for as long as the result.
+unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
+    if image.is_null() {
+        return Err("its image is null".into());
+    }
+    // SAFETY: by this function's contract; a comparison ends at the first other byte, so at a text's end.
+    unsafe {
+        if let Some(Wrapper { fatbin, .. }) = wrapper_at(image) {
+            return match !fatbin.is_null() && begins_with(fatbin, FATBIN) {
+                true => Ok(fatbin_at(fatbin)),
+                false => Err(UNKNOWN_FATBIN.into()),
+            };
+        }
+        if begins_with(image, ELF) {
+            let bytes = elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED);
+            return Ok(core::slice::from_raw_parts(image, bytes));
+        }
+        match begins_with(image, FATBIN) {
+            true => Ok(fatbin_at(image)),
+            false => text_at(image, most),
         }
     }
 }
 
-/// A hash that is not 0.
-pub(super) fn digest(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    hasher.finish() | 1
-}
-
-fn digest_of_file(path: &CStr) -> Option<u64> {
-    let file = open(Path::new(OsStr::from_bytes(path.to_bytes()))).ok()?;
-    let (mut start, length) = (Vec::new(), file.metadata().ok()?.len());
-    file.take(DIGESTED.try_into().ok()?).read_to_end(&mut start).ok()?;
-    start.extend(length.to_le_bytes());
-    Some(digest(&start))
-}
-
-/// The first bytes of an image, at most [`DIGESTED`].
+/// The structure around a fat binary at `image`, if it is one.
 ///
 /// # Safety
 ///
-/// As [`in_memory`], for an image that the driver has loaded.
-unsafe fn start_of<'a>(image: *const u8) -> &'a [u8] {
-    // SAFETY: as in `in_memory`.
+/// As [`image_at`].
+unsafe fn wrapper_at(image: *const u8) -> Option<Wrapper> {
+    // SAFETY: by this function's contract, the image is complete.
     unsafe {
-        if image.is_null() {
-            return &[];
-        }
-        if begins_with(image, WRAPPER) {
-            let fatbin = image.cast::<Wrapper>().read_unaligned().fatbin;
-            return if fatbin.is_null() { &[] } else { start_of(fatbin) };
-        }
-        if begins_with(image, FATBIN) {
-            let all = fatbin_at(image);
-            return all.get(..DIGESTED).unwrap_or(all);
-        }
-        let length = match begins_with(image, ELF) {
-            true => elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED),
-            false => (0..DIGESTED).take_while(|at| image.add(*at).read() != 0).count(),
-        };
-        core::slice::from_raw_parts(image, length)
+        let is_one = !image.is_null() && begins_with(image, WRAPPER);
+        is_one.then(|| image.cast::<Wrapper>().read_unaligned())
     }
 }
 
@@ -119,51 +136,11 @@ fn elf_bytes(header: &[u8; 64]) -> usize {
     usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
 }
 
-/// The PTX behind `image`, which ends with a zero.
-///
-/// # Safety
-///
-/// `image` is null or one that the driver may load, as of [`Source::Memory`].
-unsafe fn in_memory(image: *const u8, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    if image.is_null() {
-        return Err("its image is null".into());
-    }
-    // SAFETY: by this function's contract; a comparison ends at the first other byte, so at a text's end.
-    unsafe {
-        if begins_with(image, ELF) {
-            return Err(MACHINE_CODE.into());
-        }
-        if begins_with(image, WRAPPER) {
-            let Wrapper { version, fatbin, .. } = image.cast::<Wrapper>().read_unaligned();
-            return match version == 1 && !fatbin.is_null() && begins_with(fatbin, FATBIN) {
-                true => of_bytes(fatbin_at(fatbin), driver),
-                false => Err("its fat binary has a format that is not known".into()),
-            };
-        }
-        match begins_with(image, FATBIN) {
-            true => of_bytes(fatbin_at(image), driver),
-            false => of_bytes(text_at(image)?, driver),
-        }
-    }
-}
-
-/// The PTX in the file at `path`.
-fn in_file(path: &CStr, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    // Reading a pipe would leave nothing for the driver.
-    if !path.is_file() {
-        return Err(format!("{} is no regular file", path.display()).into());
-    }
-    let bytes = std::fs::read(path)
-        .map_err(|error| Reason::from(format!("{}: {error}", path.display())))?;
-    match bytes.starts_with(ELF) {
-        true => Err(MACHINE_CODE.into()),
-        false => of_bytes(&bytes, driver),
-    }
-}
-
-/// The PTX of a text or a fat binary.
+/// The PTX of an image.
 fn of_bytes(bytes: &[u8], driver: &Driver) -> Result<Vec<u8>, Reason> {
+    if bytes.starts_with(ELF) {
+        return Err(MACHINE_CODE.into());
+    }
     if !bytes.starts_with(FATBIN) {
         return Ok(with_zero(bytes.to_owned()));
     }
@@ -231,14 +208,14 @@ unsafe fn fatbin_at<'a>(image: *const u8) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(image, bytes) }
 }
 
-/// The text at `image`, which a zero byte ends.
+/// The text at `image`, which a zero byte ends, or its first `most` bytes.
 ///
 /// # Safety
 ///
 /// All bytes up to the first one that stands in no text can be read, and live for as long as the result.
-unsafe fn text_at<'a>(image: *const u8) -> Result<&'a [u8], Reason> {
+unsafe fn text_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
     let mut length = 0;
-    loop {
+    while length < most {
         // SAFETY: all bytes before stand in text.
         let byte = unsafe { image.add(length).read() };
         match byte {
@@ -247,7 +224,7 @@ unsafe fn text_at<'a>(image: *const u8) -> Result<&'a [u8], Reason> {
             _ => return Err("its image is of a format that is not known".into()),
         }
     }
-    // SAFETY: so many bytes were read.
+    // SAFETY: `length` bytes were read.
     Ok(unsafe { core::slice::from_raw_parts(image, length) })
 }
 
@@ -272,6 +249,7 @@ const DIGESTED: usize = 256 << 10;
 const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
+const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";
 const MACHINE_CODE: &str = "its module is machine code without PTX";
 const COMPILED: &str = "its fat binary has machine code for this device, which is not replaced; with \
                         CUDA_FORCE_PTX_JIT=1 the driver compiles its PTX instead, which is rewritten";
@@ -307,7 +285,7 @@ mod tests {
 
     fn of(image: &[u8]) -> Result<Vec<u8>, Reason> {
         // SAFETY: a complete image, or text with a zero byte at its end.
-        unsafe { in_memory(image.as_ptr().cast(), &Driver::NONE) }
+        unsafe { Source::Memory(image.as_ptr().cast()).ptx(&Driver::NONE) }
     }
 
     #[track_caller]
@@ -346,7 +324,7 @@ mod tests {
         // No more is read than is hashed.
         let mut long = vec![b' '; DIGESTED];
         long.extend(b"\xff");
-        assert_eq!(digest(&long), super::digest(&long[..DIGESTED]));
+        assert_eq!(digest(&long), hash_of(&long[..DIGESTED]));
     }
 
     #[test]
@@ -355,9 +333,9 @@ mod tests {
         assert_eq!(of(b"\0"), Ok(b"\0".to_vec()));
         assert_eq!(of(b"// \xc3\xa9\r\n\0other"), Ok(b"// \xc3\xa9\r\n\0".to_vec()));
         assert_kept(of(b"P\x01"), "its image is of a format that is not known");
-        assert_kept(of(b"\x7fELF"), "its module is machine code without PTX");
+        assert_kept(of(&[ELF, &[0; 60]].concat()), "its module is machine code without PTX");
         // SAFETY: null is no image.
-        assert_kept(unsafe { in_memory(ptr::null(), &Driver::NONE) }, "its image is null");
+        assert_kept(unsafe { Source::Memory(ptr::null()).ptx(&Driver::NONE) }, "its image is null");
     }
 
     #[test]
@@ -404,7 +382,7 @@ mod tests {
                 fatbin: plain.as_ptr(),
             };
             // SAFETY: a live structure around a complete fat binary.
-            let found = unsafe { in_memory((&raw const wrapper).cast(), &Driver::NONE) };
+            let found = unsafe { Source::Memory((&raw const wrapper).cast()).ptx(&Driver::NONE) };
             let expected = match version {
                 // Without a driver there are no devices.
                 1 => "its fat binary has nothing for the devices of the process",

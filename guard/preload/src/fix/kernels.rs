@@ -1,13 +1,15 @@
 //! Records modules, libraries and kernels in the entries of their handles.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 use std::ffi::CStr;
 
+use gridguard::ptx::EntryReport;
+
 use crate::driver::abi::Handle;
-use crate::watch::counters::Counts;
-use crate::watch::kept::Kept;
+use crate::watch::kept::{Kept, hash_of};
 use crate::watch::kernel;
-use crate::watch::known::{Examined, Kernel, Known, Loaded, Reason};
+use crate::watch::known::{Kernel, Known, Loaded, Reason};
 use crate::watch::table::{self, Entry};
 
 /// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
@@ -17,20 +19,23 @@ const TOO_MANY: &str = "the process had loaded 65536 images before its module";
 static IMAGES: Kept<Known, { 1 << 17 }, MAX_IMAGES> = Kept::new();
 static LOOKED_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the image with this hash can be rewritten: it was before, or there is room for another one.
-pub(crate) fn check_count(hash: u64) -> Result<(), Reason> {
-    match IMAGES.has_room(hash) {
-        true => Ok(()),
-        false => Err(TOO_MANY.into()),
-    }
+/// The record of a rewritten image, unless there are too many images. Images with equal hashes share one.
+pub(crate) fn rewritten(
+    hash: u64,
+    entries: HashMap<String, EntryReport>,
+) -> Result<&'static Known, Reason> {
+    IMAGES.get(hash, || Known::Container(Loaded::Ptx(entries))).ok_or(TOO_MANY.into())
 }
 
-/// Notes that `handle` is a module or library of this image.
-pub(crate) fn loaded(handle: Handle, Examined { hash, loaded }: Examined) {
+/// Notes that `handle` is a module or library of this image, or why its image is not rewritten.
+pub(crate) fn loaded(handle: Handle, image: Result<&'static Known, Reason>) {
     static ONE_TOO_MANY: Known = Known::Container(Loaded::Kept(Reason::Borrowed(TOO_MANY)));
     if let Some(entry) = table::find(handle.addr()) {
-        let known = IMAGES.get(hash, || Known::Container(loaded));
-        entry.set_known(Some(known.unwrap_or(&ONE_TOO_MANY)));
+        let image = image.unwrap_or_else(|reason| {
+            let hash = hash_of(reason.as_bytes());
+            IMAGES.get(hash, || Known::Container(Loaded::Kept(reason))).unwrap_or(&ONE_TOO_MANY)
+        });
+        entry.set_known(Some(image));
     }
 }
 
@@ -70,14 +75,9 @@ fn note_kernel(handle: Handle, kernel: Kernel) {
     if old.is_some_and(|old| old.is_of(&kernel)) {
         return;
     }
-    // If the kernel was unloaded and loaded again, its fixed launches stay counted.
-    kernel.fixed.store(entry.known().map_or(0, Known::take_fixed), Ordering::Relaxed);
     let is_room = LOOKED_UP.fetch_add(1, Ordering::Relaxed) < MAX_LOOKED_UP;
     if !is_room {
         LOOKED_UP.fetch_sub(1, Ordering::Relaxed);
-        entry.kernel().add(&Counts { fixed: kernel.fixed.into_inner(), ..Counts::default() });
-        entry.set_known(None);
-        return;
     }
-    entry.set_known(Some(Box::leak(Box::new(Known::Kernel(kernel)))));
+    entry.set_known(is_room.then(|| &*Box::leak(Box::new(Known::Kernel(kernel)))));
 }

@@ -1,20 +1,21 @@
 //! The functions that load and unload modules and libraries. With `--fix` they add forms of the entries to PTX.
 
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::HashMap;
 
 use gridguard::ptx::{Rewritten, rewrite};
 
 use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
-use crate::fix::image::{self, Source};
+use crate::fix::image::Source;
 use crate::fix::kernels;
 use crate::process;
 use crate::process::flag::Inside;
 use crate::process::guarded;
-use crate::watch::known::{Examined, Loaded, Reason};
+use crate::watch::kept::hash_of;
+use crate::watch::known::{Known, Reason};
 use crate::watch::table;
 
 replacements! {
@@ -23,9 +24,8 @@ replacements! {
     |through, call, original| {
         // SAFETY: where the driver writes the handle, and a rewritten text.
         let again = |_: &Driver, text| Some(unsafe { original(module, text) });
-        let load = Call { through, source: Source::Memory(image), out: module, keeps_text: false };
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&load, call, again) }
+        unsafe { loaded(&Call::new(through, Source::Memory(image), module), call, again) }
     }
 
     /// `cuModuleLoadDataEx`.
@@ -35,26 +35,24 @@ replacements! {
     )
     |through, call, original| {
         // SAFETY: the caller's own arguments, with a rewritten text for the image.
-        let load = |text| unsafe { original(module, text, count, options, values) };
-        // SAFETY: the caller's own arguments.
-        let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
-        let load = Call { through, source: Source::Memory(image), out: module, keeps_text: false };
+        let again = |_: &Driver, text| Some(unsafe { original(module, text, count, options, values) });
+        let load = Call::new(through, Source::Memory(image), module);
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&load, call, again) }
+        unsafe { loaded(&Call { values, count, ..load }, call, again) }
     }
 
     /// `cuModuleLoad`.
     module_file(module: *mut Handle, path: *const c_void)
     |through, call| {
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { module_without_text(through, module, Source::File(path), call) }
+        unsafe { loaded(&Call::new(through, Source::File(path), module), call, load_text(module)) }
     }
 
     /// `cuModuleLoadFatBinary`.
     module_fatbin(module: *mut Handle, image: *const c_void)
     |through, call| {
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { module_without_text(through, module, Source::Memory(image), call) }
+        unsafe { loaded(&Call::new(through, Source::Memory(image), module), call, load_text(module)) }
     }
 
     /// `cuLibraryLoadData`.
@@ -64,16 +62,14 @@ replacements! {
     )
     |through, call, original| {
         // SAFETY: the caller's own arguments, with a rewritten text for the image.
-        let load = |text| unsafe {
+        let again = |_: &Driver, text| Some(unsafe {
             original(library, text, options, values, count, own_options, own_values, own_count)
-        };
-        // SAFETY: the caller's own arguments.
-        let again = |_: &Driver, text| Some(unsafe { keep_values(values, count, || load(text)) });
+        });
         // SAFETY: the caller's own arguments.
         let keeps_text = unsafe { is_preserved(own_options, own_count) };
-        let load = Call { through, source: Source::Memory(image), out: library, keeps_text };
+        let load = Call::new(through, Source::Memory(image), library);
         // SAFETY: the driver writes the handle to `library`.
-        unsafe { loaded(&load, call, again) }
+        unsafe { loaded(&Call { values, count, keeps_text, ..load }, call, again) }
     }
 
     /// `cuLibraryLoadFromFile`.
@@ -83,17 +79,14 @@ replacements! {
     )
     |through, call| {
         // SAFETY: the caller's own arguments, and a rewritten text.
-        let again = |driver: &Driver, text| unsafe {
-            let load = driver.load_library?;
-            Some(keep_values(values, count, || {
-                load(library, text, options, values, count, own_options, own_values, own_count)
-            }))
-        };
+        let again = |driver: &Driver, text| driver.load_library.map(|load| unsafe {
+            load(library, text, options, values, count, own_options, own_values, own_count)
+        });
         // SAFETY: the caller's own arguments.
         let keeps_text = unsafe { is_preserved(own_options, own_count) };
-        let load = Call { through, source: Source::File(path), out: library, keeps_text };
+        let load = Call::new(through, Source::File(path), library);
         // SAFETY: the driver writes the handle to `library`.
-        unsafe { loaded(&load, call, again) }
+        unsafe { loaded(&Call { values, count, keeps_text, ..load }, call, again) }
     }
 
     /// `cuModuleUnload` and `cuLibraryUnload`.
@@ -109,22 +102,14 @@ replacements! {
     }
 }
 
-/// Loads a module by a function that takes no text: `cuModuleLoadData` loads its rewritten PTX.
+/// Loads a text as a module. The program's function takes no text.
 ///
 /// # Safety
 ///
-/// `source` is the image that `call` passes to the driver, which writes the handle to `module`.
-unsafe fn module_without_text(
-    through: (usize, usize),
-    module: *mut Handle,
-    source: Source,
-    call: impl FnOnce() -> Status,
-) -> Status {
+/// The driver may write a handle to `module`.
+unsafe fn load_text(module: *mut Handle) -> impl FnOnce(&Driver, *const c_void) -> Option<Status> {
     // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
-    let again = |driver: &Driver, text| unsafe { Some((driver.load_module?)(module, text)) };
-    let load = Call { through, source, out: module, keeps_text: false };
-    // SAFETY: by this function's contract.
-    unsafe { loaded(&load, call, again) }
+    move |driver, text| driver.load_module.map(|load| unsafe { load(module, text) })
 }
 
 /// A call that loads an image.
@@ -134,8 +119,18 @@ struct Call {
     source: Source,
     /// Where the driver writes the handle.
     out: *mut Handle,
+    /// The values of the options, which the driver may overwrite.
+    values: *mut *mut c_void,
+    count: c_uint,
     /// Whether the driver may read the text until it is unloaded.
     keeps_text: bool,
+}
+
+impl Call {
+    /// A call without options.
+    const fn new(through: (usize, usize), source: Source, out: *mut Handle) -> Self {
+        Self { through, source, out, values: ptr::null_mut(), count: 0, keeps_text: false }
+    }
 }
 
 /// Loads the PTX by `rewritten` if `--fix` is on and it can be rewritten, else the image by `original`. Records the
@@ -153,7 +148,7 @@ unsafe fn loaded(
     if Inside::Load.replace(true) {
         return original();
     }
-    let (status, kept) = match process::options().fix {
+    let (status, image) = match process::options().fix {
         // SAFETY: by this function's contract.
         true => unsafe { load_forms(call, original, rewritten) },
         false => (original(), None),
@@ -164,8 +159,8 @@ unsafe fn loaded(
         guarded::run(|| {
             // SAFETY: as above.
             table::loaded(handle.addr(), unsafe { call.source.digest() });
-            if let Some(examined) = kept {
-                kernels::loaded(handle, examined);
+            if let Some(image) = image {
+                kernels::loaded(handle, image);
             }
         });
     }
@@ -173,7 +168,7 @@ unsafe fn loaded(
     status
 }
 
-/// Loads an image for `--fix`, and returns its entry for [`kernels::loaded`].
+/// Loads an image for `--fix`, and returns what [`kernels::loaded`] takes.
 ///
 /// # Safety
 ///
@@ -182,48 +177,40 @@ unsafe fn load_forms(
     call: &Call,
     original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
-) -> (Status, Option<Examined>) {
+) -> (Status, Option<Result<&'static Known, Reason>>) {
     let driver = Driver::of(call.through);
-    let mut prepared = Err("rewriting its PTX failed".into());
     // SAFETY: by this function's contract.
-    guarded::run(|| prepared = unsafe { call.source.ptx(driver) }.and_then(prepare));
-    let because = |reason: Reason| Examined {
-        hash: image::digest(reason.as_bytes()),
-        loaded: Loaded::Kept(reason),
-    };
+    let prepared = guarded::run(|| unsafe { call.source.ptx(driver) }.and_then(prepare))
+        .unwrap_or_else(|| Err("rewriting its PTX failed".into()));
     match prepared {
-        Err(reason) => (original(), Some(because(reason))),
-        Ok((None, entries)) => (original(), Some(entries)),
-        Ok((Some(text), entries)) => match rewritten(driver, text.as_ptr().cast()) {
-            Some(SUCCESS) => {
+        Err(reason) => (original(), Some(Err(reason))),
+        Ok((None, image)) => (original(), Some(Ok(image))),
+        Ok((Some(text), image)) => {
+            // SAFETY: the program's own options.
+            let loaded = unsafe { keep_values(call, || rewritten(driver, text.as_ptr().cast())) };
+            if loaded == Some(SUCCESS) {
                 if call.keeps_text {
                     core::mem::forget(text);
                 }
-                (SUCCESS, Some(entries))
+                return (SUCCESS, Some(Ok(image)));
             }
-            refused => {
-                let status = original();
-                let mut kept = because("its rewritten PTX was not loaded".into());
-                // The original text may be invalid too.
-                if let Some(refused) = refused.filter(|_| status == SUCCESS) {
-                    guarded::run(|| kept = because(tell_refused(driver, refused)));
-                }
-                (status, Some(kept))
-            }
-        },
+            let status = original();
+            // The original text may be invalid too.
+            let refused = loaded.filter(|_| status == SUCCESS);
+            let reason = refused.and_then(|refused| guarded::run(|| tell_refused(driver, refused)));
+            (status, Some(Err(reason.unwrap_or("its rewritten PTX was not loaded".into()))))
+        }
     }
 }
 
-/// The text with forms, if it has any, and the report of its entries.
-fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Examined), Reason> {
-    let hash = image::digest(&text);
-    kernels::check_count(hash)?;
+/// The text with forms, if it has any, and the record of its entries.
+fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
+    let hash = hash_of(&*text);
     let Rewritten { text, report } =
         rewrite(&text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());
-    let entries: HashMap<_, _> =
-        report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-    Ok((has_forms.then_some(text), Examined { hash, loaded: Loaded::Ptx(entries) }))
+    let entries = report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+    Ok((has_forms.then_some(text), kernels::rewritten(hash, entries)?))
 }
 
 /// Prints once that the driver refused a rewritten text.
@@ -242,20 +229,16 @@ fn tell_refused(driver: &Driver, status: Status) -> Reason {
 ///
 /// # Safety
 ///
-/// `values` is null or points to `count` values.
-unsafe fn keep_values(
-    values: *mut *mut c_void,
-    count: c_uint,
-    load: impl FnOnce() -> Status,
-) -> Status {
-    let count = if values.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
+/// `call.values` is null or points to `call.count` values.
+unsafe fn keep_values(call: &Call, load: impl FnOnce() -> Option<Status>) -> Option<Status> {
+    let count = if call.values.is_null() { 0 } else { usize::try_from(call.count).unwrap_or(0) };
     // SAFETY: `count` values by this function's contract.
-    let before: Vec<_> = (0..count).map(|place| unsafe { *values.add(place) }).collect();
+    let before: Vec<_> = (0..count).map(|place| unsafe { *call.values.add(place) }).collect();
     let status = load();
-    if status != SUCCESS {
+    if status != Some(SUCCESS) {
         for (place, value) in before.into_iter().enumerate() {
             // SAFETY: as above; the driver wrote there too.
-            unsafe { *values.add(place) = value };
+            unsafe { *call.values.add(place) = value };
         }
     }
     status

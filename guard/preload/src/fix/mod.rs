@@ -6,7 +6,7 @@
 //! - `kernels`: the records of modules, libraries and kernels;
 //! - `arguments`, `relaunch`: launches of forms.
 
-mod arguments;
+pub(crate) mod arguments;
 mod image;
 pub(crate) mod kernels;
 pub(crate) mod load;

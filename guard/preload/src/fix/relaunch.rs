@@ -23,8 +23,7 @@ use crate::watch::table;
 /// The program's call, to be made with another kernel and grid.
 pub(crate) struct Again<'a> {
     pub(crate) launch: Launch,
-    pub(crate) parameters: *mut *mut core::ffi::c_void,
-    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) passed: Passed,
     pub(crate) attributes: &'a [LaunchAttribute],
     /// Makes one part.
     pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
@@ -36,33 +35,21 @@ pub(crate) struct Again<'a> {
 pub(crate) struct Part<'a> {
     pub(crate) kernel: Handle,
     pub(crate) grid: [c_uint; 3],
-    pub(crate) parameters: *mut *mut core::ffi::c_void,
-    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) passed: Passed,
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
-/// The outcome of an oversized launch.
-pub(crate) enum Outcome {
-    /// Forms were launched, with this result.
-    Launched(Status),
-    /// Nothing was launched: the launch cannot be fixed.
-    NotFixed(Reason),
-}
-
 impl Again<'_> {
-    /// Launches a form of the kernel on each part of the grid, in the same stream.
+    /// Launches a form of the kernel on each part of the grid, in the same stream. Returns the driver's status, or why
+    /// nothing was launched.
     ///
     /// # Safety
     ///
     /// The program passes the launch to the driver: the kernel is loaded and takes the arguments.
-    pub(crate) unsafe fn in_parts(&self) -> Outcome {
-        let mut prepared = Err("preparing its parts failed".into());
+    pub(crate) unsafe fn in_parts(&self) -> Result<Status, Reason> {
         // SAFETY: by this function's contract.
-        guarded::run(|| prepared = unsafe { self.prepare() });
-        match prepared {
-            Ok(mut prepared) => prepared.launch(self),
-            Err(reason) => Outcome::NotFixed(reason),
-        }
+        let prepared = guarded::run(|| unsafe { self.prepare() });
+        prepared.unwrap_or_else(|| Err("preparing its parts failed".into()))?.launch(self)
     }
 
     /// # Safety
@@ -109,9 +96,8 @@ impl Again<'_> {
             offset: bytes(forms.parameter_offset),
             own_bytes: bytes(entry.parameter_bytes),
         };
-        let passed = Passed { parameters: self.parameters, extra: self.extra };
         // SAFETY: the program passes them to the kernel, whose parameters the entry states.
-        let arguments = unsafe { Arguments::new(passed, added) }?;
+        let arguments = unsafe { Arguments::new(self.passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
         Ok(Prepared { kernel, form, plan, arguments, later })
@@ -129,23 +115,22 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn launch(&mut self, again: &Again<'_>) -> Outcome {
-        let Self { kernel, form, plan, arguments, later } = self;
+    fn launch(mut self, again: &Again<'_>) -> Result<Status, Reason> {
+        let Self { kernel, form, plan, arguments, later } = &mut self;
         let (kernel, count) = (*kernel, plan.len());
         for (place, planned) in (0..count).zip(plan.launches()) {
             let grid = planned.launch.grid();
             let attributes = if place == 0 { again.attributes } else { &**later };
-            let mut words = Words::of(plan, again.launch.grid, planned.first_block);
-            let status = arguments.with(words.as_mut_slice(), |Passed { parameters, extra }| {
-                (again.part)(&Part { kernel: *form, grid, parameters, extra, attributes })
+            let mut words = words(plan, again.launch.grid, planned.first_block);
+            let status = arguments.with(&mut words, |passed| {
+                (again.part)(&Part { kernel: *form, grid, passed, attributes })
             });
             if status != SUCCESS {
                 let driver = Driver::of(again.launch.through);
                 return refused(kernel, driver, status, (place, count));
             }
         }
-        kernel.fixed.fetch_add(1, Ordering::Relaxed);
-        Outcome::Launched(SUCCESS)
+        Ok(SUCCESS)
     }
 }
 
@@ -155,43 +140,27 @@ fn refused(
     driver: &Driver,
     status: Status,
     (place, count): (u64, u64),
-) -> Outcome {
-    let mut outcome = Outcome::Launched(status);
-    guarded::run(|| {
+) -> Result<Status, Reason> {
+    let outcome = guarded::run(|| {
         let error = driver.error(status);
         if place == 0 {
-            outcome = Outcome::NotFixed(format!("the driver refused its form: {error}").into());
-            return;
+            return Err(format!("the driver refused its form: {error}").into());
         }
         let (name, part) = (kernel.name.to_string_lossy(), place + 1);
         process::say(&format!(
             "gridguard: part {part} of {count} of a fixed launch of {name} was refused: {error}; the parts \
              before it were launched\n"
         ));
+        Ok(status)
     });
-    outcome
+    outcome.unwrap_or(Ok(status))
 }
 
-/// The words of a part.
-enum Words {
-    Shifted([u32; gridguard::ptx::SHIFTED_WORDS]),
-    Folded([u32; gridguard::ptx::FOLDED_WORDS]),
-}
-
-impl Words {
-    fn of(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Self {
-        let fold = || Fold::new(grid).filter(|_| plan.strategy() == Strategy::Folded);
-        match fold() {
-            Some(fold) => Self::Folded(fold.words(first_block[0])),
-            None => Self::Shifted(shifted_words(grid, first_block)),
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [u32] {
-        match self {
-            Self::Shifted(words) => words,
-            Self::Folded(words) => words,
-        }
+/// The words of the part that begins at `first_block`.
+fn words(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Vec<u32> {
+    match Fold::new(grid).filter(|_| plan.strategy() == Strategy::Folded) {
+        Some(fold) => fold.words(first_block[0]).into(),
+        None => shifted_words(grid, first_block).into(),
     }
 }
 
@@ -229,7 +198,7 @@ unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Re
         return Ok(found);
     }
     // SAFETY: the hook replaces functions of this type.
-    let find = unsafe { functions::original_of::<FindKernel>(kernel.found_by) };
+    let find = unsafe { functions::original::<FindKernel>(kernel.found_by) };
     let (find, name) = find.zip(CString::new(symbol).ok()).ok_or_else(missing)?;
     let mut found = core::ptr::null_mut();
     let container = core::ptr::without_provenance_mut(kernel.container);

@@ -28,18 +28,8 @@ struct Caller {
 }
 
 /// The callers of each function.
-static CALLERS: [Callers; FUNCTIONS.len()] = [const {
-    Callers {
-        claimed: AtomicUsize::new(0),
-        callers: [const {
-            Caller {
-                begin: AtomicUsize::new(0),
-                end: AtomicUsize::new(0),
-                target: AtomicPtr::new(ptr::null_mut()),
-            }
-        }; MAX_CALLERS],
-    }
-}; FUNCTIONS.len()];
+// SAFETY: atomic numbers may be zero, and atomic pointers null.
+static CALLERS: [Callers; FUNCTIONS.len()] = unsafe { core::mem::zeroed() };
 /// Objects that were loaded when the program began.
 static STARTUP: AtomicUsize = AtomicUsize::new(0);
 

@@ -6,20 +6,19 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{CLUSTER_DIMENSION, COOPERATIVE, Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::driver::node::{
     AttributeValue, KERNEL, KernelNode, Node, OldKernelNode, of_any_kind, of_kernel,
 };
-use crate::driver::request::{Launch, is_oversized};
+use crate::driver::request::{Launch, MAX_THREADS, is_oversized};
 use crate::driver::{Driver, written};
-use crate::hook::launch::outermost;
+use crate::hook::launch::{accepted, outermost};
 use crate::hook::{outcome, session};
 use crate::process::guarded;
 use crate::refuse::late;
-use crate::watch::{recent, table};
+use crate::watch::recent;
 
 /// Defines replacements of functions whose last argument describes a node.
 macro_rules! nodes {
@@ -80,9 +79,7 @@ replacements! {
                 return;
             }
             recent::record(recent::GRAPH, [0; 3], stream.addr(), FUNCTIONS[H].per_thread);
-            if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-                session::attend(&Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)));
-            }
+            session::serve(|| Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)));
         })
     }
 }
@@ -93,26 +90,15 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
         Some(launch) if status != SUCCESS => outcome::refused_node(&launch, status),
         // Its graph will not be instantiated.
         Some(launch) if is_refused_everywhere(&launch) => {}
-        Some(launch) => accepted(&launch),
+        Some(launch) => accepted(|| launch),
         None => {}
     })
 }
 
-fn accepted(launch: &Launch) {
-    match table::find(launch.kernel.addr()) {
-        Some(entry) if entry.has_kernel() => entry.count(launch.largest()),
-        _ => outcome::first_launch(launch, launch.largest()),
-    }
-    if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-        session::attend(launch);
-    }
-}
-
 /// Whether every device refuses the launch.
 fn is_refused_everywhere(launch: &Launch) -> bool {
-    let Launch { grid, block, .. } = launch;
-    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
-    is_oversized(*grid) || grid.contains(&0) || threads == 0 || threads > MAX_THREADS
+    let Launch { grid, .. } = launch;
+    is_oversized(*grid) || grid.contains(&0) || !(1..=MAX_THREADS).contains(&launch.threads())
 }
 
 /// Explains the kernel nodes that prevented the instantiation of a graph.
@@ -206,7 +192,5 @@ impl Driver {
 
 /// `CU_GRAPH_NODE_TYPE_GRAPH`.
 const GRAPH: c_int = 4;
-/// The most threads of a block on any device.
-const MAX_THREADS: u32 = 1024;
 /// Nodes of a graph that are looked at.
 const MAX_NODES: usize = 65_536;

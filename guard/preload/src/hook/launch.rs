@@ -1,12 +1,12 @@
 //! The launch functions of the driver: each calls its original and counts the launch.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{Handle, LaunchConfig, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
-use crate::fix::relaunch::{Again, Outcome, Part};
+use crate::fix::arguments::Passed;
+use crate::fix::relaunch::{Again, Part};
 use crate::hook::{outcome, session};
 use crate::process;
 use crate::process::flag::Inside;
@@ -24,7 +24,7 @@ replacements! {
         let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
         watched(grid, call, describe, |launch| {
             let part = move |part: &Part<'_>| {
-                let &Part { kernel, grid: [x, y, z], parameters, extra, .. } = part;
+                let &Part { kernel, grid: [x, y, z], passed: Passed { parameters, extra }, .. } = part;
                 let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
                 // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
                 unsafe {
@@ -34,10 +34,9 @@ replacements! {
                     )
                 }
             };
-            let Launch { kernel, grid, .. } = launch;
-            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
-            let (part, whole) = (&part, &whole);
-            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+            let (passed, Launch { kernel, grid, .. }) = (Passed { parameters, extra }, launch);
+            let whole = move || part(&Part { kernel, grid, passed, attributes: &[] });
+            oversized(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
         })
     }
 
@@ -54,20 +53,16 @@ replacements! {
             Launch { cooperative: true, ..launch }
         };
         watched(grid, call, describe, |launch| {
-            let part = move |part: &Part<'_>| {
-                let &Part { kernel, grid: [x, y, z], parameters, .. } = part;
-                let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
-                // SAFETY: the caller's own arguments.
-                unsafe {
-                    original(
-                        kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
-                    )
-                }
+            // SAFETY: the caller's own arguments.
+            let whole = move || unsafe {
+                original(
+                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+                    parameters,
+                )
             };
-            let (extra, Launch { kernel, grid, .. }) = (core::ptr::null_mut(), launch);
-            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
-            let (part, whole) = (&part, &whole);
-            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+            let passed = Passed { parameters, extra: core::ptr::null_mut() };
+            // A cooperative launch has no parts.
+            oversized(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
     }
 
@@ -83,7 +78,7 @@ replacements! {
         let describe = || unsafe { configured(through, function, config) };
         watched(config.grid, call, describe, |launch| {
             let part = |part: &Part<'_>| {
-                let &Part { kernel, grid, parameters, extra, attributes } = part;
+                let &Part { kernel, grid, passed: Passed { parameters, extra }, attributes } = part;
                 let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
                 let attributes = attributes.as_ptr();
                 let config = LaunchConfig { grid, attributes, attribute_count, ..*config };
@@ -92,8 +87,8 @@ replacements! {
             };
             // SAFETY: as above.
             let attributes = unsafe { attributes(config) };
-            let (part, whole) = (&part, &call);
-            oversized(&Again { launch, parameters, extra, attributes, part, whole })
+            let passed = Passed { parameters, extra };
+            oversized(&Again { launch, passed, attributes, part: &part, whole: &call })
         })
     }
 }
@@ -142,11 +137,11 @@ fn oversized(again: &Again<'_>) -> Status {
     if process::options().fix {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
-            Outcome::Launched(status) => {
+            Ok(status) => {
                 outcome::fixed(launch, status);
                 return status;
             }
-            Outcome::NotFixed(why) => reason = Some(why),
+            Err(why) => reason = Some(why),
         }
     }
     let status = (again.whole)();
@@ -159,16 +154,17 @@ fn oversized(again: &Again<'_>) -> Status {
 
 /// Counts an accepted launch. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
 #[inline(always)]
-fn accepted(describe: impl Fn() -> Launch) {
+pub(crate) fn accepted(describe: impl Fn() -> Launch) {
     let launch = describe();
     let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
-        Some(entry) if entry.has_kernel() => entry.count(largest),
+        Some(entry) if entry.has_kernel() => entry.counters.count(largest),
         _ => outcome::first_launch(&describe(), largest),
     }
-    let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
-    recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
-    if session::REQUESTS.load(Ordering::Relaxed) != 0 {
-        session::attend(&describe());
+    // A node is not launched yet.
+    if !launch.node {
+        let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
+        recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
     }
+    session::serve(describe);
 }

@@ -137,7 +137,7 @@ fn enter(key: Key, allocation: Allocation) {
     }
     match has_place {
         true => sums::add(allocation),
-        false => sums::add_untracked(allocation.bytes),
+        false => sums::UNTRACKED.add(allocation.bytes),
     }
 }
 

@@ -5,8 +5,7 @@ use core::cell::Cell;
 use crate::driver::Driver;
 use crate::driver::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::functions::FUNCTIONS;
-use crate::driver::request::Largest;
-use crate::driver::request::{Launch, is_oversized};
+use crate::driver::request::{Largest, Launch, is_oversized};
 use crate::hook::session;
 use crate::process::{self, guarded};
 use crate::refuse::late;
@@ -25,7 +24,7 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
         // Known from here on, for the report at the end, when the driver may be gone.
         let _ = driver.device_limits();
         match named_entry(launch) {
-            Some(entry) => entry.count(largest),
+            Some(entry) => entry.counters.count(largest),
             // The table is full.
             None => kernel_of(launch).0.counters.count(largest),
         }
@@ -39,9 +38,12 @@ pub(crate) fn fixed(launch: &Launch, status: Status) {
         late::check(launch.through, status);
         return;
     }
+    if let Some(entry) = table::find(launch.kernel.addr()) {
+        entry.counters.fix();
+    }
     let per_thread = FUNCTIONS[launch.through.0].per_thread;
     recent::record(launch.kernel.addr(), launch.grid, launch.stream.addr(), per_thread);
-    session::attend(launch);
+    session::serve(|| *launch);
 }
 
 /// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made
@@ -55,8 +57,8 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
     guarded::run(|| {
         session::begin();
         let entry = entry(launch, status);
-        let new = || Refusal::new(launch, status, &kernel(entry).name());
-        refuse::count(launch, status, (entry, not_fixed.as_deref()), new);
+        let refusal = |name: &str| Refusal::new(launch, status, name);
+        refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
     });
     abort_if_wanted();
 }
@@ -68,19 +70,20 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
     if is_no_refusal(launch.through, status) {
         return;
     }
-    let mut is_refused = false;
-    guarded::run(|| {
+    let is_refused = guarded::run(|| {
         session::begin();
         let entry = entry(launch, status);
-        let refusal = Refusal::new(launch, status, &kernel(entry).name());
-        is_refused = !refusal.violations.is_empty();
+        let name = entry.map_or(&UNNAMED, Entry::kernel).name();
+        let refusal = Refusal::new(launch, status, &name);
+        let is_refused = !refusal.violations.is_empty();
         if is_refused {
             let wanted = process::options().fix && is_oversized(launch.grid);
             let not_fixed = wanted.then_some("kernel nodes of graphs are not rewritten");
-            refuse::count(launch, status, (entry, not_fixed), || refusal);
+            refuse::count(launch, status, (entry, not_fixed), |_| refusal);
         }
+        is_refused
     });
-    if is_refused {
+    if is_refused == Some(true) {
         abort_if_wanted();
     }
 }
@@ -112,10 +115,6 @@ fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
         true => named_entry(launch),
         false => table::find(launch.kernel.addr()),
     }
-}
-
-fn kernel(entry: Option<&Entry>) -> &'static Kernel {
-    entry.map_or(&UNNAMED, Entry::kernel)
 }
 
 /// The entry of the launch's kernel, with its name.

@@ -1,7 +1,7 @@
 //! The launch functions of a shared CUDA runtime, which refuses a zero dimension without a call of the driver. All
 //! other launches reach the driver.
 
-use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ffi::{CStr, c_uint, c_void};
 use core::{mem, ptr};
 
 use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, Status};
@@ -112,12 +112,17 @@ impl Asked {
     /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells.
     fn name(&mut self, through: (usize, usize), function: *mut c_void) -> Handle {
         let is_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
-        let known = if is_handle { None } else { self.kernel_of(through, function) };
-        let kernel = known.unwrap_or(function);
+        let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"];
+        // A `CUfunction` up to CUDA 11, then a `CUkernel`.
+        let mut known = || self.ask(through, &asks, function, ptr::null_mut());
+        let known = if is_handle { None } else { known() };
+        let kernel = known.filter(|kernel: &Handle| !kernel.is_null()).unwrap_or(function);
         if let Some(entry) = table::find_or_insert(kernel.addr())
             && !entry.has_kernel()
         {
-            let kernel = match self.name_of(through, function) {
+            let name = self.ask(through, &[c"cudaFuncGetName"], function, ptr::null());
+            // SAFETY: a string that lives as long as the kernel. It is copied at once.
+            let kernel = match name.and_then(|name| unsafe { process::text(name) }) {
                 Some(name) => kernel::of(name.to_bytes(), 0),
                 None => kernel::of(stack::place(function).as_bytes(), 0),
             };
@@ -126,30 +131,22 @@ impl Asked {
         kernel
     }
 
-    /// The kernel that the runtime launches for a host function: a `CUfunction` up to CUDA 11, then a `CUkernel`.
-    fn kernel_of(&mut self, through: (usize, usize), function: *mut c_void) -> Option<Handle> {
-        type Find = unsafe extern "C-unwind" fn(*mut Handle, *const c_void) -> Status;
-        let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"].map(|name| beside(through, name));
-        let ask = asks.into_iter().find(|ask| !ask.is_null())?;
-        // SAFETY: NVIDIA's header declares this signature for both.
-        let ask = unsafe { mem::transmute::<*mut c_void, Find>(ask) };
-        // SAFETY: the program is launching the function just now; the pointer is to a live handle.
-        let kernel = written(ptr::null_mut(), |kernel| Some(unsafe { ask(kernel, function) }));
-        self.failed |= kernel.is_none();
-        kernel.filter(|kernel| !kernel.is_null())
-    }
-
-    /// The name, which is valid as long as the kernel is.
-    fn name_of(&mut self, through: (usize, usize), function: *mut c_void) -> Option<&'static CStr> {
-        type Name = unsafe extern "C-unwind" fn(*mut *const c_char, *const c_void) -> Status;
-        let ask = beside(through, c"cudaFuncGetName");
-        // SAFETY: NVIDIA's header declares this signature.
-        let ask = (!ask.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, Name>(ask) })?;
-        // SAFETY: the program is launching the function or kernel just now; the pointer is to a live pointer.
-        let name = written(ptr::null(), |name| Some(unsafe { ask(name, function) }));
-        self.failed |= name.is_none();
-        // SAFETY: a string that lives as long as the kernel; the caller copies it at once.
-        name.and_then(|name| unsafe { process::text(name) })
+    /// The result of the first of these queries that the runtime has, for a function or kernel.
+    fn ask<T>(
+        &mut self,
+        through: (usize, usize),
+        names: &[&CStr],
+        function: *mut c_void,
+        initial: T,
+    ) -> Option<T> {
+        type Ask<T> = unsafe extern "C-unwind" fn(*mut T, *const c_void) -> Status;
+        let ask = names.iter().map(|name| beside(through, name)).find(|ask| !ask.is_null())?;
+        // SAFETY: NVIDIA's header declares this signature for each query.
+        let ask = unsafe { mem::transmute::<*mut c_void, Ask<T>>(ask) };
+        // SAFETY: the program is launching the function just now; the pointer is to a live result.
+        let found = written(initial, |into| Some(unsafe { ask(into, function) }));
+        self.failed |= found.is_none();
+        found
     }
 }
 

@@ -11,7 +11,7 @@ use crate::report::{self, record};
 use crate::watch::{memory, recent, table};
 
 /// What the next launch has to do besides being counted; 0 for most launches.
-pub(crate) static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
+static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
 
 /// Nothing was launched nor allocated so far.
 const FIRST: u32 = 1;
@@ -33,8 +33,15 @@ pub(crate) fn ensure_begun() {
 }
 
 /// Serves the requests after an accepted launch.
+#[inline(always)]
+pub(crate) fn serve(describe: impl FnOnce() -> Launch) {
+    if REQUESTS.load(Ordering::Relaxed) != 0 {
+        attend(&describe());
+    }
+}
+
 #[cold]
-pub(crate) fn attend(launch: &Launch) {
+fn attend(launch: &Launch) {
     guarded::run(|| {
         begin();
         let requests = REQUESTS.fetch_and(!SUMMARY, Ordering::Relaxed);
@@ -71,7 +78,7 @@ pub(crate) fn begin() {
         recent::reset();
         late::reset();
         memory::reset();
-        refused_memory::reset();
+        refused_memory::EXPLAINED.reset();
     }
 }
 

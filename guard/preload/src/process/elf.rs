@@ -8,37 +8,26 @@ use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_
 
 /// The address of `name` in the first object after this library, in the order of loading, that exports it.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
-    search(name, Place::AfterOwn)
+    let (mut found, mut is_after) = (ptr::null_mut(), false);
+    visit(|object| {
+        if is_after {
+            found = object.find(name);
+        }
+        is_after |= object.is_own();
+        !found.is_null()
+    });
+    found
 }
 
 /// The address of `name` in the object that contains `address`.
 pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
-    search(name, Place::Containing(address.addr()))
-}
-
-/// Where to look for a symbol.
-#[derive(Clone, Copy)]
-enum Place {
-    AfterOwn,
-    Containing(usize),
-}
-
-fn search(name: &CStr, place: Place) -> *mut c_void {
-    let (mut found, mut passed) = (ptr::null_mut(), false);
-    visit(|object| match place {
-        Place::Containing(address) if object.contains(address) => {
+    let mut found = ptr::null_mut();
+    visit(|object| {
+        let is_there = object.contains(address.addr());
+        if is_there {
             found = object.find(name);
-            true
         }
-        Place::AfterOwn if passed => {
-            found = object.find(name);
-            !found.is_null()
-        }
-        Place::Containing(_) => false,
-        Place::AfterOwn => {
-            passed = object.is_own();
-            false
-        }
+        is_there
     });
     found
 }
@@ -163,29 +152,25 @@ impl Tables {
         let header = program_headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
         let dynamic = base.wrapping_add(address(header.p_vaddr));
         let dynamic: *const Dynamic = ptr::with_exposed_provenance(dynamic);
-        let mut tables = Self {
+        let table = |wanted| {
+            // SAFETY: the loader mapped the dynamic section.
+            let entry = unsafe { entries(dynamic) }.find(|entry| entry.tag == wanted);
+            entry.map_or(ptr::null::<u8>(), |entry| {
+                let value = address(entry.value);
+                // The loader relocates these addresses, except in the kernel's own object.
+                let at = if value < base { base.wrapping_add(value) } else { value };
+                ptr::with_exposed_provenance(at)
+            })
+        };
+        let tables = Self {
             base,
             dynamic,
-            symbols: ptr::null(),
-            strings: ptr::null(),
-            versions: ptr::null(),
-            gnu_hash: ptr::null(),
-            sysv_hash: ptr::null(),
+            symbols: table(DT_SYMTAB).cast(),
+            strings: table(DT_STRTAB),
+            versions: table(DT_VERSYM).cast(),
+            gnu_hash: table(DT_GNU_HASH).cast(),
+            sysv_hash: table(DT_HASH).cast(),
         };
-        // SAFETY: the loader mapped the dynamic section.
-        for Dynamic { tag, value } in unsafe { entries(dynamic) } {
-            let value = address(value);
-            // The loader relocates these addresses, except in the kernel's own object.
-            let at = if value < base { base.wrapping_add(value) } else { value };
-            match tag {
-                DT_SYMTAB => tables.symbols = ptr::with_exposed_provenance(at),
-                DT_STRTAB => tables.strings = ptr::with_exposed_provenance(at),
-                DT_VERSYM => tables.versions = ptr::with_exposed_provenance(at),
-                DT_GNU_HASH => tables.gnu_hash = ptr::with_exposed_provenance(at),
-                DT_HASH => tables.sysv_hash = ptr::with_exposed_provenance(at),
-                _ => {}
-            }
-        }
         let whole = !tables.symbols.is_null() && !tables.strings.is_null();
         whole.then_some(tables)
     }

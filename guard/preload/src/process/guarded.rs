@@ -4,14 +4,14 @@ use core::ffi::c_int;
 use core::ptr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`. A panic ends only `work`. A cancellation of the thread waits. `errno` is restored.
-pub(crate) fn run(work: impl FnOnce()) {
+/// Runs `work`. A panic ends only `work`, and the result is `None`. A cancellation of the thread waits. `errno` is
+/// restored.
+pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Option<R> {
     let before = errno();
-    without_cancellation(|| {
-        // The values that `work` shares are atomics, or are read only once written.
-        let _ = catch_unwind(AssertUnwindSafe(work));
-    });
+    // The values that `work` shares are atomics, or are read only once written.
+    let result = without_cancellation(|| catch_unwind(AssertUnwindSafe(work)).ok());
     set_errno(before);
+    result
 }
 
 fn errno() -> c_int {
@@ -32,11 +32,12 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 /// Runs `work`, which must not unwind, without a cancellation of this thread.
-fn without_cancellation(work: impl FnOnce()) {
+fn without_cancellation<R>(work: impl FnOnce() -> R) -> R {
     let mut before = 0;
     // SAFETY: the pointer is to a live integer.
     unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
-    work();
+    let result = work();
     // SAFETY: the state that the first call wrote.
     unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+    result
 }

@@ -3,10 +3,9 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use self::output::{Opened, Output};
 
@@ -43,18 +42,17 @@ pub(crate) struct Options {
 /// The options, read when the library was loaded: programs change their environment.
 pub(crate) fn options() -> &'static Options {
     static NONE: LazyLock<Options> = LazyLock::new(Options::default);
-    // SAFETY: null, or options that are never freed nor changed.
-    unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(|| &NONE)
+    OPTIONS.get().unwrap_or_else(|| &NONE)
 }
 
-static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
+static OPTIONS: OnceLock<Options> = OnceLock::new();
 
 /// Reads the options, and notes what standard error is, before the program begins.
 pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
     let main = variable(c"GRIDGUARD_RUN_PROCESS");
-    let options = Options {
+    let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
         fix: flag(c"GRIDGUARD_RUN_FIX"),
@@ -64,8 +62,7 @@ pub(crate) fn begin() {
         record: path(c"GRIDGUARD_RUN_RECORD"),
         main: main.and_then(|number| number.to_str()?.parse().ok()),
         stderr: Some(Opened::now(libc::STDERR_FILENO)),
-    };
-    OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
+    });
 }
 
 /// The value of an environment variable, unless it is empty.

@@ -117,19 +117,17 @@ fn descriptor_of(path: &Path) -> io::Result<c_int> {
 
 /// Writes everything, unless the reader takes nothing for [`PATIENCE_MS`].
 fn write_patiently(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
-    let mut result = Ok(());
     without_sigpipe(|| {
         // `poll` promises room for a chunk of this size, so that the write does not block.
-        result = bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
+        bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
             let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
             // SAFETY: the pointer is to one structure of this type.
             match unsafe { libc::poll(&raw mut wait, 1, PATIENCE_MS) } {
                 0 => Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing")),
                 _ => write_all(descriptor, chunk),
             }
-        });
-    });
-    result
+        })
+    })
 }
 
 /// Writes everything, or fails if the descriptor is not ready.
@@ -140,7 +138,7 @@ pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Runs `work`, whose writes to a closed pipe raise no signal.
-pub(crate) fn without_sigpipe(work: impl FnOnce()) {
+pub(crate) fn without_sigpipe<R>(work: impl FnOnce() -> R) -> R {
     let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -152,12 +150,13 @@ pub(crate) fn without_sigpipe(work: impl FnOnce()) {
         libc::sigpending(pending.as_mut_ptr());
         let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
         libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
-        work();
+        let result = work();
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         if !was_pending {
             libc::sigtimedwait(pipe.as_ptr(), core::ptr::null_mut(), &raw const now);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
+        result
     }
 }
 

@@ -1,7 +1,9 @@
-//! Keeps the first explanations for the report.
+//! Prints the first explanations, and keeps them for the report.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::process;
 
 /// At most `N` explanations, written and read without a lock.
 pub(crate) struct Explained<T: 'static, const N: usize> {
@@ -9,28 +11,28 @@ pub(crate) struct Explained<T: 'static, const N: usize> {
     claimed: AtomicUsize,
 }
 
-impl<T, const N: usize> Explained<T, N> {
+impl<T: Clone, const N: usize> Explained<T, N> {
     pub(crate) const fn new() -> Self {
         Self { kept: [const { AtomicPtr::new(ptr::null_mut()) }; N], claimed: AtomicUsize::new(0) }
     }
 
-    /// Claims the place of a new explanation; `None` once there are enough.
-    pub(crate) fn claim(&self) -> Option<usize> {
+    /// Prints the text that `make` returns, and keeps the explanation, unless there are enough. `what` is refused.
+    pub(crate) fn explain(&self, what: &str, make: impl FnOnce() -> (String, T)) {
         let place = self.claimed.fetch_add(1, Ordering::Relaxed);
-        (place < N).then_some(place)
-    }
-
-    /// Keeps a claimed explanation.
-    pub(crate) fn keep(&self, place: usize, explanation: T) {
-        if let Some(place) = self.kept.get(place) {
-            place.store(Box::into_raw(Box::new(explanation)), Ordering::Release);
+        let Some(kept) = self.kept.get(place) else { return };
+        let (mut text, explanation) = make();
+        if place + 1 == N {
+            text += &format!("gridguard: further refused {what} are counted, and not explained\n");
         }
+        process::say(&text);
+        kept.store(Box::into_raw(Box::new(explanation)), Ordering::Release);
     }
 
-    /// Those that were kept.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &'static T> {
+    pub(crate) fn all(&self) -> Vec<T> {
         // SAFETY: null, or an explanation that is never freed nor changed.
-        self.kept.iter().filter_map(|kept| unsafe { kept.load(Ordering::Acquire).as_ref() })
+        let known =
+            self.kept.iter().filter_map(|kept| unsafe { kept.load(Ordering::Acquire).as_ref() });
+        known.cloned().collect()
     }
 
     /// Forgets everything, in a child process.

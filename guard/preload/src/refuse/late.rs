@@ -12,6 +12,7 @@ use crate::driver::functions::FUNCTIONS;
 use crate::driver::request::Launch;
 use crate::process::demangle::demangled;
 use crate::process::{self, guarded};
+use crate::refuse::paragraph;
 use crate::watch::recent::{self, GRAPH, Suspect};
 use crate::watch::table;
 
@@ -51,22 +52,21 @@ fn report(through: (usize, usize), status: Status) -> String {
     let call =
         FUNCTIONS.get(through.0).map_or("", |function| function.symbol.to_str().unwrap_or(""));
     let error = Driver::of(through).error(status);
-    let mut text = format!(
-        "gridguard: {call} returned {error}: a launch that was accepted before failed on the device\n"
-    );
     let suspects = recent::suspects();
     let streams: BTreeSet<_> = suspects.iter().map(|one| one.stream).collect();
-    text += &match (suspects.len(), streams.len()) {
-        (0, _) => "  suspects  none on record\n".to_owned(),
-        (1, _) => "  launch    the only one that was not known to have succeeded:\n".to_owned(),
+    let mut lines = vec![match (suspects.len(), streams.len()) {
+        (0, _) => ("suspects", "none on record".to_owned()),
+        (1, _) => ("launch", "the only one that was not known to have succeeded:".to_owned()),
         (many, 1) => {
-            format!("  suspects  {many} launches since the last synchronisation, newest first:\n")
+            ("suspects", format!("{many} launches since the last synchronisation, newest first:"))
         }
-        (many, streams) => format!(
-            "  suspects  {many} launches on {streams} streams since their last synchronisation, newest \
-             first:\n"
+        (many, streams) => (
+            "suspects",
+            format!(
+                "{many} launches on {streams} streams since their last synchronisation, newest first:"
+            ),
         ),
-    };
+    }];
     for Suspect { kernel, stream, grid: [x, y, z] } in suspects.iter().take(SHOWN) {
         let name = || table::find(*kernel).map(|entry| demangled(&entry.kernel().name()));
         let what = match *kernel {
@@ -75,13 +75,15 @@ fn report(through: (usize, usize), status: Status) -> String {
         };
         let stream =
             if streams.len() > 1 { format!(", stream {stream:#x}") } else { String::new() };
-        text += &format!("            {what}{stream}\n");
+        lines.push(("", what + &stream));
     }
     if let Some(more) = suspects.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        text += &format!("            and {more} more\n");
+        lines.push(("", format!("and {more} more")));
     }
     if suspects.len() > 1 {
-        text += "  next      run again with `gridguard run --sync`, which names the launch\n";
+        let next = "run again with `gridguard run --sync`, which names the launch";
+        lines.push(("next", next.to_owned()));
     }
-    text
+    let failed = "a launch that was accepted before failed on the device";
+    paragraph(&format!("{call} returned {error}: {failed}"), &lines, &[""; 0])
 }

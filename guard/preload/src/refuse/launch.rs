@@ -1,8 +1,6 @@
 //! Explains launches that driver or runtime refused: the broken rules, and the kernel's earlier launches.
 
-use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::hash_map::DefaultHasher;
 
 use gridguard::{
     DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
@@ -12,20 +10,19 @@ use gridguard_report::RefusedLaunch;
 use crate::driver::Driver;
 use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
-use crate::driver::request::Largest;
-use crate::driver::request::Launch;
-use crate::process;
+use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
 use crate::process::stack::{self, Frame};
 use crate::refuse::explained::Explained;
 use crate::refuse::{memory, paragraph};
 use crate::watch::counters::Counts;
+use crate::watch::kept::hash_of;
 use crate::watch::kernel::UNNAMED;
 use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
 const MAX_EXPLAINED: usize = 50;
-static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Launches that had been accepted when the first one was refused.
 static BEFORE_FIRST: AtomicU64 = AtomicU64::new(0);
@@ -36,36 +33,30 @@ pub(crate) fn count(
     launch: &Launch,
     status: Status,
     (entry, not_fixed): (Option<&Entry>, Option<&str>),
-    refusal: impl FnOnce() -> Refusal,
+    refusal: impl FnOnce(&str) -> Refusal,
 ) {
     if REFUSED.fetch_add(1, Ordering::Relaxed) == 0 {
         BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
     }
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
-    let Some(place) = is_new.then(|| EXPLAINED.claim()).flatten() else { return };
-    let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
-    let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal());
-    let mut text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-    if place + 1 == MAX_EXPLAINED {
-        text += "gridguard: further refused launches are counted, and not explained\n";
+    if !is_new {
+        return;
     }
-    process::say(&text);
-    let Refusal { error, violations, stack, .. } = refusal;
-    let (request, violations) =
-        (launch.request(), violations.iter().map(ToString::to_string).collect());
-    let stack = stack.iter().map(ToString::to_string).collect();
-    EXPLAINED
-        .keep(place, RefusedLaunch { kernel, code: status, error, request, violations, stack });
+    EXPLAINED.explain("launches", || {
+        let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
+        let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
+        let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
+        let Refusal { error, violations, stack, .. } = refusal;
+        let violations = violations.iter().map(ToString::to_string).collect();
+        let stack = stack.iter().map(ToString::to_string).collect();
+        let request = launch.request();
+        (text, RefusedLaunch { kernel, code: status, error, request, violations, stack })
+    });
 }
 
 /// Refused launches, and the launches that were accepted before the first one.
 pub(crate) fn refused() -> (u64, u64) {
     (REFUSED.load(Ordering::Relaxed), BEFORE_FIRST.load(Ordering::Relaxed))
-}
-
-/// The refused launches that were explained.
-pub(crate) fn explained() -> Vec<RefusedLaunch> {
-    EXPLAINED.all().cloned().collect()
 }
 
 /// Forgets everything, in a child process.
@@ -175,16 +166,12 @@ fn before(Counts { launches, largest, .. }: &Counts) -> String {
 
 /// A number for why a launch was refused, without asking the driver: refused launches may be many.
 fn kind(launch: &Launch, status: Status) -> u64 {
-    /// Limits of all devices.
-    const GRID: u32 = 65_535;
-    const BLOCK: u32 = 1024;
+    /// Shared memory without opt-in on any device.
     const SHARED: u32 = 48 << 10;
-    let Launch { grid, block, shared_bytes, cluster, cooperative, .. } = launch;
-    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
-    let mut hasher = DefaultHasher::new();
-    (status, grid.map(|blocks| (blocks == 0, blocks > GRID)), threads == 0, threads > BLOCK)
-        .hash(&mut hasher);
-    (*shared_bytes > SHARED, cluster, cooperative).hash(&mut hasher);
+    let Launch { grid, shared_bytes, cluster, cooperative, .. } = launch;
+    let threads = launch.threads();
+    let grid = grid.map(|blocks| (blocks == 0, blocks > MAX_OTHER));
+    let sizes = (threads == 0, threads > MAX_THREADS, *shared_bytes > SHARED);
     // 0 means that nothing was refused so far.
-    hasher.finish() | 1
+    hash_of(&(status, grid, sizes, cluster, cooperative))
 }

@@ -7,7 +7,7 @@ use gridguard_report::{AllocationGroup, Bytes, DeviceFree, MemoryKind, RefusedAl
 use crate::driver::Driver;
 use crate::driver::abi::Status;
 use crate::driver::functions::FUNCTIONS;
-use crate::process::{self, guarded, stack};
+use crate::process::{guarded, stack};
 use crate::refuse::explained::Explained;
 use crate::refuse::paragraph;
 use crate::watch::memory::live::{self, Allocation};
@@ -21,7 +21,7 @@ const SHOWN_GROUPS: usize = 5;
 /// Frames that are shown of each.
 const SHOWN_FRAMES: usize = 12;
 
-static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> = Explained::new();
 
 /// Explains a refused allocation, or counts it if one of its kind and size was refused before, and none
 /// succeeded since. A program that catches the error and tries again does so by its own.
@@ -29,28 +29,15 @@ static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> = Explained::new()
 pub(crate) fn refused(request: &Request, status: Status) {
     guarded::run(|| {
         let device = request.device_number();
-        let is_new = sums::refuse(request.kind, device, request.bytes);
-        if is_new && let Some(place) = EXPLAINED.claim() {
-            let refusal = explain(request, device, status);
-            let head = format!("out of memory: {} returned {}", refusal.function, refusal.error);
-            let mut text = paragraph(&head, &refusal.lines(), &refusal.stack);
-            if place + 1 == MAX_EXPLAINED {
-                text += "gridguard: further refused allocations are counted, and not explained\n";
-            }
-            process::say(&text);
-            EXPLAINED.keep(place, refusal);
+        if sums::refuse(request.kind, device, request.bytes) {
+            EXPLAINED.explain("allocations", || {
+                let refusal = explain(request, device, status);
+                let head =
+                    format!("out of memory: {} returned {}", refusal.function, refusal.error);
+                (paragraph(&head, &refusal.lines(), &refusal.stack), refusal)
+            });
         }
     });
-}
-
-/// The refused allocations that were explained.
-pub(crate) fn explained() -> Vec<RefusedAllocation> {
-    EXPLAINED.all().cloned().collect()
-}
-
-/// Forgets everything, in a child process.
-pub(crate) fn reset() {
-    EXPLAINED.reset();
 }
 
 /// What is known of the current device's memory, for a launch that was out of memory.

@@ -64,7 +64,7 @@ fn collect() -> WatchReport {
         unlisted_launches: others.launches,
         unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
         kernels,
-        refusals: refuse::launch::explained(),
+        refusals: refuse::launch::EXPLAINED.all(),
         memory: memory_use(),
         ..WatchReport::default()
     };
@@ -81,10 +81,10 @@ fn memory_use() -> MemoryUse {
         devices: sums::devices(),
         managed: sums::of(MemoryKind::Managed, 0).held(),
         pinned: sums::of(MemoryKind::Pinned, 0).held(),
-        untracked: sums::untracked(),
+        untracked: sums::UNTRACKED.held(),
         refused,
         retried,
-        refusals: refuse::memory::explained(),
+        refusals: refuse::memory::EXPLAINED.all(),
     }
 }
 
@@ -155,18 +155,12 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 
 /// The number of files beside `path` with a process number in their name, up to [`MAX_PROCESSES`].
 fn count_beside(path: &Path) -> usize {
-    let folder = path.parent().unwrap_or(path);
-    let start = numbered(path, 0);
-    let name = start.file_name().unwrap_or_default().as_encoded_bytes();
-    let end = path.extension().map_or(0, |extension| extension.len() + 1);
-    // Around the 0.
-    let (start, end) = name.split_at(name.len() - end);
     let is_numbered = |file: &fs::DirEntry| {
         let name = file.file_name();
-        let rest = name.as_encoded_bytes().strip_prefix(&start[..start.len() - 1]);
-        let number = rest.and_then(|rest| rest.strip_suffix(end));
-        number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+        let name = name.to_string_lossy();
+        let mut numbers = name.split('.').filter_map(|part| part.parse().ok());
+        numbers.any(|number| numbered(path, number) == file.path())
     };
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = fs::read_dir(path.parent().unwrap_or(path)).into_iter().flatten().flatten();
     files.filter(is_numbered).take(MAX_PROCESSES).count()
 }

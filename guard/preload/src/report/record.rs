@@ -1,20 +1,17 @@
 //! `gridguard run --record FILE`: each kind of launch once, as a request that `gridguard check` reads.
 
-use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::collections::hash_map::DefaultHasher;
 
 use serde_json::Value;
 
 use crate::driver::Driver;
 use crate::driver::request::Launch;
 use crate::process::output::Output;
+use crate::watch::kept::{hash_of, place_of};
 use crate::watch::kernel::Kernel;
 
 /// Kinds of launches that are distinguished; later ones are not recorded.
 const KINDS: usize = 1 << 16;
-/// Places that are looked at for one kind.
-const MAX_PROBES: usize = 64;
 
 /// The hashes of the launches that were recorded.
 static RECORDED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
@@ -48,29 +45,13 @@ fn line(launch: &Launch, name: &str) -> String {
 fn is_new(launch: &Launch, kernel: &Kernel) -> bool {
     let Launch { grid, block, shared_bytes, cluster, cooperative, dependent, priority, .. } =
         launch;
-    let mut hasher = DefaultHasher::new();
-    (
-        core::ptr::from_ref(kernel).addr(),
-        grid,
-        block,
-        shared_bytes,
-        cluster,
-        cooperative,
-        dependent,
-        priority,
-    )
-        .hash(&mut hasher);
-    // 0 marks a free place.
-    let hash = hasher.finish() | 1;
-    let first = usize::try_from(hash >> 32).unwrap_or(0);
-    for probe in 0..MAX_PROBES {
-        let place = &RECORDED[(first + probe) % KINDS];
-        match place.compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return true,
-            Err(known) if known == hash => return false,
-            Err(_) => {}
+    let kernel = core::ptr::from_ref(kernel).addr();
+    let configuration = (grid, block, shared_bytes, cluster, cooperative, dependent, priority);
+    match place_of(hash_of(&(kernel, configuration)), KINDS, |place| &RECORDED[place]) {
+        Some((_, is_new)) => is_new,
+        None => {
+            LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+            false
         }
     }
-    LEFT_OUT.fetch_add(1, Ordering::Relaxed);
-    false
 }

@@ -10,9 +10,9 @@ use crate::driver::request::Largest;
 pub(crate) struct Counters {
     launches: AtomicU64,
     refused: AtomicU64,
-    grid: [AtomicU32; 3],
-    threads: AtomicU32,
-    shared_bytes: AtomicU32,
+    fixed: AtomicU64,
+    /// As [`Largest::sizes`].
+    largest: [AtomicU32; 5],
 }
 
 /// The counters at one moment.
@@ -27,13 +27,8 @@ pub(crate) struct Counts {
 
 impl Counters {
     pub(crate) const fn new() -> Self {
-        Self {
-            launches: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            grid: [const { AtomicU32::new(0) }; 3],
-            threads: AtomicU32::new(0),
-            shared_bytes: AtomicU32::new(0),
-        }
+        // SAFETY: atomic numbers may be zero.
+        unsafe { core::mem::zeroed() }
     }
 
     /// Counts an accepted launch.
@@ -48,9 +43,15 @@ impl Counters {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a launch that was made in parts.
+    pub(crate) fn fix(&self) {
+        self.fixed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn add(&self, counts: &Counts) {
         self.launches.fetch_add(counts.launches, Ordering::Relaxed);
         self.refused.fetch_add(counts.refused, Ordering::Relaxed);
+        self.fixed.fetch_add(counts.fixed, Ordering::Relaxed);
         self.raise(counts.largest);
     }
 
@@ -58,7 +59,6 @@ impl Counters {
         self.launches.load(Ordering::Relaxed)
     }
 
-    /// The counts. `fixed` is 0, because [`Known`](crate::watch::known::Known) counts fixed launches.
     pub(crate) fn read(&self) -> Counts {
         self.each(|number| number.load(Ordering::Relaxed), |size| size.load(Ordering::Relaxed))
     }
@@ -72,31 +72,21 @@ impl Counters {
     }
 
     fn each(&self, number: impl Fn(&AtomicU64) -> u64, size: impl Fn(&AtomicU32) -> u32) -> Counts {
-        let Self { launches, refused, grid: [x, y, z], threads, shared_bytes } = self;
         Counts {
-            launches: number(launches),
-            refused: number(refused),
-            fixed: 0,
-            largest: Largest {
-                grid: [size(x), size(y), size(z)],
-                threads: size(threads),
-                shared_bytes: size(shared_bytes),
-            },
+            launches: number(&self.launches),
+            refused: number(&self.refused),
+            fixed: number(&self.fixed),
+            largest: Largest::of_sizes(self.largest.each_ref().map(size)),
         }
     }
 
     #[inline(always)]
-    fn raise(&self, Largest { grid, threads, shared_bytes }: Largest) {
-        let raise = |most: &AtomicU32, number: u32| {
-            if number > most.load(Ordering::Relaxed) {
-                most.fetch_max(number, Ordering::Relaxed);
+    fn raise(&self, largest: Largest) {
+        for (most, size) in self.largest.iter().zip(largest.sizes()) {
+            if size > most.load(Ordering::Relaxed) {
+                most.fetch_max(size, Ordering::Relaxed);
             }
-        };
-        raise(&self.grid[0], grid[0]);
-        raise(&self.grid[1], grid[1]);
-        raise(&self.grid[2], grid[2]);
-        raise(&self.threads, threads);
-        raise(&self.shared_bytes, shared_bytes);
+        }
     }
 }
 
@@ -106,15 +96,11 @@ impl Counts {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { launches, refused, fixed, largest: Largest { grid, threads, shared_bytes } } =
-            other;
-        self.launches += launches;
-        self.refused += refused;
-        self.fixed += fixed;
-        for (most, blocks) in self.largest.grid.iter_mut().zip(grid) {
-            *most = (*most).max(*blocks);
-        }
-        self.largest.threads = self.largest.threads.max(*threads);
-        self.largest.shared_bytes = self.largest.shared_bytes.max(*shared_bytes);
+        self.launches += other.launches;
+        self.refused += other.refused;
+        self.fixed += other.fixed;
+        let (mut most, sizes) = (self.largest.sizes(), other.largest.sizes());
+        most.iter_mut().zip(sizes).for_each(|(most, size)| *most = size.max(*most));
+        self.largest = Largest::of_sizes(most);
     }
 }

@@ -1,7 +1,35 @@
-//! Sets of values that are never freed.
+//! Sets of values that are never freed, and tables of hashes.
 
+use core::hash::{Hash, Hasher};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::collections::hash_map::DefaultHasher;
+
+/// Places of a table of hashes that are looked at for one hash.
+const MAX_PROBES: usize = 64;
+
+/// A hash that is not 0.
+pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+/// The place of `hash` in a table, and whether the hash is new there; `None` if no place is free. `at` returns the hash
+/// at a place; 0 marks a free one. The search neither locks nor allocates.
+pub(crate) fn place_of(
+    hash: u64,
+    places: usize,
+    at: impl Fn(usize) -> &'static AtomicU64,
+) -> Option<(usize, bool)> {
+    let first = usize::try_from(hash >> 32).unwrap_or(0);
+    (0..MAX_PROBES).map(|probe| (first + probe) % places).find_map(|place| {
+        match at(place).compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some((place, true)),
+            Err(known) => (known == hash).then_some((place, false)),
+        }
+    })
+}
 
 /// A lock-free set of at most `MOST` values, by their hash. `PLACES` is a power of two greater than `MOST`.
 pub(crate) struct Kept<T: 'static, const PLACES: usize, const MOST: usize> {
@@ -47,18 +75,6 @@ impl<T, const PLACES: usize, const MOST: usize> Kept<T, PLACES, MOST> {
             }
         }
         None
-    }
-
-    /// Whether [`Self::get`] has a value with this hash, or a place for it.
-    pub(crate) fn has_room(&self, hash: u64) -> bool {
-        let is_known = || {
-            self.places.iter().any(|place| {
-                // SAFETY: null, or a value that is never freed nor changed.
-                let known = unsafe { place.load(Ordering::Acquire).as_ref() };
-                known.is_some_and(|(found, _)| *found == hash)
-            })
-        };
-        self.count.load(Ordering::Relaxed) < MOST || is_known()
     }
 
     /// All values.

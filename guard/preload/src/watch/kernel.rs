@@ -1,11 +1,9 @@
 //! Kernels and their counters, by name and image. One kernel may have several handles, one after another.
 
-use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::collections::hash_map::DefaultHasher;
 
-use crate::watch::counters::{Counters, Counts};
-use crate::watch::kept::Kept;
+use crate::watch::counters::Counters;
+use crate::watch::kept::{Kept, hash_of};
 
 /// Kernels that have counters of their own. Launches of further kernels are counted together.
 pub(crate) const MAX_KERNELS: usize = 16_384;
@@ -28,7 +26,6 @@ pub(crate) struct Kernel {
     pub(crate) image: u64,
     /// Launches through handles that are gone or have no place in the table.
     pub(crate) counters: Counters,
-    pub(crate) fixed: AtomicU64,
     /// The last refusal that was printed.
     printed: AtomicU64,
 }
@@ -42,14 +39,9 @@ pub(crate) static UNNAMED: Kernel = Kernel::new(0, b"<unnamed>", 0);
 
 /// The kernel with this name, as the driver has it, in this image.
 pub(crate) fn of(name: &[u8], image: u64) -> &'static Kernel {
-    let hash = |value: &dyn Fn(&mut DefaultHasher)| {
-        let mut hasher = DefaultHasher::new();
-        value(&mut hasher);
-        hasher.finish()
-    };
-    let name_hash = hash(&|hasher| name.hash(hasher));
+    let name_hash = hash_of(name);
     let make = || Kernel::new(name_hash, Box::leak(kept(name)), image);
-    let found = KERNELS.get(hash(&|hasher| (name_hash, image).hash(hasher)), make);
+    let found = KERNELS.get(hash_of(&(name_hash, image)), make);
     found.unwrap_or(&OTHERS)
 }
 
@@ -60,14 +52,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Kernel> {
 
 impl Kernel {
     const fn new(name_hash: u64, name: &'static [u8], image: u64) -> Self {
-        Self {
-            name_hash,
-            name,
-            image,
-            counters: Counters::new(),
-            fixed: AtomicU64::new(0),
-            printed: AtomicU64::new(0),
-        }
+        Self { name_hash, name, image, counters: Counters::new(), printed: AtomicU64::new(0) }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -84,21 +69,10 @@ impl Kernel {
         self.printed.swap(kind, Ordering::Relaxed) != kind
     }
 
-    /// The counts without those in the table.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts { fixed: self.fixed.load(Ordering::Relaxed), ..self.counters.read() }
-    }
-
-    /// Adds the counts of a handle that is gone.
-    pub(crate) fn add(&self, counts: &Counts) {
-        self.counters.add(counts);
-        self.fixed.fetch_add(counts.fixed, Ordering::Relaxed);
-    }
-
     /// Resets all counters to zero.
     pub(crate) fn reset(&self) {
         self.counters.take();
-        [&self.fixed, &self.printed].iter().for_each(|number| number.store(0, Ordering::Relaxed));
+        self.printed.store(0, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The data of `--fix` for a module, library or kernel. It is never freed: a launch on another thread may be reading it.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::AtomicPtr;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -28,13 +28,6 @@ pub(crate) enum Loaded {
     Kept(Reason),
 }
 
-/// A loaded image and its hash. Images with equal hashes share one [`Loaded`].
-#[derive(Debug)]
-pub(crate) struct Examined {
-    pub(crate) hash: u64,
-    pub(crate) loaded: Loaded,
-}
-
 /// A kernel that was looked up by its name.
 #[derive(Debug)]
 pub(crate) struct Kernel {
@@ -49,8 +42,6 @@ pub(crate) struct Kernel {
     pub(crate) loaded: Option<&'static Loaded>,
     /// The shifted and the folded form, once they were looked up.
     pub(crate) forms: [AtomicPtr<core::ffi::c_void>; 2],
-    /// Launches that were made in parts.
-    pub(crate) fixed: AtomicU64,
 }
 
 impl Known {
@@ -66,16 +57,6 @@ impl Known {
             Self::Container(loaded) => Some(loaded),
             Self::Kernel(_) => None,
         }
-    }
-
-    /// Launches that were made in parts.
-    pub(crate) fn fixed(&self) -> u64 {
-        self.kernel().map_or(0, |kernel| kernel.fixed.load(Ordering::Relaxed))
-    }
-
-    /// As [`Self::fixed`]; counts from zero again.
-    pub(crate) fn take_fixed(&self) -> u64 {
-        self.kernel().map_or(0, |kernel| kernel.fixed.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -93,13 +74,12 @@ impl Kernel {
             found_by,
             loaded,
             forms: [const { AtomicPtr::new(ptr::null_mut()) }; 2],
-            fixed: AtomicU64::new(0),
         }
     }
 
     /// Whether the same lookup would find the same again.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
-        let Self { name, container, load, found_by, loaded, forms: _, fixed: _ } = self;
+        let Self { name, container, load, found_by, loaded, forms: _ } = self;
         let address = |loaded: Option<&'static Loaded>| loaded.map(ptr::from_ref);
         (name, container, load, found_by)
             == (&other.name, &other.container, &other.load, &other.found_by)

@@ -29,16 +29,10 @@ struct Stream {
     proven: AtomicU64,
 }
 
-static RECENT: [Slot; SLOTS] = [const {
-    Slot {
-        number: AtomicU64::new(0),
-        kernel: AtomicUsize::new(0),
-        stream: AtomicUsize::new(0),
-        grid: [const { AtomicU32::new(0) }; 3],
-    }
-}; SLOTS];
-static STREAM_MARKS: [Stream; STREAMS] =
-    [const { Stream { stream: AtomicUsize::new(0), proven: AtomicU64::new(0) } }; STREAMS];
+// SAFETY: atomic numbers may be zero.
+static RECENT: [Slot; SLOTS] = unsafe { core::mem::zeroed() };
+// SAFETY: as above.
+static STREAM_MARKS: [Stream; STREAMS] = unsafe { core::mem::zeroed() };
 /// Launches so far.
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 /// Launches before this one have succeeded, whatever their stream.

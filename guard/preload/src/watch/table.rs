@@ -5,7 +5,6 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 
-use crate::driver::request::Largest;
 use crate::process::cache;
 use crate::watch::counters::{Counters, Counts};
 use crate::watch::kernel::{self, Kernel, OTHERS, UNNAMED};
@@ -26,7 +25,7 @@ pub(crate) struct Entry {
     /// The handle; 0 in a free place.
     handle: AtomicUsize,
     kernel: AtomicPtr<Kernel>,
-    counters: Counters,
+    pub(crate) counters: Counters,
     /// Data of `--fix`.
     known: AtomicPtr<Known>,
     /// The handle of the module or library: of the kernel's, or its own. 0 if it is not known.
@@ -39,7 +38,8 @@ pub(crate) struct Entry {
     image: AtomicU64,
 }
 
-static TABLE: [Entry; PLACES] = [const { Entry::free() }; PLACES];
+// SAFETY: atomic numbers may be zero, and atomic pointers null.
+static TABLE: [Entry; PLACES] = unsafe { core::mem::zeroed() };
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
 /// The entry with this handle, if there is one.
@@ -126,8 +126,8 @@ pub(crate) fn counted() -> (Vec<(&'static Kernel, Counts)>, Counts) {
             all.entry(kernel).or_insert((kernel, Counts::default())).1.add(&counts);
         }
     };
-    kernel::all().chain([&OTHERS]).for_each(|kernel| add(kernel, kernel.counts()));
-    TABLE.iter().for_each(|entry| add(entry.kernel(), entry.own_counts()));
+    kernel::all().chain([&OTHERS]).for_each(|kernel| add(kernel, kernel.counters.read()));
+    TABLE.iter().for_each(|entry| add(entry.kernel(), entry.counters.read()));
     let others = all.remove(&ptr::from_ref(&OTHERS)).map(|(_, counts)| counts);
     (all.into_values().collect(), others.unwrap_or_default())
 }
@@ -142,32 +142,13 @@ pub(crate) fn launches() -> u64 {
 /// Forgets all counters, in a child process: they are the parent's.
 pub(crate) fn reset() {
     // Pages that were never written stay untouched.
-    for entry in TABLE.iter().filter(|entry| entry.own_counts().is_any()) {
-        entry.take_counts();
+    for entry in TABLE.iter().filter(|entry| entry.counters.read().is_any()) {
+        entry.counters.take();
     }
     kernel::all().chain([&OTHERS]).for_each(Kernel::reset);
 }
 
 impl Entry {
-    const fn free() -> Self {
-        Self {
-            handle: AtomicUsize::new(0),
-            kernel: AtomicPtr::new(ptr::null_mut()),
-            counters: Counters::new(),
-            known: AtomicPtr::new(ptr::null_mut()),
-            container: AtomicUsize::new(0),
-            load: AtomicU64::new(0),
-            loaded: AtomicU64::new(0),
-            image: AtomicU64::new(0),
-        }
-    }
-
-    /// Counts an accepted launch.
-    #[inline(always)]
-    pub(crate) fn count(&self, largest: Largest) {
-        self.counters.count(largest);
-    }
-
     /// Counts a refused launch. Returns whether its kind differs from the last one.
     pub(crate) fn refuse(&self, kind: u64) -> bool {
         self.counters.refuse();
@@ -200,7 +181,7 @@ impl Entry {
             }
             // The same kernel, if its image was not known before.
             if known.image != 0 || !known.is_named_as(kernel) {
-                known.add(&self.take_counts());
+                known.counters.add(&self.counters.take());
             }
         }
         self.kernel.store(ptr::from_ref(kernel).cast_mut(), Ordering::Release);
@@ -208,8 +189,8 @@ impl Entry {
 
     /// The counts of the kernel under this handle and under handles that are gone.
     pub(crate) fn counts(&self) -> Counts {
-        let mut counts = self.kernel().counts();
-        counts.add(&self.own_counts());
+        let mut counts = self.kernel().counters.read();
+        counts.add(&self.counters.read());
         counts
     }
 
@@ -222,15 +203,6 @@ impl Entry {
     pub(crate) fn set_known(&self, known: Option<&'static Known>) {
         let known = known.map_or(ptr::null(), ptr::from_ref);
         self.known.store(known.cast_mut(), Ordering::Release);
-    }
-
-    /// The counts of this handle.
-    fn own_counts(&self) -> Counts {
-        Counts { fixed: self.known().map_or(0, Known::fixed), ..self.counters.read() }
-    }
-
-    fn take_counts(&self) -> Counts {
-        Counts { fixed: self.known().map_or(0, Known::take_fixed), ..self.counters.take() }
     }
 
     /// Replaces the handle, if its module or library was unloaded. Returns whether it did.
@@ -255,9 +227,9 @@ impl Entry {
 
     /// Resets the entry. Its kernel keeps the counts.
     fn retire(&self) {
-        let counts = self.take_counts();
+        let counts = self.counters.take();
         if counts.is_any() {
-            self.kernel().add(&counts);
+            self.kernel().counters.add(&counts);
         }
         self.set_known(None);
         self.kernel.store(ptr::null_mut(), Ordering::Release);
@@ -286,6 +258,7 @@ mod tests {
     use gridguard_test_support::process::assert_passed;
 
     use super::*;
+    use crate::driver::request::Largest;
 
     const ONE: Largest = Largest { grid: [1; 3], threads: 32, shared_bytes: 0 };
 
@@ -314,8 +287,8 @@ mod tests {
     #[test]
     fn a_kernel_keeps_its_largest_sizes_by_axis() {
         let kernel = entry(0x1000, "k");
-        kernel.count(Largest { grid: [1, 9, 1], threads: 32, shared_bytes: 0 });
-        kernel.count(Largest { grid: [4, 2, 1], threads: 16, shared_bytes: 64 });
+        kernel.counters.count(Largest { grid: [1, 9, 1], threads: 32, shared_bytes: 0 });
+        kernel.counters.count(Largest { grid: [4, 2, 1], threads: 16, shared_bytes: 64 });
         let Counts { launches, largest, .. } = find(0x1000).expect("known").counts();
         assert_eq!((kernel.kernel().name().as_str(), launches), ("k", 2));
         assert_eq!(largest, Largest { grid: [4, 9, 1], threads: 32, shared_bytes: 64 });
@@ -324,7 +297,7 @@ mod tests {
     #[test]
     fn a_reused_handle_begins_anew_and_the_old_kernel_is_still_counted() {
         let reused = entry(0x2000, "old kernel");
-        reused.count(ONE);
+        reused.counters.count(ONE);
         entry(0x2000, "new kernel");
         assert_eq!(reused.counts().launches, 0);
         assert_eq!(counts_of("old kernel", 0).map(|counts| counts.launches), Some(1));
@@ -333,10 +306,10 @@ mod tests {
     #[test]
     fn a_kernel_whose_image_becomes_known_later_stays_one() {
         let kernel = entry(0x3000, "of an image");
-        kernel.count(ONE);
+        kernel.counters.count(ONE);
         let of_image = kernel::of(b"of an image", 9);
         kernel.set_kernel(of_image, 0);
-        kernel.count(ONE);
+        kernel.counters.count(ONE);
         entry(0x3000, "of an image");
         assert_eq!(counts_of("of an image", 9).map(|counts| counts.launches), Some(2));
         assert_eq!(counts_of("of an image", 0), None);
@@ -346,7 +319,7 @@ mod tests {
 
     #[test]
     fn handles_of_one_kernel_are_counted_together() {
-        [0x4000, 0x4040].iter().for_each(|handle| entry(*handle, "both").count(ONE));
+        [0x4000, 0x4040].iter().for_each(|handle| entry(*handle, "both").counters.count(ONE));
         assert_eq!(counts_of("both", 0).map(|counts| counts.launches), Some(2));
     }
 
@@ -369,7 +342,7 @@ mod tests {
             loaded(container, 7);
             let entry = find_or_insert(container + 64).expect("a place");
             entry.set_kernel(kernel, container);
-            entry.count(ONE);
+            entry.counters.count(ONE);
             unloaded(container, load_of(container));
         }
         assert_eq!(counts_of("reloaded", 7).map(|counts| counts.launches), Some(500_000));

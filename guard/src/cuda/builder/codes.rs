@@ -3,10 +3,9 @@
 use cudarc::driver::DriverError as CudarcError;
 use cudarc::driver::sys::CUresult;
 
-use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::code_of;
 use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
-use crate::cuda::error::{CudaError, LaunchError, LoadError};
+use crate::cuda::error::{CudaError, DriverUnavailable, LaunchError, LoadError};
 
 impl From<&LaunchError> for CudarcError {
     /// The error with the code that the driver returned, or would have returned: that of a violation is
@@ -14,20 +13,12 @@ impl From<&LaunchError> for CudarcError {
     /// `CUDA_ERROR_INVALID_VALUE` where no code is known, and for `CUDA_ERROR_INVALID_CLUSTER_SIZE`, which
     /// the oldest bindings lack. Only the code is left: report the [`LaunchError`] first.
     fn from(error: &LaunchError) -> Self {
-        let code = match error {
-            LaunchError::Invalid(violations) => violations.driver_code(),
-            LaunchError::Unknown(error) => code_of_failure(error),
-            LaunchError::Driver(error) => Some(error.code),
-            LaunchError::Stopped(stopped) => Some(stopped.source.code),
-            LaunchError::Workspace(error) => Some(error.source.code),
-            LaunchError::OtherContext { .. } => return Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
-            LaunchError::Captured { .. } => {
-                return Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-            }
-            LaunchError::Unsupported { .. } => return Self(CUresult::CUDA_ERROR_NOT_SUPPORTED),
-            _ => None,
-        };
-        Self(code.map_or(CUresult::CUDA_ERROR_INVALID_VALUE, result_of))
+        match error {
+            LaunchError::OtherContext { .. } => Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+            LaunchError::Captured { .. } => Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            LaunchError::Unsupported { .. } => Self(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+            _ => Self(error.driver_code().map_or(CUresult::CUDA_ERROR_INVALID_VALUE, result_of)),
+        }
     }
 }
 
@@ -37,11 +28,32 @@ impl From<LaunchError> for CudarcError {
     }
 }
 
-fn code_of_failure(error: &CudaError) -> Option<Status> {
-    match error {
-        CudaError::Driver(DriverError { code, .. })
-        | CudaError::Load(LoadError::Driver(DriverError { code, .. })) => Some(*code),
-        _ => None,
+impl LaunchError {
+    /// The `CUresult` that the driver returned, or would have returned for violations, see
+    /// [`Violations::driver_code`](crate::Violations::driver_code). `None` if the driver has no code for the error.
+    #[must_use]
+    pub fn driver_code(&self) -> Option<i32> {
+        match self {
+            Self::Invalid(violations) => violations.driver_code(),
+            Self::Unknown(error) => error.driver_code(),
+            Self::Driver(error) => Some(error.code),
+            Self::Stopped(stopped) => Some(stopped.source.code),
+            Self::Workspace(error) => Some(error.source.code),
+            _ => None,
+        }
+    }
+}
+
+impl CudaError {
+    /// The `CUresult` that the driver returned. `None` if the error is not the driver's.
+    #[must_use]
+    pub const fn driver_code(&self) -> Option<i32> {
+        match self {
+            Self::Driver(error)
+            | Self::Unavailable(DriverUnavailable::InitFailed(error))
+            | Self::Load(LoadError::Driver(error)) => Some(error.code),
+            _ => None,
+        }
     }
 }
 

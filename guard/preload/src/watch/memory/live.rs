@@ -51,13 +51,8 @@ struct Bucket {
     rest: [AtomicU64; ENTRIES],
 }
 
-static TABLE: [Bucket; 1 << BUCKET_BITS] = [const {
-    Bucket {
-        keys: [const { AtomicU64::new(0) }; ENTRIES],
-        bytes: [const { AtomicU64::new(0) }; ENTRIES],
-        rest: [const { AtomicU64::new(0) }; ENTRIES],
-    }
-}; 1 << BUCKET_BITS];
+// SAFETY: atomic numbers may be zero.
+static TABLE: [Bucket; 1 << BUCKET_BITS] = unsafe { core::mem::zeroed() };
 
 impl Key {
     /// That of memory at this address.

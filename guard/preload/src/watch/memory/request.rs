@@ -43,15 +43,14 @@ impl Request {
 
     #[cold]
     fn ask_device(&self) -> c_int {
-        let mut device = 0;
-        guarded::run(|| {
+        let device = guarded::run(|| {
             let driver = Driver::of(self.through);
             if DEVICE_COUNT.load(Ordering::Relaxed) == 0 {
                 DEVICE_COUNT.store(driver.count_devices().unwrap_or(0), Ordering::Relaxed);
             }
-            device = driver.device_number().unwrap_or(0);
+            driver.device_number()
         });
-        device
+        device.flatten().unwrap_or(0)
     }
 }
 

@@ -1,22 +1,19 @@
 //! The stacks of large allocations, sampled and kept once each, without a lock and without allocation.
 
 use core::ffi::c_void;
-use core::hash::{Hash, Hasher};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::collections::hash_map::DefaultHasher;
 use std::ffi::CStr;
 
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
+use crate::watch::kept::{hash_of, place_of};
 
 /// The smallest allocation whose stack is sampled, in bytes.
 const LARGE: u64 = 1 << 20;
 /// Stacks that are kept; of later ones nothing is known.
 const STACKS: usize = 4096;
-/// Places that are looked at for one stack.
-const MAX_PROBES: usize = 64;
 /// Frames of a stack.
 const FRAMES: usize = 48;
 /// Time that samples may always take together, for the buffers that programs allocate when they begin.
@@ -30,9 +27,8 @@ struct Stack {
     frames: [AtomicPtr<c_void>; FRAMES],
 }
 
-static KEPT: [Stack; STACKS] = [const {
-    Stack { hash: AtomicU64::new(0), frames: [const { AtomicPtr::new(ptr::null_mut()) }; FRAMES] }
-}; STACKS];
+// SAFETY: atomic numbers may be zero, and atomic pointers null.
+static KEPT: [Stack; STACKS] = unsafe { core::mem::zeroed() };
 /// When the first sample was taken.
 static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
 /// Time that all samples have taken.
@@ -47,43 +43,31 @@ pub(crate) fn sample(bytes: u64) -> u32 {
 
 #[cold]
 fn sample_large() -> u32 {
-    let mut number = 0;
-    guarded::run(|| {
+    let number = guarded::run(|| {
         let before = now_ns();
         let begun = BEGUN_NS.compare_exchange(0, before, Ordering::Relaxed, Ordering::Relaxed);
         let elapsed = before.saturating_sub(begun.err().unwrap_or(before));
         if SPENT_NS.load(Ordering::Relaxed) > elapsed / PART + FREE_NS {
-            return;
+            return 0;
         }
         let mut frames = [ptr::null_mut(); FRAMES];
         let count = stack::addresses(&mut frames);
-        number = keep(&frames[..count.min(FRAMES)]);
+        let number = keep(&frames[..count.min(FRAMES)]);
         SPENT_NS.fetch_add(now_ns().saturating_sub(before), Ordering::Relaxed);
+        number
     });
-    number
+    number.unwrap_or(0)
 }
 
 /// The number of this stack, which is kept if there is a place.
 fn keep(frames: &[*mut c_void]) -> u32 {
-    let mut hasher = DefaultHasher::new();
-    frames.hash(&mut hasher);
-    // 0 marks a free place.
-    let hash = hasher.finish() | 1;
-    let first = usize::try_from(hash >> 32).unwrap_or(0);
-    for probe in 0..MAX_PROBES {
-        let place = (first + probe) % STACKS;
-        let stack = &KEPT[place];
-        match stack.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                let places = stack.frames.iter().zip(frames);
-                places.for_each(|(place, frame)| place.store(*frame, Ordering::Relaxed));
-            }
-            Err(known) if known == hash => {}
-            Err(_) => continue,
-        }
-        return u32::try_from(place + 1).unwrap_or(0);
+    let found = place_of(hash_of(frames), STACKS, |place| &KEPT[place].hash);
+    let Some((place, is_new)) = found else { return 0 };
+    if is_new {
+        let places = KEPT[place].frames.iter().zip(frames);
+        places.for_each(|(place, frame)| place.store(*frame, Ordering::Relaxed));
     }
-    0
+    u32::try_from(place + 1).unwrap_or(0)
 }
 
 /// The frames of the stack with this number, the innermost first, without those of this library, of libraries

@@ -26,11 +26,11 @@ static OF_DEVICES: [Sum; DEVICES] = [const { Sum::zero() }; DEVICES];
 static MANAGED: Sum = Sum::zero();
 static PINNED: Sum = Sum::zero();
 /// Live allocations that found no place in the table.
-static UNTRACKED: Sum = Sum::zero();
+pub(crate) static UNTRACKED: Sum = Sum::zero();
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static RETRIED: AtomicU64 = AtomicU64::new(0);
-static PENDING: [Pending; SIZES] =
-    [const { Pending { request: AtomicU64::new(0), refused: AtomicU64::new(0) } }; SIZES];
+// SAFETY: atomic numbers may be zero.
+static PENDING: [Pending; SIZES] = unsafe { core::mem::zeroed() };
 /// Refused allocations in all places of `PENDING`.
 static PENDING_COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -50,11 +50,6 @@ pub(crate) fn devices() -> Vec<DeviceMemory> {
     devices.filter(|one| one.held.peak_bytes > 0).collect()
 }
 
-/// Counts an allocation that found no place in the table.
-pub(crate) fn add_untracked(bytes: u64) {
-    UNTRACKED.add(bytes);
-}
-
 /// Counts the end of an allocation that is not in the table: of one without a place, if there are any, of the
 /// mean size.
 #[inline]
@@ -72,11 +67,6 @@ fn remove_mean() {
         let mean = |bytes: u64| Some(bytes.saturating_sub(bytes.checked_div(number).unwrap_or(0)));
         let _ = UNTRACKED.bytes.fetch_update(order, order, mean);
     }
-}
-
-/// The allocations without a place in the table.
-pub(crate) fn untracked() -> MemoryHeld {
-    UNTRACKED.held()
 }
 
 /// Counts a refused allocation. Whether it is the first of this kind, device and size since one succeeded.
@@ -206,12 +196,12 @@ mod tests {
 
     #[test]
     fn untracked_allocations_end_with_their_mean_size() {
-        [10, 20].into_iter().for_each(add_untracked);
+        [10, 20].into_iter().for_each(|bytes| UNTRACKED.add(bytes));
         remove_untracked(Key::of_address(0));
         remove_untracked(Key::of_address(512));
-        assert_eq!(untracked(), MemoryHeld { bytes: 15, allocations: 1, peak_bytes: 30 });
+        assert_eq!(UNTRACKED.held(), MemoryHeld { bytes: 15, allocations: 1, peak_bytes: 30 });
         (0..3).for_each(|_| remove_untracked(Key::of_address(512)));
-        assert_eq!(untracked(), MemoryHeld { bytes: 0, allocations: 0, peak_bytes: 30 });
+        assert_eq!(UNTRACKED.held(), MemoryHeld { bytes: 0, allocations: 0, peak_bytes: 30 });
     }
 
     /// All in one, since the tests share the counters.
