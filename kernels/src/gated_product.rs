@@ -217,13 +217,6 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T]) -> Vec<f64> {
     values.iter().zip(gates).map(|(value, gate)| value * crate::geglu::gelu(*gate)).collect()
 }
 
-/// The largest relative Frobenius error of a correct kernel: sums are f32 over up to 640 products, and out is
-/// rounded once.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
-}
-
 #[cfg(test)]
 mod tests {
     use gridguard::Dim3;

@@ -62,10 +62,8 @@ pub use extent::Extent;
 #[cfg(feature = "cuda")]
 pub use index::IndexReport;
 pub use index::{Index, IndexType};
-#[cfg(all(feature = "profile", feature = "cuda"))]
-pub use kernels::TunedLaunch;
 #[cfg(feature = "cuda")]
-pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared};
+pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared, TunedLaunch};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
 pub use tensor::{Tensor, TensorMut};

@@ -5,11 +5,11 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
-use crate::rows::Rows;
+use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, WARP, memory, source};
+use crate::rows::{MAX_COLUMNS, Rows};
 #[cfg(feature = "cuda")]
 use {
     crate::kernels::Prepared,
@@ -19,9 +19,6 @@ use {
 
 const SOURCE: &str = source!("softmax.cu");
 
-/// The longest row that is tested; no model has longer ones.
-const MAX_COLUMNS: u64 = 1 << 20;
-const WARP: u64 = 32;
 /// The fewest threads of a block without staging.
 const MIN_THREADS: u64 = 128;
 /// Vectors of a row for each thread, while that leaves several blocks on a multiprocessor.
@@ -167,26 +164,20 @@ impl KernelSpec for Softmax {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [1_228_800, 128]),
-            sized(ElementType::F16, [2_457_600, 128]),
-            sized(ElementType::F16, [262_144, 1024]),
-            sized(ElementType::F16, [524_288, 1024]),
-            sized(ElementType::F16, [76_800, 4096]),
-            sized(ElementType::F16, [131_072, 2048]),
-            // 77 text tokens, not a whole number of vectors.
-            sized(ElementType::F16, [4_915_200, 77]),
-            sized(ElementType::F16, [65_536, 8192]),
-            sized(ElementType::Bf16, [262_144, 1024]),
-            sized(ElementType::F32, [65_536, 4096]),
-        ],
-        between: &[
-            sized(ElementType::F16, [1_843_200, 128]),
-            sized(ElementType::F16, [393_216, 1024]),
-        ],
-        small: &[sized(ElementType::F32, [512, 1024])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [1_228_800, 128]),
+        sized(ElementType::F16, [2_457_600, 128]),
+        sized(ElementType::F16, [262_144, 1024]),
+        sized(ElementType::F16, [524_288, 1024]),
+        sized(ElementType::F16, [76_800, 4096]),
+        sized(ElementType::F16, [131_072, 2048]),
+        // 77 text tokens, not a whole number of vectors.
+        sized(ElementType::F16, [4_915_200, 77]),
+        sized(ElementType::F16, [65_536, 8192]),
+        sized(ElementType::Bf16, [262_144, 1024]),
+        sized(ElementType::F32, [65_536, 4096]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [512, 1024])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -195,11 +186,7 @@ impl KernelSpec for Softmax {
 
     fn tensors(&self) -> TensorSpec {
         let Rows { columns, element, .. } = self.rows;
-        TensorSpec {
-            inputs: vec![Input::Items(columns)],
-            output_per_item: columns,
-            tolerance: tolerance(element, columns),
-        }
+        TensorSpec::new([Input::Items(columns)], columns, tolerance(element, columns))
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

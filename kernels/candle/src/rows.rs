@@ -19,7 +19,8 @@ use {
 };
 
 use crate::element::{
-    Supported, element_type, host_elements, packed, rounded, unsupported, wide, with_element,
+    Supported, check_alike, element_type, host_elements, packed, rounded, unsupported, wide,
+    with_element,
 };
 
 const SOFTMAX: &str = "gridguard-softmax";
@@ -75,20 +76,13 @@ pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
 /// [`Error::DeviceMismatchBinaryOp`] if it is on another device.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     let element = element_type(x.dtype(), RMS_NORM)?;
-    if weight.dtype() != x.dtype() {
-        let (lhs, rhs) = (x.dtype(), weight.dtype());
-        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
-    }
+    check_alike(x, weight, RMS_NORM)?;
     let [rows, columns] = rows_of(x)?;
     if weight.rank() != 1 || wide(weight.elem_count()) != columns {
         let (lhs, rhs) = (x.shape().clone(), weight.shape().clone());
         return Err(Error::ShapeMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
     }
     let operation = RmsNorm::new(rows, columns, element).map_err(unsupported)?;
-    if !x.device().same_device(weight.device()) {
-        let (lhs, rhs) = (x.device().location(), weight.device().location());
-        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
-    }
     if rows == 0 {
         return Ok(x.clone());
     }
