@@ -9,15 +9,10 @@ use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
-};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::CudaStream,
-    gridguard::cuda::Args,
 };
 
 const SOURCE: &str = source!("batched_gemm.cu");
@@ -134,12 +129,8 @@ impl Operation for BatchedGemm {
     const KERNEL: &'static str = "batched_gemm";
     const SIZES: &'static [&'static str] = &["batch", "m", "n", "k"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.m, self.n, self.k]
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (vec![self.batch, self.m, self.n, self.k], self.element.to_string())
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

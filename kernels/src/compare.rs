@@ -11,8 +11,9 @@ use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 #[cfg(feature = "cuda")]
 use {
-    crate::element::assert_size, crate::kernels::Prepared, crate::tensor::Tensor,
-    cudarc::driver::CudaStream, gridguard::cuda::Args, std::sync::Arc,
+    crate::element::assert_size,
+    crate::launch::{Args, CudaStream, Prepared, Tensor},
+    std::sync::Arc,
 };
 
 /// Threads of a block.
@@ -118,12 +119,11 @@ impl<T: Compared> Operation for Compare<T> {
     const KERNEL: &'static str = "compare";
     const SIZES: &'static [&'static str] = &["elements"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.elements]
-    }
-
-    fn dtypes(&self) -> String {
-        if T::IS_INTEGER { "u32".to_owned() } else { T::SIZED_AS.to_string() }
+    fn problem(&self) -> (Vec<u64>, String) {
+        (
+            vec![self.elements],
+            if T::IS_INTEGER { "u32".to_owned() } else { T::SIZED_AS.to_string() },
+        )
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

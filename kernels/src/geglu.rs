@@ -9,16 +9,12 @@ use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
     Code, Operation, Sealed, U64, WARP, check_elements, memory, named, refused, replaced, source,
 };
 use crate::rows::{MAX_COLUMNS, Rows};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
 
@@ -95,12 +91,8 @@ impl Operation for Geglu {
     const KERNEL: &'static str = "geglu";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.output_dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {

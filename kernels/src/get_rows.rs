@@ -20,10 +20,9 @@ use {
     crate::bench::synthetic::scattered_row,
     crate::element::{assert_size, to_usize},
     crate::index::IndexReport,
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
-    gridguard::cuda::{Args, Memory, MemoryMut},
+    crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element},
+    cudarc::driver::{CudaView, CudaViewMut},
+    gridguard::cuda::{Memory, MemoryMut},
     std::sync::Arc,
 };
 
@@ -117,12 +116,8 @@ impl Operation for GetRows {
     const KERNEL: &'static str = "get_rows";
     const SIZES: &'static [&'static str] = &["rows", "columns", "table_rows"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.rows, self.columns, self.table_rows]
-    }
-
-    fn dtypes(&self) -> String {
-        format!("{} {}", self.element, self.index)
+    fn problem(&self) -> (Vec<u64>, String) {
+        (vec![self.rows, self.columns, self.table_rows], format!("{} {}", self.element, self.index))
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -8,17 +8,12 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{
     Code, Operation, Sealed, U64, WARP, memory, named, refused, replaced, source,
 };
 use crate::rows::{MAX_COLUMNS, Rows};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::CudaStream,
-    gridguard::cuda::Args,
-};
 
 const SOURCE: &str = source!("row_parts.cu", "layer_norm.cu");
 
@@ -117,12 +112,8 @@ impl Operation for LayerNorm {
     const KERNEL: &'static str = "layer_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {

@@ -22,11 +22,8 @@ pub trait Operation: Sealed + Clone {
     /// The names of the sizes, the number of items first.
     const SIZES: &'static [&'static str];
 
-    /// The values of [`Self::SIZES`].
-    fn size_values(&self) -> Vec<u64>;
-
-    /// The types of the tensors, such as `f16` or `f16 i64`.
-    fn dtypes(&self) -> String;
+    /// The values of [`Self::SIZES`], and the types of the tensors, such as `f16` or `f16 i64`.
+    fn problem(&self) -> (Vec<u64>, String);
 
     /// The device code for `device`, and the macros that specialise it.
     ///
@@ -50,7 +47,12 @@ pub trait Operation: Sealed + Clone {
 
     /// The sizes with their names, the number of items first.
     fn sizes(&self) -> Vec<(&'static str, u64)> {
-        Self::SIZES.iter().copied().zip(self.size_values()).collect()
+        Self::SIZES.iter().copied().zip(self.problem().0).collect()
+    }
+
+    /// The types of the tensors.
+    fn dtypes(&self) -> String {
+        self.problem().1
     }
 
     /// The implementation and its options, for kernels that have several; else empty.

@@ -9,14 +9,10 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
 use crate::span::{Span, THREADS};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("reflection_pad1d.cu");
 
@@ -84,12 +80,11 @@ impl Operation for ReflectionPad1d {
     const KERNEL: &'static str = "reflection_pad1d";
     const SIZES: &'static [&'static str] = &["batch", "channels", "width", "left", "right"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.channels, self.width, self.left, self.right]
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (
+            vec![self.batch, self.channels, self.width, self.left, self.right],
+            self.element.to_string(),
+        )
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -8,15 +8,10 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
 use crate::rows::{MAX_COLUMNS, Rows};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::CudaStream,
-    gridguard::cuda::Args,
-};
 
 const SOURCE: &str = source!("row_parts.cu", "rms_norm.cu");
 
@@ -68,12 +63,8 @@ impl Operation for RmsNorm {
     const KERNEL: &'static str = "rms_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -34,6 +34,11 @@ impl Rows {
         Ok(Self { count, columns, element })
     }
 
+    /// The sizes and the type, for profiles.
+    pub(crate) fn problem(self) -> (Vec<u64>, String) {
+        (self.dims().into(), self.element.to_string())
+    }
+
     /// `[rows, columns]`.
     pub(crate) const fn dims(self) -> [u64; 2] {
         [self.count, self.columns]

@@ -8,14 +8,10 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, WARP, memory, source};
 use crate::rows::{MAX_COLUMNS, Rows};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("softmax.cu");
 
@@ -112,12 +108,8 @@ impl Operation for Softmax {
     const KERNEL: &'static str = "softmax";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -12,16 +12,12 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
 };
 use crate::span::{Span, THREADS, vector_elements};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("upsample_nearest2d.cu");
 
@@ -119,12 +115,8 @@ impl Operation for UpsampleNearest2d {
     const SIZES: &'static [&'static str] =
         &["planes", "height", "width", "out_height", "out_width"];
 
-    fn size_values(&self) -> Vec<u64> {
-        [&[self.planes][..], &self.input, &self.output].concat()
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        ([&[self.planes][..], &self.input, &self.output].concat(), self.element.to_string())
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -3,10 +3,10 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp3, D, Error, Layout, Result, Shape, Storage, Tensor};
 use gridguard::DeviceLimits;
+use gridguard_kernels::KernelError;
 use gridguard_kernels::temporal_attention::{
     Folded, NotFolded, StridedView, TemporalAttention, Variant, reference,
 };
-use gridguard_kernels::{Extent, KernelError};
 use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use {
@@ -15,7 +15,7 @@ use {
     candle_core::CudaStorage,
     cudarc::driver::CudaView,
     gridguard::cuda::InOrder,
-    gridguard_kernels::{Tensor as Input, TensorMut as Output},
+    gridguard_kernels::{Extent, Tensor as Input, TensorMut as Output},
 };
 
 use crate::element::{
@@ -130,14 +130,18 @@ fn other_shape(lhs: &Shape, rhs: &Shape) -> Error {
     Error::ShapeMismatchBinaryOp { lhs: lhs.clone(), rhs: rhs.clone(), op: ATTENTION }.bt()
 }
 
-/// The tensor, or a copy if its rows are whole vectors that are not aligned for a device.
+/// The tensor, or a copy as its device needs it: contiguous on the host, else with aligned rows if they are whole
+/// vectors.
 fn aligned(tensor: &Tensor) -> Result<Tensor> {
+    if tensor.device().is_cpu() {
+        return packed(tensor);
+    }
     let is_whole = |elements: usize| is_whole_vectors(elements, tensor.dtype());
     let mut axes = tensor.dims().iter().zip(tensor.stride()).rev();
     let has_whole_rows = axes.next().is_none_or(|(head_dim, _)| is_whole(*head_dim));
     let is_aligned = is_whole(tensor.layout().start_offset())
         && axes.all(|(size, stride)| *size <= 1 || is_whole(*stride));
-    if has_whole_rows && !is_aligned && !tensor.device().is_cpu() {
+    if has_whole_rows && !is_aligned {
         return tensor.force_contiguous();
     }
     Ok(tensor.clone())
@@ -170,7 +174,6 @@ impl Operator {
         tensors: [(&CpuStorage, &Layout); 3],
     ) -> Result<(CpuStorage, Shape)> {
         let [(_, layout), ..] = tensors;
-        let [items, heads, _, head_dim] = self.folded.shape.dims().map(narrow);
         let (shape, device) = (self.folded.shape, DeviceLimits::any_device());
         let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
         let operation = self.folded.options(general.map_err(unsupported)?, self.attention.causal);
@@ -181,25 +184,14 @@ impl Operator {
         });
         let bias = bias.transpose()?;
 
-        let mut memory: [&[T]; 3] = [&[]; 3];
-        for (memory, (storage, layout)) in memory.iter_mut().zip(tensors) {
-            let elements = T::cpu_storage_as_slice(storage)?.get(layout.start_offset()..);
-            *memory = elements.unwrap_or_default();
-        }
-        let problem = |at: usize| {
-            let part = |tensor: usize| -> Vec<T> {
-                let Extent { dims, strides } = self.folded.extents[tensor];
-                let (rows, strides) = (narrow(dims[2]), strides.map(narrow));
-                let first = at / heads * strides[0] + at % heads * strides[1];
-                let rows = (0..rows).map(|row| first + row * strides[2]);
-                let row = |start: usize| memory[tensor].get(start..start + head_dim);
-                rows.flat_map(|start| row(start).unwrap_or_default()).copied().collect()
-            };
-            let [q, k, v] = [0, 1, 2].map(part);
-            let scale = self.attention.scale;
-            rounded::<T>(&reference(&operation, scale, [&q, &k, &v], bias))
+        let [q, k, v] = tensors.map(|(storage, layout)| host_elements(storage, layout, ATTENTION));
+        let [of_q, of_k] =
+            [shape.elements_per_problem(), shape.key_elements_per_problem()].map(narrow);
+        let (k, v) = (k?.par_chunks(of_k), v?.par_chunks(of_k));
+        let problem = |((q, k), v)| {
+            rounded::<T>(&reference(&operation, self.attention.scale, [q, k, v], bias))
         };
-        let out = (0..items * heads).into_par_iter().flat_map_iter(problem).collect();
+        let out = q?.par_chunks(of_q).zip(k).zip(v).flat_map_iter(problem).collect();
         Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
     }
 

@@ -10,7 +10,7 @@ use gridguard::{DeviceLimits, Guard};
 use super::case::{BenchCase, BenchError, LaunchSetup};
 use super::registry::{KERNELS, KernelEntry};
 use super::spec::{MAX_SIZES, SizedProblem, Traffic};
-use crate::element::{ElementType, to_u64};
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::index::IndexType;
 use crate::operation::{Code, source_hash};
@@ -171,8 +171,8 @@ impl Problem {
     pub fn traffic(&self, device: &DeviceLimits) -> Result<Traffic, KernelError> {
         let SizedProblem { element, sizes: [items, ..], .. } = self.sized;
         let tensors = (self.entry().tensors)(&self.sized, device)?;
-        let output_bytes = to_u64((self.entry().output_bytes)(element));
-        Ok(tensors.traffic(&self.sized, items, output_bytes))
+        let written = if self.entry().writes_u32 { ElementType::F32 } else { element };
+        Ok(tensors.traffic(&self.sized, items, written.bytes()))
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.

@@ -11,6 +11,7 @@ use super::host::host_case;
 use super::spec::{KernelSpec, SizedProblem, TensorSpec};
 use crate::argsort::Argsort;
 use crate::batched_gemm::BatchedGemm;
+use crate::compare::Compared as _;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::geglu::Geglu;
@@ -51,8 +52,8 @@ pub(super) struct KernelEntry {
     pub(super) key: fn(&SizedProblem, &DeviceLimits, Policy, Objective) -> KernelResult<Key>,
     pub(super) code: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<Code>,
     pub(super) tensors: fn(&SizedProblem, &DeviceLimits) -> KernelResult<TensorSpec>,
-    /// Bytes of an element of the output.
-    pub(super) output_bytes: fn(ElementType) -> usize,
+    /// Whether the elements of the output are u32 instead of those of the inputs.
+    pub(super) writes_u32: bool,
     /// The launch with these launch parameters, under the limits of any kernel on the device.
     pub(super) setup: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<LaunchSetup>,
     #[cfg(feature = "cuda")]
@@ -80,11 +81,7 @@ impl KernelEntry {
                 K::build(problem, device)?.with_parameters(parameters)?.code(device)
             },
             tensors: |problem, device| Ok(K::build(problem, device)?.tensors()),
-            output_bytes: |element| match element {
-                ElementType::F16 => size_of::<K::Output<f16>>(),
-                ElementType::Bf16 => size_of::<K::Output<bf16>>(),
-                ElementType::F32 => size_of::<K::Output<f32>>(),
-            },
+            writes_u32: K::Output::<f32>::IS_INTEGER,
             setup: |problem, device, parameters| {
                 let kernel = K::build(problem, device)?.with_parameters(parameters)?;
                 let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown(K::KERNEL));

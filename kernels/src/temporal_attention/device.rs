@@ -152,11 +152,8 @@ impl Prepared<TemporalAttention> {
 impl TemporalAttention {
     /// Checks strides, overlap of out, bias and scale of a launch.
     fn check_launch(&self, tensors: &Folded, scale: f32) -> Result<(), KernelError> {
-        for (name, extent) in NAMES.into_iter().zip(&tensors.extents) {
-            check_strides(name, extent, self)?;
-        }
-        if let Some(bias) = &tensors.bias {
-            check_bias_strides(bias, self)?;
+        for (name, extent, _) in tensors.named() {
+            self.check_strides(name, extent)?;
         }
         let [.., out] = &tensors.extents;
         if !out.is_injective() {
@@ -168,6 +165,33 @@ impl TemporalAttention {
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
         self.check_bias(tensors.bias.is_some())
+    }
+
+    /// Checks the strides of a tensor. A bias needs no alignment, because it is loaded element by element.
+    fn check_strides(&self, tensor: &'static str, extent: &Extent<4>) -> Result<(), KernelError> {
+        let (is_bias, strides) = (tensor == BIAS, extent.strides);
+        let ([.., row], [.., element]) = (extent.dims, strides);
+        let is_plain = || match is_bias {
+            true => self.shape.is_shared_bias(extent),
+            false => extent.is_contiguous(),
+        };
+        let vector = if self.variant.loads_vectors() && !is_bias { VECTOR_BYTES } else { 1 };
+        let bytes = u128::from(self.element.bytes());
+        let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(vector.into());
+        let mut axes = extent.dims.into_iter().zip(strides).take(3);
+        let expected = match (self.strided, is_bias) {
+            (false, _) if is_plain() => return Ok(()),
+            (false, true) => {
+                "one contiguous matrix for all items and heads unless prepared with strides"
+            }
+            (false, false) => "contiguous memory unless prepared with strides",
+            _ if element != 1 && row > 1 => "rows of contiguous elements",
+            _ if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) => {
+                "strides that are multiples of 16 bytes"
+            }
+            _ => return Ok(()),
+        };
+        Err(KernelError::Strides { tensor, strides: strides.to_vec(), expected })
     }
 }
 
@@ -196,51 +220,10 @@ pub(crate) fn stride_bytes(
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
     for (name, extent) in NAMES.into_iter().zip(extents) {
-        check_strides(name, extent, operation)?;
+        operation.check_strides(name, extent)?;
     }
     Ok(strides_of(extents.iter()).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
 }
-
-fn check_strides(
-    tensor: &'static str,
-    extent: &Extent<4>,
-    operation: &TemporalAttention,
-) -> Result<(), KernelError> {
-    let [.., element] = extent.strides;
-    let alignment = if operation.variant.loads_vectors() { VECTOR_BYTES } else { 1 };
-    let bytes = operation.element.bytes();
-    let is_aligned =
-        |stride: u64| (u128::from(stride) * u128::from(bytes)).is_multiple_of(alignment.into());
-    let mut axes = extent.dims.into_iter().zip(extent.strides).take(3);
-    let expected = if !operation.strided {
-        if extent.is_contiguous() {
-            return Ok(());
-        }
-        "contiguous memory unless prepared with strides"
-    } else if element != 1 && operation.shape.head_dim > 1 {
-        CONTIGUOUS_ROWS
-    } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
-        "strides that are multiples of 16 bytes"
-    } else {
-        return Ok(());
-    };
-    Err(KernelError::Strides { tensor, strides: extent.strides.to_vec(), expected })
-}
-
-/// As [`check_strides`]. A bias needs no alignment, because it is loaded element by element.
-fn check_bias_strides(bias: &Extent<4>, operation: &TemporalAttention) -> Result<(), KernelError> {
-    let [.., element] = bias.strides;
-    let expected = if !operation.strided && !operation.shape.is_shared_bias(bias) {
-        "one contiguous matrix for all items and heads unless prepared with strides"
-    } else if element != 1 && operation.shape.keys > 1 {
-        CONTIGUOUS_ROWS
-    } else {
-        return Ok(());
-    };
-    Err(KernelError::Strides { tensor: BIAS, strides: bias.strides.to_vec(), expected })
-}
-
-const CONTIGUOUS_ROWS: &str = "rows of contiguous elements";
 
 /// The stride between items and the reach of one item, in elements. A single item has stride 0.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {

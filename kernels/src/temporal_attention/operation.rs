@@ -194,12 +194,8 @@ impl Operation for TemporalAttention {
     const KERNEL: &'static str = "temporal_attention";
     const SIZES: &'static [&'static str] = &["items", "heads", "frames", "head_dim"];
 
-    fn size_values(&self) -> Vec<u64> {
-        self.shape.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (self.shape.dims().into(), self.element.to_string())
     }
 
     /// For example `short y causal keys=77`: the variant, the requested grid axis, the options, and the number of
