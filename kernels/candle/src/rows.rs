@@ -19,8 +19,8 @@ use {
 };
 
 use crate::element::{
-    Supported, check_alike, element_type, host_elements, packed, rounded, unsupported, wide,
-    with_element,
+    Supported, check_alike, element_type, host_elements, narrow, packed, rounded, unsupported,
+    wide, with_element,
 };
 
 const SOFTMAX: &str = "gridguard-softmax";
@@ -102,10 +102,10 @@ fn rows_of(x: &Tensor) -> Result<[u64; 2]> {
 fn on_host<T: Supported, U: WithDType>(
     (storage, layout): (&CpuStorage, &Layout),
     operator: &'static str,
+    [_, columns]: [u64; 2],
     reference: impl Fn(&[T]) -> Vec<U> + Send + Sync,
 ) -> Result<(CpuStorage, Shape)> {
-    let columns = layout.dims().last().copied().unwrap_or(1).max(1);
-    let rows = host_elements::<T>(storage, layout, operator)?.par_chunks(columns);
+    let rows = host_elements::<T>(storage, layout, operator)?.par_chunks(narrow(columns));
     let out = rows.flat_map_iter(reference).collect();
     Ok((U::to_cpu_storage_owned(out), layout.shape().clone()))
 }
@@ -133,7 +133,6 @@ fn on_device<T: Supported, U: CudaDType + DeviceRepr>(
     Ok((U::wrap_cuda_slice(out, storage.device.clone()), layout.shape().clone()))
 }
 
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
 struct RowSoftmax(Softmax);
 
 impl CustomOp1 for RowSoftmax {
@@ -142,8 +141,9 @@ impl CustomOp1 for RowSoftmax {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let dims = self.0.dims();
         with_element!(x.dtype(), SOFTMAX, T => {
-            on_host((x, layout), SOFTMAX, |row: &[T]| rounded::<T>(&softmax::reference(row)))
+            on_host((x, layout), SOFTMAX, dims, |row: &[T]| rounded::<T>(&softmax::reference(row)))
         })
     }
 
@@ -158,7 +158,6 @@ impl CustomOp1 for RowSoftmax {
 }
 
 struct RowArgsort {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
     operation: Argsort,
     order: Order,
 }
@@ -169,8 +168,9 @@ impl CustomOp1 for RowArgsort {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let dims = self.operation.dims();
         with_element!(x.dtype(), ARGSORT, T => {
-            on_host((x, layout), ARGSORT, |row: &[T]| argsort::reference(row, self.order))
+            on_host((x, layout), ARGSORT, dims, |row: &[T]| argsort::reference(row, self.order))
         })
     }
 
@@ -185,7 +185,6 @@ impl CustomOp1 for RowArgsort {
 }
 
 struct RowRmsNorm {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
     operation: RmsNorm,
     epsilon: f32,
 }
@@ -204,7 +203,7 @@ impl CustomOp2 for RowRmsNorm {
     ) -> Result<(CpuStorage, Shape)> {
         with_element!(x.dtype(), RMS_NORM, T => {
             let weight = host_elements::<T>(weight, weight_layout, RMS_NORM)?;
-            on_host((x, layout), RMS_NORM, |row: &[T]| {
+            on_host((x, layout), RMS_NORM, self.operation.dims(), |row: &[T]| {
                 rounded::<T>(&rms_norm::reference(row, weight, self.epsilon))
             })
         })
