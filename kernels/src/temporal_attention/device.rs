@@ -104,10 +104,11 @@ impl Prepared<TemporalAttention> {
     ///
     /// # Safety
     ///
-    /// `addresses` are those of q, k, v and out, and of the bias if any, which `tensors` describes, with elements of
-    /// the prepared type in the context of the guard. `stream` is a live stream of that context. The memory lives
-    /// until the launches have run. Until then, no other work writes it, or reads out. If the stream is being
-    /// captured, this also holds for the launches of the graph, and the caller keeps a clone of `self` for as long.
+    /// `addresses` point to q, k, v and out, and to the bias if there is one. `tensors` describes this memory, which
+    /// has elements of the prepared type and is in the context of the guard. `stream` is a live stream of that
+    /// context. The memory lives until the launches have run. Until then, no other work writes it, or reads out. If
+    /// the stream is being captured, this also holds for the launches of the graph, and the caller keeps a clone of
+    /// `self` for as long.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! The problems of our kernels that the tuner is evaluated with.
+//! The problems of our kernels that evaluate the tuner.
 
 use gridguard_kernels::bench::{Problem, ProblemError};
 
-/// The kernels with which the tuner is evaluated.
+/// The kernels that evaluate the tuner.
 const EVALUATED: [&str; 5] =
     ["temporal_attention", "rms_norm", "softmax", "upsample_nearest2d", "batched_gemm"];
 

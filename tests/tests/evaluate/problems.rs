@@ -1,4 +1,4 @@
-//! The problems of our kernels that the tuner is evaluated with.
+//! The problems of our kernels that evaluate the tuner.
 
 use std::collections::HashSet;
 
