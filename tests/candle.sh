@@ -131,7 +131,7 @@ operators_package() {
 	fastrand = "2.5"
 	gridguard = { path = "$root/guard", features = ["cuda", "profile"] }
 	gridguard-candle = { path = "$root/kernels/candle", features = ["cuda"] }
-	gridguard-kernels = { path = "$root/kernels", features = ["profile"] }
+	gridguard-kernels = { path = "$root/kernels" }
 	half = "2.7"
 	[patch.crates-io]
 	candle-core = { path = "$work/original" }

@@ -22,7 +22,7 @@ pack() {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
-            cargo bench --no-run --message-format json -p gridguard-kernels --features bench,profile --bench attention --bench kernels &&
+            cargo bench --no-run --message-format json -p gridguard-kernels --features bench --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo build --release --message-format json -p gridguard-server --bins &&

@@ -277,7 +277,7 @@ fn on_host(bench: &mut Bench) {
     on_host_of::<f32>(bench);
 }
 
-/// The host implementation in f32, and the f64 reference over all items.
+/// The host implementation, and the reference over all items.
 fn on_host_of<T: Element>(bench: &mut Bench) {
     let setup = Setup { dims: SMALL, name: "host", ..Setup::default() };
     bench.measure(&setup.case::<T>(), || {

@@ -7,17 +7,13 @@ use core::cmp::Ordering;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, source};
 use crate::rows::Rows;
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("argsort.cu");
 
@@ -117,12 +113,8 @@ impl Operation for Argsort {
     const KERNEL: &'static str = "argsort";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn variant(&self) -> String {
@@ -176,22 +168,19 @@ impl KernelSpec for Argsort {
     type Output<T: Element> = u32;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [262_144, 256]),
-            sized(ElementType::F16, [524_288, 256]),
-            sized(ElementType::F16, [1_048_576, 64]),
-            sized(ElementType::F16, [131_072, 1024]),
-            sized(ElementType::F16, [100_000, 1000]),
-            sized(ElementType::F16, [65_536, 4096]),
-            sized(ElementType::F32, [65_536, 1024]),
-            sized(ElementType::F32, [131_072, 1024]),
-            sized(ElementType::F32, [32_768, 4096]),
-            sized(ElementType::F32, [4096, 32_768]),
-        ],
-        between: &[],
-        small: &[sized(ElementType::F32, [256, 1024])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [262_144, 256]),
+        sized(ElementType::F16, [524_288, 256]),
+        sized(ElementType::F16, [1_048_576, 64]),
+        sized(ElementType::F16, [131_072, 1024]),
+        sized(ElementType::F16, [100_000, 1000]),
+        sized(ElementType::F16, [65_536, 4096]),
+        sized(ElementType::F32, [65_536, 1024]),
+        sized(ElementType::F32, [131_072, 1024]),
+        sized(ElementType::F32, [32_768, 4096]),
+        sized(ElementType::F32, [4096, 32_768]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 1024])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -199,12 +188,8 @@ impl KernelSpec for Argsort {
     }
 
     fn tensors(&self) -> TensorSpec {
-        TensorSpec {
-            inputs: vec![Input::Items(self.rows.columns)],
-            output_per_item: self.rows.columns,
-            // An order is right or wrong.
-            tolerance: 0.0,
-        }
+        // An order is right or wrong.
+        TensorSpec::new([Input::Items(self.rows.columns)], self.rows.columns, 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

@@ -5,19 +5,14 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
-};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::CudaStream,
-    gridguard::cuda::Args,
 };
 
 const SOURCE: &str = source!("batched_gemm.cu");
@@ -134,12 +129,8 @@ impl Operation for BatchedGemm {
     const KERNEL: &'static str = "batched_gemm";
     const SIZES: &'static [&'static str] = &["batch", "m", "n", "k"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.m, self.n, self.k]
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (vec![self.batch, self.m, self.n, self.k], self.element.to_string())
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -197,25 +188,19 @@ impl KernelSpec for BatchedGemm {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [1_000_000, 16, 16, 8]),
-            sized(ElementType::F16, [2_000_000, 16, 16, 8]),
-            sized(ElementType::F32, [1_000_000, 8, 8, 8]),
-            sized(ElementType::F32, [2_000_000, 8, 8, 8]),
-            sized(ElementType::F16, [262_144, 32, 32, 32]),
-            sized(ElementType::F32, [1_000_000, 16, 16, 8]),
-            sized(ElementType::F16, [131_072, 64, 64, 64]),
-            sized(ElementType::F32, [65_536, 64, 64, 64]),
-            sized(ElementType::F32, [131_072, 32, 32, 32]),
-            sized(ElementType::Bf16, [1_000_000, 16, 16, 8]),
-        ],
-        between: &[
-            sized(ElementType::F16, [1_500_000, 16, 16, 8]),
-            sized(ElementType::F32, [1_500_000, 8, 8, 8]),
-        ],
-        small: &[sized(ElementType::F32, [65_536, 4, 4, 4])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [1_000_000, 16, 16, 8]),
+        sized(ElementType::F16, [2_000_000, 16, 16, 8]),
+        sized(ElementType::F32, [1_000_000, 8, 8, 8]),
+        sized(ElementType::F32, [2_000_000, 8, 8, 8]),
+        sized(ElementType::F16, [262_144, 32, 32, 32]),
+        sized(ElementType::F32, [1_000_000, 16, 16, 8]),
+        sized(ElementType::F16, [131_072, 64, 64, 64]),
+        sized(ElementType::F32, [65_536, 64, 64, 64]),
+        sized(ElementType::F32, [131_072, 32, 32, 32]),
+        sized(ElementType::Bf16, [1_000_000, 16, 16, 8]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [65_536, 4, 4, 4])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, m, n, k, _] = problem.sizes;
@@ -224,11 +209,8 @@ impl KernelSpec for BatchedGemm {
 
     fn tensors(&self) -> TensorSpec {
         let [a, b, c] = self.elements();
-        TensorSpec {
-            inputs: vec![Input::Items(a), Input::Items(b)],
-            output_per_item: c,
-            tolerance: tolerance(self.element),
-        }
+        // Sums of at most 64 products in order have errors that average out.
+        TensorSpec::new([Input::Items(a), Input::Items(b)], c, self.element.rounding_error())
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -245,15 +227,6 @@ pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
         row.iter().zip(b.iter().skip(column).step_by(n)).map(|(a, b)| wide(a) * wide(b)).sum()
     };
     a.chunks(k).flat_map(|row| (0..n).map(move |column| entry(row, column))).collect()
-}
-
-/// The largest relative Frobenius error of a correct kernel.
-///
-/// Sums are f32, over at most 64 products in order, whose errors of 2^-24 average out; the output is
-/// rounded once, by half a unit in the last place at most.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
 }
 
 #[cfg(test)]

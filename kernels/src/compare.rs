@@ -1,6 +1,8 @@
 //! Compares a whole output with a golden one on the device. The tuner checks the outputs of many candidates, which
 //! may be gigabytes; copying them to the host would take longer than timing them.
 
+use core::marker::PhantomData;
+
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::deviation::Deviation;
@@ -9,8 +11,9 @@ use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 #[cfg(feature = "cuda")]
 use {
-    crate::element::assert_size, crate::kernels::Prepared, crate::tensor::Tensor,
-    cudarc::driver::CudaStream, gridguard::cuda::Args, std::sync::Arc,
+    crate::element::assert_size,
+    crate::launch::{Args, CudaStream, Prepared, Tensor},
+    std::sync::Arc,
 };
 
 /// Threads of a block.
@@ -18,40 +21,13 @@ const THREADS: u64 = 256;
 /// Elements of a thread. With few blocks, the atomic additions at their ends take no time.
 const STEPS: u64 = 64;
 
-/// The type of the elements to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ComparedType {
-    /// Floating-point elements.
-    Float(ElementType),
-    /// Integers of 32 bits, such as the columns that a sort returns.
-    U32,
-}
-
-impl ComparedType {
-    /// The name: `f16`, `bf16`, `f32` or `u32`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Float(element) => element.name(),
-            Self::U32 => "u32",
-        }
-    }
-
-    /// Bytes of an element.
-    #[must_use]
-    pub const fn bytes(self) -> u64 {
-        match self {
-            Self::Float(element) => element.bytes(),
-            Self::U32 => 4,
-        }
-    }
-}
-
 /// A Rust type of elements that can be compared: every [`Element`], and `u32`. Sealed.
 #[allow(private_bounds, reason = "sealed")]
 pub trait Compared: Plain {
-    /// Which one.
-    const COMPARED: ComparedType;
+    /// The type of floating-point elements; of `u32`, the type of the same size.
+    const SIZED_AS: ElementType;
+    /// Whether the elements are integers, such as the columns that a sort returns.
+    const IS_INTEGER: bool;
 
     /// The value as f64, exactly.
     fn value(self) -> f64;
@@ -68,7 +44,8 @@ pub trait Compared: Plain {
 }
 
 impl<T: Element> Compared for T {
-    const COMPARED: ComparedType = ComparedType::Float(T::TYPE);
+    const SIZED_AS: ElementType = T::TYPE;
+    const IS_INTEGER: bool = false;
 
     fn value(self) -> f64 {
         self.widen().into()
@@ -89,7 +66,8 @@ impl<T: Element> Compared for T {
 }
 
 impl Compared for u32 {
-    const COMPARED: ComparedType = ComparedType::U32;
+    const SIZED_AS: ElementType = ElementType::F32;
+    const IS_INTEGER: bool = true;
 
     fn value(self) -> f64 {
         self.into()
@@ -109,51 +87,53 @@ impl Compared for u32 {
     }
 }
 
-/// The comparison of two tensors of `elements` elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Compare {
-    elements: u64,
-    compared: ComparedType,
+/// Writes values, each rounded to the nearest element.
+pub(crate) fn store<T: Compared>(values: impl IntoIterator<Item = f64>, out: &mut [T]) {
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = T::nearest(value);
+    }
 }
 
-impl Compare {
+/// The comparison of two tensors of `elements` elements of `T`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Compare<T> {
+    elements: u64,
+    compared: PhantomData<T>,
+}
+
+impl<T: Compared> Compare<T> {
     /// The comparison of two tensors of `elements` elements.
     ///
     /// # Errors
     ///
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero elements are allowed.
-    pub fn new(elements: u64, compared: ComparedType) -> Result<Self, KernelError> {
+    pub fn new(elements: u64) -> Result<Self, KernelError> {
         check_elements(&[elements])?;
-        Ok(Self { elements, compared })
+        Ok(Self { elements, compared: PhantomData })
     }
 }
 
-impl Sealed for Compare {}
+impl<T: Compared> Sealed for Compare<T> {}
 
-impl Operation for Compare {
+impl<T: Compared> Operation for Compare<T> {
     const KERNEL: &'static str = "compare";
     const SIZES: &'static [&'static str] = &["elements"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.elements]
-    }
-
-    fn dtypes(&self) -> String {
-        self.compared.name().to_owned()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (
+            vec![self.elements],
+            if T::IS_INTEGER { "u32".to_owned() } else { T::SIZED_AS.to_string() },
+        )
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        let (element, integer) = match self.compared {
-            ComparedType::Float(element) => (element, false),
-            ComparedType::U32 => (ElementType::F32, true),
-        };
         let sums = Parameter::AlignedMemory { bytes: 8 };
         let code = Code::new::<Self>(
             source!("compare.cu"),
-            element,
+            T::SIZED_AS,
             vec![Parameter::Memory, Parameter::Memory, sums, U64],
         );
-        Ok(code.with([("INTEGER", integer.into()), ("THREADS", THREADS), ("STEPS", STEPS)]))
+        Ok(code.with([("INTEGER", T::IS_INTEGER.into()), ("THREADS", THREADS), ("STEPS", STEPS)]))
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
@@ -164,28 +144,23 @@ impl Operation for Compare {
 }
 
 #[cfg(feature = "cuda")]
-impl Prepared<Compare> {
+impl<T: Compared> Prepared<Compare<T>> {
     /// Compares `output` with `golden`, both `[elements]` and contiguous, and waits for the result.
     ///
     /// # Errors
     ///
-    /// [`KernelError`] if a tensor has another type or length, before anything is launched.
+    /// [`KernelError`] if a tensor has another length, before anything is launched.
     /// [`KernelError::Launch`] if the driver rejects the launch. [`KernelError::Memory`] if the driver
     /// reports an error, also an error of an earlier kernel.
     #[track_caller]
-    pub fn run<T: Compared>(
+    pub fn run(
         &self,
         stream: &Arc<CudaStream>,
         output: Tensor<'_, T, 1>,
         golden: Tensor<'_, T, 1>,
     ) -> Result<Difference, KernelError> {
-        let Compare { elements, compared } = *self.operation();
-        const { assert_size::<T>(T::COMPARED.bytes()) };
-        if T::COMPARED != compared {
-            let (given, expected) = (T::COMPARED.name(), compared.name());
-            let tensors = "elements to compare";
-            return Err(KernelError::TensorType { tensors, given, expected });
-        }
+        let elements = self.operation().elements;
+        const { assert_size::<T>(T::SIZED_AS.bytes()) };
         let output = output.contiguous("output", [elements])?;
         let golden = golden.contiguous("golden", [elements])?;
         // As in `cu/compare.cu`: two of f64, two of u64.
@@ -250,11 +225,10 @@ mod tests {
 
     #[test]
     fn a_block_takes_thousands_of_elements_and_the_last_may_have_fewer() {
-        let compared = ComparedType::Float(ElementType::F16);
-        let compare = Compare::new(16_385, compared).expect("legal");
+        let compare = Compare::<f16>::new(16_385).expect("legal");
         assert_eq!(compare.request().grid, Dim3::new(2, 1, 1));
         assert_eq!(compare.batch().blocks(16_385), Some(2));
-        assert!(Compare::new(u64::MAX, compared).is_err());
+        assert!(Compare::<f16>::new(u64::MAX).is_err());
     }
 
     #[test]

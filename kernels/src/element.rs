@@ -50,11 +50,13 @@ impl ElementType {
         }
     }
 
-    /// The tolerance of kernels that compute in f32 and round the output to this type once.
+    /// The largest relative Frobenius error of a correct kernel that computes in f32 and rounds the output to this
+    /// type once, if its module has no tolerance.
     ///
     /// Rounding is off by half a unit in the last place at most; the errors of f32 arithmetic, 2^-24
     /// each, average out.
-    pub(crate) const fn rounding_error(self) -> f64 {
+    #[must_use]
+    pub const fn rounding_error(self) -> f64 {
         match self {
             Self::F16 => 5e-4,
             Self::Bf16 => 4e-3,

@@ -176,7 +176,6 @@ pub enum KernelError {
     #[error(transparent)]
     Launch(#[from] gridguard::cuda::LaunchError),
     /// The host backend failed.
-    #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] gridguard::PartialRun<gridguard::HostError>),
 }

@@ -8,18 +8,13 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{
     Code, HOPPER, Operation, Sealed, U64, check_elements, check_size, memory, named, refused,
     replaced, source,
 };
 use crate::rows::Rows;
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::CudaStream,
-    gridguard::cuda::Args,
-};
 
 const SOURCE: &str = source!("wgmma.cu", "gated_product.cu");
 
@@ -130,12 +125,8 @@ impl Operation for GatedProduct {
     const KERNEL: &'static str = "gated_product";
     const SIZES: &'static [&'static str] = &["rows", "inner", "columns"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.rows.count, self.inner, self.rows.columns]
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (vec![self.rows.count, self.inner, self.rows.columns], self.rows.element.to_string())
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
@@ -215,13 +206,6 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T]) -> Vec<f64> {
     let wide: Vec<f64> = rows.map(|(row, bias)| dot(row) + bias).collect();
     let (values, gates) = wide.split_at(wide.len() / 2);
     values.iter().zip(gates).map(|(value, gate)| value * crate::geglu::gelu(*gate)).collect()
-}
-
-/// The largest relative Frobenius error of a correct kernel: sums are f32 over up to 640 products, and out is
-/// rounded once.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
 }
 
 #[cfg(test)]

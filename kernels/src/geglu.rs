@@ -5,28 +5,21 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{
-    Code, Operation, Sealed, U64, check_elements, memory, named, refused, replaced, source,
-};
-use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
+use crate::operation::{
+    Code, Operation, Sealed, U64, WARP, check_elements, memory, named, refused, replaced, source,
 };
+use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
 
-/// The longest row that is tested; no model has longer ones.
-const MAX_COLUMNS: u64 = 1 << 20;
 /// Threads of a block by default.
 const THREADS: u64 = 256;
-const WARP: u64 = 32;
 const MAX_THREADS: u64 = 1024;
 /// Vectors of out that a thread stores by default. It loads all of their inputs before the first store.
 const VECTORS: u64 = 2;
@@ -98,12 +91,8 @@ impl Operation for Geglu {
     const KERNEL: &'static str = "geglu";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.output_dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
@@ -183,26 +172,20 @@ impl KernelSpec for Geglu {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        // Rows are positions times frames of video diffusion models, columns four times their channels.
-        shipped: [
-            sized(ElementType::F16, [245_760, 1280]),
-            sized(ElementType::F16, [122_880, 1280]),
-            sized(ElementType::F16, [61_440, 2560]),
-            sized(ElementType::F16, [92_160, 2560]),
-            sized(ElementType::F16, [15_360, 5120]),
-            sized(ElementType::F16, [71_680, 5120]),
-            sized(ElementType::F16, [184_320, 1280]),
-            sized(ElementType::F16, [131_072, 2560]),
-            sized(ElementType::Bf16, [245_760, 1280]),
-            sized(ElementType::F32, [122_880, 1280]),
-        ],
-        between: &[
-            sized(ElementType::F16, [215_040, 1280]),
-            sized(ElementType::F16, [76_800, 2560]),
-        ],
-        small: &[sized(ElementType::F32, [256, 1280])],
-    };
+    // Rows are positions times frames of video diffusion models, columns four times their channels.
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [245_760, 1280]),
+        sized(ElementType::F16, [122_880, 1280]),
+        sized(ElementType::F16, [61_440, 2560]),
+        sized(ElementType::F16, [92_160, 2560]),
+        sized(ElementType::F16, [15_360, 5120]),
+        sized(ElementType::F16, [71_680, 5120]),
+        sized(ElementType::F16, [184_320, 1280]),
+        sized(ElementType::F16, [131_072, 2560]),
+        sized(ElementType::Bf16, [245_760, 1280]),
+        sized(ElementType::F32, [122_880, 1280]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 1280])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -211,11 +194,8 @@ impl KernelSpec for Geglu {
 
     fn tensors(&self) -> TensorSpec {
         let Rows { columns, element, .. } = self.rows;
-        TensorSpec {
-            inputs: vec![Input::Items(2 * columns)],
-            output_per_item: columns,
-            tolerance: tolerance(element),
-        }
+        // The erf of f32 is accurate to 2 units; that of the shorter types errs by 2^-16 at most.
+        TensorSpec::new([Input::Items(2 * columns)], columns, element.rounding_error())
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -233,16 +213,6 @@ pub fn reference<T: Element>(input: &[T]) -> Vec<f64> {
 /// GELU with erf. The complement of erf keeps the digits of small results.
 pub(crate) fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x * core::f64::consts::FRAC_1_SQRT_2)
-}
-
-/// The largest relative Frobenius error of a correct kernel.
-///
-/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32 has an
-/// erf accurate to 2 units; the shorter types have one whose error, below 2^-16, is a small part of half a
-/// unit of theirs.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_u64, widened};
 use crate::error::KernelError;
@@ -20,10 +20,9 @@ use {
     crate::bench::synthetic::scattered_row,
     crate::element::{assert_size, to_usize},
     crate::index::IndexReport,
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
-    gridguard::cuda::{Args, Memory, MemoryMut},
+    crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element},
+    cudarc::driver::{CudaView, CudaViewMut},
+    gridguard::cuda::{Memory, MemoryMut},
     std::sync::Arc,
 };
 
@@ -117,12 +116,8 @@ impl Operation for GetRows {
     const KERNEL: &'static str = "get_rows";
     const SIZES: &'static [&'static str] = &["rows", "columns", "table_rows"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.rows, self.columns, self.table_rows]
-    }
-
-    fn dtypes(&self) -> String {
-        format!("{} {}", self.element, self.index)
+    fn problem(&self) -> (Vec<u64>, String) {
+        (vec![self.rows, self.columns, self.table_rows], format!("{} {}", self.element, self.index))
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -216,22 +211,19 @@ impl KernelSpec for GetRows {
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
     const HAS_INDICES: bool = true;
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [65_536, 4096, 128_256]),
-            sized(ElementType::F16, [131_072, 4096, 32_000]),
-            sized(ElementType::F16, [65_536, 2048, 128_256]),
-            sized(ElementType::F16, [1_048_576, 128, 1_000_000]),
-            sized(ElementType::F16, [2_097_152, 128, 1_000_000]),
-            sized(ElementType::F16, [262_144, 1024, 250_000]),
-            sized(ElementType::F16, [131_072, 5120, 32_000]),
-            sized(ElementType::F16, [98_304, 3072, 50_257]),
-            sized(ElementType::Bf16, [65_536, 4096, 128_256]),
-            sized(ElementType::F32, [262_144, 768, 30_522]),
-        ],
-        between: &[sized(ElementType::F16, [98_304, 4096, 64_000])],
-        small: &[sized(ElementType::F32, [4096, 256, 32_000])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [65_536, 4096, 128_256]),
+        sized(ElementType::F16, [131_072, 4096, 32_000]),
+        sized(ElementType::F16, [65_536, 2048, 128_256]),
+        sized(ElementType::F16, [1_048_576, 128, 1_000_000]),
+        sized(ElementType::F16, [2_097_152, 128, 1_000_000]),
+        sized(ElementType::F16, [262_144, 1024, 250_000]),
+        sized(ElementType::F16, [131_072, 5120, 32_000]),
+        sized(ElementType::F16, [98_304, 3072, 50_257]),
+        sized(ElementType::Bf16, [65_536, 4096, 128_256]),
+        sized(ElementType::F32, [262_144, 768, 30_522]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [4096, 256, 32_000])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, table_rows, ..] = problem.sizes;
@@ -240,12 +232,8 @@ impl KernelSpec for GetRows {
 
     fn tensors(&self) -> TensorSpec {
         let [rows, columns] = self.table_dims();
-        TensorSpec {
-            inputs: vec![Input::Table { rows, columns }],
-            output_per_item: columns,
-            // Elements are only copied.
-            tolerance: 0.0,
-        }
+        // Elements are only copied.
+        TensorSpec::new([Input::Table { rows, columns }], columns, 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -294,7 +282,7 @@ pub fn reference<T: Element, I: Index>(
     let rows = to_u64(all.len());
     let mut out = Vec::with_capacity(index.len().saturating_mul(columns));
     for (position, value) in (0..).zip(index) {
-        let value = value.widen();
+        let value: i64 = (*value).into();
         let Some(row) = usize::try_from(value).ok().and_then(|row| all.clone().nth(row)) else {
             return Err(KernelError::Index { position, value, rows });
         };

@@ -57,11 +57,6 @@ impl fmt::Display for IndexType {
 pub trait Index: Plain + Into<i64> {
     /// Which one.
     const TYPE: IndexType;
-
-    /// The index as i64.
-    fn widen(self) -> i64 {
-        self.into()
-    }
 }
 
 impl Index for i32 {
@@ -125,7 +120,7 @@ impl IndexReport {
             let shape = vec![position.saturating_add(1)];
             return Err(KernelError::Length { tensor: "index", shape, expected, given });
         };
-        Err(KernelError::Index { position, value: value.widen(), rows: self.table_rows })
+        Err(KernelError::Index { position, value: (*value).into(), rows: self.table_rows })
     }
 }
 

@@ -16,7 +16,6 @@ use crate::element::{Element, ElementType, Plain};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation};
 use crate::tensor::{Tensor, TensorMut, check_element};
-#[cfg(feature = "profile")]
 use gridguard::profile::{Key, Match, Objective, Policy};
 
 /// The kernels for one guard's device.
@@ -100,18 +99,18 @@ impl Kernels {
     /// [`KernelError::Unsupported`] if the device lacks instructions, [`KernelError::Cuda`] if the
     /// guard runs on the host, NVRTC is missing, or the driver reports an error.
     pub fn limits(&self, operation: &impl Operation) -> Result<LaunchLimits, KernelError> {
-        Ok(self.get(operation.code(self.guard().limits())?, false)?.limits().clone())
+        Ok(self.kernel(operation, false)?.limits().clone())
     }
 
-    /// The kernel of `operation`, compiled on first use, for launches that do not overlap.
+    /// The kernel of `operation`, compiled on first use; `overlap` lets its chunks overlap.
     ///
     /// The caller must launch it with memory of the operation's types and sizes.
-    pub(crate) fn kernel(&self, operation: &impl Operation) -> Result<Kernel, KernelError> {
-        self.get(operation.code(self.guard().limits())?, false)
-    }
-
-    /// The compiled kernel of `code`; `overlap` lets its chunks overlap.
-    fn get(&self, mut code: Code, overlap: bool) -> Result<Kernel, KernelError> {
+    pub(crate) fn kernel(
+        &self,
+        operation: &impl Operation,
+        overlap: bool,
+    ) -> Result<Kernel, KernelError> {
+        let mut code = operation.code(self.guard().limits())?;
         code.defines.push(("OVERLAP", overlap.into()));
         let name = (code.kernel, code.defines.clone());
         self.kept(name).get_or_try_init(|| self.load(&code, overlap)).cloned()
@@ -146,7 +145,7 @@ impl Kernels {
         let overlap = self.guard().limits().dependent_launch()
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
                 .is_ok_and(|plan| plan.len() > 1);
-        let kernel = self.get(operation.code(self.guard().limits())?, overlap)?;
+        let kernel = self.kernel(&operation, overlap)?;
         if operation.loads_through_cache() {
             self.keep_cache(&kernel, &request)?;
         }
@@ -163,7 +162,6 @@ impl Kernels {
     /// # Errors
     ///
     /// Those of [`Self::prepare`].
-    #[cfg(feature = "profile")]
     pub fn prepare_tuned<O: Operation>(
         &self,
         operation: O,
@@ -175,7 +173,6 @@ impl Kernels {
     }
 
     /// Prepares `operation` with the profile's entry for `key`, or else `default`, as [`Self::prepare_tuned`].
-    #[cfg(feature = "profile")]
     pub(crate) fn prepare_by<O: Operation>(
         &self,
         key: &Key,
@@ -346,7 +343,6 @@ impl<O> Prepared<O> {
 }
 
 /// An operation prepared with a profile's choice.
-#[cfg(feature = "profile")]
 #[derive(Clone, Debug)]
 pub struct TunedLaunch<O> {
     /// The operation, with the launch parameters of the entry.

@@ -5,25 +5,18 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, named, refused, replaced, source};
-use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use {
-    crate::bench::spec::Lookup,
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
-    gridguard::cuda::Args,
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
+use crate::operation::{
+    Code, Operation, Sealed, U64, WARP, memory, named, refused, replaced, source,
 };
+use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("row_parts.cu", "layer_norm.cu");
 
-/// The longest row that is tested; no model has longer ones.
-const MAX_COLUMNS: u64 = 1 << 20;
-const WARP: u64 = 32;
 /// The fewest threads of a block by default; short rows share it.
 const MIN_THREADS: u64 = 128;
 /// The most threads of a block.
@@ -119,12 +112,8 @@ impl Operation for LayerNorm {
     const KERNEL: &'static str = "layer_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
@@ -213,23 +202,20 @@ impl KernelSpec for LayerNorm {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        // Rows are positions times frames of video diffusion models.
-        shipped: [
-            sized(ElementType::F16, [245_760, 320]),
-            sized(ElementType::F16, [368_640, 320]),
-            sized(ElementType::F16, [61_440, 640]),
-            sized(ElementType::F16, [92_160, 640]),
-            sized(ElementType::F16, [15_360, 1280]),
-            sized(ElementType::F16, [1_966_080, 320]),
-            sized(ElementType::F16, [491_520, 1280]),
-            sized(ElementType::F16, [131_072, 4096]),
-            sized(ElementType::Bf16, [245_760, 320]),
-            sized(ElementType::F32, [983_040, 320]),
-        ],
-        between: &[sized(ElementType::F16, [307_200, 320]), sized(ElementType::F16, [76_800, 640])],
-        small: &[sized(ElementType::F32, [1024, 320])],
-    };
+    // Rows are positions times frames of video diffusion models.
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [245_760, 320]),
+        sized(ElementType::F16, [368_640, 320]),
+        sized(ElementType::F16, [61_440, 640]),
+        sized(ElementType::F16, [92_160, 640]),
+        sized(ElementType::F16, [15_360, 1280]),
+        sized(ElementType::F16, [1_966_080, 320]),
+        sized(ElementType::F16, [491_520, 1280]),
+        sized(ElementType::F16, [131_072, 4096]),
+        sized(ElementType::Bf16, [245_760, 320]),
+        sized(ElementType::F32, [983_040, 320]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [1024, 320])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -238,11 +224,12 @@ impl KernelSpec for LayerNorm {
 
     fn tensors(&self) -> TensorSpec {
         let Rows { columns, element, .. } = self.rows;
-        TensorSpec {
-            inputs: vec![Input::Items(columns), Input::Shared(columns), Input::Shared(columns)],
-            output_per_item: columns,
-            tolerance: tolerance(element),
-        }
+        // Sums of a thread have errors that average out; differences from the mean are exact where it is large.
+        TensorSpec::new(
+            [Input::Items(columns), Input::Shared(columns), Input::Shared(columns)],
+            columns,
+            element.rounding_error(),
+        )
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -250,17 +237,8 @@ impl KernelSpec for LayerNorm {
     }
 
     #[cfg(feature = "cuda")]
-    fn launch<T: Element>(
-        prepared: &Prepared<Self>,
-        stream: &CudaStream,
-        inputs: &[CudaView<'_, T>],
-        _: Option<&mut Lookup>,
-        mut out: CudaViewMut<'_, T>,
-    ) -> Result<u64, KernelError> {
-        let dims @ [_, columns] = prepared.operation().dims();
-        let [weight, bias] = [1, 2].map(|input| Tensor::new(&inputs[input], [columns]));
-        let (x, out) = (Tensor::new(&inputs[0], dims), TensorMut::new(&mut out, dims));
-        prepared.launch(stream, x, [weight, bias], BENCH_EPSILON, out)
+    fn after_tensors(&self, args: &mut Args<'_>) {
+        args.length().value(BENCH_EPSILON);
     }
 }
 
@@ -275,16 +253,6 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T], epsilon: f32) ->
     let scale = 1.0 / (variance + f64::from(epsilon)).sqrt();
     let pairs = widened(weight).zip(widened(bias));
     widened(x).zip(pairs).map(|(x, (weight, bias))| (x - mean) * scale * weight + bias).collect()
-}
-
-/// The largest relative Frobenius error of a correct kernel.
-///
-/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. Sums of
-/// up to a few thousand elements in a thread have errors of 2^-24 that average out; the differences from
-/// the mean are exact where it is larger than they are.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
 }
 
 #[cfg(test)]

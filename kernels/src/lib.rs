@@ -3,7 +3,8 @@
 //!
 //! The device code is in `cu/` and compiled at run time by NVRTC, for the shape and the device. Each
 //! public module is one kernel: a type that checks the sizes and describes the launch, `launch` on its
-//! `Prepared` form, an f64 `reference` and a `tolerance`. `Kernels` compiles and caches the code.
+//! `Prepared` form, an f64 `reference`, and a `tolerance` unless [`ElementType::rounding_error`] is one.
+//! `Kernels` compiles and caches the code.
 //!
 //! ```
 //! use gridguard::DeviceLimits;
@@ -40,6 +41,8 @@ pub mod get_rows;
 mod index;
 #[cfg(feature = "cuda")]
 mod kernels;
+#[cfg(feature = "cuda")]
+mod launch;
 pub mod layer_norm;
 mod operation;
 pub mod reflection_pad1d;
@@ -62,10 +65,8 @@ pub use extent::Extent;
 #[cfg(feature = "cuda")]
 pub use index::IndexReport;
 pub use index::{Index, IndexType};
-#[cfg(all(feature = "profile", feature = "cuda"))]
-pub use kernels::TunedLaunch;
 #[cfg(feature = "cuda")]
-pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared};
+pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared, TunedLaunch};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
 pub use tensor::{Tensor, TensorMut};

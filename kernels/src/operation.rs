@@ -2,7 +2,6 @@
 
 use core::ops::RangeInclusive;
 
-#[cfg(feature = "profile")]
 use gridguard::profile::{Key, Objective, Policy};
 use gridguard::{BatchAxis, ComputeCapability, DeviceLimits, LaunchRequest, Parameter};
 
@@ -23,11 +22,8 @@ pub trait Operation: Sealed + Clone {
     /// The names of the sizes, the number of items first.
     const SIZES: &'static [&'static str];
 
-    /// The values of [`Self::SIZES`].
-    fn size_values(&self) -> Vec<u64>;
-
-    /// The types of the tensors, such as `f16` or `f16 i64`.
-    fn dtypes(&self) -> String;
+    /// The values of [`Self::SIZES`], and the types of the tensors, such as `f16` or `f16 i64`.
+    fn problem(&self) -> (Vec<u64>, String);
 
     /// The device code for `device`, and the macros that specialise it.
     ///
@@ -51,7 +47,12 @@ pub trait Operation: Sealed + Clone {
 
     /// The sizes with their names, the number of items first.
     fn sizes(&self) -> Vec<(&'static str, u64)> {
-        Self::SIZES.iter().copied().zip(self.size_values()).collect()
+        Self::SIZES.iter().copied().zip(self.problem().0).collect()
+    }
+
+    /// The types of the tensors.
+    fn dtypes(&self) -> String {
+        self.problem().1
     }
 
     /// The implementation and its options, for kernels that have several; else empty.
@@ -105,7 +106,6 @@ pub trait Operation: Sealed + Clone {
     /// # Errors
     ///
     /// Those of [`Operation::code`].
-    #[cfg(feature = "profile")]
     fn key(
         &self,
         device: &DeviceLimits,
@@ -177,7 +177,6 @@ impl Code {
 }
 
 /// The first 16 hexadecimal digits of a source's SHA-256, which identify the source in profiles.
-#[cfg(feature = "profile")]
 pub(crate) fn source_hash(source: &str) -> String {
     use sha2::{Digest, Sha256};
     Sha256::digest(source).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
@@ -185,6 +184,9 @@ pub(crate) fn source_hash(source: &str) -> String {
 
 /// A 64-bit parameter, for example the number of items in a chunk.
 pub(crate) const U64: Parameter = Parameter::of::<u64>();
+
+/// Threads of a warp.
+pub(crate) const WARP: u64 = 32;
 
 /// The bytes of one load or store if rows are whole vectors.
 pub(crate) const VECTOR_BYTES: u64 = 16;
@@ -291,7 +293,6 @@ mod tests {
             .with_layout(Layout::FoldedY)
     }
 
-    #[cfg(feature = "profile")]
     #[test]
     fn a_source_has_the_first_digits_of_its_sha_256() {
         // As `printf abc | sha256sum` prints it.

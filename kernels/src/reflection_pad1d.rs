@@ -6,17 +6,13 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
 use crate::span::{Span, THREADS};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("reflection_pad1d.cu");
 
@@ -84,12 +80,11 @@ impl Operation for ReflectionPad1d {
     const KERNEL: &'static str = "reflection_pad1d";
     const SIZES: &'static [&'static str] = &["batch", "channels", "width", "left", "right"];
 
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.channels, self.width, self.left, self.right]
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (
+            vec![self.batch, self.channels, self.width, self.left, self.right],
+            self.element.to_string(),
+        )
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -142,22 +137,19 @@ impl KernelSpec for ReflectionPad1d {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [16, 512, 20_000, 3, 3]),
-            sized(ElementType::F16, [262_144, 1, 1000, 24, 24]),
-            sized(ElementType::F16, [131_072, 80, 48, 3, 3]),
-            sized(ElementType::F16, [65_536, 1, 4096, 512, 512]),
-            sized(ElementType::F16, [524_288, 1, 400, 200, 200]),
-            sized(ElementType::F16, [8192, 64, 512, 3, 3]),
-            sized(ElementType::F16, [100_000, 4, 512, 1, 1]),
-            sized(ElementType::Bf16, [131_072, 1, 1000, 24, 24]),
-            sized(ElementType::F32, [131_072, 1, 1000, 24, 24]),
-            sized(ElementType::F32, [4096, 512, 128, 7, 7]),
-        ],
-        between: &[],
-        small: &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [16, 512, 20_000, 3, 3]),
+        sized(ElementType::F16, [262_144, 1, 1000, 24, 24]),
+        sized(ElementType::F16, [131_072, 80, 48, 3, 3]),
+        sized(ElementType::F16, [65_536, 1, 4096, 512, 512]),
+        sized(ElementType::F16, [524_288, 1, 400, 200, 200]),
+        sized(ElementType::F16, [8192, 64, 512, 3, 3]),
+        sized(ElementType::F16, [100_000, 4, 512, 1, 1]),
+        sized(ElementType::Bf16, [131_072, 1, 1000, 24, 24]),
+        sized(ElementType::F32, [131_072, 1, 1000, 24, 24]),
+        sized(ElementType::F32, [4096, 512, 128, 7, 7]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, channels, width, left, right] = problem.sizes;
@@ -165,12 +157,8 @@ impl KernelSpec for ReflectionPad1d {
     }
 
     fn tensors(&self) -> TensorSpec {
-        TensorSpec {
-            inputs: vec![Input::Items(self.input_item())],
-            output_per_item: self.output_item(),
-            // Elements are only copied.
-            tolerance: 0.0,
-        }
+        // Elements are only copied.
+        TensorSpec::new([Input::Items(self.input_item())], self.output_item(), 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

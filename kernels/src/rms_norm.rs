@@ -5,29 +5,20 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, source};
-use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use {
-    crate::bench::spec::Lookup,
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
-    gridguard::cuda::Args,
-};
+use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
+use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
+use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("row_parts.cu", "rms_norm.cu");
 
-/// The longest row that is tested; no model has longer ones.
-const MAX_COLUMNS: u64 = 1 << 20;
 /// The most threads of a block, and of a row.
 const MAX_THREADS: u64 = 512;
 /// The fewest threads of a block; short rows share it.
 const MIN_THREADS: u64 = 128;
-const WARP: u64 = 32;
 
 /// The norm of each of `rows` rows of `columns` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,12 +63,8 @@ impl Operation for RmsNorm {
     const KERNEL: &'static str = "rms_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -134,25 +121,20 @@ impl KernelSpec for RmsNorm {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [65_536, 4096]),
-            sized(ElementType::F16, [131_072, 4096]),
-            sized(ElementType::F16, [131_072, 1024]),
-            sized(ElementType::F16, [1_048_576, 128]),
-            sized(ElementType::F16, [98_304, 5120]),
-            sized(ElementType::F16, [32_768, 4096]),
-            sized(ElementType::F16, [262_144, 1024]),
-            sized(ElementType::F16, [65_536, 8192]),
-            sized(ElementType::Bf16, [131_072, 4096]),
-            sized(ElementType::F32, [65_536, 4096]),
-        ],
-        between: &[
-            sized(ElementType::F16, [49_152, 4096]),
-            sized(ElementType::F16, [196_608, 1024]),
-        ],
-        small: &[sized(ElementType::F32, [256, 4096]), sized(ElementType::F32, [262_144, 8])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [65_536, 4096]),
+        sized(ElementType::F16, [131_072, 4096]),
+        sized(ElementType::F16, [131_072, 1024]),
+        sized(ElementType::F16, [1_048_576, 128]),
+        sized(ElementType::F16, [98_304, 5120]),
+        sized(ElementType::F16, [32_768, 4096]),
+        sized(ElementType::F16, [262_144, 1024]),
+        sized(ElementType::F16, [65_536, 8192]),
+        sized(ElementType::Bf16, [131_072, 4096]),
+        sized(ElementType::F32, [65_536, 4096]),
+    ];
+    const SMALL: &'static [SizedProblem] =
+        &[sized(ElementType::F32, [256, 4096]), sized(ElementType::F32, [262_144, 8])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -161,11 +143,12 @@ impl KernelSpec for RmsNorm {
 
     fn tensors(&self) -> TensorSpec {
         let Rows { columns, element, .. } = self.rows;
-        TensorSpec {
-            inputs: vec![Input::Items(columns), Input::Shared(columns)],
-            output_per_item: columns,
-            tolerance: tolerance(element),
-        }
+        // Sums of squares err by 2^-24 for each of up to a few thousand elements of a thread, which averages out.
+        TensorSpec::new(
+            [Input::Items(columns), Input::Shared(columns)],
+            columns,
+            element.rounding_error(),
+        )
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -173,16 +156,8 @@ impl KernelSpec for RmsNorm {
     }
 
     #[cfg(feature = "cuda")]
-    fn launch<T: Element>(
-        prepared: &Prepared<Self>,
-        stream: &CudaStream,
-        inputs: &[CudaView<'_, T>],
-        _: Option<&mut Lookup>,
-        mut out: CudaViewMut<'_, T>,
-    ) -> Result<u64, KernelError> {
-        let dims @ [_, columns] = prepared.operation().dims();
-        let (x, weight) = (Tensor::new(&inputs[0], dims), Tensor::new(&inputs[1], [columns]));
-        prepared.launch(stream, x, weight, BENCH_EPSILON, TensorMut::new(&mut out, dims))
+    fn after_tensors(&self, args: &mut Args<'_>) {
+        args.length().value(BENCH_EPSILON);
     }
 }
 
@@ -195,16 +170,6 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
     let mean = mean(widened(x).map(|x| x * x));
     let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
     widened(x).zip(widened(weight)).map(|(x, weight)| x * scale * weight).collect()
-}
-
-/// The largest relative Frobenius error of a correct kernel.
-///
-/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
-/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and the
-/// reciprocal square root is accurate to 2 units.
-#[must_use]
-pub const fn tolerance(element: ElementType) -> f64 {
-    element.rounding_error()
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, check_elements, check_size};
 
+/// The longest row that is tested; no model has longer ones.
+pub(crate) const MAX_COLUMNS: u64 = 1 << 20;
+
 /// Contiguous rows of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
@@ -29,6 +32,11 @@ impl Rows {
         check_size("columns", columns, 1..=max_columns)?;
         check_elements(&[count, columns])?;
         Ok(Self { count, columns, element })
+    }
+
+    /// The sizes and the type, for profiles.
+    pub(crate) fn problem(self) -> (Vec<u64>, String) {
+        (self.dims().into(), self.element.to_string())
     }
 
     /// `[rows, columns]`.

@@ -5,23 +5,16 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
-use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
+use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, WARP, memory, source};
+use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("softmax.cu");
 
-/// The longest row that is tested; no model has longer ones.
-const MAX_COLUMNS: u64 = 1 << 20;
-const WARP: u64 = 32;
 /// The fewest threads of a block without staging.
 const MIN_THREADS: u64 = 128;
 /// Vectors of a row for each thread, while that leaves several blocks on a multiprocessor.
@@ -115,12 +108,8 @@ impl Operation for Softmax {
     const KERNEL: &'static str = "softmax";
     const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.rows.problem()
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -167,26 +156,20 @@ impl KernelSpec for Softmax {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [1_228_800, 128]),
-            sized(ElementType::F16, [2_457_600, 128]),
-            sized(ElementType::F16, [262_144, 1024]),
-            sized(ElementType::F16, [524_288, 1024]),
-            sized(ElementType::F16, [76_800, 4096]),
-            sized(ElementType::F16, [131_072, 2048]),
-            // 77 text tokens, not a whole number of vectors.
-            sized(ElementType::F16, [4_915_200, 77]),
-            sized(ElementType::F16, [65_536, 8192]),
-            sized(ElementType::Bf16, [262_144, 1024]),
-            sized(ElementType::F32, [65_536, 4096]),
-        ],
-        between: &[
-            sized(ElementType::F16, [1_843_200, 128]),
-            sized(ElementType::F16, [393_216, 1024]),
-        ],
-        small: &[sized(ElementType::F32, [512, 1024])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [1_228_800, 128]),
+        sized(ElementType::F16, [2_457_600, 128]),
+        sized(ElementType::F16, [262_144, 1024]),
+        sized(ElementType::F16, [524_288, 1024]),
+        sized(ElementType::F16, [76_800, 4096]),
+        sized(ElementType::F16, [131_072, 2048]),
+        // 77 text tokens, not a whole number of vectors.
+        sized(ElementType::F16, [4_915_200, 77]),
+        sized(ElementType::F16, [65_536, 8192]),
+        sized(ElementType::Bf16, [262_144, 1024]),
+        sized(ElementType::F32, [65_536, 4096]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [512, 1024])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -195,11 +178,7 @@ impl KernelSpec for Softmax {
 
     fn tensors(&self) -> TensorSpec {
         let Rows { columns, element, .. } = self.rows;
-        TensorSpec {
-            inputs: vec![Input::Items(columns)],
-            output_per_item: columns,
-            tolerance: tolerance(element, columns),
-        }
+        TensorSpec::new([Input::Items(columns)], columns, tolerance(element, columns))
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

@@ -9,19 +9,15 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
+#[cfg(feature = "cuda")]
+use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
 };
 use crate::span::{Span, THREADS, vector_elements};
-#[cfg(feature = "cuda")]
-use {
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::CudaStream,
-};
 
 const SOURCE: &str = source!("upsample_nearest2d.cu");
 
@@ -119,12 +115,8 @@ impl Operation for UpsampleNearest2d {
     const SIZES: &'static [&'static str] =
         &["planes", "height", "width", "out_height", "out_width"];
 
-    fn size_values(&self) -> Vec<u64> {
-        [&[self.planes][..], &self.input, &self.output].concat()
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        ([&[self.planes][..], &self.input, &self.output].concat(), self.element.to_string())
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
@@ -177,22 +169,19 @@ impl KernelSpec for UpsampleNearest2d {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [65_536, 32, 32, 64, 64]),
-            sized(ElementType::F16, [131_072, 32, 32, 64, 64]),
-            sized(ElementType::F16, [8192, 64, 64, 128, 128]),
-            sized(ElementType::F16, [262_144, 16, 16, 32, 32]),
-            sized(ElementType::F16, [32_768, 40, 64, 80, 128]),
-            sized(ElementType::F16, [16_384, 40, 64, 80, 128]),
-            sized(ElementType::F16, [524_288, 8, 8, 16, 16]),
-            sized(ElementType::F16, [1024, 256, 256, 512, 512]),
-            sized(ElementType::Bf16, [65_536, 32, 32, 64, 64]),
-            sized(ElementType::F32, [65_536, 32, 32, 64, 64]),
-        ],
-        between: &[sized(ElementType::F16, [98_304, 32, 32, 64, 64])],
-        small: &[sized(ElementType::F32, [256, 32, 32, 64, 64])],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [65_536, 32, 32, 64, 64]),
+        sized(ElementType::F16, [131_072, 32, 32, 64, 64]),
+        sized(ElementType::F16, [8192, 64, 64, 128, 128]),
+        sized(ElementType::F16, [262_144, 16, 16, 32, 32]),
+        sized(ElementType::F16, [32_768, 40, 64, 80, 128]),
+        sized(ElementType::F16, [16_384, 40, 64, 80, 128]),
+        sized(ElementType::F16, [524_288, 8, 8, 16, 16]),
+        sized(ElementType::F16, [1024, 256, 256, 512, 512]),
+        sized(ElementType::Bf16, [65_536, 32, 32, 64, 64]),
+        sized(ElementType::F32, [65_536, 32, 32, 64, 64]),
+    ];
+    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 32, 32, 64, 64])];
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [planes, height, width, out_height, out_width] = problem.sizes;
@@ -201,12 +190,8 @@ impl KernelSpec for UpsampleNearest2d {
 
     fn tensors(&self) -> TensorSpec {
         let [input, output] = self.plane_elements();
-        TensorSpec {
-            inputs: vec![Input::Items(input)],
-            output_per_item: output,
-            // Elements are only copied.
-            tolerance: 0.0,
-        }
+        // Elements are only copied.
+        TensorSpec::new([Input::Items(input)], output, 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

@@ -14,7 +14,7 @@ use gridguard::image::ImageFile;
 use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
-use gridguard_kernels::compare::{Compare, ComparedType};
+use gridguard_kernels::compare::Compare;
 use gridguard_kernels::gated_product::GatedProduct;
 use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
@@ -25,6 +25,7 @@ use gridguard_kernels::softmax::Softmax;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, Variant};
 use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
 use gridguard_kernels::{Code, ElementType, IndexType, KernelError, Operation};
+use half::{bf16, f16};
 
 /// Turing to Blackwell.
 const ARCHITECTURES: [(u32, u32); 8] =
@@ -455,10 +456,13 @@ fn get_rows_compiles_for_every_architecture_without_a_spill() {
 #[ignore = "needs NVRTC"]
 fn compare_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
-        let mut all = Vec::new();
-        add(&mut all, device, |element| Compare::new(1 << 20, ComparedType::Float(element)));
-        all.push(code(&Compare::new(1 << 20, ComparedType::U32).expect("legal"), device));
-        all
+        let elements = 1 << 20;
+        vec![
+            code(&Compare::<f16>::new(elements).expect("legal"), device),
+            code(&Compare::<bf16>::new(elements).expect("legal"), device),
+            code(&Compare::<f32>::new(elements).expect("legal"), device),
+            code(&Compare::<u32>::new(elements).expect("legal"), device),
+        ]
     });
 }
 

@@ -10,12 +10,8 @@ impl Operation for Foreign {
     const KERNEL: &'static str = "foreign";
     const SIZES: &'static [&'static str] = &[];
 
-    fn size_values(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn dtypes(&self) -> String {
-        String::new()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (Vec::new(), String::new())
     }
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -1,6 +1,6 @@
 //! Device code relies on the size and layout of elements and indices.
 
-use gridguard_kernels::compare::{Compared, ComparedType};
+use gridguard_kernels::compare::Compared;
 use gridguard_kernels::{Element, ElementType, Index, IndexType};
 
 #[derive(Clone, Copy)]
@@ -31,7 +31,8 @@ impl Index for Byte {
 }
 
 impl Compared for Byte {
-    const COMPARED: ComparedType = ComparedType::U32;
+    const SIZED_AS: ElementType = ElementType::F32;
+    const IS_INTEGER: bool = true;
 
     fn value(self) -> f64 {
         0.0

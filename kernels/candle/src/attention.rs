@@ -3,10 +3,10 @@
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp3, D, Error, Layout, Result, Shape, Storage, Tensor};
 use gridguard::DeviceLimits;
+use gridguard_kernels::KernelError;
 use gridguard_kernels::temporal_attention::{
     Folded, NotFolded, StridedView, TemporalAttention, Variant, reference,
 };
-use gridguard_kernels::{Extent, KernelError};
 use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use {
@@ -15,12 +15,12 @@ use {
     candle_core::CudaStorage,
     cudarc::driver::CudaView,
     gridguard::cuda::InOrder,
-    gridguard_kernels::{Tensor as Input, TensorMut as Output},
+    gridguard_kernels::{Extent, Tensor as Input, TensorMut as Output},
 };
 
 use crate::element::{
-    Supported, element_type, host_elements, is_whole_vectors, narrow, packed, rounded, unsupported,
-    wide, with_element,
+    Supported, check_alike, element_type, host_elements, is_whole_vectors, narrow, packed, rounded,
+    unsupported, wide, with_element,
 };
 
 const ATTENTION: &str = "gridguard-attention";
@@ -86,7 +86,7 @@ impl Attention {
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         element_type(q.dtype(), ATTENTION)?;
         for other in [Some(k), Some(v), self.bias.as_ref()].into_iter().flatten() {
-            check_alike(q, other)?;
+            check_alike(q, other, ATTENTION)?;
         }
         let &[ref batch @ .., frames, head_dim] = q.dims() else {
             let (got, shape) = (q.rank(), q.shape().clone());
@@ -112,10 +112,11 @@ impl Attention {
             return Ok(q.clone());
         }
         let (mut q, mut k, mut v) = (aligned(q)?, aligned(k)?, aligned(v)?);
-        let mut folded = fold([&q, &k, &v]);
+        let bias = self.bias.as_ref();
+        let mut folded = fold([&q, &k, &v], bias);
         if folded == Err(NotFolded::Strides) {
             (q, k, v) = (packed(&q)?, packed(&k)?, packed(&v)?);
-            folded = fold([&q, &k, &v]);
+            folded = fold([&q, &k, &v], bias);
         }
         let folded = folded.map_err(|error| match error {
             NotFolded::Shape(error) => unsupported(error),
@@ -129,40 +130,36 @@ fn other_shape(lhs: &Shape, rhs: &Shape) -> Error {
     Error::ShapeMismatchBinaryOp { lhs: lhs.clone(), rhs: rhs.clone(), op: ATTENTION }.bt()
 }
 
-/// Checks that two tensors have one type and one device.
-fn check_alike(q: &Tensor, other: &Tensor) -> Result<()> {
-    let (lhs, rhs) = (q.dtype(), other.dtype());
-    if lhs != rhs {
-        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: ATTENTION }.bt());
-    }
-    if !q.device().same_device(other.device()) {
-        let (lhs, rhs) = (q.device().location(), other.device().location());
-        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: ATTENTION }.bt());
-    }
-    Ok(())
-}
-
-/// The tensor, or a copy if its rows are whole vectors that are not aligned for a device.
+/// The tensor, or a copy as its device needs it: contiguous on the host, else with aligned rows if they are whole
+/// vectors.
 fn aligned(tensor: &Tensor) -> Result<Tensor> {
+    if tensor.device().is_cpu() {
+        return packed(tensor);
+    }
     let is_whole = |elements: usize| is_whole_vectors(elements, tensor.dtype());
     let mut axes = tensor.dims().iter().zip(tensor.stride()).rev();
     let has_whole_rows = axes.next().is_none_or(|(head_dim, _)| is_whole(*head_dim));
     let is_aligned = is_whole(tensor.layout().start_offset())
         && axes.all(|(size, stride)| *size <= 1 || is_whole(*stride));
-    if has_whole_rows && !is_aligned && !tensor.device().is_cpu() {
+    if has_whole_rows && !is_aligned {
         return tensor.force_contiguous();
     }
     Ok(tensor.clone())
 }
 
-/// q, k, v and a contiguous output as items and heads. They share one bias.
-fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
+/// q, k, v, a contiguous output and the bias as items and heads.
+fn fold(tensors: [&Tensor; 3], bias: Option<&Tensor>) -> core::result::Result<Folded, NotFolded> {
     let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
-    let [q, ..] = tensors;
-    let of_out = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
-    let [of_q, of_k, of_v] = tensors.map(|tensor| (wide(tensor.dims()), wide(tensor.stride())));
-    let views = [&of_q, &of_k, &of_v, &of_out];
-    Folded::new(views.map(|(dims, strides)| StridedView { dims, strides }), None, false)
+    let of = |layout: &Layout| (wide(layout.dims()), wide(layout.stride()));
+    let [of_q, of_k, of_v] = tensors.map(|tensor| of(tensor.layout()));
+    let of_out = of(&Layout::contiguous(tensors[0].shape()));
+    let of_bias = bias.map(|bias| of(bias.layout()));
+    let views = [&of_q, &of_k, &of_v, &of_out].map(view);
+    Folded::new(views, of_bias.as_ref().map(view), false)
+}
+
+fn view((dims, strides): &(Vec<u64>, Vec<u64>)) -> StridedView<'_> {
+    StridedView { dims, strides }
 }
 
 /// Attention over tensors of the same type and device.
@@ -172,29 +169,14 @@ struct Operator {
 }
 
 impl Operator {
-    /// The operation with the options of the attention.
-    fn with_options(&self, mut operation: TemporalAttention) -> TemporalAttention {
-        if self.attention.causal {
-            operation = operation.causal();
-        }
-        if self.attention.bias.is_some() {
-            operation = operation.with_bias();
-        }
-        if !self.folded.is_contiguous() {
-            operation = operation.with_strides();
-        }
-        operation
-    }
-
     fn on_host<T: Supported>(
         &self,
         tensors: [(&CpuStorage, &Layout); 3],
     ) -> Result<(CpuStorage, Shape)> {
         let [(_, layout), ..] = tensors;
-        let [items, heads, _, head_dim] = self.folded.shape.dims().map(narrow);
         let (shape, device) = (self.folded.shape, DeviceLimits::any_device());
         let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
-        let operation = self.with_options(general.map_err(unsupported)?);
+        let operation = self.folded.options(general.map_err(unsupported)?, self.attention.causal);
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
         let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
             Storage::Cpu(storage) => host_elements::<T>(storage, layout, ATTENTION),
@@ -202,25 +184,14 @@ impl Operator {
         });
         let bias = bias.transpose()?;
 
-        let mut memory: [&[T]; 3] = [&[]; 3];
-        for (memory, (storage, layout)) in memory.iter_mut().zip(tensors) {
-            let elements = T::cpu_storage_as_slice(storage)?.get(layout.start_offset()..);
-            *memory = elements.unwrap_or_default();
-        }
-        let problem = |at: usize| {
-            let part = |tensor: usize| -> Vec<T> {
-                let Extent { dims, strides } = self.folded.extents[tensor];
-                let (rows, strides) = (narrow(dims[2]), strides.map(narrow));
-                let first = at / heads * strides[0] + at % heads * strides[1];
-                let rows = (0..rows).map(|row| first + row * strides[2]);
-                let row = |start: usize| memory[tensor].get(start..start + head_dim);
-                rows.flat_map(|start| row(start).unwrap_or_default()).copied().collect()
-            };
-            let [q, k, v] = [0, 1, 2].map(part);
-            let scale = self.attention.scale;
-            rounded::<T>(&reference(&operation, scale, [&q, &k, &v], bias))
+        let [q, k, v] = tensors.map(|(storage, layout)| host_elements(storage, layout, ATTENTION));
+        let [of_q, of_k] =
+            [shape.elements_per_problem(), shape.key_elements_per_problem()].map(narrow);
+        let (k, v) = (k?.par_chunks(of_k), v?.par_chunks(of_k));
+        let problem = |((q, k), v)| {
+            rounded::<T>(&reference(&operation, self.attention.scale, [q, k, v], bias))
         };
-        let out = (0..items * heads).into_par_iter().flat_map_iter(problem).collect();
+        let out = q?.par_chunks(of_q).zip(k).zip(v).flat_map_iter(problem).collect();
         Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
     }
 
@@ -235,7 +206,7 @@ impl Operator {
         let launches = DeviceLaunches::of(device)?;
         let limits = launches.kernels.guard().limits();
         let operation = TemporalAttention::new(self.folded.shape, T::TYPE, limits);
-        let operation = self.with_options(operation.map_err(failed)?);
+        let operation = self.folded.options(operation.map_err(failed)?, self.attention.causal);
         let prepared = launches.attention.get(&launches.kernels, operation)?;
         let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
         let bias = bias.as_ref().map(|(storage, layout)| match &**storage {
@@ -248,8 +219,8 @@ impl Operator {
         let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);
         let inputs = [(&q, of_q), (&k, of_k), (&v, of_v)];
         let inputs = inputs.map(|(memory, extent)| Input::with_extent(memory, extent));
-        let of_bias = self.folded.shape.shared_bias();
-        let bias = bias.as_ref().map(|bias| Input::with_extent(bias, of_bias));
+        let bias = bias.as_ref().zip(self.folded.bias);
+        let bias = bias.map(|(bias, extent)| Input::with_extent(bias, extent));
         // SAFETY: the launch checks that the output is contiguous and of this length, and writes all of its elements.
         // If it fails, the memory is dropped.
         let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;

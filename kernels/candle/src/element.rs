@@ -53,6 +53,19 @@ pub(crate) fn element_type(dtype: DType, operator: &'static str) -> Result<Eleme
     }
 }
 
+/// Checks that two tensors have one type and one device.
+pub(crate) fn check_alike(one: &Tensor, other: &Tensor, op: &'static str) -> Result<()> {
+    let (lhs, rhs) = (one.dtype(), other.dtype());
+    if lhs != rhs {
+        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt());
+    }
+    if !one.device().same_device(other.device()) {
+        let (lhs, rhs) = (one.device().location(), other.device().location());
+        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op }.bt());
+    }
+    Ok(())
+}
+
 /// A shape or value that a kernel does not support, found before anything was launched.
 pub(crate) fn unsupported(error: KernelError) -> Error {
     Error::wrap(error)

@@ -19,7 +19,8 @@ use {
 };
 
 use crate::element::{
-    Supported, element_type, host_elements, packed, rounded, unsupported, wide, with_element,
+    Supported, check_alike, element_type, host_elements, narrow, packed, rounded, unsupported,
+    wide, with_element,
 };
 
 const SOFTMAX: &str = "gridguard-softmax";
@@ -75,20 +76,13 @@ pub fn argsort(x: &Tensor, ascending: bool) -> Result<Tensor> {
 /// [`Error::DeviceMismatchBinaryOp`] if it is on another device.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     let element = element_type(x.dtype(), RMS_NORM)?;
-    if weight.dtype() != x.dtype() {
-        let (lhs, rhs) = (x.dtype(), weight.dtype());
-        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
-    }
+    check_alike(x, weight, RMS_NORM)?;
     let [rows, columns] = rows_of(x)?;
     if weight.rank() != 1 || wide(weight.elem_count()) != columns {
         let (lhs, rhs) = (x.shape().clone(), weight.shape().clone());
         return Err(Error::ShapeMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
     }
     let operation = RmsNorm::new(rows, columns, element).map_err(unsupported)?;
-    if !x.device().same_device(weight.device()) {
-        let (lhs, rhs) = (x.device().location(), weight.device().location());
-        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: RMS_NORM }.bt());
-    }
     if rows == 0 {
         return Ok(x.clone());
     }
@@ -108,10 +102,10 @@ fn rows_of(x: &Tensor) -> Result<[u64; 2]> {
 fn on_host<T: Supported, U: WithDType>(
     (storage, layout): (&CpuStorage, &Layout),
     operator: &'static str,
+    [_, columns]: [u64; 2],
     reference: impl Fn(&[T]) -> Vec<U> + Send + Sync,
 ) -> Result<(CpuStorage, Shape)> {
-    let columns = layout.dims().last().copied().unwrap_or(1).max(1);
-    let rows = host_elements::<T>(storage, layout, operator)?.par_chunks(columns);
+    let rows = host_elements::<T>(storage, layout, operator)?.par_chunks(narrow(columns));
     let out = rows.flat_map_iter(reference).collect();
     Ok((U::to_cpu_storage_owned(out), layout.shape().clone()))
 }
@@ -139,7 +133,6 @@ fn on_device<T: Supported, U: CudaDType + DeviceRepr>(
     Ok((U::wrap_cuda_slice(out, storage.device.clone()), layout.shape().clone()))
 }
 
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
 struct RowSoftmax(Softmax);
 
 impl CustomOp1 for RowSoftmax {
@@ -148,8 +141,9 @@ impl CustomOp1 for RowSoftmax {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let dims = self.0.dims();
         with_element!(x.dtype(), SOFTMAX, T => {
-            on_host((x, layout), SOFTMAX, |row: &[T]| rounded::<T>(&softmax::reference(row)))
+            on_host((x, layout), SOFTMAX, dims, |row: &[T]| rounded::<T>(&softmax::reference(row)))
         })
     }
 
@@ -164,7 +158,6 @@ impl CustomOp1 for RowSoftmax {
 }
 
 struct RowArgsort {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
     operation: Argsort,
     order: Order,
 }
@@ -175,8 +168,9 @@ impl CustomOp1 for RowArgsort {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let dims = self.operation.dims();
         with_element!(x.dtype(), ARGSORT, T => {
-            on_host((x, layout), ARGSORT, |row: &[T]| argsort::reference(row, self.order))
+            on_host((x, layout), ARGSORT, dims, |row: &[T]| argsort::reference(row, self.order))
         })
     }
 
@@ -191,7 +185,6 @@ impl CustomOp1 for RowArgsort {
 }
 
 struct RowRmsNorm {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the host needs no launch"))]
     operation: RmsNorm,
     epsilon: f32,
 }
@@ -210,7 +203,7 @@ impl CustomOp2 for RowRmsNorm {
     ) -> Result<(CpuStorage, Shape)> {
         with_element!(x.dtype(), RMS_NORM, T => {
             let weight = host_elements::<T>(weight, weight_layout, RMS_NORM)?;
-            on_host((x, layout), RMS_NORM, |row: &[T]| {
+            on_host((x, layout), RMS_NORM, self.operation.dims(), |row: &[T]| {
                 rounded::<T>(&rms_norm::reference(row, weight, self.epsilon))
             })
         })

@@ -271,16 +271,8 @@ fn submit(call: &Call, stream: usize, capturing: bool, may_load: bool) -> PyResu
     let device = usize::try_from(call.device).unwrap_or_default();
     let kernels = launches::kernels(device).map_err(unavailable)?;
     let (shape, limits) = (call.folded.shape, kernels.guard().limits());
-    let mut operation = TemporalAttention::new(shape, call.element, limits).map_err(unavailable)?;
-    if call.causal {
-        operation = operation.causal();
-    }
-    if call.bias.is_some() {
-        operation = operation.with_bias();
-    }
-    if !call.folded.is_contiguous() {
-        operation = operation.with_strides();
-    }
+    let operation = TemporalAttention::new(shape, call.element, limits).map_err(unavailable)?;
+    let operation = call.folded.options(operation, call.causal);
     let launch = launches::launch((device, operation));
     // Loading code may invalidate a capture.
     if launch.get().is_none() && (capturing || !may_load) {
@@ -292,14 +284,13 @@ fn submit(call: &Call, stream: usize, capturing: bool, may_load: bool) -> PyResu
         launches::keep_loaded(Arc::<launches::Launch>::clone(&launch));
     }
 
-    let (addresses, extents) = (call.addresses, &call.folded.extents);
-    let bias = call.bias.zip(call.folded.bias);
+    let addresses = (call.addresses, call.bias);
     let stream = ptr::with_exposed_provenance_mut(stream);
     // SAFETY: `gridguard.torch` passes tensors that are alive until this returns, with their own sizes and strides, on
     // this device and of this type. PyTorch's allocator reuses their memory only in stream order. The stream belongs to
     // the device's primary context, which is the guard's. In a capture the graph owns the memory, and the code was
     // kept loaded above.
-    let submitted = unsafe { prepared.launch_raw(stream, addresses, extents, bias, call.scale) };
+    let submitted = unsafe { prepared.launch_raw(stream, addresses, &call.folded, call.scale) };
     match submitted {
         Ok(_) => Ok(None),
         Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {

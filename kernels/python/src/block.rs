@@ -12,7 +12,7 @@ use gridguard::profile::{Objective, Policy};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_attention::MAX_FRAMES;
 use gridguard_kernels::temporal_block::{
-    BlockAddresses, BlockMemory, BlockShape, BlockWeights, TemporalBlock, block_tensors,
+    BLOCK_TENSORS, BlockAddresses, BlockMemory, BlockShape, BlockWeights, TemporalBlock,
     host_pipeline,
 };
 use gridguard_kernels::{Element, ElementType, Kernels};
@@ -20,7 +20,7 @@ use half::{bf16, f16};
 use lru::LruCache;
 use pyo3::prelude::*;
 
-use crate::error::{GridguardError, failed, invalid, unavailable};
+use crate::error::{invalid, no_block, stopped, unavailable};
 use crate::launches;
 
 /// Items, frames, channels, heads, positions with an embedding, type, device ordinal, and the limit of scratch bytes.
@@ -173,18 +173,18 @@ fn prepare(key: Key, capturing: bool) -> PyResult<u64> {
 }
 
 fn not_prepared() -> PyErr {
-    GridguardError::new_err("the block is not prepared on this thread")
+    stopped("the block is not prepared on this thread")
 }
 
 impl<T: Element + 'static> Prepared<T> {
     fn new(key: &Key) -> PyResult<Self> {
         let kernels = launches::kernels(key.device).map_err(unavailable)?;
         let block = TemporalBlock::without_weights(&kernels, key.shape, key.positions);
-        let block = Arc::new(block.map_err(unavailable)?);
+        let block = Arc::new(block.map_err(no_block)?);
         // SAFETY: the `Arc` gives the block a stable address, and nothing mutates it. `Self` drops the pipeline and
         // its memory, the only borrowers, before the block: fields drop in the order of their declaration.
         let borrowed: &'static TemporalBlock<T> = unsafe { &*Arc::as_ptr(&block) };
-        let (pipeline, memory) = borrowed.pipeline().map_err(unavailable)?;
+        let (pipeline, memory) = borrowed.pipeline().map_err(no_block)?;
 
         let guard = kernels.guard();
         let budget =
@@ -193,11 +193,11 @@ impl<T: Element + 'static> Prepared<T> {
         let objective = Objective::Memory { bytes_per_item: 0, bytes: budget.max_bytes() };
         let entry = pipeline.key("temporal_block", Policy::default(), objective);
         let tuned = pipeline.tuned(guard, &entry);
-        let plan = pipeline.plan_tuned(guard, tuned, &budget).map_err(failed)?.plan;
+        let plan = pipeline.plan_tuned(guard, tuned, &budget).map_err(stopped)?.plan;
         let context = guard.context().ok_or_else(not_prepared)?;
         let more_streams: Result<_, DriverError> =
             (1..plan.in_flight()).map(|_| context.new_stream()).collect();
-        let more_streams = more_streams.map_err(|error| failed(RunError::Device(error.into())))?;
+        let more_streams = more_streams.map_err(|error| stopped(RunError::Device(error.into())))?;
         Ok(Self { pipeline, memory, block, kernels, plan, more_streams })
     }
 
@@ -228,7 +228,7 @@ impl<T: Element + 'static> Prepared<T> {
         } else {
             submit()
         };
-        ran.map(drop).map_err(failed)
+        ran.map(drop).map_err(stopped)
     }
 }
 
@@ -242,10 +242,9 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> PyResult<()> {
         Ok(tensor.to_vec())
     };
     let (shape, channels) = (&key.shape, key.shape.channels());
-    let mut tensors = block_tensors().map(|_| Vec::new());
-    for ((tensor, of), address) in tensors.iter_mut().zip(block_tensors()).zip(addresses.tensors) {
-        let columns = if of.columns == 0 { 1 } else { of.columns * channels };
-        *tensor = copy(address, of.rows * channels * columns)?;
+    let mut tensors = BLOCK_TENSORS.map(|_| Vec::new());
+    for ((tensor, of), address) in tensors.iter_mut().zip(BLOCK_TENSORS).zip(addresses.tensors) {
+        *tensor = copy(address, of.elements(channels))?;
     }
     let positions = key.positions.map_or(Ok(Vec::new()), |positions| {
         copy(addresses.positions, positions.saturating_mul(channels))
@@ -257,10 +256,10 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> PyResult<()> {
     let start = ptr::with_exposed_provenance_mut(size(addresses.y)?);
     // SAFETY: as above. The output is distinct from the other tensors, and nothing else uses it.
     let out = unsafe { slice::from_raw_parts_mut(start, size(shape.elements())?) };
-    let (mut pipeline, x, y) = host_pipeline(shape, &weights).map_err(unavailable)?;
+    let (mut pipeline, x, y) = host_pipeline(shape, &weights).map_err(no_block)?;
     let budget = key.budget.map_or(Budget::UNLIMITED, Budget::bytes);
-    let plan = pipeline.plan(&budget).map_err(failed)?;
+    let plan = pipeline.plan(&budget).map_err(stopped)?;
     let memory = HostMemory::new().read(x, &input).write(y, out);
     let guard = Guard::host(DeviceLimits::any_device());
-    guard.run_pipeline(&mut pipeline, &plan, memory).map(drop).map_err(failed)
+    guard.run_pipeline(&mut pipeline, &plan, memory).map(drop).map_err(stopped)
 }

@@ -2,9 +2,6 @@
 
 use core::fmt::Display;
 
-use gridguard::cuda::CudaError;
-use gridguard::diagnose::Diagnosis;
-use gridguard::pipeline::{PlanError, RunError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::temporal_block::BlockError;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -23,51 +20,27 @@ create_exception!(
     "The kernels cannot run on this machine. Nothing was launched."
 );
 
-/// An error whose report may include a diagnosis.
-pub(crate) trait Report: Display {
-    /// What the error means in CUDA's terms.
-    fn diagnosis(&self) -> Option<Diagnosis> {
-        None
-    }
-}
-
-impl Report for PlanError {}
-impl Report for RunError {}
-
-impl Report for CudaError {
-    fn diagnosis(&self) -> Option<Diagnosis> {
-        Self::diagnosis(self)
-    }
-}
-
-impl Report for KernelError {
-    fn diagnosis(&self) -> Option<Diagnosis> {
-        match self {
-            Self::Cuda(error) => error.diagnosis(),
-            Self::Launch(error) => error.diagnosis(),
-            Self::Violations(violations) => violations.diagnosis(),
-            _ => None,
-        }
-    }
-}
-
-impl Report for BlockError {
-    fn diagnosis(&self) -> Option<Diagnosis> {
-        match self {
-            Self::Kernel(error) => error.diagnosis(),
-            _ => None,
-        }
-    }
-}
-
 /// `UnavailableError`, for an error before the launch.
-pub(crate) fn unavailable(error: impl Report) -> PyErr {
-    UnavailableError::new_err(report(&error))
+pub(crate) fn unavailable(error: impl Into<KernelError>) -> PyErr {
+    UnavailableError::new_err(report(&error.into()))
+}
+
+/// `UnavailableError`, for a block that cannot be made.
+pub(crate) fn no_block(error: BlockError) -> PyErr {
+    match error {
+        BlockError::Kernel(error) => unavailable(error),
+        other => UnavailableError::new_err(other.to_string()),
+    }
 }
 
 /// `GridguardError`, for an illegal or failed launch and a machine that cannot be queried.
-pub(crate) fn failed(error: impl Report) -> PyErr {
-    GridguardError::new_err(report(&error))
+pub(crate) fn failed(error: impl Into<KernelError>) -> PyErr {
+    GridguardError::new_err(report(&error.into()))
+}
+
+/// `GridguardError`, for an error that has no diagnosis.
+pub(crate) fn stopped(error: impl Display) -> PyErr {
+    GridguardError::new_err(error.to_string())
 }
 
 /// `ValueError`, for a wrong argument.
@@ -75,9 +48,14 @@ pub(crate) fn invalid(error: impl Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn report(error: &impl Report) -> String {
-    match error.diagnosis() {
-        Some(diagnosis) => format!("{error}\n{diagnosis}"),
-        None => error.to_string(),
-    }
+/// The message, and what it means in CUDA's terms.
+fn report(error: &KernelError) -> String {
+    let diagnosis = match error {
+        KernelError::Cuda(error) => error.diagnosis(),
+        KernelError::Launch(error) => error.diagnosis(),
+        KernelError::Violations(violations) => violations.diagnosis(),
+        _ => None,
+    };
+    let Some(diagnosis) = diagnosis else { return error.to_string() };
+    format!("{error}\n{diagnosis}")
 }

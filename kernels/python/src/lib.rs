@@ -16,7 +16,7 @@ mod tuning;
 #[pyo3::pymodule]
 mod _native {
     use gridguard::DeviceLimits;
-    use gridguard_kernels::temporal_block::block_tensors;
+    use gridguard_kernels::temporal_block::BLOCK_TENSORS;
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -40,7 +40,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let tensors = block_tensors().map(|tensor| (tensor.in_files, tensor.rows, tensor.columns));
+        let tensors = BLOCK_TENSORS.map(|tensor| (tensor.in_files, tensor.rows, tensor.columns));
         module.add("BLOCK_TENSORS", tensors)?;
         module.add("MAX_GRID_Y", DeviceLimits::any_device().max_grid.y)
     }

@@ -6,7 +6,7 @@ use gridguard_kernels::Operation;
 use gridguard_kernels::temporal_attention::TemporalAttention;
 use pyo3::prelude::*;
 
-use crate::error::GridguardError;
+use crate::error::stopped;
 use crate::launches::{self, DEVICES, LAUNCHES, MISSES};
 
 /// Device ordinal, sizes, type and variant of an attention launch; how the profile matched, and why its entry was
@@ -51,7 +51,7 @@ pub(crate) fn misses() -> usize {
 #[pyfunction]
 pub(crate) fn write_misses(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     let written = py.detach(|| MISSES.write(&path));
-    written.map(drop).map_err(|error| GridguardError::new_err(error.to_string()))
+    written.map(drop).map_err(stopped)
 }
 
 #[pyfunction]

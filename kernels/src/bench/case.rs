@@ -1,18 +1,15 @@
 //! A problem with its tensors, whatever it runs on.
 
-use gridguard::{BatchAxis, Choice, LaunchLimits, LaunchRequest};
+use core::ops::Range;
 
+use gridguard::{BatchAxis, Choice, DeviceLimits, LaunchLimits, LaunchRequest, Plan};
+
+use super::spec::{KernelSpec, SizedProblem, TensorSpec};
+use crate::compare::{Compared, Difference};
+use crate::deviation::Deviation;
+use crate::element::Element;
 use crate::error::KernelError;
 use crate::operation::Operation;
-#[cfg(any(feature = "cuda", feature = "host"))]
-use {
-    super::spec::{KernelSpec, SizedProblem, TensorSpec},
-    crate::compare::{Compared, Difference},
-    crate::deviation::Deviation,
-    crate::element::Element,
-    core::ops::Range,
-    gridguard::{DeviceLimits, Plan},
-};
 
 /// A problem with its tensors, on a device or on the host.
 pub trait BenchCase: Send {
@@ -148,7 +145,6 @@ pub enum BenchError {
 }
 
 /// Where a bench case runs: holds the tensors of one problem.
-#[cfg(any(feature = "cuda", feature = "host"))]
 pub(super) trait Backend: Send {
     /// The kernel.
     type Kernel: KernelSpec;
@@ -175,11 +171,9 @@ pub(super) trait Backend: Send {
 }
 
 /// The elements of the output.
-#[cfg(any(feature = "cuda", feature = "host"))]
 type Output<B> = <<B as Backend>::Kernel as KernelSpec>::Output<<B as Backend>::Element>;
 
 /// A problem on a backend.
-#[cfg(any(feature = "cuda", feature = "host"))]
 pub(super) struct Case<B: Backend> {
     pub(super) problem: SizedProblem,
     pub(super) kernel: B::Kernel,
@@ -189,14 +183,12 @@ pub(super) struct Case<B: Backend> {
     pub(super) golden: Option<B::Copy>,
 }
 
-#[cfg(any(feature = "cuda", feature = "host"))]
 impl<B: Backend> Case<B> {
     pub(super) const fn new(problem: SizedProblem, kernel: B::Kernel, backend: B) -> Self {
         Self { problem, kernel, backend, prepared: Vec::new(), golden: None }
     }
 }
 
-#[cfg(any(feature = "cuda", feature = "host"))]
 impl<B: Backend> BenchCase for Case<B> {
     fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
         self.backend.setups(&self.kernel)
@@ -280,7 +272,6 @@ impl<B: Backend> BenchCase for Case<B> {
 
 /// Items whose output is compared with the reference: the first, middle and last, and those at the
 /// ends of the first chunks.
-#[cfg(any(feature = "cuda", feature = "host"))]
 fn verified_items(plan: &Plan) -> Vec<u64> {
     let items = plan.items();
     let ends = plan.chunks().take(VERIFIED_CHUNKS).flat_map(|chunk| [chunk.start, chunk.end() - 1]);
@@ -292,7 +283,6 @@ fn verified_items(plan: &Plan) -> Vec<u64> {
 }
 
 /// Chunks whose ends are verified; references are slow.
-#[cfg(any(feature = "cuda", feature = "host"))]
 const VERIFIED_CHUNKS: usize = 4;
 
 #[cfg(test)]
@@ -329,7 +319,6 @@ mod tests {
         );
     }
 
-    #[cfg(any(feature = "cuda", feature = "host"))]
     #[test]
     fn the_items_around_every_boundary_are_verified_once() {
         use gridguard::{Axis, Dim3, KernelLimits};

@@ -10,7 +10,7 @@ use rayon::prelude::{IntoParallelRefIterator, ParallelExtend, ParallelIterator};
 use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
 use super::spec::{KernelSpec, Lookup, SizedProblem};
 use super::synthetic::{PERIOD, synthetic};
-use crate::compare::{Compare, Compared, Difference};
+use crate::compare::{Compare, Difference};
 use crate::element::{Element, to_usize};
 use crate::kernels::{Kernels, Prepared};
 use crate::tensor::Tensor;
@@ -130,7 +130,7 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
     }
 
     fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
-        let compare = Compare::new(elements, K::Output::<T>::COMPARED)?;
+        let compare = Compare::<K::Output<T>>::new(elements)?;
         let prepared = self.kernels.prepare(compare, Choice::AUTOMATIC)?;
         let (out, golden) = (first(&self.out, elements), first(golden, elements));
         let (out, golden) = (Tensor::new(&out, [elements]), Tensor::new(&golden, [elements]));

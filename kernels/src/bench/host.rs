@@ -8,7 +8,7 @@ use gridguard::{Choice, DeviceLimits, Guard, KernelLimits, LaunchLimits, Plan};
 use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
 use super::spec::{KernelSpec, SizedProblem};
 use super::synthetic::{PERIOD, synthetic};
-use crate::compare::{self, Compared as _, Difference};
+use crate::compare::{self, Compared as _, Difference, store};
 use crate::element::{Element, to_usize};
 use crate::error::KernelError;
 
@@ -75,13 +75,16 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
     }
 
     fn launch(&mut self, (kernel, plan): &(K, Plan)) -> Result<u64, BenchError> {
-        let (items, tensors) = (plan.items(), kernel.tensors());
-        let inputs = self.inputs.iter().zip(&tensors.inputs);
-        let inputs: Vec<&[T]> = inputs
-            .map(|(memory, input)| memory.get(..to_usize(input.elements(items))).unwrap_or(memory))
-            .collect();
-        let elements = to_usize(items * tensors.output_per_item).min(self.out.len());
-        Ok(kernel.run_on_host(&self.guard, plan, &inputs, &mut self.out[..elements])?)
+        let (inputs, tensors) = (&self.inputs, kernel.tensors());
+        let run = |item: u64, out: &mut [K::Output<T>]| {
+            let parts = tensors.inputs.iter().zip(inputs);
+            let parts: Vec<&[T]> =
+                parts.map(|(input, all)| all.get(input.part(item)).unwrap_or_default()).collect();
+            store(kernel.expected(&parts), out);
+        };
+        let elements = to_usize(plan.items() * tensors.output_per_item).min(self.out.len());
+        let (out, per_item) = (&mut self.out[..elements], to_usize(tensors.output_per_item));
+        Ok(self.guard.launch_on_host(plan, out, per_item, run).map_err(KernelError::from)?)
     }
 
     fn fill_output(&mut self, element: K::Output<T>) -> Result<(), BenchError> {

@@ -8,28 +8,20 @@
 mod case;
 #[cfg(all(feature = "bench", feature = "cuda"))]
 mod device;
-#[cfg(all(feature = "bench", feature = "host"))]
+#[cfg(feature = "bench")]
 mod host;
 #[cfg(feature = "bench")]
 mod problem;
 #[cfg(feature = "bench")]
 mod registry;
-#[cfg_attr(
-    not(all(feature = "bench", any(feature = "cuda", feature = "host"))),
-    allow(dead_code, reason = "not run")
-)]
+#[cfg_attr(not(feature = "bench"), allow(dead_code, reason = "not run"))]
 pub(crate) mod spec;
-#[cfg_attr(
-    not(all(feature = "bench", any(feature = "cuda", feature = "host"))),
-    allow(dead_code, reason = "not run")
-)]
+#[cfg_attr(not(feature = "bench"), allow(dead_code, reason = "not run"))]
 pub(crate) mod synthetic;
 
 #[cfg(feature = "bench")]
 pub use case::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
-#[cfg(all(feature = "bench", feature = "profile"))]
-pub use problem::current_sources;
 #[cfg(feature = "bench")]
-pub use problem::{Problem, ProblemError};
+pub use problem::{Problem, ProblemError, current_sources};
 pub use spec::Traffic;
 pub use synthetic::synthetic;

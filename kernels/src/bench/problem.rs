@@ -2,26 +2,18 @@
 
 use core::fmt;
 use core::str::FromStr;
+use std::sync::Arc;
 
-use gridguard::DeviceLimits;
+use gridguard::profile::{Key, Objective, Policy};
+use gridguard::{DeviceLimits, Guard};
 
-use super::case::LaunchSetup;
+use super::case::{BenchCase, BenchError, LaunchSetup};
 use super::registry::{KERNELS, KernelEntry};
-use super::spec::{MAX_SIZES, ProblemSets, SizedProblem, Traffic};
-use crate::element::{ElementType, to_u64};
+use super::spec::{MAX_SIZES, SizedProblem, Traffic};
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::index::IndexType;
-use crate::operation::Code;
-#[cfg(any(feature = "cuda", feature = "host"))]
-use {
-    super::case::{BenchCase, BenchError},
-    std::sync::Arc,
-};
-#[cfg(feature = "profile")]
-use {
-    crate::operation::source_hash,
-    gridguard::profile::{Key, Objective, Policy},
-};
+use crate::operation::{Code, source_hash};
 
 /// A kernel with the types and sizes of its tensors.
 ///
@@ -87,33 +79,18 @@ impl Problem {
     /// are similar, to test profile lookups.
     #[must_use]
     pub fn shipped() -> Vec<Self> {
-        Self::all_of(|problems| &problems.shipped)
-    }
-
-    /// Five shipped problems of five kernels, to evaluate the tuner.
-    #[must_use]
-    pub fn evaluation() -> Vec<Self> {
-        let problems = Self::all_of(|problems| &problems.shipped[..5]);
-        let of_kernel = |name| problems.iter().filter(move |problem| problem.kernel() == name);
-        EVALUATED.into_iter().flat_map(of_kernel).copied().collect()
-    }
-
-    /// Problems with sizes between those of shipped ones, to measure what using a neighbour's choice
-    /// costs.
-    #[must_use]
-    pub fn between() -> Vec<Self> {
-        Self::all_of(|problems| problems.between)
+        Self::all_of(|kernel| &kernel.shipped)
     }
 
     /// Problems that a host computes in milliseconds. Two of them overflow a grid axis.
     #[must_use]
     pub fn small() -> Vec<Self> {
-        Self::all_of(|problems| problems.small)
+        Self::all_of(|kernel| kernel.small)
     }
 
-    fn all_of(select: fn(&'static ProblemSets) -> &'static [SizedProblem]) -> Vec<Self> {
+    fn all_of(select: fn(&'static KernelEntry) -> &'static [SizedProblem]) -> Vec<Self> {
         let of_kernel = |(kernel, entry): (usize, &'static KernelEntry)| {
-            select(&entry.problems).iter().map(move |sized| Self { kernel, sized: *sized })
+            select(entry).iter().map(move |sized| Self { kernel, sized: *sized })
         };
         KERNELS.iter().enumerate().flat_map(of_kernel).collect()
     }
@@ -176,7 +153,6 @@ impl Problem {
     /// # Errors
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
-    #[cfg(feature = "profile")]
     pub fn key(
         &self,
         device: &DeviceLimits,
@@ -195,8 +171,8 @@ impl Problem {
     pub fn traffic(&self, device: &DeviceLimits) -> Result<Traffic, KernelError> {
         let SizedProblem { element, sizes: [items, ..], .. } = self.sized;
         let tensors = (self.entry().tensors)(&self.sized, device)?;
-        let output_bytes = to_u64((self.entry().output_bytes)(element));
-        Ok(tensors.traffic(&self.sized, items, output_bytes))
+        let written = if self.entry().writes_u32 { ElementType::F32 } else { element };
+        Ok(tensors.traffic(&self.sized, items, written.bytes()))
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.
@@ -223,8 +199,7 @@ impl Problem {
     ///
     /// [`BenchError::Kernel`] if the kernel does not support the sizes, [`BenchError::HostMemory`] if
     /// the tensors do not fit.
-    #[cfg(feature = "host")]
-    pub fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
+    pub fn on_host(&self, guard: &Arc<Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
         (self.entry().on_host)(&self.sized, guard)
     }
 
@@ -244,7 +219,6 @@ impl Problem {
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());
 /// ```
-#[cfg(feature = "profile")]
 #[must_use]
 pub fn current_sources(kernel: &str) -> Vec<String> {
     let entries = KERNELS.iter().filter(|entry| entry.name == kernel);
@@ -342,10 +316,6 @@ pub enum ProblemError {
         given: String,
     },
 }
-
-/// The kernels with which the tuner is evaluated.
-const EVALUATED: [&str; 5] =
-    ["temporal_attention", "rms_norm", "softmax", "upsample_nearest2d", "batched_gemm"];
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,17 @@
 //! The table of all kernels.
 
-#[cfg(feature = "profile")]
+use std::sync::Arc;
+
 use gridguard::profile::{Key, Objective, Policy};
-use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
+use gridguard::{DeviceLimits, Guard, KernelLimits, LaunchLimits};
 use half::{bf16, f16};
 
-use super::case::LaunchSetup;
-use super::spec::{KernelSpec, ProblemSets, SizedProblem, TensorSpec};
+use super::case::{BenchCase, BenchError, LaunchSetup};
+use super::host::host_case;
+use super::spec::{KernelSpec, SizedProblem, TensorSpec};
 use crate::argsort::Argsort;
 use crate::batched_gemm::BatchedGemm;
+use crate::compare::Compared as _;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::geglu::Geglu;
@@ -20,15 +23,8 @@ use crate::rms_norm::RmsNorm;
 use crate::softmax::Softmax;
 use crate::temporal_attention::TemporalAttention;
 use crate::upsample_nearest2d::UpsampleNearest2d;
-#[cfg(any(feature = "cuda", feature = "host"))]
-use {
-    super::case::{BenchCase, BenchError},
-    std::sync::Arc,
-};
 #[cfg(feature = "cuda")]
 use {super::device::device_case, crate::kernels::Kernels, cudarc::driver::CudaStream};
-#[cfg(feature = "host")]
-use {super::host::host_case, gridguard::Guard};
 
 /// All kernels, by name.
 pub(super) static KERNELS: [KernelEntry; 10] = [
@@ -49,27 +45,24 @@ pub(super) struct KernelEntry {
     pub(super) name: &'static str,
     pub(super) sizes: &'static [&'static str],
     pub(super) has_indices: bool,
-    #[cfg(feature = "profile")]
     pub(super) sources: &'static [&'static str],
-    pub(super) problems: ProblemSets,
+    pub(super) shipped: [SizedProblem; 10],
+    pub(super) small: &'static [SizedProblem],
     /// The key in profiles.
-    #[cfg(feature = "profile")]
     pub(super) key: fn(&SizedProblem, &DeviceLimits, Policy, Objective) -> KernelResult<Key>,
     pub(super) code: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<Code>,
     pub(super) tensors: fn(&SizedProblem, &DeviceLimits) -> KernelResult<TensorSpec>,
-    /// Bytes of an element of the output.
-    pub(super) output_bytes: fn(ElementType) -> usize,
+    /// Whether the elements of the output are u32 instead of those of the inputs.
+    pub(super) writes_u32: bool,
     /// The launch with these launch parameters, under the limits of any kernel on the device.
     pub(super) setup: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<LaunchSetup>,
     #[cfg(feature = "cuda")]
     pub(super) on_device: fn(&SizedProblem, &Kernels, &Arc<CudaStream>) -> CaseResult,
-    #[cfg(feature = "host")]
     pub(super) on_host: fn(&SizedProblem, &Arc<Guard>) -> CaseResult,
 }
 
 type KernelResult<T> = Result<T, KernelError>;
 type Parameters = [(String, u64)];
-#[cfg(any(feature = "cuda", feature = "host"))]
 type CaseResult = Result<Box<dyn BenchCase>, BenchError>;
 
 impl KernelEntry {
@@ -78,10 +71,9 @@ impl KernelEntry {
             name: K::KERNEL,
             sizes: K::SIZES,
             has_indices: K::HAS_INDICES,
-            #[cfg(feature = "profile")]
             sources: K::SOURCES,
-            problems: K::PROBLEMS,
-            #[cfg(feature = "profile")]
+            shipped: K::SHIPPED,
+            small: K::SMALL,
             key: |problem, device, policy, objective| {
                 K::build(problem, device)?.key(device, policy, objective)
             },
@@ -89,11 +81,7 @@ impl KernelEntry {
                 K::build(problem, device)?.with_parameters(parameters)?.code(device)
             },
             tensors: |problem, device| Ok(K::build(problem, device)?.tensors()),
-            output_bytes: |element| match element {
-                ElementType::F16 => size_of::<K::Output<f16>>(),
-                ElementType::Bf16 => size_of::<K::Output<bf16>>(),
-                ElementType::F32 => size_of::<K::Output<f32>>(),
-            },
+            writes_u32: K::Output::<f32>::IS_INTEGER,
             setup: |problem, device, parameters| {
                 let kernel = K::build(problem, device)?.with_parameters(parameters)?;
                 let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown(K::KERNEL));
@@ -105,7 +93,6 @@ impl KernelEntry {
                 ElementType::Bf16 => device_case::<bf16, K>(problem, kernels, stream),
                 ElementType::F32 => device_case::<f32, K>(problem, kernels, stream),
             },
-            #[cfg(feature = "host")]
             on_host: |problem, guard| match problem.element {
                 ElementType::F16 => host_case::<f16, K>(problem, guard),
                 ElementType::Bf16 => host_case::<bf16, K>(problem, guard),

@@ -25,12 +25,14 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     type Output<T: Element>: Compared;
 
     /// The sources, one for each implementation.
-    #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "profiles name them"))]
     const SOURCES: &'static [&'static str];
     /// Whether the kernel reads indices, whose type is then part of a problem.
     const HAS_INDICES: bool = false;
-    /// The problems that are tuned and measured.
-    const PROBLEMS: ProblemSets;
+    /// The problems of the shipped profiles: sizes of language, diffusion and audio models, up to 1.4 GB for each
+    /// tensor.
+    const SHIPPED: [SizedProblem; 10];
+    /// Problems that a host computes in milliseconds.
+    const SMALL: &'static [SizedProblem];
 
     /// The kernel of a problem.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError>;
@@ -41,28 +43,6 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     /// The reference for the output of one item, from the parts of the inputs that it reads.
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64>;
 
-    /// Runs a plan on the host and returns the number of chunks.
-    #[cfg(feature = "host")]
-    fn run_on_host<T: Element>(
-        &self,
-        guard: &gridguard::Guard,
-        plan: &gridguard::Plan,
-        inputs: &[&[T]],
-        out: &mut [Self::Output<T>],
-    ) -> Result<u64, KernelError> {
-        let tensors = self.tensors();
-        let kernel = |item: u64, out: &mut [Self::Output<T>]| {
-            let parts = tensors.inputs.iter().zip(inputs);
-            let parts: Vec<&[T]> =
-                parts.map(|(input, all)| all.get(input.part(item)).unwrap_or_default()).collect();
-            for (out, value) in out.iter_mut().zip(self.expected(&parts)) {
-                *out = Compared::nearest(value);
-            }
-        };
-        let per_item = to_usize(tensors.output_per_item);
-        Ok(guard.launch_on_host(plan, out, per_item, kernel)?)
-    }
-
     /// Synthetic indices, for a kernel that reads some.
     #[cfg(feature = "cuda")]
     fn lookup(&self, _: &Arc<CudaStream>) -> Result<Option<Lookup>, KernelError> {
@@ -72,7 +52,8 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     /// Submits the launches of a plan and returns their number. `inputs` are as in
     /// [`TensorSpec::inputs`].
     ///
-    /// By default the kernel's parameters are the inputs, the output, and the items of the chunk.
+    /// By default the kernel's parameters are the inputs of each item, the output, the shared inputs, and
+    /// [those after the tensors](Self::after_tensors).
     #[cfg(feature = "cuda")]
     fn launch<T: Element>(
         prepared: &Prepared<Self>,
@@ -83,14 +64,24 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     ) -> Result<u64, KernelError> {
         let tensors = prepared.operation().tensors();
         let mut args = Args::new(stream);
-        for (memory, input) in inputs.iter().zip(&tensors.inputs) {
-            match input {
-                Input::Items(elements) => args.read_items(memory, *elements),
-                Input::Shared(_) | Input::Table { .. } => args.read(memory),
-            };
+        let inputs = || inputs.iter().zip(&tensors.inputs);
+        for (memory, input) in inputs() {
+            if let Input::Items(elements) = input {
+                args.read_items(memory, *elements);
+            }
         }
-        args.write_items(&mut out, tensors.output_per_item).length();
+        args.write_items(&mut out, tensors.output_per_item);
+        for (memory, _) in inputs().filter(|(_, input)| matches!(input, Input::Shared(_))) {
+            args.read(memory);
+        }
+        prepared.operation().after_tensors(&mut args);
         prepared.submit(args)
+    }
+
+    /// Adds the arguments after the tensors, by default the items of the chunk.
+    #[cfg(feature = "cuda")]
+    fn after_tensors(&self, args: &mut Args<'_>) {
+        args.length();
     }
 }
 
@@ -123,17 +114,6 @@ pub(crate) const fn sized<const N: usize>(element: ElementType, given: [u64; N])
     SizedProblem { element, index: IndexType::I64, sizes }
 }
 
-/// The problems of one kernel.
-pub(crate) struct ProblemSets {
-    /// Those of the shipped profiles: sizes of language, diffusion and audio models, up to 1.4 GB for
-    /// each tensor. The first five evaluate the tuner.
-    pub(crate) shipped: [SizedProblem; 10],
-    /// Sizes between the shipped ones, to measure what using a neighbour's choice costs.
-    pub(crate) between: &'static [SizedProblem],
-    /// Those that a host computes in milliseconds.
-    pub(crate) small: &'static [SizedProblem],
-}
-
 /// The tensors of a kernel and the quality of its output.
 pub(crate) struct TensorSpec {
     /// The tensors that it reads.
@@ -145,6 +125,14 @@ pub(crate) struct TensorSpec {
 }
 
 impl TensorSpec {
+    pub(crate) fn new<const N: usize>(
+        inputs: [Input; N],
+        output_per_item: u64,
+        tolerance: f64,
+    ) -> Self {
+        Self { inputs: inputs.into(), output_per_item, tolerance }
+    }
+
     /// The elements that `item` writes.
     pub(super) fn output_part(&self, item: u64) -> Range<usize> {
         to_usize(item * self.output_per_item)..to_usize((item + 1) * self.output_per_item)

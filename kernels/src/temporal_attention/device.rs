@@ -3,28 +3,19 @@
 use core::ffi::c_void;
 
 use cudarc::driver::CudaStream;
-use gridguard::KernelArgs;
 use gridguard::cuda::Args;
+use gridguard::profile::{DefaultReason, Match, Objective, Policy};
+use gridguard::{Choice, KernelArgs};
 
-use super::operation::{BIASED_STRIDES_BYTES, STRIDES_BYTES, TemporalAttention};
-use super::shape::Shape;
-use super::variant::Variant;
+use super::folded::Folded;
+use super::operation::{BIASED_STRIDES_BYTES, Layout, STRIDES_BYTES, TemporalAttention, narrow};
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::extent::Extent;
-use crate::kernels::Prepared;
-use crate::operation::VECTOR_BYTES;
+use crate::kernels::{Kernels, Prepared, TunedLaunch};
+use crate::operation::{Operation, VECTOR_BYTES};
 use crate::tensor::{Tensor, TensorMut, check, check_element, check_shape};
-#[cfg(feature = "profile")]
-use {
-    super::operation::Layout,
-    crate::kernels::{Kernels, TunedLaunch},
-    crate::operation::Operation,
-    gridguard::Choice,
-    gridguard::profile::{DefaultReason, Match, Objective, Policy},
-};
 
-#[cfg(feature = "profile")]
 impl Kernels {
     /// Prepares attention with the choice of the guard's profile for its shape. Profiles have entries for the layout
     /// on y, without strides, mask and bias; a choice may move the launch to x. Without an entry the launch is flat
@@ -74,19 +65,17 @@ impl Prepared<TemporalAttention> {
     ) -> Result<u64, KernelError> {
         let operation = self.operation();
         check_element::<T>(operation.element)?;
-        let tensors = Tensors {
-            extents: [q.extent, k.extent, v.extent, out.extent],
-            bias: bias.as_ref().map(|bias| bias.extent),
-        };
+        let extents = [q.extent, k.extent, v.extent, out.extent];
+        let of_bias = bias.as_ref().map(|bias| bias.extent);
+        let tensors = Folded { shape: operation.shape, extents, bias: of_bias };
         let lengths = [q.memory.len(), k.memory.len(), v.memory.len(), out.memory.len()];
-        let of_bias = bias.as_ref().map(|bias| bias.memory.len());
-        for ((name, extent, dims), length) in
-            tensors.named(&operation.shape).zip(lengths.into_iter().chain(of_bias))
-        {
+        let lengths = lengths.into_iter().chain(bias.as_ref().map(|bias| bias.memory.len()));
+        for ((name, extent, dims), length) in tensors.named().zip(lengths) {
             check(name, length, extent, dims)?;
         }
         operation.check_launch(&tensors, scale)?;
 
+        let strides = strides_of(tensors.all());
         let mut args = Args::new(stream);
         for tensor in [&q, &k, &v] {
             let (stride, span) = item_of(&tensor.extent);
@@ -99,14 +88,12 @@ impl Prepared<TemporalAttention> {
             args.read_strided_items(bias.memory, stride, span);
         }
         args.length().constant(narrow(operation.shape.heads));
-        let strides = strides_of(&tensors);
         if operation.strided {
             args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
         }
         args.value(scale);
-        if operation.variant == Variant::General {
-            let Shape { frames, keys, head_dim, .. } = operation.shape;
-            args.constant(narrow(frames)).constant(narrow(keys)).constant(narrow(head_dim));
+        for size in operation.runtime_sizes() {
+            args.constant(size);
         }
         self.submit(args)
     }
@@ -117,10 +104,11 @@ impl Prepared<TemporalAttention> {
     ///
     /// # Safety
     ///
-    /// `addresses` and `extents` describe q, k, v and out, and `bias` the bias, with elements of the prepared type in
-    /// the context of the guard. `stream` is a live stream of that context. The memory lives until the launches have
-    /// run. Until then, no other work writes it, or reads out. If the stream is being captured, this also holds for
-    /// the launches of the graph, and the caller keeps a clone of `self` for as long.
+    /// `addresses` point to q, k, v and out, and to the bias if there is one. `tensors` describes this memory, which
+    /// has elements of the prepared type and is in the context of the guard. `stream` is a live stream of that
+    /// context. The memory lives until the launches have run. Until then, no other work writes it, or reads out. If
+    /// the stream is being captured, this also holds for the launches of the graph, and the caller keeps a clone of
+    /// `self` for as long.
     ///
     /// # Errors
     ///
@@ -130,24 +118,21 @@ impl Prepared<TemporalAttention> {
     pub unsafe fn launch_raw(
         &self,
         stream: *mut c_void,
-        addresses: [u64; 4],
-        extents: &[Extent<4>; 4],
-        bias: Option<(u64, Extent<4>)>,
+        (addresses, bias): ([u64; 4], Option<u64>),
+        tensors: &Folded,
         scale: f32,
     ) -> Result<u64, KernelError> {
         let operation = self.operation();
-        let of_bias = bias.map(|(_, extent)| extent);
-        let tensors = Tensors { extents: *extents, bias: of_bias };
-        for (tensor, extent, dims) in tensors.named(&operation.shape) {
+        let tensors = Folded { shape: operation.shape, ..*tensors };
+        for (tensor, extent, dims) in tensors.named() {
             check_shape(tensor, extent, dims)?;
         }
         operation.check_launch(&tensors, scale)?;
 
         let bytes = operation.element.bytes();
-        let strides = strides_of(&tensors);
+        let strides = strides_of(tensors.all());
         let mut args = KernelArgs::new();
-        let addresses = addresses.into_iter().chain(bias.map(|(address, _)| address));
-        for (address, extent) in addresses.zip(tensors.all()) {
+        for (address, extent) in addresses.into_iter().chain(bias).zip(tensors.all()) {
             let (stride, span) = item_of(extent);
             let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
             args.strided_items_within(address, stride, span, u64::MAX);
@@ -157,9 +142,8 @@ impl Prepared<TemporalAttention> {
             args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
         }
         args.value(scale);
-        if operation.variant == Variant::General {
-            let Shape { frames, keys, head_dim, .. } = operation.shape;
-            args.constant(narrow(frames)).constant(narrow(keys)).constant(narrow(head_dim));
+        for size in operation.runtime_sizes() {
+            args.constant(size);
         }
         // SAFETY: this function's contract. The arguments are in the order of the kernel's parameters.
         unsafe { self.submit_raw(stream, &args) }
@@ -168,12 +152,9 @@ impl Prepared<TemporalAttention> {
 
 impl TemporalAttention {
     /// Checks strides, overlap of out, bias and scale of a launch.
-    fn check_launch(&self, tensors: &Tensors, scale: f32) -> Result<(), KernelError> {
-        for (name, extent) in NAMES.into_iter().zip(&tensors.extents) {
-            check_strides(name, extent, self)?;
-        }
-        if let Some(bias) = &tensors.bias {
-            check_bias_strides(bias, self)?;
+    fn check_launch(&self, tensors: &Folded, scale: f32) -> Result<(), KernelError> {
+        for (name, extent, _) in tensors.named() {
+            self.check_strides(name, extent)?;
         }
         let [.., out] = &tensors.extents;
         if !out.is_injective() {
@@ -186,24 +167,45 @@ impl TemporalAttention {
         }
         self.check_bias(tensors.bias.is_some())
     }
+
+    /// Checks the strides of a tensor. A bias needs no alignment, because it is loaded element by element.
+    fn check_strides(&self, tensor: &'static str, extent: &Extent<4>) -> Result<(), KernelError> {
+        let (is_bias, strides) = (tensor == BIAS, extent.strides);
+        let ([.., row], [.., element]) = (extent.dims, strides);
+        let is_plain = || match is_bias {
+            true => self.shape.is_shared_bias(extent),
+            false => extent.is_contiguous(),
+        };
+        let vector = if self.variant.loads_vectors() && !is_bias { VECTOR_BYTES } else { 1 };
+        let bytes = u128::from(self.element.bytes());
+        let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(vector.into());
+        let mut axes = extent.dims.into_iter().zip(strides).take(3);
+        let expected = match (self.strided, is_bias) {
+            (false, _) if is_plain() => return Ok(()),
+            (false, true) => {
+                "one contiguous matrix for all items and heads unless prepared with strides"
+            }
+            (false, false) => "contiguous memory unless prepared with strides",
+            _ if element != 1 && row > 1 => "rows of contiguous elements",
+            _ if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) => {
+                "strides that are multiples of 16 bytes"
+            }
+            _ => return Ok(()),
+        };
+        Err(KernelError::Strides { tensor, strides: strides.to_vec(), expected })
+    }
 }
 
-/// The extents of the tensors of a launch: q, k, v and out, and the bias.
-struct Tensors {
-    extents: [Extent<4>; 4],
-    bias: Option<Extent<4>>,
-}
-
-impl Tensors {
+impl Folded {
     fn all(&self) -> impl Iterator<Item = &Extent<4>> {
         self.extents.iter().chain(&self.bias)
     }
 
-    /// Their names in messages, extents and expected sizes.
-    fn named(&self, shape: &Shape) -> impl Iterator<Item = (&'static str, &Extent<4>, [u64; 4])> {
-        let (dims, of_keys) = (shape.dims(), shape.key_dims());
+    /// The names in messages, extents and expected sizes of the tensors.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Extent<4>, [u64; 4])> {
+        let (dims, of_keys) = (self.shape.dims(), self.shape.key_dims());
         let names = NAMES.into_iter().chain([BIAS]);
-        let expected = [dims, of_keys, of_keys, dims, shape.score_dims()];
+        let expected = [dims, of_keys, of_keys, dims, self.shape.score_dims()];
         let named = names.zip(self.all()).zip(expected);
         named.map(|((name, extent), dims)| (name, extent, dims))
     }
@@ -213,62 +215,16 @@ impl Tensors {
 const NAMES: [&str; 4] = ["q", "k", "v", "out"];
 const BIAS: &str = "bias";
 
-fn narrow(size: u64) -> u32 {
-    u32::try_from(size).unwrap_or(u32::MAX)
-}
-
 /// The strides of q, k, v and out as the argument of an operation with strides.
 pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
     for (name, extent) in NAMES.into_iter().zip(extents) {
-        check_strides(name, extent, operation)?;
+        operation.check_strides(name, extent)?;
     }
-    let tensors = Tensors { extents: *extents, bias: None };
-    Ok(strides_of(&tensors).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
+    Ok(strides_of(extents.iter()).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
 }
-
-fn check_strides(
-    tensor: &'static str,
-    extent: &Extent<4>,
-    operation: &TemporalAttention,
-) -> Result<(), KernelError> {
-    let [.., element] = extent.strides;
-    let alignment = if operation.variant.loads_vectors() { VECTOR_BYTES } else { 1 };
-    let bytes = operation.element.bytes();
-    let is_aligned =
-        |stride: u64| (u128::from(stride) * u128::from(bytes)).is_multiple_of(alignment.into());
-    let mut axes = extent.dims.into_iter().zip(extent.strides).take(3);
-    let expected = if !operation.strided {
-        if extent.is_contiguous() {
-            return Ok(());
-        }
-        "contiguous memory unless prepared with strides"
-    } else if element != 1 && operation.shape.head_dim > 1 {
-        CONTIGUOUS_ROWS
-    } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
-        "strides that are multiples of 16 bytes"
-    } else {
-        return Ok(());
-    };
-    Err(KernelError::Strides { tensor, strides: extent.strides.to_vec(), expected })
-}
-
-/// As [`check_strides`]. A bias needs no alignment, because it is loaded element by element.
-fn check_bias_strides(bias: &Extent<4>, operation: &TemporalAttention) -> Result<(), KernelError> {
-    let [.., element] = bias.strides;
-    let expected = if !operation.strided && !operation.shape.is_shared_bias(bias) {
-        "one contiguous matrix for all items and heads unless prepared with strides"
-    } else if element != 1 && operation.shape.keys > 1 {
-        CONTIGUOUS_ROWS
-    } else {
-        return Ok(());
-    };
-    Err(KernelError::Strides { tensor: BIAS, strides: bias.strides.to_vec(), expected })
-}
-
-const CONTIGUOUS_ROWS: &str = "rows of contiguous elements";
 
 /// The stride between items and the reach of one item, in elements. A single item has stride 0.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {
@@ -280,9 +236,9 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
 }
 
 /// The strides in the layout of `Strides` in `cu/attention.cu`. Axes of one element get stride 0.
-fn strides_of(tensors: &Tensors) -> [u8; BIASED_STRIDES_BYTES] {
+fn strides_of<'e>(extents: impl Iterator<Item = &'e Extent<4>>) -> [u8; BIASED_STRIDES_BYTES] {
     let mut bytes = [0; BIASED_STRIDES_BYTES];
-    let axes = tensors.all().flat_map(|extent| {
+    let axes = extents.flat_map(|extent| {
         let dims = extent.dims.into_iter().zip(extent.strides);
         dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })
     });

@@ -1,5 +1,6 @@
 //! Tensors of any number of axes as the items and heads of the kernels.
 
+use super::operation::TemporalAttention;
 use super::shape::Shape;
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -122,6 +123,17 @@ impl Folded {
         let (dims, of_keys) = (shape.dims(), shape.key_dims());
         let extents = [extent(0, dims), extent(1, of_keys), extent(2, of_keys), extent(3, dims)];
         Ok(Self { shape, extents, bias: bias.map(|_| extent(4, shape.score_dims())) })
+    }
+
+    /// `operation` as these tensors need it: with strides unless they are contiguous, with a bias if they have one,
+    /// and with a causal mask if `causal`.
+    pub fn options(&self, operation: TemporalAttention, causal: bool) -> TemporalAttention {
+        TemporalAttention {
+            causal,
+            biased: self.bias.is_some(),
+            strided: !self.is_contiguous(),
+            ..operation
+        }
     }
 
     /// Whether all tensors are contiguous, and the bias is one for all items and heads.

@@ -8,7 +8,6 @@
 #[cfg(feature = "cuda")]
 mod device;
 mod folded;
-#[cfg(feature = "host")]
 mod host;
 mod operation;
 mod parameters;
@@ -20,11 +19,10 @@ mod variant;
 #[cfg(feature = "cuda")]
 pub(crate) use device::stride_bytes;
 pub use folded::{Folded, NotFolded, StridedView};
-#[cfg(feature = "host")]
 pub use host::run_on_host;
-#[cfg(feature = "cuda")]
-pub(crate) use operation::STRIDES_BYTES;
 pub use operation::{Layout, TemporalAttention};
+#[cfg(feature = "cuda")]
+pub(crate) use operation::{STRIDES_BYTES, narrow};
 pub use reference::{reference, tolerance};
 pub use shape::{MAX_HEAD_DIM, Shape};
 pub use variant::{MAX_FRAMES, Variant};

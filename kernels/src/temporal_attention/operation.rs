@@ -7,7 +7,7 @@ use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, refused, replaced};
+use crate::operation::{Code, Operation, Sealed, U64, memory, named, replaced};
 
 /// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,15 +30,7 @@ impl Layout {
             Self::FlatX => Axis::X,
         }
     }
-
-    /// The layout as a launch parameter. The kernels support both.
-    fn flat(self) -> (&'static str, u64) {
-        (FLAT, u64::from(self == Self::FlatX))
-    }
 }
-
-/// The launch parameter that chooses the layout: 1 for flat on x, 0 for folded on y.
-const FLAT: &str = "flat";
 
 /// Attention over a shape; by default flat on x, contiguous, without mask or bias.
 ///
@@ -58,12 +50,11 @@ const FLAT: &str = "flat";
 pub struct TemporalAttention {
     pub(super) shape: Shape,
     pub(super) element: ElementType,
-    layout: Layout,
     pub(super) causal: bool,
-    biased: bool,
+    pub(super) biased: bool,
     pub(super) strided: bool,
     pub(super) variant: Variant,
-    parameters: LaunchParameters,
+    pub(super) parameters: LaunchParameters,
 }
 
 impl TemporalAttention {
@@ -97,7 +88,6 @@ impl TemporalAttention {
         Ok(Self {
             shape,
             element,
-            layout: Layout::FlatX,
             causal: false,
             biased: false,
             strided: false,
@@ -108,8 +98,15 @@ impl TemporalAttention {
 
     /// Numbers items and heads along this axis.
     pub const fn with_layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
+        self.parameters.flat = match layout {
+            Layout::FoldedY => 0,
+            Layout::FlatX => 1,
+        };
         self
+    }
+
+    const fn axis(&self) -> Axis {
+        if self.parameters.flat == 1 { Layout::FlatX.axis() } else { Layout::FoldedY.axis() }
     }
 
     /// A causal mask: query n attends to the first n + 1 keys.
@@ -161,8 +158,15 @@ impl TemporalAttention {
         if self.biased { BIASED_STRIDES_BYTES } else { STRIDES_BYTES }
     }
 
+    /// The sizes that the general kernel takes as its last arguments; none for a kernel compiled for them.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn runtime_sizes(&self) -> impl Iterator<Item = u32> + use<> {
+        let Shape { frames, keys, head_dim, .. } = self.shape;
+        let count = if self.variant == Variant::General { 3 } else { 0 };
+        [frames, keys, head_dim].map(narrow).into_iter().take(count)
+    }
+
     /// Checks that a bias is given if and only if the operation has one.
-    #[cfg(any(feature = "cuda", feature = "host"))]
     pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
         let (given, expected) = match (is_given, self.biased) {
             (true, false) => ("given", "without"),
@@ -171,6 +175,12 @@ impl TemporalAttention {
         };
         Err(KernelError::Argument { argument: "bias", given, expected })
     }
+}
+
+/// A size that the kernels count in 32 bits; a shape has no larger one.
+#[cfg(feature = "cuda")]
+pub(crate) fn narrow(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
 }
 
 /// Bytes of `Strides` in `cu/attention.cu` without a bias: three strides of four tensors.
@@ -184,22 +194,15 @@ impl Operation for TemporalAttention {
     const KERNEL: &'static str = "temporal_attention";
     const SIZES: &'static [&'static str] = &["items", "heads", "frames", "head_dim"];
 
-    fn size_values(&self) -> Vec<u64> {
-        self.shape.dims().into()
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn problem(&self) -> (Vec<u64>, String) {
+        (self.shape.dims().into(), self.element.to_string())
     }
 
     /// For example `short y causal keys=77`: the variant, the requested grid axis, the options, and the number of
     /// keys if it differs from the number of frames. A tuned choice may move the launch to the other axis by its
     /// launch parameter `flat`.
     fn variant(&self) -> String {
-        let axis = match self.layout {
-            Layout::FoldedY => "y",
-            Layout::FlatX => "x",
-        };
+        let axis = if self.axis() == Axis::X { "x" } else { "y" };
         let mut words = vec![self.variant.name(), axis];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
         words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
@@ -210,7 +213,7 @@ impl Operation for TemporalAttention {
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
-        self.parameters.with_layout(self.layout.flat())
+        named(self.parameters.named())
     }
 
     /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
@@ -221,25 +224,19 @@ impl Operation for TemporalAttention {
 
     /// The candidates of the variant in this layout, then in the other one.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
-        let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
-        let of_variant = self.variant.candidates(&self.shape);
-        let in_layout =
-            |layout: Layout| of_variant.iter().map(move |one| one.with_layout(layout.flat()));
-        [self.layout].into_iter().chain(others).flat_map(in_layout).collect()
+        let (of_variant, own) = (self.variant.candidates(&self.shape), self.parameters.flat);
+        let in_layout = |flat: u64| {
+            of_variant.iter().map(move |one| named(LaunchParameters { flat, ..*one }.named()))
+        };
+        [own, 1 - own].into_iter().flat_map(in_layout).collect()
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let [warps, problems, rounds, stages] = self.parameters.named();
-        let now = [warps, problems, rounds, stages, self.layout.flat()];
-        let [warps, problems, rounds, stages, flat] = replaced(Self::KERNEL, now, parameters)?;
-        let layout = match flat {
-            0 => Layout::FoldedY,
-            1 => Layout::FlatX,
-            given => return refused(self.variant.name(), FLAT, given, "0 or 1"),
-        };
-        let wanted = LaunchParameters { warps, problems, rounds, stages };
+        let [warps, problems, rounds, stages, flat] =
+            replaced(Self::KERNEL, self.parameters.named(), parameters)?;
+        let wanted = LaunchParameters { warps, problems, rounds, stages, flat };
         self.variant.check_parameters(&self.shape, &wanted)?;
-        Ok(Self { parameters: wanted, layout, ..*self })
+        Ok(Self { parameters: wanted, ..*self })
     }
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
@@ -266,7 +263,7 @@ impl Operation for TemporalAttention {
             let Shape { frames, keys, head_dim, .. } = self.shape;
             defines.extend([("FRAMES", frames), ("KEYS", keys), ("HEAD_DIM", head_dim)]);
         }
-        let LaunchParameters { warps, problems, rounds, stages } = self.parameters;
+        let LaunchParameters { warps, problems, rounds, stages, .. } = self.parameters;
         let (warps, problems) = (("WARPS", warps), ("PROBLEMS", problems));
         let (rounds, stages) = (("ROUNDS", rounds), ("STAGES", stages));
         match self.variant {
@@ -282,7 +279,7 @@ impl Operation for TemporalAttention {
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
-        let (axis, per_block) = (self.layout.axis(), self.parameters.problems_per_block());
+        let (axis, per_block) = (self.axis(), self.parameters.problems_per_block());
         let grid = Dim3::ONE.with(axis, self.shape.problems().div_ceil(per_block));
         let request = LaunchRequest::new(grid, Dim3::new(self.parameters.threads(), 1, 1));
         let shared = self.variant.shared_bytes(&self.shape, &self.parameters);
@@ -329,7 +326,7 @@ mod tests {
             let candidates = attention.candidates();
             assert_eq!(candidates[0], attention.parameters());
             let (own, others) = candidates.split_at(candidates.len() / 2);
-            let flat = |layout: Layout| (FLAT.to_owned(), layout.flat().1);
+            let flat = |layout: Layout| ("flat".to_owned(), u64::from(layout == Layout::FlatX));
             assert!(own.iter().all(|set| set.contains(&flat(asked))));
             assert!(others.iter().all(|set| set.contains(&flat(other))));
             for (own, moved) in own.iter().zip(others) {
@@ -344,7 +341,7 @@ mod tests {
             // An entry from before there was a choice of layouts.
             let old = attention.with_parameters(&[("problems".to_owned(), 2)]).expect("supported");
             assert_eq!(old.batch().axis(), asked.axis());
-            let error = attention.with_parameters(&[(FLAT.to_owned(), 2)]).expect_err("neither");
+            let error = attention.with_parameters(&[("flat".to_owned(), 2)]).expect_err("neither");
             assert!(error.to_string().contains("0 or 1"), "{error}");
         }
     }

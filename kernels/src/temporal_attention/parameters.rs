@@ -3,9 +3,8 @@
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::error::KernelError;
-use crate::operation::{VECTOR_BYTES, named, refused};
+use crate::operation::{VECTOR_BYTES, WARP, refused};
 
-const WARP: u64 = 32;
 /// Threads of a block of the general kernel.
 const GENERAL_WARPS: u64 = 4;
 /// Rows of a tile in shared memory of the general kernel.
@@ -30,21 +29,23 @@ pub(super) struct LaunchParameters {
     pub(super) rounds: u64,
     /// 2 loads the next round's problem while computing this one, 1 does not.
     pub(super) stages: u64,
+    /// The layout: 1 is flat on x, 0 folded on y.
+    pub(super) flat: u64,
 }
 
 impl LaunchParameters {
-    const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1 };
+    const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1, flat: 1 };
 
     /// The values with their names.
-    pub(super) const fn named(&self) -> [(&'static str, u64); 4] {
-        let Self { warps, problems, rounds, stages } = *self;
-        [("warps", warps), ("problems", problems), ("rounds", rounds), ("stages", stages)]
-    }
-
-    /// All launch parameters of an operation, including the choice of the layout.
-    pub(super) fn with_layout(&self, layout: (&'static str, u64)) -> Vec<(String, u64)> {
-        let [warps, problems, rounds, stages] = self.named();
-        named([warps, problems, rounds, stages, layout])
+    pub(super) const fn named(&self) -> [(&'static str, u64); 5] {
+        let Self { warps, problems, rounds, stages, flat } = *self;
+        [
+            ("warps", warps),
+            ("problems", problems),
+            ("rounds", rounds),
+            ("stages", stages),
+            ("flat", flat),
+        ]
     }
 
     /// Problems of a block.
@@ -92,7 +93,7 @@ impl Variant {
         shape: &Shape,
         parameters: &LaunchParameters,
     ) -> Result<(), KernelError> {
-        let LaunchParameters { warps, problems, rounds, stages } = *parameters;
+        let LaunchParameters { warps, problems, rounds, stages, flat } = *parameters;
         let tiles = shape.frames.div_ceil(ROWS);
         let rotates = matches!(self, Self::Tiled | Self::Warpgroup);
         let warps_taken = match self {
@@ -107,6 +108,7 @@ impl Variant {
             _ => MAX_THREADS / WARP,
         };
         let limits = [
+            ("flat", flat, 0..=1),
             ("warps", warps, warps_taken),
             ("problems", problems, 1..=side_by_side),
             ("rounds", rounds, 1..=if rotates { MAX_ROUNDS } else { 1 }),
@@ -117,6 +119,7 @@ impl Variant {
             if !taken.contains(&given) || (parameter == "warps" && !whole_groups) {
                 let (least, most) = taken.into_inner();
                 let expected = match (self, parameter) {
+                    (_, "flat") => "0 or 1".into(),
                     (Self::Warpgroup, "warps") => "4 or 8".into(),
                     _ if least == most => most.to_string(),
                     _ => format!("{least} to {most}"),
@@ -134,7 +137,7 @@ impl Variant {
         for warps in [1, 2, 3, 4, 6, 8] {
             for problems in [1, 2, 4, 8] {
                 for (rounds, stages) in [(1, 1), (2, 2), (4, 2), (8, 2)] {
-                    let one = LaunchParameters { warps, problems, rounds, stages };
+                    let one = LaunchParameters { warps, problems, rounds, stages, ..default };
                     if one != default && self.check_parameters(shape, &one).is_ok() {
                         candidates.push(one);
                     }

@@ -17,29 +17,26 @@ pub fn reference<T: Element>(
     let shape = operation.shape();
     let (keys_of_row, head_dim) = (to_usize(shape.keys).max(1), to_usize(shape.head_dim).max(1));
     let scale = f64::from(scale);
-    let widen = |row: &[T]| widened(row).collect::<Vec<f64>>();
-    let keys: Vec<Vec<f64>> = k.chunks(head_dim).map(widen).collect();
-    let values: Vec<Vec<f64>> = v.chunks(head_dim).map(widen).collect();
-    let mut out = Vec::with_capacity(q.len());
-    for (frame, query) in q.chunks(head_dim).map(widen).enumerate() {
-        let bias = bias.and_then(|bias| bias.chunks(keys_of_row).nth(frame)).map(widen);
-        let score = |(at, key): (usize, &Vec<f64>)| {
+    let [q, k, v] = [q, k, v].map(|tensor| widened(tensor).collect::<Vec<f64>>());
+    let mut out = vec![0.0; q.len()];
+    for (frame, (query, row)) in q.chunks(head_dim).zip(out.chunks_mut(head_dim)).enumerate() {
+        let bias = bias.and_then(|bias| bias.chunks(keys_of_row).nth(frame));
+        let score = |(at, key): (usize, &[f64])| {
             let dot = query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
-            let added = bias.as_ref().and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);
+            let added = bias.and_then(|bias| bias.get(at)).map_or(0.0, |x| x.widen().into());
             if operation.causal && at > frame { f64::NEG_INFINITY } else { dot + added }
         };
-        let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
-        let highest = scores.iter().copied().fold(f64::MIN, f64::max);
-        let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
+        let mut weights: Vec<f64> = k.chunks(head_dim).enumerate().map(score).collect();
+        // Finite, so that a row of -inf gives weights of zero instead of NaN.
+        let highest = weights.iter().copied().fold(f64::MIN, f64::max);
+        weights.iter_mut().for_each(|weight| *weight = (*weight - highest).exp());
         let total: f64 = weights.iter().sum();
         let norm = if total == 0.0 { 0.0 } else { 1.0 / total };
-        let mut row = vec![0.0; head_dim];
-        for (weight, value) in weights.iter().zip(&values) {
+        for (weight, value) in weights.iter().zip(v.chunks(head_dim)) {
             for (sum, x) in row.iter_mut().zip(value) {
                 *sum += weight * norm * x;
             }
         }
-        out.extend(row);
     }
     out
 }

@@ -6,16 +6,11 @@ use super::operation::{Layout, TemporalAttention};
 use super::reference::{reference, tolerance};
 use super::shape::Shape;
 use super::variant::Variant;
-use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
-use {
-    crate::bench::spec::Lookup,
-    crate::kernels::Prepared,
-    crate::tensor::{Tensor, TensorMut},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
-};
+use {super::operation::narrow, gridguard::cuda::Args};
 
 impl KernelSpec for TemporalAttention {
     type Output<T: Element> = T;
@@ -27,29 +22,20 @@ impl KernelSpec for TemporalAttention {
         Variant::Warpgroup.code().1,
         Variant::SinglePrecision.code().1,
     ];
-    const PROBLEMS: ProblemSets = ProblemSets {
-        shipped: [
-            sized(ElementType::F16, [15_360, 5, 16, 64]),
-            sized(ElementType::F16, [15_360, 5, 8, 64]),
-            sized(ElementType::F16, [61_440, 5, 16, 64]),
-            sized(ElementType::F16, [25_440, 15, 16, 72]),
-            sized(ElementType::F16, [15_360, 5, 128, 64]),
-            sized(ElementType::F16, [15_360, 5, 25, 64]),
-            sized(ElementType::F16, [15_360, 5, 32, 64]),
-            sized(ElementType::F16, [9216, 10, 24, 80]),
-            sized(ElementType::Bf16, [15_360, 5, 16, 64]),
-            sized(ElementType::F32, [15_360, 5, 16, 64]),
-        ],
-        between: &[
-            sized(ElementType::F16, [30_720, 5, 16, 64]),
-            sized(ElementType::F16, [15_360, 5, 20, 64]),
-            sized(ElementType::F16, [20_480, 10, 16, 64]),
-        ],
-        small: &[
-            sized(ElementType::F16, [64, 5, 16, 64]),
-            sized(ElementType::F32, [128, 5, 16, 64]),
-        ],
-    };
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [15_360, 5, 16, 64]),
+        sized(ElementType::F16, [15_360, 5, 8, 64]),
+        sized(ElementType::F16, [61_440, 5, 16, 64]),
+        sized(ElementType::F16, [25_440, 15, 16, 72]),
+        sized(ElementType::F16, [15_360, 5, 128, 64]),
+        sized(ElementType::F16, [15_360, 5, 25, 64]),
+        sized(ElementType::F16, [15_360, 5, 32, 64]),
+        sized(ElementType::F16, [9216, 10, 24, 80]),
+        sized(ElementType::Bf16, [15_360, 5, 16, 64]),
+        sized(ElementType::F32, [15_360, 5, 16, 64]),
+    ];
+    const SMALL: &'static [SizedProblem] =
+        &[sized(ElementType::F16, [64, 5, 16, 64]), sized(ElementType::F32, [128, 5, 16, 64])];
 
     /// On grid y, the layout that overflows.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError> {
@@ -60,11 +46,7 @@ impl KernelSpec for TemporalAttention {
 
     fn tensors(&self) -> TensorSpec {
         let elements = self.shape().elements_per_item();
-        TensorSpec {
-            inputs: vec![Input::Items(elements); 3],
-            output_per_item: elements,
-            tolerance: tolerance(self.element),
-        }
+        TensorSpec::new([Input::Items(elements); 3], elements, tolerance(self.element))
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -73,29 +55,9 @@ impl KernelSpec for TemporalAttention {
         q.zip(k).zip(v).flat_map(|((q, k), v)| reference(self, scale, [q, k, v], None)).collect()
     }
 
-    /// In f32, as on the device.
-    #[cfg(feature = "host")]
-    fn run_on_host<T: Element>(
-        &self,
-        guard: &gridguard::Guard,
-        plan: &gridguard::Plan,
-        inputs: &[&[T]],
-        out: &mut [T],
-    ) -> Result<u64, KernelError> {
-        let (scale, qkv) = (self.shape().scale(), [inputs[0], inputs[1], inputs[2]]);
-        super::host::run_on_host(guard, plan, self, scale, qkv, None, out, || {})
-    }
-
     #[cfg(feature = "cuda")]
-    fn launch<T: Element>(
-        prepared: &Prepared<Self>,
-        stream: &CudaStream,
-        inputs: &[CudaView<'_, T>],
-        _: Option<&mut Lookup>,
-        mut out: CudaViewMut<'_, T>,
-    ) -> Result<u64, KernelError> {
-        let shape = prepared.operation().shape();
-        let qkv = [0, 1, 2].map(|tensor| Tensor::new(&inputs[tensor], shape.dims()));
-        prepared.launch(stream, qkv, None, shape.scale(), TensorMut::new(&mut out, shape.dims()))
+    fn after_tensors(&self, args: &mut Args<'_>) {
+        args.length().constant(narrow(self.shape().heads())).value(self.shape().scale());
+        self.runtime_sizes().for_each(|size| _ = args.constant(size));
     }
 }

@@ -11,7 +11,7 @@ use super::error::BlockError;
 use super::item::EPSILON;
 use super::shape::{BlockShape, GATED};
 use super::stages::{Between, Product, Stage, Tensors, Work, stages};
-use super::weights::{BlockWeights, POSITIONS, TENSORS, check_positions};
+use super::weights::{BLOCK_TENSORS, BlockWeights, POSITIONS, check_positions};
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -19,10 +19,8 @@ use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
-#[cfg(feature = "profile")]
-use crate::operation::source_hash;
-use crate::operation::{Operation, check_size};
-use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
+use crate::operation::{Operation, check_size, source_hash};
+use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, narrow, stride_bytes};
 
 /// The block's weights and kernels on a device.
 ///
@@ -53,39 +51,34 @@ pub struct TemporalBlock<T> {
     guard: Arc<Guard>,
     shape: BlockShape,
     workspace_bytes: u64,
-    /// The launch parameters of the kernels, and hashes of their sources.
-    parameters: Vec<(String, u64)>,
-    #[cfg(feature = "profile")]
-    sources: [String; 2],
     weights: Weights<T>,
-    norm: Kernel,
-    /// That of the attentions, if there are embeddings of positions.
+    norm: Loaded,
+    /// The norm before the attentions, if there are embeddings of positions.
     norm_of_positions: Option<Kernel>,
-    norm_grid: Grid,
-    attention: Kernel,
+    attention: Loaded,
     operation: TemporalAttention,
     strides: [u8; STRIDES_BYTES],
-    gate: Gate,
+    gate: Loaded,
+    is_gate_fused: bool,
 }
 
-/// The weights of a block. A block without weights has none.
+/// The weights of a block.
 #[derive(Clone)]
 pub(super) struct Weights<T> {
-    /// In the order of [`TENSORS`].
+    /// In the order of [`BLOCK_TENSORS`], then the embeddings of positions, if any. A block without weights has none.
     pub(super) tensors: Arc<[CudaSlice<T>]>,
-    pub(super) positions: Option<Arc<CudaSlice<T>>>,
     /// Elements of the embeddings of positions; 0 if there are none.
     pub(super) position_elements: u64,
 }
 
-/// The gate of the feed-forward.
-pub(super) struct Gate {
+/// The kernel of a stage.
+struct Loaded {
     kernel: Kernel,
-    grid: Grid,
-    /// Whether the kernel multiplies, too.
-    is_fused: bool,
+    request: LaunchRequest,
+    batch: BatchAxis,
+    /// The launch parameters, with the name of the stage.
     parameters: Vec<(String, u64)>,
-    #[cfg(feature = "profile")]
+    /// The hash of the source.
     source: String,
 }
 
@@ -94,17 +87,9 @@ pub struct BlockMemory<'b, T> {
     pub(super) shape: BlockShape,
     pub(super) x: Buffer<T>,
     pub(super) y: Buffer<T>,
-    /// In the order of [`TENSORS`].
-    pub(super) tensors: [Buffer<T>; TENSORS.len()],
-    pub(super) positions: Option<(Buffer<T>, u64)>,
+    /// The buffers and elements of the weights, in the order of [`Weights::tensors`].
+    pub(super) buffers: Vec<(Buffer<T>, u64)>,
     weights: &'b Weights<T>,
-}
-
-/// A launch over the rows of items.
-#[derive(Clone, Copy, Debug)]
-struct Grid {
-    request: LaunchRequest,
-    batch: BatchAxis,
 }
 
 impl<T: Element> TemporalBlock<T> {
@@ -121,14 +106,12 @@ impl<T: Element> TemporalBlock<T> {
         weights: &BlockWeights<T>,
     ) -> Result<Self, BlockError> {
         weights.check(&shape)?;
-        let copy = |tensor: &Vec<T>| stream.clone_htod(tensor);
-        let tensors = weights.tensors.iter().map(copy);
+        let all = weights.tensors.iter().chain([&weights.positions]);
+        let tensors =
+            all.filter(|tensor| !tensor.is_empty()).map(|tensor| stream.clone_htod(tensor));
         let tensors = tensors.collect::<Result<_, _>>().map_err(KernelError::from)?;
-        let positions = Some(&weights.positions).filter(|positions| !positions.is_empty());
-        let positions = positions.map(copy).transpose().map_err(KernelError::from)?;
-        let position_elements = to_u64(weights.positions.len());
-        let weights = Weights { tensors, positions: positions.map(Arc::new), position_elements };
-        Self::with_weights(kernels, shape, weights, Gate::best(kernels, &shape, T::TYPE)?)
+        let weights = Weights { tensors, position_elements: to_u64(weights.positions.len()) };
+        Self::with_weights(kernels, shape, weights, true)
     }
 
     /// The same weights for another number of items or frames, or other heads: a server, whose requests
@@ -142,46 +125,35 @@ impl<T: Element> TemporalBlock<T> {
         let channels = self.shape.channels();
         check_size("channels", shape.channels(), channels..=channels)?;
         check_positions(&shape, self.weights.position_elements)?;
-        let gate = if self.gate.is_fused { Gate::best } else { Gate::apart };
-        let gate = gate(kernels, &shape, T::TYPE)?;
-        let block = Self::with_weights(kernels, shape, self.weights.clone(), gate)?;
+        let block = Self::with_weights(kernels, shape, self.weights.clone(), self.is_gate_fused)?;
         Ok(block.with_workspace(self.workspace_bytes))
     }
 
+    /// A block whose gate multiplies, too, if it `may_fuse` and device and shape allow it.
     pub(super) fn with_weights(
         kernels: &Kernels,
         shape: BlockShape,
         weights: Weights<T>,
-        gate: Gate,
+        may_fuse: bool,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
-        let (rows, channels, element) = (shape.rows(), shape.channels(), T::TYPE);
-        let norm = LayerNorm::new(rows, channels, element)?;
-        let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
+        let norm = LayerNorm::new(shape.rows(), shape.channels(), T::TYPE)?;
+        let operation = TemporalAttention::new(shape.attention(), T::TYPE, guard.limits())?;
         let operation = operation.with_strides();
-        let strides = stride_bytes(&operation, &extents(&shape))?;
-        let named = [("norm", norm.parameters()), ("attention", operation.parameters())];
-        #[cfg(feature = "profile")]
-        let sources = {
-            let limits = guard.limits();
-            [norm.code(limits)?, operation.code(limits)?].map(|code| source_hash(code.source))
-        };
+        let (gate, is_gate_fused) = gate(kernels, &shape, T::TYPE, may_fuse)?;
         Ok(Self {
             shape,
             workspace_bytes: WORKSPACE_BYTES,
-            parameters: named.into_iter().flat_map(of_kernel).collect(),
-            #[cfg(feature = "profile")]
-            sources,
-            norm: kernels.kernel(&norm)?,
+            norm: Loaded::new(kernels, "norm", &norm, over_rows(&norm, &shape))?,
             norm_of_positions: (weights.position_elements > 0)
-                .then(|| kernels.kernel(&norm.with_positions(shape.frames())))
+                .then(|| kernels.kernel(&norm.with_positions(shape.frames()), false))
                 .transpose()?,
             weights,
-            norm_grid: Grid::new(&norm, &shape),
-            attention: kernels.kernel(&operation)?,
+            attention: Loaded::new(kernels, "attention", &operation, operation.grid())?,
+            strides: stride_bytes(&operation, &extents(&shape))?,
             operation,
-            strides,
             gate,
+            is_gate_fused,
             guard,
         })
     }
@@ -193,7 +165,7 @@ impl<T: Element> TemporalBlock<T> {
     ///
     /// [`BlockError`] if the kernel of the gate cannot be compiled.
     pub fn with_gate_apart(mut self, kernels: &Kernels) -> Result<Self, BlockError> {
-        self.gate = Gate::apart(kernels, &self.shape, T::TYPE)?;
+        (self.gate, self.is_gate_fused) = gate(kernels, &self.shape, T::TYPE, false)?;
         Ok(self)
     }
 
@@ -201,7 +173,7 @@ impl<T: Element> TemporalBlock<T> {
     /// 640.
     #[must_use]
     pub const fn is_gate_fused(&self) -> bool {
-        self.gate.is_fused
+        self.is_gate_fused
     }
 
     /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
@@ -233,25 +205,26 @@ impl<T: Element> TemporalBlock<T> {
     /// [`BlockError::Product`] if cuBLASLt cannot be used.
     pub fn pipeline(&self) -> Result<(Pipeline<'_>, BlockMemory<'_, T>), BlockError> {
         let mut builder = Pipeline::builder(self.shape.items());
-        let between = Tensors::declare(&mut builder, &self.shape, !self.gate.is_fused);
+        let between = Tensors::declare(&mut builder, &self.shape, !self.is_gate_fused);
         let channels = self.shape.channels();
-        let tensors = TENSORS
+        let tensors = BLOCK_TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let elements = self.weights.position_elements;
         let positions = (elements > 0).then(|| builder.shared_input::<T>(POSITIONS, elements));
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
-        for (name, value) in self.parameters.iter().chain(&self.gate.parameters) {
-            builder.parameter(name, *value);
+        for Loaded { parameters, source, .. } in [&self.norm, &self.attention, &self.gate] {
+            parameters.iter().for_each(|(name, value)| builder.parameter(name, *value));
+            builder.source(source);
         }
-        #[cfg(feature = "profile")]
-        self.sources.iter().chain([&self.gate.source]).for_each(|hash| builder.source(hash));
         for stage in stages(tensors) {
             self.add(&mut builder, &between, stage, positions, workspace)?;
         }
         let [x, y] = [Between::X, Between::Y].map(|tensor| *between.get(tensor));
-        let positions = positions.map(|positions| (positions, elements));
+        let positions = positions.map(|buffer| (buffer, elements));
+        let sizes = BLOCK_TENSORS.map(|tensor| tensor.elements(channels));
+        let buffers = tensors.into_iter().zip(sizes).chain(positions).collect();
         let (shape, weights) = (self.shape, &self.weights);
-        Ok((builder.build()?, BlockMemory { shape, x, y, tensors, positions, weights }))
+        Ok((builder.build()?, BlockMemory { shape, x, y, buffers, weights }))
     }
 
     /// Adds a stage to the pipeline.
@@ -263,43 +236,41 @@ impl<T: Element> TemporalBlock<T> {
         positions: Option<Buffer<T>>,
         workspace: Buffer<u8>,
     ) -> Result<(), BlockError> {
-        let Self { shape, gate, operation, .. } = self;
+        let Self { shape, operation, .. } = self;
         let (frames, channels) = (shape.frames(), shape.channels());
         let (x, out) = (*between.get(from), *between.get(to));
         match work {
             Work::Norm([weight, bias], adds_positions) => {
                 let positions = positions.filter(|_| adds_positions);
-                let kernel = self.norm_of_positions.as_ref().filter(|_| positions.is_some());
-                let Grid { request, batch } = self.norm_grid;
-                let stage = builder.kernel(name, kernel.unwrap_or(&self.norm), request, batch);
+                let with_positions =
+                    self.norm_of_positions.as_ref().filter(|_| positions.is_some());
+                let Loaded { kernel, request, batch, .. } = &self.norm;
+                let kernel = with_positions.unwrap_or(kernel);
+                let stage = builder.kernel(name, kernel, *request, *batch);
                 let stage = stage.read(x).write(out).read(weight).read(bias);
                 let stage = positions.into_iter().fold(stage, |stage, buffer| stage.read(buffer));
                 stage.parts(frames).value(EPSILON);
             }
             Work::Attention => {
-                let (request, batch) = operation.grid();
-                let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-                let stage = builder.kernel(name, &self.attention, request, batch);
+                let Loaded { kernel, request, batch, .. } = &self.attention;
+                let stage = builder.kernel(name, kernel, *request, *batch);
                 // Each row has q, k and v side by side.
                 let stage = stage.read_from(x, 0).read_from(x, channels).read_from(x, 2 * channels);
                 let stage = stage.write(out).length().constant(narrow(shape.heads()));
                 let stage = stage.bytes(&self.strides).value(shape.attention().scale());
-                if operation.variant() == Variant::General {
-                    let frames = narrow(frames);
-                    stage.constant(frames).constant(frames).constant(narrow(shape.head_dim()));
-                }
+                operation.runtime_sizes().fold(stage, |stage, size| stage.constant(size));
             }
             Work::Gate([up, up_bias]) => {
-                let Grid { request, batch } = gate.grid;
-                let stage = builder.kernel(name, &gate.kernel, request, batch);
-                let stage = if gate.is_fused {
+                let Loaded { kernel, request, batch, .. } = &self.gate;
+                let stage = builder.kernel(name, kernel, *request, *batch);
+                let stage = if self.is_gate_fused {
                     stage.read(*between.get(Between::Normed)).read(up).read(up_bias)
                 } else {
                     stage.read(x)
                 };
                 stage.write(out).parts(frames);
             }
-            Work::Product(_) if to == Between::Up && gate.is_fused => {}
+            Work::Product(_) if to == Between::Up && self.is_gate_fused => {}
             Work::Product(Product { weight, bias, residual }) => {
                 let shape = ProductShape {
                     rows: frames,
@@ -335,81 +306,58 @@ impl<'b, T: Element> BlockMemory<'b, T> {
         Y: MemoryMut<T> + ?Sized,
     {
         let memory = DeviceMemory::new(stream).read(self.x, x).write(self.y, y);
-        let Weights { tensors, positions, .. } = self.weights;
-        let tensors = self.tensors.into_iter().zip(tensors.iter());
-        let positions =
-            self.positions.map(|(buffer, _)| buffer).into_iter().zip(positions.as_deref());
-        tensors
-            .chain(positions)
-            .fold(memory, |memory, (buffer, weight)| memory.read(buffer, weight))
+        let weights = self.buffers.iter().zip(&*self.weights.tensors);
+        weights.fold(memory, |memory, ((buffer, _), weight)| memory.read(*buffer, weight))
     }
 }
 
-impl Gate {
-    /// One kernel with the product where the device and the shape allow it.
-    pub(super) fn best(
+impl Loaded {
+    fn new(
         kernels: &Kernels,
-        shape: &BlockShape,
-        element: ElementType,
-    ) -> Result<Self, BlockError> {
-        let (rows, channels) = (shape.rows(), shape.channels());
-        let fused = GatedProduct::new(rows, channels, GATED * channels, element);
-        match fused.and_then(|fused| fused.for_items(shape.frames())) {
-            Ok(fused) if fused.code(kernels.guard().limits()).is_ok() => {
-                Self::of(kernels, shape, &fused, true)
-            }
-            _ => Self::apart(kernels, shape, element),
-        }
-    }
-
-    fn apart(
-        kernels: &Kernels,
-        shape: &BlockShape,
-        element: ElementType,
-    ) -> Result<Self, BlockError> {
-        let gate = Geglu::new(shape.rows(), GATED * shape.channels(), element)?;
-        Self::of(kernels, shape, &gate, false)
-    }
-
-    fn of(
-        kernels: &Kernels,
-        shape: &BlockShape,
-        gate: &impl Operation,
-        is_fused: bool,
-    ) -> Result<Self, BlockError> {
-        Ok(Self {
-            kernel: kernels.kernel(gate)?,
-            grid: Grid::new(gate, shape),
-            is_fused,
-            parameters: of_kernel(("gate", gate.parameters())).collect(),
-            #[cfg(feature = "profile")]
-            source: source_hash(gate.code(kernels.guard().limits())?.source),
-        })
+        stage: &str,
+        operation: &impl Operation,
+        (request, batch): (LaunchRequest, BatchAxis),
+    ) -> Result<Self, KernelError> {
+        let (kernel, parameters) = (kernels.kernel(operation, false)?, operation.parameters());
+        let named = |(name, value)| (format!("{stage}.{name}"), value);
+        let parameters = parameters.into_iter().map(named).collect();
+        let source = source_hash(operation.code(kernels.guard().limits())?.source);
+        Ok(Self { kernel, request, batch, parameters, source })
     }
 }
 
-/// The launch parameters of a stage's kernel, with the stage's name.
-fn of_kernel(
-    (stage, parameters): (&'static str, Vec<(String, u64)>),
-) -> impl Iterator<Item = (String, u64)> {
-    parameters.into_iter().map(move |(name, value)| (format!("{stage}.{name}"), value))
+/// The gate of the feed-forward, and whether its kernel multiplies, too.
+fn gate(
+    kernels: &Kernels,
+    shape: &BlockShape,
+    element: ElementType,
+    may_fuse: bool,
+) -> Result<(Loaded, bool), KernelError> {
+    let (rows, columns) = (shape.rows(), GATED * shape.channels());
+    let fused = GatedProduct::new(rows, shape.channels(), columns, element);
+    if let Ok(fused) = fused.and_then(|fused| fused.for_items(shape.frames()))
+        && may_fuse
+        && fused.code(kernels.guard().limits()).is_ok()
+    {
+        return Ok((Loaded::new(kernels, "gate", &fused, over_rows(&fused, shape))?, true));
+    }
+    let gate = Geglu::new(rows, columns, element)?;
+    Ok((Loaded::new(kernels, "gate", &gate, over_rows(&gate, shape))?, false))
 }
 
-impl Grid {
-    /// The launch of a kernel over all rows of the items: folded onto x, where it takes as many blocks as there
-    /// are, if a chunk then has all blocks of its rows.
-    fn new(rows: &impl Operation, shape: &BlockShape) -> Self {
-        let (request, batch) = rows.grid();
-        // Blocks share several rows, or several blocks one.
-        let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
-        let folds = tiles == 1 || shape.frames().is_multiple_of(per_block);
-        let (axis, tiles) = if folds { (Axis::X, tiles) } else { (batch.axis(), 1) };
-        let batch = BatchAxis::new(axis, shape.items());
-        let batch = batch.blocks_per_items(shape.frames().saturating_mul(tiles), per_block);
-        let blocks = batch.blocks(shape.items()).unwrap_or(u64::MAX);
-        let grid = if folds { Dim3::new(1, 1, 1) } else { request.grid };
-        Self { request: request.grid(grid.with(axis, blocks)), batch }
-    }
+/// The launch of a kernel over all rows of the items: folded onto x, where it takes as many blocks as there are, if
+/// a chunk then has all blocks of its rows.
+fn over_rows(rows: &impl Operation, shape: &BlockShape) -> (LaunchRequest, BatchAxis) {
+    let (request, batch) = rows.grid();
+    // Blocks share several rows, or several blocks one.
+    let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
+    let folds = tiles == 1 || shape.frames().is_multiple_of(per_block);
+    let (axis, tiles) = if folds { (Axis::X, tiles) } else { (batch.axis(), 1) };
+    let batch = BatchAxis::new(axis, shape.items());
+    let batch = batch.blocks_per_items(shape.frames().saturating_mul(tiles), per_block);
+    let blocks = batch.blocks(shape.items()).unwrap_or(u64::MAX);
+    let grid = if folds { Dim3::new(1, 1, 1) } else { request.grid };
+    (request.grid(grid.with(axis, blocks)), batch)
 }
 
 /// q, k and v in rows of `[3, heads, head_dim]`, and the output in rows of `[heads, head_dim]`.

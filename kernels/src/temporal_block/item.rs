@@ -5,6 +5,7 @@ use gridguard::DeviceLimits;
 use super::shape::{BlockShape, GATED};
 use super::stages::{Between, Product, Stage, Tensors, Work, stages};
 use super::weights::BlockWeights;
+use crate::compare::{Compared as _, store};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 use crate::geglu;
@@ -135,7 +136,7 @@ impl HostStages {
                 let dot: f64 = row.iter().zip(widened(weight)).map(|(x, y)| x * y).sum();
                 let added = if residual.is_some() { f64::from(out.widen()) } else { 0.0 };
                 let bias = bias.and_then(|bias| bias.get(column)).map_or(0.0, |x| x.widen().into());
-                *out = nearest(dot + bias + added);
+                *out = T::nearest(dot + bias + added);
             }
         }
     }
@@ -156,7 +157,7 @@ impl HostStages {
                     temporal_attention::reference(&self.attention, self.scale, [&q, &k, &v], None);
                 for (row, values) in out.chunks_mut(channels).zip(attended.chunks(head_dim)) {
                     let out = row.get_mut(head..head + head_dim).unwrap_or_default();
-                    store(values.to_vec(), out);
+                    store(values.iter().copied(), out);
                 }
             }
         }
@@ -168,19 +169,6 @@ impl HostStages {
             store(geglu::reference(row), out);
         }
     }
-}
-
-fn store<T: Element>(values: Vec<f64>, out: &mut [T]) {
-    for (out, value) in out.iter_mut().zip(values) {
-        *out = nearest(value);
-    }
-}
-
-/// The nearest element, by way of f32.
-fn nearest<T: Element>(value: f64) -> T {
-    #[allow(clippy::cast_possible_truncation, clippy::as_conversions, reason = "rounded")]
-    let value = value as f32;
-    T::narrow(value)
 }
 
 #[cfg(test)]

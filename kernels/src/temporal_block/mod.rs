@@ -17,9 +17,7 @@
 
 #[cfg(feature = "cuda")]
 mod device;
-#[cfg(any(feature = "cuda", feature = "host"))]
 mod error;
-#[cfg(feature = "host")]
 mod host;
 mod item;
 #[cfg(feature = "cuda")]
@@ -32,14 +30,12 @@ mod weights_file;
 
 #[cfg(feature = "cuda")]
 pub use device::{BlockMemory, TemporalBlock};
-#[cfg(any(feature = "cuda", feature = "host"))]
 pub use error::BlockError;
-#[cfg(feature = "host")]
 pub use host::host_pipeline;
 pub use item::{BlockReference, tolerance};
 #[cfg(feature = "cuda")]
 pub use raw::BlockAddresses;
 pub use shape::BlockShape;
-pub use weights::{BlockWeights, WeightTensor, block_tensors};
+pub use weights::{BLOCK_TENSORS, BlockWeights, WeightTensor};
 #[cfg(feature = "safetensors")]
 pub use weights_file::{WeightsError, WeightsFile};

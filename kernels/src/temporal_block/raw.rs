@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use gridguard::cuda::DeviceMemory;
-use gridguard::pipeline::Buffer;
 
-use super::device::{BlockMemory, Gate, TemporalBlock, Weights};
+use super::device::{BlockMemory, TemporalBlock, Weights};
 use super::error::BlockError;
 use super::shape::BlockShape;
-use super::weights::{TENSORS, check_positions};
+use super::weights::{BLOCK_TENSORS, check_positions};
 use crate::element::{Element, to_u64};
 use crate::kernels::Kernels;
 
@@ -20,8 +19,8 @@ pub struct BlockAddresses {
     pub x: u64,
     /// The output, of the same size.
     pub y: u64,
-    /// The weights, in the order of [`block_tensors`](super::block_tensors).
-    pub tensors: [u64; TENSORS.len()],
+    /// The weights, in the order of [`BLOCK_TENSORS`].
+    pub tensors: [u64; BLOCK_TENSORS.len()],
     /// The embeddings of positions; not read if the block has none.
     pub positions: u64,
 }
@@ -40,8 +39,8 @@ impl<T: Element> TemporalBlock<T> {
     ) -> Result<Self, BlockError> {
         let position_elements = positions.unwrap_or(0).saturating_mul(shape.channels());
         check_positions(&shape, position_elements)?;
-        let weights = Weights { tensors: Arc::default(), positions: None, position_elements };
-        Self::with_weights(kernels, shape, weights, Gate::best(kernels, &shape, T::TYPE)?)
+        let weights = Weights { tensors: Arc::default(), position_elements };
+        Self::with_weights(kernels, shape, weights, true)
     }
 }
 
@@ -67,16 +66,10 @@ impl<T: Element> BlockMemory<'_, T> {
         let memory = unsafe { memory.read_raw(self.x, addresses.x, whole) };
         // SAFETY: as above.
         let memory = unsafe { memory.write_raw(self.y, addresses.y, whole) };
-        let read = |memory: DeviceMemory<'m>,
-                    (buffer, address, elements): (Buffer<T>, u64, u64)| {
+        let weights = addresses.tensors.into_iter().chain([addresses.positions]);
+        self.buffers.iter().zip(weights).fold(memory, |memory, ((buffer, elements), address)| {
             // SAFETY: as above.
-            unsafe { memory.read_raw(buffer, address, bytes(elements)) }
-        };
-        let channels = self.shape.channels();
-        let tensors = self.tensors.into_iter().zip(addresses.tensors).zip(&TENSORS);
-        let tensors =
-            tensors.map(|((buffer, address), tensor)| (buffer, address, tensor.elements(channels)));
-        let positions = self.positions.map(|(buffer, all)| (buffer, addresses.positions, all));
-        tensors.chain(positions).fold(memory, read)
+            unsafe { memory.read_raw(*buffer, address, bytes(*elements)) }
+        })
     }
 }

@@ -1,13 +1,10 @@
 //! The stages of the block and the tensors between them: one table for device, host and reference.
 
-#[cfg(any(feature = "cuda", feature = "host"))]
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 
-#[cfg(any(feature = "cuda", feature = "host"))]
 use super::shape::BlockShape;
 use super::shape::{GATED, UP};
-use super::weights::TENSORS;
-#[cfg(any(feature = "cuda", feature = "host"))]
+use super::weights::BLOCK_TENSORS;
 use crate::element::Element;
 
 /// A tensor between stages.
@@ -25,10 +22,6 @@ pub(super) enum Between {
 /// A stage of the block, with values `V` for its weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stage<V> {
-    #[cfg_attr(
-        not(any(feature = "cuda", feature = "host")),
-        allow(dead_code, reason = "only pipelines name their stages")
-    )]
     pub(super) name: &'static str,
     pub(super) from: Between,
     pub(super) to: Between,
@@ -57,8 +50,8 @@ pub(super) struct Product<V> {
 #[derive(Clone, Debug)]
 pub(super) struct Tensors<V>([V; 7]);
 
-/// All stages, with weights in the order of [`TENSORS`].
-pub(super) fn stages<V: Copy>(weights: [V; TENSORS.len()]) -> [Stage<V>; 12] {
+/// All stages, with weights in the order of [`BLOCK_TENSORS`].
+pub(super) fn stages<V: Copy>(weights: [V; BLOCK_TENSORS.len()]) -> [Stage<V>; 12] {
     use Between::{Attended, Gated, Normed, Qkv, Up, X, Y};
     let [scale1, bias1, qkv1, out1, out_bias1, weights @ ..] = weights;
     let [scale2, bias2, qkv2, out2, out_bias2, weights @ ..] = weights;
@@ -85,14 +78,21 @@ impl Between {
     const ALL: [Self; 7] =
         [Self::X, Self::Y, Self::Normed, Self::Qkv, Self::Attended, Self::Up, Self::Gated];
 
-    /// The elements of a row, in channels.
-    pub(super) const fn width(self) -> u64 {
+    /// The name, and the elements of a row in channels.
+    const fn named(self) -> (&'static str, u64) {
         match self {
-            Self::X | Self::Y | Self::Normed | Self::Attended => 1,
-            Self::Qkv => 3,
-            Self::Up => UP,
-            Self::Gated => GATED,
+            Self::X => ("x", 1),
+            Self::Y => ("y", 1),
+            Self::Normed => ("normed", 1),
+            Self::Qkv => ("qkv", 3),
+            Self::Attended => ("attended", 1),
+            Self::Up => ("up", UP),
+            Self::Gated => ("gated", GATED),
         }
+    }
+
+    pub(super) const fn width(self) -> u64 {
+        self.named().1
     }
 }
 
@@ -101,28 +101,17 @@ impl<V> Tensors<V> {
         Self(Between::ALL.map(value))
     }
 
+    #[allow(clippy::as_conversions, reason = "the tensors are numbered")]
     pub(super) const fn get(&self, tensor: Between) -> &V {
-        let Self([x, y, normed, qkv, attended, up, gated]) = self;
-        match tensor {
-            Between::X => x,
-            Between::Y => y,
-            Between::Normed => normed,
-            Between::Qkv => qkv,
-            Between::Attended => attended,
-            Between::Up => up,
-            Between::Gated => gated,
-        }
+        &self.0[tensor as usize]
     }
 
+    #[allow(clippy::as_conversions, reason = "the tensors are numbered")]
     pub(super) fn set(&mut self, tensor: Between, value: V) {
-        let slot = self.0.iter_mut().zip(Between::ALL).find(|(_, other)| *other == tensor);
-        if let Some((slot, _)) = slot {
-            *slot = value;
-        }
+        self.0[tensor as usize] = value;
     }
 }
 
-#[cfg(any(feature = "cuda", feature = "host"))]
 impl<T: Element> Tensors<Buffer<T>> {
     /// Declares the buffers. Without `up`, the product before the gate has no result of its own.
     pub(super) fn declare(
@@ -132,20 +121,12 @@ impl<T: Element> Tensors<Buffer<T>> {
     ) -> Self {
         let elements = |tensor: Between| tensor.width() * shape.elements_per_item();
         let x = builder.input("x", elements(Between::X));
-        let y = builder.output("y", elements(Between::Y));
-        Self::new(|tensor| {
-            let name = match tensor {
-                Between::X => return x,
-                Between::Y => return y,
-                // Never used.
-                Between::Up if !has_up => return x,
-                Between::Normed => "normed",
-                Between::Qkv => "qkv",
-                Between::Attended => "attended",
-                Between::Up => "up",
-                Between::Gated => "gated",
-            };
-            builder.scratch(name, elements(tensor))
+        Self::new(|tensor| match tensor {
+            Between::X => x,
+            Between::Y => builder.output("y", elements(tensor)),
+            // Never used.
+            Between::Up if !has_up => x,
+            _ => builder.scratch(tensor.named().0, elements(tensor)),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::shape::{BlockShape, GATED, UP};
 use crate::bench::synthetic;
+use crate::compare::Compared as _;
 use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
 use crate::operation::check_size;
@@ -10,8 +11,8 @@ use crate::operation::check_size;
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockWeights<T> {
     channels: u64,
-    /// In the order of [`TENSORS`].
-    pub(super) tensors: [Vec<T>; TENSORS.len()],
+    /// In the order of [`BLOCK_TENSORS`].
+    pub(super) tensors: [Vec<T>; BLOCK_TENSORS.len()],
     /// The embedding of each frame, or none.
     pub(super) positions: Vec<T>,
 }
@@ -27,22 +28,15 @@ impl<T: Element> BlockWeights<T> {
         // More heads allow no more channels.
         BlockShape::new(0, 1, channels, channels.max(1))?;
         let mut number = 0_u64;
-        let tensors = TENSORS.map(|tensor| {
+        let tensors = BLOCK_TENSORS.map(|tensor| {
             number += 1;
             let elements = to_usize(tensor.elements(channels));
             let (mean, deviation) = match tensor {
                 WeightTensor { columns: 0, is_scale: true, .. } => (1.0, 0.1),
                 WeightTensor { columns: 0, .. } => (0.0, 0.1),
-                // At most 2^18, which f32 holds exactly.
                 WeightTensor { columns, .. } => {
                     let inner = u32::try_from(columns * channels).unwrap_or(u32::MAX);
-                    #[allow(
-                        clippy::cast_possible_truncation,
-                        clippy::as_conversions,
-                        reason = "a factor"
-                    )]
-                    let scale = f64::from(inner).sqrt().recip() as f32;
-                    (0.0, scale)
+                    (0.0, f32::nearest(f64::from(inner).sqrt().recip()))
                 }
             };
             let random = synthetic::<f32>(elements, seed.wrapping_mul(31).wrapping_add(number));
@@ -51,18 +45,18 @@ impl<T: Element> BlockWeights<T> {
         Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
-    /// Those of tensors in the order of [`block_tensors`], if they have its sizes.
+    /// Those of tensors in the order of [`BLOCK_TENSORS`], if they have its sizes.
     ///
     /// # Errors
     ///
     /// As of [`Self::random`], and [`KernelError::Length`] for a tensor of another length.
     pub fn from_tensors(
         channels: u64,
-        tensors: [Vec<T>; TENSORS.len()],
+        tensors: [Vec<T>; BLOCK_TENSORS.len()],
     ) -> Result<Self, KernelError> {
         // More heads allow no more channels.
         BlockShape::new(0, 1, channels, channels.max(1))?;
-        for (tensor, elements) in TENSORS.iter().zip(&tensors) {
+        for (tensor, elements) in BLOCK_TENSORS.iter().zip(&tensors) {
             let (expected, given) = (tensor.elements(channels), to_u64(elements.len()));
             if given != expected {
                 let sizes = [tensor.rows, tensor.columns];
@@ -141,12 +135,6 @@ pub struct WeightTensor {
     pub in_files: &'static [&'static str],
 }
 
-/// All tensors of a block, in the order of [`BlockWeights::from_tensors`].
-#[must_use]
-pub const fn block_tensors() -> &'static [WeightTensor; TENSORS.len()] {
-    &TENSORS
-}
-
 impl WeightTensor {
     /// Its name, or that of its first part.
     pub(super) fn name(&self) -> &'static str {
@@ -154,7 +142,8 @@ impl WeightTensor {
     }
 
     /// Elements for so many channels.
-    pub(super) const fn elements(&self, channels: u64) -> u64 {
+    #[must_use]
+    pub const fn elements(&self, channels: u64) -> u64 {
         let columns = if self.columns == 0 { 1 } else { self.columns * channels };
         self.rows * channels * columns
     }
@@ -172,8 +161,8 @@ const fn matrix([rows, columns]: [u64; 2], in_files: &'static [&'static str]) ->
     WeightTensor { columns, ..vector(rows, in_files) }
 }
 
-/// All weights.
-pub(super) const TENSORS: [WeightTensor; 16] = [
+/// All tensors of a block, in the order of [`BlockWeights::from_tensors`].
+pub const BLOCK_TENSORS: [WeightTensor; 16] = [
     scale(&["norm1.weight"]),
     vector(1, &["norm1.bias"]),
     matrix([3, 1], &["attn1.to_q.weight", "attn1.to_k.weight", "attn1.to_v.weight"]),
@@ -226,7 +215,7 @@ mod tests {
         let expected = "attn1.to_q.weight has 767 elements, shape [48, 16] has 768";
         assert_eq!(error, expected);
         assert!(BlockWeights::from_tensors(12, short).is_err());
-        let names = block_tensors().iter().flat_map(|tensor| tensor.in_files);
+        let names = BLOCK_TENSORS.iter().flat_map(|tensor| tensor.in_files);
         assert_eq!(names.count(), 20);
     }
 

@@ -7,7 +7,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::shape::BlockShape;
-use super::weights::{BlockWeights, POSITIONS, TENSORS, WeightTensor};
+use super::weights::{BLOCK_TENSORS, BlockWeights, POSITIONS, WeightTensor};
 use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
 
@@ -97,7 +97,7 @@ impl<'f> WeightsFile<'f> {
         let channels = query.shape().first().copied().map_or(0, to_u64);
         // More heads allow no more channels.
         BlockShape::new(0, 1, channels, channels.max(1))?;
-        let tensors: Vec<Vec<T>> = TENSORS
+        let tensors: Vec<Vec<T>> = BLOCK_TENSORS
             .iter()
             .map(|tensor| self.elements(&prefix, tensor, channels))
             .collect::<Result<_, _>>()?;
@@ -130,8 +130,12 @@ impl<'f> WeightsFile<'f> {
     /// As of [`Self::block`], if there is none or not one alone.
     pub fn unused(&self, prefix: Option<&str>) -> Result<Vec<String>, WeightsError> {
         let prefix = self.prefix(prefix)?;
-        let used: HashSet<&str> =
-            TENSORS.iter().flat_map(|tensor| tensor.in_files).copied().chain([POSITIONS]).collect();
+        let used: HashSet<&str> = BLOCK_TENSORS
+            .iter()
+            .flat_map(|tensor| tensor.in_files)
+            .copied()
+            .chain([POSITIONS])
+            .collect();
         let names = self.0.names();
         let is_unused =
             |name: &&str| name.strip_prefix(&*prefix).is_some_and(|name| !used.contains(name));
@@ -245,7 +249,7 @@ mod tests {
             let named = |name: &&str| (format!("{prefix}{name}"), dtype, shape.clone());
             tensor.in_files.iter().map(named).collect()
         };
-        TENSORS.iter().flat_map(of).collect()
+        BLOCK_TENSORS.iter().flat_map(of).collect()
     }
 
     /// A file of these tensors, each filled with ones of its number modulo 16.
@@ -283,7 +287,7 @@ mod tests {
             assert_eq!(file.blocks(), ["motion.transformer_blocks.0."]);
             let weights = file.block::<bf16>(None).expect("a block");
             assert_eq!(weights.channels(), 16);
-            for (tensor, elements) in TENSORS.iter().zip(&weights.tensors) {
+            for (tensor, elements) in BLOCK_TENSORS.iter().zip(&weights.tensors) {
                 assert_eq!(to_u64(elements.len()), tensor.elements(16), "{tensor:?}");
             }
             let qkv: Vec<f32> = weights.tensors[2].iter().map(|x| x.to_f32()).collect();

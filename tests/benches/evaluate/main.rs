@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "the test of this program includes it")]
 
 pub(crate) mod exhaustive;
+pub(crate) mod problems;
 mod summary;
 pub(crate) mod untuned;
 /// Makes gridguard's kernels workloads of the tuner, as the command does.
@@ -160,7 +161,7 @@ impl Options {
             left -= 1;
         }
         if let Some(profile) = &profile {
-            let mut wanted = Problem::between();
+            let mut wanted = problems::between()?;
             wanted.retain(|problem| self.is_selected(problem.kernel()));
             left += wanted.len();
             for problem in wanted {
@@ -212,7 +213,7 @@ impl Options {
 
     fn problems(&self, guard: &Guard) -> Outcome<Vec<EvaluationProblem>> {
         let (untuned, tuned) = match guard.is_cuda() {
-            true => (UntunedProblem::of_device(), Problem::evaluation()),
+            true => (UntunedProblem::of_device(), problems::evaluation()),
             false => (UntunedProblem::of_host(), Problem::small()),
         };
         let untuned = untuned.into_iter().map(EvaluationProblem::Untuned);

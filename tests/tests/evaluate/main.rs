@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod exhaustive;
+mod problems;
 #[path = "../../benches/evaluate/main.rs"]
 mod program;
 mod untuned;

@@ -2,7 +2,7 @@
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::batched_gemm::{BatchedGemm, reference, tolerance};
+use gridguard_kernels::batched_gemm::{BatchedGemm, reference};
 use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
@@ -51,7 +51,7 @@ fn matches_the_reference<T: Tensorial>(batch: u64, sizes: [u64; 3], chunk: u64) 
     for ((a, b), c) in a.chunks(m * k).zip(b.chunks(k * n)).zip(whole.chunks(m * n)) {
         deviation.add(c, &reference(a, b, n, k));
     }
-    let within = deviation.within(tolerance(T::TYPE));
+    let within = deviation.within(T::TYPE.rounding_error());
     assert!(within, "{} {batch} of {sizes:?}: {:e}", T::TYPE, deviation.relative());
     let name = format!("{} {batch} of {sizes:?}", T::TYPE);
     is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {

@@ -52,7 +52,7 @@ fn compares<T: Compared>(golden: Vec<T>, other: &[(usize, T)]) {
         output[*place] = *element;
     }
     let elements = u64::try_from(golden.len()).expect("few");
-    let compare = Compare::new(elements, T::COMPARED).expect("few");
+    let compare = Compare::<T>::new(elements).expect("few");
     let prepared = kernels().prepare(compare, Choice::AUTOMATIC).expect("a plan");
     let (on_device, kept) = (stream.clone_htod(&output), stream.clone_htod(&golden));
     let (on_device, kept) = (on_device.expect("memory"), kept.expect("memory"));

@@ -2,7 +2,7 @@
 
 use gridguard::{Choice, ComputeCapability};
 use gridguard_examples::uniform;
-use gridguard_kernels::gated_product::{GatedProduct, reference, tolerance};
+use gridguard_kernels::gated_product::{GatedProduct, reference};
 use gridguard_kernels::{Deviation, Operation, Tensor, TensorMut};
 use half::{bf16, f16};
 
@@ -52,7 +52,7 @@ fn matches_the_reference<T: Tensorial>([rows, inner, columns]: [u64; 3], rounds:
     }
     let relative = deviation.relative();
     assert!(
-        deviation.within(tolerance(T::TYPE)),
+        deviation.within(T::TYPE.rounding_error()),
         "{rows} {inner} {columns} {rounds}: {relative:e}"
     );
     assert!(out.iter().all(|x| x.widen().is_finite()));

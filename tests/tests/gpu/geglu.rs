@@ -2,7 +2,7 @@
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::geglu::{Geglu, reference, tolerance};
+use gridguard_kernels::geglu::{Geglu, reference};
 use gridguard_kernels::{Deviation, Element, ElementType, Operation, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
@@ -48,7 +48,7 @@ fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     let (input, operation) = (rows_of::<T>(rows, columns), operation::<T>(rows, columns));
     let whole = gate(operation, &input, Choice::AUTOMATIC);
     let deviation = deviation(columns, &input, &whole);
-    let within = deviation.within(tolerance(T::TYPE));
+    let within = deviation.within(T::TYPE.rounding_error());
     assert!(within, "{} {rows}x{columns}: {:e}", T::TYPE, deviation.relative());
     let name = format!("{} {rows}x{columns}", T::TYPE);
     is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
@@ -82,7 +82,7 @@ fn geglu_matches_the_reference_for_every_launch_parameter() {
             let operation = default.with_parameters(&parameters).expect("worth measuring");
             let out = gate(operation, &input, Choice::AUTOMATIC);
             let deviation = deviation(columns, &input, &out);
-            let within = deviation.within(tolerance(T::TYPE));
+            let within = deviation.within(T::TYPE.rounding_error());
             assert!(within, "{} {columns} {parameters:?}: {:e}", T::TYPE, deviation.relative());
         }
     }

@@ -69,8 +69,9 @@ fn matches_the_reference<T: Tensorial, I: Index + DeviceRepr>(
     }
     // Row by row, also for bad indices.
     for (place, (value, out)) in index.iter().zip(whole.chunks(columns)).enumerate() {
-        let row =
-            usize::try_from(value.widen()).ok().and_then(|row| elements.chunks(columns).nth(row));
+        let row = usize::try_from(Into::<i64>::into(*value))
+            .ok()
+            .and_then(|row| elements.chunks(columns).nth(row));
         let same = match row {
             Some(row) => out == row,
             None => out.iter().all(|x| x.widen() == 0.0),

@@ -12,7 +12,7 @@ use gridguard::image::{FileImage, Image, ImageFile, KernelAttributes};
 use gridguard::{DeviceLimits, Dim3, LaunchLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
-use gridguard_kernels::compare::{Compare, ComparedType};
+use gridguard_kernels::compare::Compare;
 use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::layer_norm::LayerNorm;
@@ -176,7 +176,7 @@ fn codes(device: &DeviceLimits) -> Vec<Code> {
             add(attention.and_then(|one| one.causal().with_bias().code(device)));
         }
     }
-    add(Compare::new(1 << 10, ComparedType::U32).and_then(|one| one.code(device)));
+    add(Compare::<u32>::new(1 << 10).and_then(|one| one.code(device)));
     codes
 }
 

@@ -2,7 +2,7 @@
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::layer_norm::{LayerNorm, reference, tolerance};
+use gridguard_kernels::layer_norm::{LayerNorm, reference};
 use gridguard_kernels::{Deviation, ElementType, Operation, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
@@ -62,7 +62,7 @@ fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     let (inputs, operation) = (Inputs::<T>::new(rows, columns, 0.0), operation::<T>(rows, columns));
     let whole = inputs.norm(operation, Choice::AUTOMATIC);
     let deviation = inputs.deviation(&whole);
-    let within = deviation.within(tolerance(T::TYPE));
+    let within = deviation.within(T::TYPE.rounding_error());
     assert!(within, "{} {rows}x{columns}: {:e}", T::TYPE, deviation.relative());
     let name = format!("{} {rows}x{columns}", T::TYPE);
     is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
@@ -95,7 +95,7 @@ fn layer_norm_matches_the_reference_for_every_launch_parameter_and_beyond_the_re
         for parameters in default.candidates() {
             let operation = default.with_parameters(&parameters).expect("worth measuring");
             let deviation = inputs.deviation(&inputs.norm(operation, Choice::AUTOMATIC));
-            let within = deviation.within(tolerance(T::TYPE));
+            let within = deviation.within(T::TYPE.rounding_error());
             assert!(within, "{} {columns} {parameters:?}: {:e}", T::TYPE, deviation.relative());
         }
     }
@@ -114,7 +114,7 @@ fn the_statistics_of_rows_far_from_zero_do_not_cancel() {
         let inputs = Inputs::<f32>::new(64, columns, 30_000.0);
         let out = inputs.norm(operation::<f32>(64, columns), Choice::AUTOMATIC);
         let deviation = inputs.deviation(&out);
-        let within = deviation.within(tolerance(ElementType::F32));
+        let within = deviation.within(ElementType::F32.rounding_error());
         assert!(within, "{columns}: {:e}", deviation.relative());
     }
 }

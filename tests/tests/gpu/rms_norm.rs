@@ -2,7 +2,7 @@
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::rms_norm::{RmsNorm, reference, tolerance};
+use gridguard_kernels::rms_norm::{RmsNorm, reference};
 use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
@@ -41,7 +41,7 @@ fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     for (x, out) in x.chunks(weight.len()).zip(whole.chunks(weight.len())) {
         deviation.add(out, &reference(x, &weight, EPSILON));
     }
-    let within = deviation.within(tolerance(T::TYPE));
+    let within = deviation.within(T::TYPE.rounding_error());
     assert!(within, "{} {rows}x{columns}: {:e}", T::TYPE, deviation.relative());
     let operation = RmsNorm::new(rows, columns, T::TYPE).expect("a legal shape");
     let name = format!("{} {rows}x{columns}", T::TYPE);

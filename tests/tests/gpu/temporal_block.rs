@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use gridguard::pipeline::{Budget, MemoryError, PipelinePlan, RunError, StageError};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_block::{
-    BlockAddresses, BlockReference, BlockShape, BlockWeights, TemporalBlock, block_tensors,
+    BLOCK_TENSORS, BlockAddresses, BlockReference, BlockShape, BlockWeights, TemporalBlock,
     tolerance,
 };
 use gridguard_kernels::{Deviation, Element};
@@ -110,7 +110,7 @@ fn a_block_whose_weights_are_given_by_address_computes_the_same() {
     let stream = stream();
     let elements = |count: u64| usize::try_from(count).expect("elements");
     let mut seed = 10;
-    let tensors: [Vec<f16>; 16] = block_tensors().map(|tensor| {
+    let tensors: [Vec<f16>; 16] = BLOCK_TENSORS.map(|tensor| {
         seed += 1;
         let columns = if tensor.columns == 0 { 1 } else { tensor.columns * channels };
         let scale = f16::from_f32(0.05);

@@ -85,30 +85,6 @@ fn ten_problems_of_each_kernel_are_shipped() {
 }
 
 #[test]
-fn the_tuner_is_evaluated_with_five_shipped_problems_of_five_kernels() {
-    let (all, some) = (distinct(&Problem::shipped()), distinct(&Problem::evaluation()));
-    assert!(some.len() == 25 && some.is_subset(&all));
-    let kernels: HashSet<&str> = some.iter().map(Problem::kernel).collect();
-    assert_eq!(kernels.len(), 5);
-}
-
-#[test]
-fn problems_between_are_within_the_range_of_shipped_ones_but_not_shipped() {
-    let all = Problem::shipped();
-    for problem in Problem::between() {
-        assert!(!all.contains(&problem), "{problem}");
-        let like = |other: &&Problem| {
-            (other.kernel(), other.dtypes()) == (problem.kernel(), problem.dtypes())
-        };
-        for (place, (name, size)) in problem.shape().into_iter().enumerate() {
-            let sizes = || all.iter().filter(like).map(|other| other.shape()[place].1);
-            let range = sizes().min().expect("some")..=sizes().max().expect("some");
-            assert!(range.contains(&size), "{problem}: {name} in {range:?}");
-        }
-    }
-}
-
-#[test]
 fn every_kernel_has_a_small_problem() {
     let kernels: HashSet<&str> = Problem::small().iter().map(Problem::kernel).collect();
     assert_eq!(kernels.len(), Problem::KERNELS.len());
@@ -134,7 +110,7 @@ fn extents(problem: &Problem) -> [u64; 3] {
 
 #[test]
 fn shipped_problems_fit_and_most_overflow_a_grid_axis() {
-    let all = [Problem::shipped(), Problem::between()].concat();
+    let all = Problem::shipped();
     let mut overflow = 0;
     for problem in &all {
         let [blocks, items, elements] = extents(problem);
@@ -181,7 +157,6 @@ fn other_items_change_the_grid_alone() {
     assert_eq!(setup.request.grid.y, 500);
 }
 
-#[cfg(feature = "profile")]
 #[test]
 fn other_items_leave_the_key_as_it_is() {
     for problem in Problem::shipped() {
@@ -208,7 +183,6 @@ fn the_traffic_is_that_of_the_items_read_and_written_once() {
     assert_eq!(traffic("rms_norm f32 5x10"), (5 * 10 * 4, 5 * 10 * 4));
 }
 
-#[cfg(feature = "profile")]
 #[test]
 fn every_implementation_has_a_source_of_its_own() {
     let all: Vec<String> = Problem::KERNELS.into_iter().flat_map(current_sources).collect();
@@ -216,7 +190,6 @@ fn every_implementation_has_a_source_of_its_own() {
     assert_eq!((all.len(), distinct.len()), (14, 14), "nine kernels and five of attention");
 }
 
-#[cfg(feature = "profile")]
 #[test]
 fn the_source_of_every_key_is_current() {
     for problem in Problem::shipped() {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, reference, tolerance};
+use gridguard_kernels::temporal_attention::{
+    Folded, Shape, TemporalAttention, reference, tolerance,
+};
 use gridguard_kernels::{Deviation, Element as _, Extent, Tensor, TensorMut};
 use half::{bf16, f16};
 
@@ -87,10 +89,12 @@ fn by_address<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
         let (of_bias, to) = (bias.device_ptr(&stream), raw.device_ptr_mut(&stream));
         let addresses = [q.0, k.0, v.0, to.0];
         let of_bias = operation.is_biased().then_some((of_bias.0, shape.shared_bias()));
+        let (of_bias, bias) = of_bias.unzip();
+        let described = Folded { shape, extents: [extent; 4], bias };
         // SAFETY: memory of these extents and this type, held here, on the stream that owns it.
         let launched = unsafe {
             let stream = stream.cu_stream().cast();
-            prepared.launch_raw(stream, addresses, &[extent; 4], of_bias, shape.scale())
+            prepared.launch_raw(stream, (addresses, of_bias), &described, shape.scale())
         };
         assert_eq!(launched, launches, "{operation:?}");
     }
