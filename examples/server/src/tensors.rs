@@ -206,25 +206,25 @@ fn read<'b>(body: &'b Bytes, known: &[&str], expected: &'static str) -> Served<S
     // An error may quote the header.
     let reason = |error: SafeTensorError| error.to_string().chars().take(REASON_CHARS).collect();
     let file = SafeTensors::deserialize(body)
-        .map_err(|error| ServeError::Format { reason: reason(error) })?;
+        .map_err(|error| ServeError::NotSafetensors { reason: reason(error) })?;
     let names = file.names();
     match names.into_iter().find(|name| !known.contains(name)) {
         Some(name) => {
             // A name may be as long as the body.
             let tensor = name.chars().take(SHOWN_CHARS).collect();
-            Err(ServeError::Unexpected { tensor, expected })
+            Err(ServeError::UnexpectedTensor { tensor, expected })
         }
         None => Ok(file),
     }
 }
 
 fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Served<TensorView<'b>> {
-    file.tensor(tensor).map_err(|_| ServeError::Missing { tensor })
+    file.tensor(tensor).map_err(|_| ServeError::MissingTensor { tensor })
 }
 
 fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Served<ElementType> {
     let found = DTYPES.into_iter().find(|(_, dtype)| *dtype == view.dtype());
-    found.map(|(element, _)| element).ok_or_else(|| ServeError::Dtype {
+    found.map(|(element, _)| element).ok_or_else(|| ServeError::WrongDtype {
         tensor,
         given: format!("{:?}", view.dtype()),
         expected: "F16, BF16 or F32".to_owned(),
@@ -236,11 +236,15 @@ fn check_dtype(tensor: &'static str, view: &TensorView<'_>, element: ElementType
         return Ok(());
     }
     let (given, expected) = (format!("{:?}", view.dtype()), element.to_string().to_uppercase());
-    Err(ServeError::Dtype { tensor, given, expected })
+    Err(ServeError::WrongDtype { tensor, given, expected })
 }
 
 fn check_frames(frames: u64, limit_frames: u64) -> Served<()> {
-    if frames <= limit_frames { Ok(()) } else { Err(ServeError::Frames { frames, limit_frames }) }
+    if frames <= limit_frames {
+        Ok(())
+    } else {
+        Err(ServeError::TooManyFrames { frames, limit_frames })
+    }
 }
 
 fn read_mask(
@@ -292,7 +296,7 @@ impl Mask {
 fn shape_error(tensor: &'static str, given: &[usize], expected: String) -> ServeError {
     // A shape may have as many dimensions as the header has bytes.
     let given = given.iter().take(SHOWN_DIMS).copied().collect();
-    ServeError::Shape { tensor, given, expected }
+    ServeError::WrongShape { tensor, given, expected }
 }
 
 /// A length in memory as 64 bits.
@@ -308,8 +312,7 @@ pub fn wide(length: usize) -> u64 {
 /// [`ServeError::OutOfMemory`].
 pub fn reserved<T>(elements: usize) -> Served<Vec<T>> {
     let mut memory = Vec::new();
-    let reserved = memory.try_reserve_exact(elements);
-    reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
+    memory.try_reserve_exact(elements)?;
     Ok(memory)
 }
 
