@@ -8,7 +8,7 @@ use crate::names::Names;
 use crate::refusal::{Reason, Refusal};
 use crate::report::{ALIGNMENT, EntryReport, Form, Forms, Report, Rewritten};
 use crate::usage::Usage;
-use crate::write::Writer;
+use crate::write::write;
 
 /// Adds a shifted and a folded form to every entry of `ptx`, if possible.
 ///
@@ -87,7 +87,7 @@ pub fn rewrite_entries(
         .map(|(function, _)| lossy(function.name))
         .collect();
     accepted.into_iter().for_each(|id| has_forms[id] = true);
-    let mut text = Writer::new(&module, &usage, &names).write(&has_forms)?;
+    let mut text = write(&module, &usage, &names, &has_forms)?;
     text.extend_from_slice(zeros);
     let (version, target) = (module.version, lossy(module.target));
     Ok(Rewritten { text, report: Report { version, target, entries, functions } })

@@ -14,7 +14,41 @@ use crate::statement::{Instruction, Statement, Statements, What};
 use crate::usage::Usage;
 use crate::values;
 
-pub(crate) struct Writer<'m, 'a> {
+/// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
+pub(crate) fn write(
+    module: &Module<'_>,
+    usage: &Usage<'_>,
+    names: &Names,
+    has_forms: &[bool],
+) -> Result<Vec<u8>, PtxError> {
+    let items = || module.items.iter().filter(|item| has_variant(module, item, has_forms));
+    let added: usize = items().map(|item| 2 * (item.end - item.start + MORE_BYTES)).sum();
+    let out = Vec::with_capacity(module.text.len() + added);
+    let mut writer = Writer { module, usage, names, out, copied: 0 };
+    for item in items() {
+        writer.copy_to(item.end);
+        let entry = [Some(Form::Shifted), Some(Form::Folded)];
+        for form in if item.is_entry { &entry[..] } else { &[None] } {
+            writer.variant(item, *form)?;
+        }
+        writer.copied = item.end;
+    }
+    writer.copy_to(module.text.len());
+    Ok(writer.out)
+}
+
+/// Whether a variant of `item` follows it. A declaration of a function has no variant if it follows the
+/// definition, for example for an alias.
+fn has_variant(module: &Module<'_>, item: &Item<'_>, has_forms: &[bool]) -> bool {
+    let id = module.aliased(item.function);
+    if item.header.open.is_some() || !has_forms[id] {
+        return has_forms[id];
+    }
+    let definition = module.definition(id);
+    !item.is_entry && definition.is_some_and(|(defined, _)| defined.keyword > item.keyword)
+}
+
+struct Writer<'m, 'a> {
     module: &'m Module<'a>,
     usage: &'m Usage<'a>,
     names: &'m Names,
@@ -23,49 +57,11 @@ pub(crate) struct Writer<'m, 'a> {
     copied: usize,
 }
 
-impl<'m, 'a> Writer<'m, 'a> {
-    pub(crate) fn new(module: &'m Module<'a>, usage: &'m Usage<'a>, names: &'m Names) -> Self {
-        Self { module, usage, names, out: Vec::new(), copied: 0 }
-    }
-
-    /// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
-    pub(crate) fn write(mut self, has_forms: &[bool]) -> Result<Vec<u8>, PtxError> {
-        let text = self.module.text;
-        let items = || self.module.items.iter().filter(|item| self.has_variant(item, has_forms));
-        let added = |item: &Item<'_>| 2 * (item.end - item.start + MORE_BYTES);
-        self.out.reserve(text.len() + items().map(added).sum::<usize>());
-        for item in &self.module.items {
-            if !self.has_variant(item, has_forms) {
-                continue;
-            }
-            let id = self.module.aliased(item.function);
-            self.copy_to(item.end);
-            if item.is_entry {
-                self.variant(item, id, Some(Form::Shifted))?;
-                self.variant(item, id, Some(Form::Folded))?;
-            } else {
-                self.variant(item, id, None)?;
-            }
-            self.copied = item.end;
-        }
-        self.copy_to(text.len());
-        Ok(self.out)
-    }
-
-    /// Whether a variant of `item` follows it. A declaration of a function has no variant if it follows the
-    /// definition, for example for an alias.
-    fn has_variant(&self, item: &Item<'_>, has_forms: &[bool]) -> bool {
-        let id = self.module.aliased(item.function);
-        if item.header.open.is_some() || !has_forms[id] {
-            return has_forms[id];
-        }
-        let definition = self.module.definition(id);
-        !item.is_entry && definition.is_some_and(|(defined, _)| defined.keyword > item.keyword)
-    }
-
+impl<'a> Writer<'_, 'a> {
     /// Writes the declaration or definition `item` once more: as a form of an entry, or as a function that takes block
     /// indices and grid sizes as parameters.
-    fn variant(&mut self, item: &Item<'a>, id: usize, form: Option<Form>) -> Result<(), PtxError> {
+    fn variant(&mut self, item: &Item<'a>, form: Option<Form>) -> Result<(), PtxError> {
+        let id = self.module.aliased(item.function);
         let values = self.usage.reads[id];
         let added = match form {
             Some(form) => {
