@@ -25,7 +25,7 @@ pack() {
             cargo bench --no-run --message-format json -p gridguard-kernels --features bench --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
-            cargo build --release --message-format json -p gridguard-server --bins &&
+            cargo build --release --message-format json -p gridguard-server -p gridguard-load --bins &&
             cargo test --release --no-run --message-format json -p gridguard-cli --test cli
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"

@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use gridguard::pipeline::{Budget, Pipeline, PipelinePlan, PlanError};
+use gridguard::pipeline::{Budget, PlanError};
 use gridguard_kernels::Element;
 use gridguard_kernels::temporal_block::host_pipeline;
 use http_body_util::BodyExt;
@@ -15,7 +15,6 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::backend::Batch;
 use crate::block::Block;
 use crate::error::{ServeError, Served};
 use crate::health::{Capacity, time};
@@ -213,7 +212,7 @@ async fn discard(mut body: Body, most: u64) {
 ///
 /// # Errors
 ///
-/// [`ServeError::Memory`] with the numbers of the pipeline's plan.
+/// [`ServeError::NotEnoughMemory`] with the numbers of the pipeline's plan.
 pub fn footprint(request: &Request, block: &Block, available: u64) -> Served<Footprint> {
     let scratch = match request.key.endpoint {
         Endpoint::Attention => Scratch::default(),
@@ -228,34 +227,11 @@ pub fn footprint(request: &Request, block: &Block, available: u64) -> Served<Foo
     }
     let max_items = batch_bytes.saturating_sub(fixed).checked_div(per_item).unwrap_or(0);
     let needed_bytes = bytes.saturating_add(scratch.whole);
-    Err(ServeError::Memory { needed_bytes, available_bytes: available, smallest_bytes, max_items })
-}
-
-/// The plan of a batch's pipeline on a device with `memory` bytes, including its tensors.
-///
-/// # Errors
-///
-/// [`ServeError::Memory`] if the smallest chunk does not fit.
-pub fn plan(
-    pipeline: &Pipeline<'_>,
-    batch: &Batch,
-    memory: u64,
-    limit: impl FnOnce(Budget) -> Budget,
-) -> Served<PipelinePlan> {
-    let tensors = batch.tensor_bytes();
-    let budget = limit(Budget::bytes(memory.saturating_sub(tensors)));
-    pipeline.plan(&budget).map_err(|error| match error {
-        PlanError::BudgetTooSmall { smallest, .. } => {
-            let needed_bytes = tensors.saturating_add(smallest);
-            let for_tensors = memory.saturating_sub(smallest);
-            ServeError::Memory {
-                needed_bytes,
-                available_bytes: memory,
-                smallest_bytes: needed_bytes,
-                max_items: for_tensors.checked_div(batch.key.bytes_per_item()).unwrap_or(0),
-            }
-        }
-        error => ServeError::failed(error),
+    Err(ServeError::NotEnoughMemory {
+        needed_bytes,
+        available_bytes: available,
+        smallest_bytes,
+        max_items,
     })
 }
 

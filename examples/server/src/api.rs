@@ -37,8 +37,6 @@ pub struct App {
     pub queue: Arc<Queue>,
     /// Whether requests are taken.
     pub health: Arc<Health>,
-    /// The most frames of a request.
-    pub max_frames: u64,
     /// Requests for computation that are being served.
     pub in_flight: watch::Sender<u64>,
     /// Metrics as text, if the process records them.
@@ -56,8 +54,8 @@ pub struct Client {
 
 /// The resources for clients; each request has a [`Client`].
 pub fn routes(app: Arc<App>) -> Router {
-    let attention: Parse = |app, body| Request::attention(body, app.max_frames);
-    let block: Parse = |app, body| Request::block(body, &app.block, app.max_frames);
+    let attention: Parse = |app, body| Request::attention(body, app.limits.max_frames);
+    let block: Parse = |app, body| Request::block(body, &app.block, app.limits.max_frames);
     let resource = |endpoint, parse| {
         post(async move |State(app), Extension(client), body| {
             serve(app, client, endpoint, body, parse).await
@@ -81,7 +79,7 @@ pub fn admin_routes(app: Arc<App>) -> Router {
 fn with_fallbacks(routes: Router<Arc<App>>) -> Router<Arc<App>> {
     routes
         .fallback(async || ServeError::NotFound)
-        .method_not_allowed_fallback(async || ServeError::Method)
+        .method_not_allowed_fallback(async || ServeError::MethodNotAllowed)
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
@@ -138,7 +136,7 @@ async fn serve(
         if let Ok(timing) = timing(waited, took).parse() {
             response.headers_mut().insert(SERVER_TIMING, timing);
         }
-        if app.health.refusal() == Some(ServeError::Draining) {
+        if app.health.refusal() == Some(ServeError::ShuttingDown) {
             response.headers_mut().insert(CONNECTION, CLOSE);
         }
         response

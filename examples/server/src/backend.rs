@@ -1,6 +1,6 @@
 //! What runs batches: a device or the host.
 
-use gridguard::pipeline::RunError;
+use gridguard::pipeline::Budget;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use rayon::prelude::*;
@@ -96,16 +96,10 @@ impl Batch {
         self.requests.into_iter().filter_map(|request| Self::of(vec![request]))
     }
 
-    /// Bytes of all tensors of items.
-    #[must_use]
-    pub fn tensor_bytes(&self) -> u64 {
-        self.items.saturating_mul(self.key.bytes_per_item())
-    }
-
-    /// The requests.
-    #[must_use]
-    pub fn requests(&self) -> &[Request] {
-        &self.requests
+    /// What the tensors of all items leave of `memory` bytes.
+    pub fn budget(&self, memory: u64) -> Budget {
+        let tensors = self.items.saturating_mul(self.key.bytes_per_item());
+        Budget::bytes(memory.saturating_sub(tensors))
     }
 
     /// What is added to the scores of attention: the same for all requests.
@@ -190,13 +184,4 @@ pub fn attention(
     device: &gridguard::DeviceLimits,
 ) -> Result<TemporalAttention, KernelError> {
     Ok(TemporalAttention::new(shape, element, device)?.with_layout(Layout::FoldedY))
-}
-
-/// The error of a pipeline that stopped.
-#[must_use]
-pub fn stopped(error: &RunError) -> ServeError {
-    match error {
-        RunError::Scratch { .. } => ServeError::OutOfMemory { reason: error.to_string() },
-        _ => ServeError::Failed { reason: error.to_string() },
-    }
 }

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::fs;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
@@ -31,19 +30,8 @@ pub struct BlockOptions {
     #[arg(long)]
     pub heads: Option<u64>,
     /// Type of the block's weights and tensors
-    #[arg(long, value_enum, default_value_t = Dtype::F16)]
-    pub dtype: Dtype,
-}
-
-/// A type of tensors, as an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    /// IEEE 754 half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// IEEE 754 single precision.
-    F32,
+    #[arg(long, value_name = "f16|bf16|f32", default_value = "f16", value_parser = element)]
+    pub dtype: ElementType,
 }
 
 /// A block's weights on the host, of one type.
@@ -71,9 +59,9 @@ impl BlockOptions {
     /// What is wrong with the file or the channels.
     pub fn load(&self) -> Fallible<Block> {
         match self.dtype {
-            Dtype::F16 => self.load_as::<f16>(),
-            Dtype::Bf16 => self.load_as::<bf16>(),
-            Dtype::F32 => self.load_as::<f32>(),
+            ElementType::F16 => self.load_as::<f16>(),
+            ElementType::Bf16 => self.load_as::<bf16>(),
+            ElementType::F32 => self.load_as::<f32>(),
         }
     }
 
@@ -120,6 +108,11 @@ impl Block {
     pub fn shape(&self, items: u64, frames: u64) -> Result<BlockShape, KernelError> {
         BlockShape::new(items, frames, self.channels, self.heads)
     }
+}
+
+fn element(name: &str) -> Result<ElementType, String> {
+    let found = ElementType::ALL.into_iter().find(|element| element.name() == name);
+    found.ok_or_else(|| "expected f16, bf16 or f32".to_owned())
 }
 
 /// Channels of a head in most models.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUmemPool_attribute;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, result};
 use gridguard::Guard;
-use gridguard::cuda::{Compiler, CublasLt, CudaError};
+use gridguard::cuda::{Compiler, CublasLt};
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::temporal_block::{BlockShape, TemporalBlock};
-use gridguard_kernels::{Element, ElementType, KernelError, Kernels, Tensor, TensorMut};
+use gridguard_kernels::{Element, ElementType, Kernels, Tensor, TensorMut};
 use half::{bf16, f16};
 
-use crate::admission::{WORKSPACE_BYTES, plan};
-use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
+use crate::admission::WORKSPACE_BYTES;
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention};
 use crate::block::Block;
 use crate::error::{Fallible, ServeError, Served};
 use crate::tensors::{Endpoint, Key};
@@ -101,11 +101,9 @@ impl Cuda {
         let added = batch.mask::<T>()?;
         let prepared = shared
             .tuning
-            .choose(&attention, added.is_some(), |tuned, choice| kernels.prepare(tuned, choice))
-            .map_err(ServeError::from)?;
+            .choose(&attention, added.is_some(), |tuned, choice| kernels.prepare(tuned, choice))?;
         let [q, k, v] = self.copy::<T, 3>(batch)?;
-        let added = added.map(|added| self.stream.clone_htod(&added)).transpose();
-        let added = added.map_err(KernelError::from)?;
+        let added = added.map(|added| self.stream.clone_htod(&added)).transpose()?;
         if !wanted() {
             return Err(Failure::Abandoned);
         }
@@ -126,15 +124,14 @@ impl Cuda {
             BlockShape::new(batch.items, batch.key.frames, shape.channels(), shape.heads())?;
         let block = block.with_shape(&shared.kernels, shape).map_err(ServeError::failed)?;
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
-        let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;
+        let plan = pipeline.plan(&batch.budget(shared.device.memory))?;
         let [x] = self.copy::<T, 1>(batch)?;
         let mut y = self.output::<T>(batch)?;
         if !wanted() {
             return Err(Failure::Abandoned);
         }
         let bound = memory.bind(&self.stream, &x, &mut y);
-        let ran = shared.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
-        ran.map_err(|error| stopped(&error))?;
+        shared.kernels.guard().run_pipeline(&mut pipeline, &plan, bound)?;
         Ok(self.replies(batch, &y)?)
     }
 
@@ -156,7 +153,7 @@ impl Cuda {
         for input in 0..INPUTS {
             let (own, rest) = staged.split_at_mut(elements);
             batch.gather_into(input, own);
-            copied.push(self.stream.clone_htod(own).map_err(KernelError::from)?);
+            copied.push(self.stream.clone_htod(own)?);
             staged = rest;
         }
         copied.try_into().map_err(|_| ServeError::failed("an input is missing"))
@@ -164,16 +161,15 @@ impl Cuda {
 
     /// Memory on the device for the outputs of all requests.
     fn output<T: Element>(&self, batch: &Batch) -> Served<CudaSlice<T>> {
-        let zeros = self.stream.alloc_zeros(batch.output_elements::<T>());
-        Ok(zeros.map_err(KernelError::from)?)
+        Ok(self.stream.alloc_zeros(batch.output_elements::<T>())?)
     }
 
     fn replies<T: Element>(&mut self, batch: &Batch, out: &CudaSlice<T>) -> Served<Vec<Vec<u8>>> {
         // On the stream, so that the inputs were read.
         let copied = self.staging.of::<T>(&self.stream, out.len())?;
-        self.stream.memcpy_dtoh(out, copied).map_err(KernelError::from)?;
+        self.stream.memcpy_dtoh(out, copied)?;
         let synchronized = self.shared.kernels.guard().synchronize(&self.stream);
-        synchronized.map_err(|error: CudaError| KernelError::from(error))?;
+        synchronized.map_err(ServeError::failed)?;
         batch.replies(copied)
     }
 }
@@ -181,7 +177,6 @@ impl Cuda {
 impl Staging {
     /// So many elements.
     fn of<T: Element>(&mut self, stream: &CudaStream, elements: usize) -> Served<&mut [T]> {
-        let failed = |error: DriverError| ServeError::from(KernelError::from(error));
         let words = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
         if self.0.as_ref().is_none_or(|pinned| pinned.len() < words) {
             self.0 = None;
@@ -190,10 +185,10 @@ impl Staging {
             // SAFETY: any bits are a u64, and the memory is written by the host or the device before it is read.
             #[allow(unsafe_code, reason = "cudarc's pinned memory begins unset")]
             let pinned = unsafe { stream.context().alloc_pinned_with_flags(words, 0) };
-            self.0 = Some(pinned.map_err(failed)?);
+            self.0 = Some(pinned?);
         }
         let Some(pinned) = &mut self.0 else { return Ok(&mut []) };
-        let all: &mut [T] = bytemuck::cast_slice_mut(pinned.as_mut_slice().map_err(failed)?);
+        let all: &mut [T] = bytemuck::cast_slice_mut(pinned.as_mut_slice()?);
         Ok(all.get_mut(..elements).unwrap_or_default())
     }
 }

@@ -1,5 +1,6 @@
 //! The errors of the HTTP interface: each has a status, a code for programs, and a message with its values.
 
+use std::collections::TryReserveError;
 use std::error::Error;
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,6 +9,9 @@ use axum::Json;
 use axum::http::header::{CONNECTION, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+use gridguard::pipeline::{PlanError, RunError};
 use gridguard_kernels::KernelError;
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -20,9 +24,9 @@ pub type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 /// The result of a part of a request.
 pub type Served<T> = Result<T, ServeError>;
 
-/// Why a request is not served. Fields are also fields of the error's JSON.
+/// Why a request is not served. The variant's name is the code in the error's JSON, which has the variant's fields too.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
-#[serde(untagged)]
+#[serde(tag = "code", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ServeError {
@@ -31,7 +35,7 @@ pub enum ServeError {
     NotFound,
     /// The resource takes another method.
     #[error("the resource does not take this method")]
-    Method,
+    MethodNotAllowed,
     /// The body is larger than the server accepts. A body without a declared length has at least `body_bytes`.
     #[error("the body has {body_bytes} bytes or more, the limit is {limit_bytes}")]
     BodyTooLarge { body_bytes: u64, limit_bytes: u64 },
@@ -43,7 +47,7 @@ pub enum ServeError {
     BodyTimeout(#[serde(skip)] Duration),
     /// The body is not a safetensors file.
     #[error("the body is not a valid safetensors file: {reason}")]
-    Format { reason: String },
+    NotSafetensors { reason: String },
     /// The header of the safetensors file declares more bytes than the server parses.
     #[error(
         "the header of the safetensors file has {header_bytes} bytes, the server accepts at most {limit_bytes}"
@@ -51,22 +55,22 @@ pub enum ServeError {
     HeaderTooLarge { header_bytes: u64, limit_bytes: u64 },
     /// A tensor is missing.
     #[error("the body has no tensor {tensor}")]
-    Missing { tensor: &'static str },
+    MissingTensor { tensor: &'static str },
     /// A tensor that the resource does not take.
     #[error("the body has a tensor {tensor:?}, expected {expected}")]
-    Unexpected { tensor: String, expected: &'static str },
+    UnexpectedTensor { tensor: String, expected: &'static str },
     /// A tensor of another type.
     #[error("tensor {tensor} is {given}, expected {expected}")]
-    Dtype { tensor: &'static str, given: String, expected: String },
+    WrongDtype { tensor: &'static str, given: String, expected: String },
     /// A tensor of another shape.
     #[error("tensor {tensor} has shape {given:?}, expected {expected}")]
-    Shape { tensor: &'static str, given: Vec<usize>, expected: String },
+    WrongShape { tensor: &'static str, given: Vec<usize>, expected: String },
     /// More frames than the server accepts: the time of attention is quadratic in them.
     #[error("frames is {frames}, the server accepts at most {limit_frames}")]
-    Frames { frames: u64, limit_frames: u64 },
+    TooManyFrames { frames: u64, limit_frames: u64 },
     /// A shape that the kernels do not support.
     #[error(transparent)]
-    Kernel(
+    UnsupportedShape(
         #[from]
         #[serde(skip)]
         KernelError,
@@ -77,7 +81,7 @@ pub enum ServeError {
         "the request needs {needed_bytes} bytes on a device, {available_bytes} are available; it works with \
          {smallest_bytes} bytes, or with at most {max_items} items"
     )]
-    Memory { needed_bytes: u64, available_bytes: u64, smallest_bytes: u64, max_items: u64 },
+    NotEnoughMemory { needed_bytes: u64, available_bytes: u64, smallest_bytes: u64, max_items: u64 },
     /// The request would compute for too long.
     #[error(
         "the request would take about {estimate:?} on the slowest device, the server accepts at most {limit:?}: send \
@@ -106,7 +110,7 @@ pub enum ServeError {
     Starting,
     /// The server stops.
     #[error("the server is shutting down: send the request to another one")]
-    Draining,
+    ShuttingDown,
     /// The device of the request failed, or the last device.
     #[error(transparent)]
     DeviceFailed(#[from] DeviceFailure),
@@ -132,58 +136,78 @@ impl ServeError {
     /// [`Self::Failed`].
     #[must_use]
     pub fn failed(reason: impl Display) -> Self {
-        Self::Failed { reason: reason.to_string() }
+        Self::failed_or_memory(reason, false)
     }
 
-    /// The status and the code.
-    const fn parts(&self) -> (StatusCode, &'static str) {
-        match self {
-            Self::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
-            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            Self::BodyBroken { .. } => (StatusCode::BAD_REQUEST, "body_broken"),
-            Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            Self::Format { .. } => (StatusCode::BAD_REQUEST, "not_safetensors"),
-            Self::HeaderTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "header_too_large"),
-            Self::Missing { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "missing_tensor"),
-            Self::Unexpected { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unexpected_tensor"),
-            Self::Dtype { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "wrong_dtype"),
-            Self::Shape { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "wrong_shape"),
-            Self::Frames { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "too_many_frames"),
-            Self::Kernel(_) => (StatusCode::UNPROCESSABLE_ENTITY, "unsupported_shape"),
-            Self::Memory { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "not_enough_memory"),
-            Self::TooMuchWork { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "too_much_work"),
-            Self::Full { resource, .. } => (StatusCode::TOO_MANY_REQUESTS, resource.code),
-            Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
-            Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
-            Self::DeviceFailed(_) => (StatusCode::SERVICE_UNAVAILABLE, "device_failed"),
-            Self::OutOfMemory { .. } => (StatusCode::SERVICE_UNAVAILABLE, "out_of_memory"),
-            Self::Failed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
-        }
+    /// [`Self::Failed`], or [`Self::OutOfMemory`].
+    fn failed_or_memory(reason: impl Display, is_out_of_memory: bool) -> Self {
+        let reason = reason.to_string();
+        if is_out_of_memory { Self::OutOfMemory { reason } } else { Self::Failed { reason } }
     }
 
-    /// Whether the server closes the connection: a part of the body may still be on its way, or the server stops.
-    fn closes(&self) -> bool {
+    /// The status, and whether the server closes the connection: a part of the body may still be on its way, or the
+    /// server stops.
+    fn reply(&self) -> (StatusCode, bool) {
         match self {
-            Self::BodyBroken { .. } | Self::BodyTimeout(_) | Self::Draining => true,
-            Self::BodyTooLarge { .. } | Self::HeaderTooLarge { .. } => true,
-            Self::Full { resource, .. } => *resource == Resource::BODIES,
-            _ => false,
+            Self::BodyBroken { .. } => (StatusCode::BAD_REQUEST, true),
+            Self::NotSafetensors { .. } => (StatusCode::BAD_REQUEST, false),
+            Self::NotFound => (StatusCode::NOT_FOUND, false),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, false),
+            Self::BodyTimeout(_) => (StatusCode::REQUEST_TIMEOUT, true),
+            Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, true),
+            Self::HeaderTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, true),
+            Self::NotEnoughMemory { .. } => (StatusCode::PAYLOAD_TOO_LARGE, false),
+            Self::Full { resource, .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, *resource == Resource::BODIES)
+            }
+            Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, true),
+            Self::Starting | Self::DeviceFailed(_) => (StatusCode::SERVICE_UNAVAILABLE, false),
+            Self::OutOfMemory { .. } => (StatusCode::SERVICE_UNAVAILABLE, false),
+            Self::Failed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, false),
+            // The tensors, or their sizes.
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, false),
         }
+    }
+}
+
+impl From<PlanError> for ServeError {
+    fn from(error: PlanError) -> Self {
+        // A request by itself fits: admission has checked it.
+        Self::failed_or_memory(&error, matches!(error, PlanError::BudgetTooSmall { .. }))
+    }
+}
+
+impl From<RunError> for ServeError {
+    fn from(error: RunError) -> Self {
+        Self::failed_or_memory(&error, matches!(error, RunError::Scratch { .. }))
+    }
+}
+
+impl From<DriverError> for ServeError {
+    fn from(error: DriverError) -> Self {
+        Self::failed_or_memory(error, error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+impl From<TryReserveError> for ServeError {
+    fn from(error: TryReserveError) -> Self {
+        Self::failed_or_memory(error, true)
     }
 }
 
 impl IntoResponse for ServeError {
     fn into_response(self) -> Response {
-        let ((status, code), message) = (self.parts(), self.to_string());
+        let (status, closes) = self.reply();
         let mut error = serde_json::to_value(&self).unwrap_or_default();
-        let mut fields = error.as_object_mut().map(std::mem::take).unwrap_or_default();
-        fields.extend([("code".to_owned(), code.into()), ("message".to_owned(), message.into())]);
-        let mut response = (status, Json(json!({ "error": fields }))).into_response();
+        error["message"] = self.to_string().into();
+        if let Self::Full { resource, .. } = &self {
+            error["code"] = resource.code.into();
+        }
+        let mut response = (status, Json(json!({ "error": error }))).into_response();
         if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
             response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
-        if self.closes() {
+        if closes {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response

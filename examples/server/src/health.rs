@@ -100,7 +100,7 @@ impl Health {
     #[must_use]
     pub fn refusal(&self) -> Option<ServeError> {
         if self.draining.load(Ordering::SeqCst) {
-            return Some(ServeError::Draining);
+            return Some(ServeError::ShuttingDown);
         }
         let workers = self.workers.borrow();
         if workers.contains(&WorkerState::Starting) {

@@ -12,8 +12,8 @@ use gridguard_kernels::temporal_block::host_pipeline;
 use gridguard_kernels::{Element, ElementType, KernelError, Operation};
 use half::{bf16, f16};
 
-use crate::admission::{operations_per_item, plan};
-use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention, stopped};
+use crate::admission::operations_per_item;
+use crate::backend::{Backend, Batch, Bodies, Device, Failure, Wanted, attention};
 use crate::block::Block;
 use crate::error::ServeError;
 use crate::tensors::{Endpoint, Key, wide};
@@ -143,19 +143,15 @@ impl Host {
         let threads = wide(available_parallelism().map_or(1, usize::from));
         let chunk = self.chunk(operations_per_item(&batch.key)).div_ceil(threads);
         let at_most = batch.items.div_ceil(threads).min(chunk);
-        let plan = plan(&pipeline, batch, self.memory, |budget| {
-            budget.in_flight(threads).at_most(at_most)
-        })?;
+        let budget = batch.budget(self.memory).in_flight(threads).at_most(at_most);
+        let plan = pipeline.plan(&budget)?;
         let input = batch.gather::<T>(0)?;
         let memory = HostMemory::new().read(x, &input).write(y, out);
         let mut monitor = |_: &_| {
             if wanted() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let ran = self.guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut monitor));
-        if ran.map_err(|error| stopped(&error))?.cancelled {
-            return Err(Failure::Abandoned);
-        }
-        Ok(())
+        if ran?.cancelled { Err(Failure::Abandoned) } else { Ok(()) }
     }
 }
 

@@ -18,7 +18,7 @@ use gridguard_server::error::Fallible;
 use gridguard_server::health::Health;
 use gridguard_server::host::Host;
 use gridguard_server::options::{Devices, HOST_MEMORY, Options};
-use gridguard_server::queue::Queue;
+use gridguard_server::queue::{Phase, Queue};
 use gridguard_server::server::{serve, serve_admin};
 use gridguard_server::telemetry;
 use gridguard_server::tuning::Profiles;
@@ -67,7 +67,6 @@ fn run(options: Options) -> Fallible<u64> {
         queue: Arc::new(Queue::new(limits.batch_wait)),
         limits,
         health: Arc::clone(&health),
-        max_frames: options.max_frames,
         in_flight: watch::Sender::new(0),
         metrics: Some(metrics.clone()),
     });
@@ -91,7 +90,7 @@ fn run(options: Options) -> Fallible<u64> {
                 serving.await
             }
         };
-        app.queue.close();
+        app.queue.enter(Phase::Closed);
         // A worker may compute for clients that left, or be stuck in a driver.
         let joined =
             spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
@@ -168,11 +167,10 @@ fn backends(
         let memory = (options.memory, in_flight);
         let (block, profiles) = (Arc::clone(block), Arc::clone(profiles));
         // By the first worker on the device.
-        let shared =
-            LazyLock::new(move || match Shared::open(ordinal, memory, &profiles, &block) {
-                Ok(shared) => Ok(Arc::new(shared)),
-                Err(error) => Err(error.to_string()),
-            });
+        let shared = LazyLock::new(move || {
+            let shared = Shared::open(ordinal, memory, &profiles, &block);
+            shared.map(Arc::new).map_err(|error| error.to_string())
+        });
         let shared = Arc::new(shared);
         (0..in_flight.get()).map(move |_| -> Factory {
             let shared = Arc::clone(&shared);

@@ -35,9 +35,6 @@ pub struct Options {
     /// memory
     #[arg(long, value_name = "BATCHES", default_value = "10")]
     pub in_flight: NonZeroU8,
-    /// The most frames of a request: the time of attention is quadratic in them
-    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
-    pub max_frames: u64,
     /// What requests and connections may take of the server
     #[command(flatten)]
     pub limits: Limits,
@@ -61,6 +58,9 @@ pub struct Options {
 /// What requests and connections may take of the server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Limits {
+    /// The most frames of a request: the time of attention is quadratic in them
+    #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
+    pub max_frames: u64,
     /// The most bytes of a body
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub max_body: u64,

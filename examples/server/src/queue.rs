@@ -82,15 +82,17 @@ struct State {
     phase: Phase,
 }
 
+/// What the queue does with requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-enum Phase {
+pub enum Phase {
+    /// Requests wait for others with the same key.
     #[default]
     Open,
-    /// Batches do not wait.
+    /// Batches no longer wait for more requests.
     Draining,
-    /// Nothing is added.
+    /// Nothing more is added; workers end when the queue is empty.
     Closed,
-    /// No worker is left.
+    /// No worker is left: all waiting and later requests fail.
     Failed(ServeError),
 }
 
@@ -121,7 +123,7 @@ impl Queue {
         let mut state = self.state.lock();
         match &state.phase {
             Phase::Failed(error) => return Err(error.clone()),
-            Phase::Closed => return Err(ServeError::Draining),
+            Phase::Closed => return Err(ServeError::ShuttingDown),
             Phase::Open | Phase::Draining => {}
         }
         counter!("gridguard_server_accepted_total").increment(1);
@@ -155,16 +157,6 @@ impl Queue {
         }
     }
 
-    /// Batches no longer wait for more requests.
-    pub fn drain(&self) {
-        self.enter(Phase::Draining);
-    }
-
-    /// Nothing more is added; workers end when the queue is empty.
-    pub fn close(&self) {
-        self.enter(Phase::Closed);
-    }
-
     /// No worker is left: all waiting and later requests fail.
     pub fn fail(&self, error: &ServeError) {
         self.enter(Phase::Failed(error.clone()));
@@ -174,7 +166,8 @@ impl Queue {
         }
     }
 
-    fn enter(&self, phase: Phase) {
+    /// Begins a phase, unless all requests fail.
+    pub fn enter(&self, phase: Phase) {
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Failed(_)) {
             state.phase = phase;
@@ -317,14 +310,14 @@ mod tests {
         let queue = queue(HOURS);
         let _tickets = push(&queue, &[1, 2, 1, 1, 1]);
         assert_eq!(next(&queue), (1, 3));
-        queue.drain();
+        queue.enter(Phase::Draining);
         assert_eq!(next(&queue), (2, 1));
         // The group that was opened again after the full one.
         assert_eq!(next(&queue), (1, 1));
-        queue.close();
+        queue.enter(Phase::Closed);
         assert!(queue.next().is_none());
         let (late, _received) = pending(1);
-        assert_eq!(queue.push(late).expect_err("closed"), ServeError::Draining);
+        assert_eq!(queue.push(late).expect_err("closed"), ServeError::ShuttingDown);
     }
 
     #[test]
@@ -357,7 +350,7 @@ mod tests {
         let _first = queue.push(first).expect("open");
         let _large = queue.push(large).expect("open");
         assert_eq!(queue.next().expect("closed by the second")[0].footprint.bytes, 10);
-        queue.drain();
+        queue.enter(Phase::Draining);
         assert_eq!(queue.next().expect("drained")[0].footprint.bytes, 25);
     }
 

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_io_timeout::TimeoutStream;
 
 use crate::api::{App, Client, admin_routes, routes};
+use crate::queue::Phase;
 use crate::share::{Peer, Share};
 
 /// Serves clients until `shutdown`. Then it refuses new requests, runs the accepted ones, sends their replies and closes
@@ -49,7 +50,7 @@ pub async fn serve(
         shutdown.await;
         tracing::info!(requests = *app.in_flight.borrow(), "shutting down");
         app.health.drain();
-        app.queue.drain();
+        app.queue.enter(Phase::Draining);
         let deadline = Instant::now() + app.limits.drain;
         let mut in_flight = app.in_flight.subscribe();
         // The sender is in `app`.

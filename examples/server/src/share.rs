@@ -83,34 +83,15 @@ impl Limit {
     ///
     /// [`ServeError::Full`] with the amounts.
     pub fn take(self: &Arc<Self>, peer: Peer, amount: u64) -> Served<Share> {
-        self.add(peer, amount)?;
-        Ok(Share { limit: Arc::clone(self), peer, amount })
+        let mut share = Share { limit: Arc::clone(self), peer, amount: 0 };
+        share.grow(amount)?;
+        Ok(share)
     }
 
     /// What all clients have together.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.lock().all
-    }
-
-    fn add(&self, peer: Peer, amount: u64) -> Served<()> {
-        if amount == 0 {
-            return Ok(());
-        }
-        let mut taken = self.taken.lock();
-        let own = taken.by_peer.get(&peer).copied().unwrap_or(0);
-        let (all, own_then) = (taken.all.saturating_add(amount), own.saturating_add(amount));
-        let leaves_enough = |free: u64| {
-            let others = u128::from(100 - self.percent);
-            u128::from(own_then) * others <= u128::from(free) * u128::from(self.percent)
-        };
-        if !self.most.checked_sub(all).is_some_and(leaves_enough) {
-            let (resource, limit, taken) = (self.resource, self.most, taken.all);
-            return Err(ServeError::Full { resource, limit, taken, own });
-        }
-        taken.all = all;
-        taken.by_peer.insert(peer, own_then);
-        Ok(())
     }
 }
 
@@ -121,7 +102,22 @@ impl Share {
     ///
     /// As [`Limit::take`].
     pub fn grow(&mut self, more: u64) -> Served<()> {
-        self.limit.add(self.peer, more)?;
+        if more == 0 {
+            return Ok(());
+        }
+        let Limit { resource, most: limit, percent, .. } = *self.limit;
+        let mut taken = self.limit.taken.lock();
+        let own = taken.by_peer.get(&self.peer).copied().unwrap_or(0);
+        let (all, own_then) = (taken.all.saturating_add(more), own.saturating_add(more));
+        let leaves_enough = |free: u64| {
+            let (own, others) = (u128::from(own_then), u128::from(100 - percent));
+            own * others <= u128::from(free) * u128::from(percent)
+        };
+        if !limit.checked_sub(all).is_some_and(leaves_enough) {
+            return Err(ServeError::Full { resource, limit, taken: taken.all, own });
+        }
+        taken.all = all;
+        taken.by_peer.insert(self.peer, own_then);
         self.amount = self.amount.saturating_add(more);
         Ok(())
     }

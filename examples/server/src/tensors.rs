@@ -97,33 +97,27 @@ impl Request {
     /// [`ServeError`] if the body is not valid, or its tensors are not supported.
     pub fn attention(body: &Bytes, max_frames: u64) -> Served<Self> {
         let file = read(body, &["q", "k", "v", "mask"], "q, k, v and mask")?;
-        let q = find(&file, "q")?;
-        let element = element_of("q", &q)?;
-        let shape = match q.shape() {
-            [items, frames, head_dim] => {
-                Shape::new(wide(*items), 1, wide(*frames), wide(*head_dim))
-            }
-            [items, heads, frames, head_dim] => {
-                Shape::new(wide(*items), wide(*heads), wide(*frames), wide(*head_dim))
-            }
-            given => {
+        let (q, element) = find(&file, "q", None)?;
+        let dims: Vec<u64> = q.shape().iter().map(|size| wide(*size)).collect();
+        let [items, heads, frames, head_dim] = match dims[..] {
+            [items, frames, head_dim] => [items, 1, frames, head_dim],
+            [items, heads, frames, head_dim] => [items, heads, frames, head_dim],
+            _ => {
                 let expected = "[items, frames, head_dim] or [items, heads, frames, head_dim]";
-                return Err(shape_error("q", given, expected.to_owned()));
+                return Err(wrong_shape("q", &q, expected.to_owned()));
             }
-        }?;
-        let [items, heads, frames, head_dim] = shape.dims();
+        };
+        Shape::new(items, heads, frames, head_dim)?;
         check_frames(frames, max_frames)?;
         let mut inputs = vec![body.slice_ref(q.data())];
         for name in ["k", "v"] {
-            let tensor = find(&file, name)?;
-            check_dtype(name, &tensor, element)?;
+            let (tensor, _) = find(&file, name, Some(element))?;
             if tensor.shape() != q.shape() {
-                return Err(shape_error(name, tensor.shape(), format!("{:?} as q", q.shape())));
+                return Err(wrong_shape(name, &tensor, format!("{:?} as q", q.shape())));
             }
             inputs.push(body.slice_ref(tensor.data()));
         }
-        let mask = file.tensor("mask").ok();
-        let mask = mask.map(|mask| read_mask(body, &mask, frames, element)).transpose()?;
+        let mask = Mask::find(body, &file, frames, element)?;
         let (endpoint, digest) = (Endpoint::Attention, mask.as_ref().map(Mask::digest));
         let key = Key { endpoint, element, heads, frames, width: head_dim, mask: digest };
         Ok(Self { key, items, dims: q.shape().to_vec(), inputs, mask })
@@ -136,20 +130,19 @@ impl Request {
     /// As [`Self::attention`].
     pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Served<Self> {
         let file = read(body, &["x"], "x")?;
-        let x = find(&file, "x")?;
-        check_dtype("x", &x, block.element)?;
+        let (x, element) = find(&file, "x", Some(block.element))?;
         let (items, frames) = match x.shape() {
             [items, frames, channels] if wide(*channels) == block.channels => {
                 (wide(*items), wide(*frames))
             }
-            given => {
+            _ => {
                 let expected = format!("[items, frames, {}]", block.channels);
-                return Err(shape_error("x", given, expected));
+                return Err(wrong_shape("x", &x, expected));
             }
         };
         check_frames(frames, max_frames)?;
         let width = block.shape(items, frames)?.channels();
-        let (endpoint, element) = (Endpoint::Block, block.element);
+        let endpoint = Endpoint::Block;
         let key = Key { endpoint, element, heads: 1, frames, width, mask: None };
         let inputs = vec![body.slice_ref(x.data())];
         Ok(Self { key, items, dims: x.shape().to_vec(), inputs, mask: None })
@@ -206,60 +199,61 @@ fn read<'b>(body: &'b Bytes, known: &[&str], expected: &'static str) -> Served<S
     // An error may quote the header.
     let reason = |error: SafeTensorError| error.to_string().chars().take(REASON_CHARS).collect();
     let file = SafeTensors::deserialize(body)
-        .map_err(|error| ServeError::Format { reason: reason(error) })?;
+        .map_err(|error| ServeError::NotSafetensors { reason: reason(error) })?;
     let names = file.names();
     match names.into_iter().find(|name| !known.contains(name)) {
         Some(name) => {
             // A name may be as long as the body.
             let tensor = name.chars().take(SHOWN_CHARS).collect();
-            Err(ServeError::Unexpected { tensor, expected })
+            Err(ServeError::UnexpectedTensor { tensor, expected })
         }
         None => Ok(file),
     }
 }
 
-fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Served<TensorView<'b>> {
-    file.tensor(tensor).map_err(|_| ServeError::Missing { tensor })
-}
-
-fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Served<ElementType> {
-    let found = DTYPES.into_iter().find(|(_, dtype)| *dtype == view.dtype());
-    found.map(|(element, _)| element).ok_or_else(|| ServeError::Dtype {
-        tensor,
-        given: format!("{:?}", view.dtype()),
-        expected: "F16, BF16 or F32".to_owned(),
-    })
-}
-
-fn check_dtype(tensor: &'static str, view: &TensorView<'_>, element: ElementType) -> Served<()> {
-    if element_of(tensor, view)? == element {
-        return Ok(());
-    }
-    let (given, expected) = (format!("{:?}", view.dtype()), element.to_string().to_uppercase());
-    Err(ServeError::Dtype { tensor, given, expected })
+/// A tensor and its type, which is `expected` if that is given.
+fn find<'b>(
+    file: &SafeTensors<'b>,
+    tensor: &'static str,
+    expected: Option<ElementType>,
+) -> Served<(TensorView<'b>, ElementType)> {
+    let view = file.tensor(tensor).map_err(|_| ServeError::MissingTensor { tensor })?;
+    let known = DTYPES.into_iter().find(|(_, dtype)| *dtype == view.dtype());
+    let expected = match (known, expected) {
+        (Some((element, _)), None) => return Ok((view, element)),
+        (Some((element, _)), Some(expected)) if element == expected => return Ok((view, element)),
+        (Some(_), Some(expected)) => expected.to_string().to_uppercase(),
+        (None, _) => "F16, BF16 or F32".to_owned(),
+    };
+    Err(ServeError::WrongDtype { tensor, given: format!("{:?}", view.dtype()), expected })
 }
 
 fn check_frames(frames: u64, limit_frames: u64) -> Served<()> {
-    if frames <= limit_frames { Ok(()) } else { Err(ServeError::Frames { frames, limit_frames }) }
-}
-
-fn read_mask(
-    body: &Bytes,
-    mask: &TensorView<'_>,
-    frames: u64,
-    element: ElementType,
-) -> Served<Mask> {
-    if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
-        return Err(shape_error("mask", mask.shape(), format!("[{frames}, {frames}]")));
+    if frames <= limit_frames {
+        Ok(())
+    } else {
+        Err(ServeError::TooManyFrames { frames, limit_frames })
     }
-    let is_boolean = mask.dtype() == Dtype::BOOL;
-    if !is_boolean {
-        check_dtype("mask", mask, element)?;
-    }
-    Ok(Mask { bytes: body.slice_ref(mask.data()), is_boolean })
 }
 
 impl Mask {
+    fn find(
+        body: &Bytes,
+        file: &SafeTensors<'_>,
+        frames: u64,
+        element: ElementType,
+    ) -> Served<Option<Self>> {
+        let Ok(mask) = file.tensor("mask") else { return Ok(None) };
+        if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
+            return Err(wrong_shape("mask", &mask, format!("[{frames}, {frames}]")));
+        }
+        let is_boolean = mask.dtype() == Dtype::BOOL;
+        if !is_boolean {
+            find(file, "mask", Some(element))?;
+        }
+        Ok(Some(Self { bytes: body.slice_ref(mask.data()), is_boolean }))
+    }
+
     /// What is added to the scores: the mask itself, or 0 where a boolean one is true and -inf where not.
     ///
     /// # Errors
@@ -289,10 +283,10 @@ impl Mask {
     }
 }
 
-fn shape_error(tensor: &'static str, given: &[usize], expected: String) -> ServeError {
+fn wrong_shape(tensor: &'static str, view: &TensorView<'_>, expected: String) -> ServeError {
     // A shape may have as many dimensions as the header has bytes.
-    let given = given.iter().take(SHOWN_DIMS).copied().collect();
-    ServeError::Shape { tensor, given, expected }
+    let given = view.shape().iter().take(SHOWN_DIMS).copied().collect();
+    ServeError::WrongShape { tensor, given, expected }
 }
 
 /// A length in memory as 64 bits.
@@ -308,8 +302,7 @@ pub fn wide(length: usize) -> u64 {
 /// [`ServeError::OutOfMemory`].
 pub fn reserved<T>(elements: usize) -> Served<Vec<T>> {
     let mut memory = Vec::new();
-    let reserved = memory.try_reserve_exact(elements);
-    reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
+    memory.try_reserve_exact(elements)?;
     Ok(memory)
 }
 

@@ -139,9 +139,9 @@ fn run(
             count_abandoned(requests);
             return Ok(());
         }
-        Ok(Err(Failure::Batch(ServeError::Memory { .. } | ServeError::OutOfMemory { .. })))
-            if requests > 1 =>
-        {
+        Ok(Err(Failure::Batch(
+            ServeError::NotEnoughMemory { .. } | ServeError::OutOfMemory { .. },
+        ))) if requests > 1 => {
             for (single, waiting) in batch.singles().zip(waiting) {
                 run(backend, (device, rate), lost, single, vec![waiting])?;
             }

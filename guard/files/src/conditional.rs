@@ -1,25 +1,23 @@
 //! Writes files without following links, and replaces them only if their contents are accepted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::kind::{FileKind, file_kind};
+use crate::kind::open_regular;
 use crate::lock::{is_at, try_lock};
-use crate::open::{NOT_REGULAR, open_unlinked};
-use crate::publish::{PublishError, failed, persist_new, persist_over};
-use crate::read::read_all;
+use crate::publish::{Access, PublishError, failed, persist_new, replace};
+use crate::read::{found, read_all};
 
 /// Opens a regular file for appending, and creates it if there is none. Follows no link.
 ///
 /// # Errors
 ///
-/// The errors of [`file_kind`], and the system's.
+/// The errors of [`file_kind`](crate::file_kind), and the system's.
 pub fn append(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    open_at(path, options.append(true).create(true))
+    Ok(open_regular(path, File::options().append(true).create(true), false)?)
 }
 
 /// Creates the file at `path`, or replaces it if `may_replace` accepts its contents of at most `limit` bytes.
@@ -39,42 +37,27 @@ pub fn publish_if(
 ) -> Result<bool, PublishError> {
     let begun = Instant::now();
     loop {
-        let Some(old) = existing(path).map_err(failed("opening it"))? else {
+        let old = found(open_regular(path, File::options().read(true), false));
+        let Some(old) = old.map_err(|error| failed("opening it")(error.into()))? else {
             if persist_new(path, contents)? {
                 return Ok(true);
             }
             // Another process created it first.
             continue;
         };
-        let accepts = |text: Vec<u8>| may_replace(&text);
-        if !read_all(&old, limit).is_ok_and(accepts) {
+        if !read_all(&old, limit).is_ok_and(|text| may_replace(&text)) {
             return Ok(false);
         }
         if try_lock(&old).map_err(failed("locking it"))? {
             if is_at(&old, path) {
-                return persist_over(path, contents, &old).map(|()| true);
+                let access = old.metadata().map_err(failed("keeping its access"))?;
+                return replace(path, contents, Access::Of(&access)).map(|_| true);
             }
         } else if begun.elapsed() > PATIENCE {
             return Err(failed("locking it")(ErrorKind::TimedOut.into()));
         } else {
             sleep(Duration::from_millis(5));
         }
-    }
-}
-
-/// The regular file at `path`; `None` if there is none.
-fn existing(path: &Path) -> io::Result<Option<File>> {
-    match open_at(path, File::options().read(true)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
-    }
-}
-
-fn open_at(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Opening a device may have an effect.
-    match file_kind(path)? {
-        FileKind::Stream => Err(io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR)),
-        _ => open_unlinked(path, options),
     }
 }
 
@@ -86,6 +69,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::{FileKind, file_kind};
 
     const LIMIT: u64 = 1000;
 

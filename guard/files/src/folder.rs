@@ -13,19 +13,15 @@ use etcetera::BaseStrategy;
 ///
 /// The system's error.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
-    create_with(folder, &fs::DirBuilder::new())
+    create_with_mode(folder, 0o777)
 }
 
-/// Like [`create_folder`], with the mode 0700.
-pub(crate) fn create_private_folder(folder: &Path) -> io::Result<()> {
-    #[cfg_attr(not(unix), allow(unused_mut, reason = "no modes"))]
+/// Like [`create_folder`], with a mode on Unix. The umask takes bits away from it.
+#[cfg_attr(not(unix), allow(unused_mut, unused_variables, reason = "no modes"))]
+pub(crate) fn create_with_mode(folder: &Path, mode: u32) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    create_with(folder, &builder)
-}
-
-fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, mode);
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
     let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
     for new in missing.into_iter().rev() {
@@ -42,18 +38,13 @@ fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
 /// Flushes the folder that holds `path` to disk.
 pub(crate) fn flush_folder_of(path: &Path) -> io::Result<()> {
     // Windows opens no folder as a file.
-    if cfg!(unix) {
-        match File::open(folder_of(path)) {
-            // A folder that can be written but not listed cannot be opened.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-            folder => match folder?.sync_all() {
-                // Some network file systems write names synchronously.
-                Err(error) if NOTHING_TO_FLUSH.contains(&error.kind()) => {}
-                flushed => flushed?,
-            },
-        }
+    if cfg!(not(unix)) {
+        return Ok(());
     }
-    Ok(())
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        Err(error) if NOTHING_TO_FLUSH.contains(&error.kind()) => Ok(()),
+        flushed => flushed,
+    }
 }
 
 /// The folder that holds `path`: `.` for a name alone.
@@ -76,7 +67,7 @@ pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_LINKS {
         let Ok(link) = fs::read_link(&end) else { return Ok(end) };
         #[cfg(unix)]
-        crate::trust::check_link(&end)?;
+        crate::unix::check_link(&end)?;
         // The kernel may refuse to follow a link in a sticky folder such as /tmp.
         match fs::metadata(&end) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -116,7 +107,9 @@ fn user_folder(
     }
 }
 
-const NOTHING_TO_FLUSH: [ErrorKind; 2] = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
+/// A folder that can be written but not listed cannot be opened. Some network file systems write names synchronously.
+const NOTHING_TO_FLUSH: [ErrorKind; 3] =
+    [ErrorKind::PermissionDenied, ErrorKind::InvalidInput, ErrorKind::Unsupported];
 /// The limit of Linux.
 const MAX_LINKS: u32 = 40;
 

@@ -1,8 +1,12 @@
-//! Tells regular files, streams and missing files apart.
+//! Tells kinds of files apart, and opens regular files without waiting for the other end of a pipe.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
+#[cfg(unix)]
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+
+use crate::error::ReadError;
 
 /// The kind of file at a path, which decides how it can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +26,49 @@ pub enum FileKind {
 /// The system's error; [`ErrorKind::InvalidInput`] for a folder, a link, a socket or a block device, which no
 /// output may replace.
 pub fn file_kind(path: &Path) -> io::Result<FileKind> {
-    let refused = |what: &str| Err(io::Error::new(ErrorKind::InvalidInput, what.to_owned()));
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileKind::Missing),
         Err(error) => return Err(error),
     };
-    if found.is_file() {
-        return Ok(FileKind::Regular);
+    let refused = [
+        (found.is_dir(), "it is a folder"),
+        (found.is_symlink(), "it is a link"),
+        #[cfg(unix)]
+        (found.is_socket(), "it is a socket"),
+        #[cfg(unix)]
+        (found.is_block_device(), "it is a block device"),
+    ];
+    match refused.into_iter().find(|(is_it, _)| *is_it) {
+        Some((_, what)) => Err(io::Error::new(ErrorKind::InvalidInput, what)),
+        None if found.is_file() => Ok(FileKind::Regular),
+        None => Ok(FileKind::Stream),
     }
-    if found.is_dir() {
-        return refused("it is a folder");
-    }
-    if found.is_symlink() {
-        return refused("it is a link");
+}
+
+/// Opens the regular file at `path`.
+pub(crate) fn open_regular(
+    path: &Path,
+    options: &mut OpenOptions,
+    follows_links: bool,
+) -> Result<File, ReadError> {
+    let may_open = if follows_links {
+        fs::metadata(path)?.is_file()
+    } else {
+        file_kind(path)? != FileKind::Stream
+    };
+    // Opening a device may have an effect.
+    if !may_open {
+        return Err(ReadError::NotRegular);
     }
     #[cfg(unix)]
     {
-        use std::os::unix::fs::FileTypeExt;
-        if found.is_socket() {
-            return refused("it is a socket");
-        }
-        if found.is_block_device() {
-            return refused("it is a block device");
-        }
+        use rustix::fs::OFlags;
+
+        let links = if follows_links { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = links | OFlags::NONBLOCK | OFlags::NOCTTY;
+        options.custom_flags(flags.bits().cast_signed());
     }
-    Ok(FileKind::Stream)
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(ReadError::NotRegular) }
 }

@@ -15,15 +15,17 @@
 //! ```
 
 mod conditional;
+mod error;
 mod folder;
 mod kind;
 mod lock;
-mod open;
 mod publish;
 mod read;
-mod trust;
+#[cfg(unix)]
+mod unix;
 
 pub use conditional::{append, publish_if};
+pub use error::{Distrust, ReadError};
 pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
 pub use kind::{FileKind, file_kind};
 pub use lock::{FileLock, LockError};
@@ -31,8 +33,7 @@ pub use publish::{
     OwnerChange, PublishError, check_output, delete_leftovers, publish, publish_new,
     publish_private, write_output,
 };
-pub use read::{ReadError, check_folder, open, read, read_trusted};
-pub use trust::Distrust;
+pub use read::{check_folder, open, read, read_trusted};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::open::open_unlinked;
+use crate::kind::open_regular;
 use crate::publish::{PublishError, failed};
 
 /// A lock file that this process holds. Dropping it, or the end of the process, releases the lock.
@@ -54,7 +54,9 @@ impl FileLock {
                 || wait_for_lock(&file, left).map_err(failed("locking"))?;
             // A file that its holder has deleted is no lock.
             if is_locked && is_at(&file, path) {
-                let mut lock = Self { is_named: is_lock_file(&mut file), file };
+                let is_own =
+                    |start: Vec<u8>| start.is_empty() || start.starts_with(HOLDER.as_bytes());
+                let mut lock = Self { is_named: start_of(&mut file).is_ok_and(is_own), file };
                 // The name is only information: the disk may be full.
                 let _ = lock.write_holder();
                 return Ok(lock);
@@ -72,10 +74,9 @@ impl FileLock {
         }
         // Removes the name of a process that was killed.
         self.file.set_len(0)?;
+        self.file.rewind()?;
         #[cfg(unix)]
-        let host = rustix::system::uname();
-        #[cfg(unix)]
-        let host = host.nodename().to_string_lossy();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         #[cfg(not(unix))]
         let host = "this host";
         let (process, since) =
@@ -102,15 +103,12 @@ fn wait_for_lock(file: &File, patience: Duration) -> io::Result<bool> {
     // Both descriptors share the lock. After a timeout the thread drops its descriptor, and the lock with it.
     let waiting = file.try_clone()?;
     let (locked, is_locked) = mpsc::channel();
-    let wait = move || {
-        let result = loop {
-            match waiting.lock() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                result => break result,
-            }
-        };
-        // Nobody receives after a timeout.
-        let _ = locked.send(result);
+    let wait = move || loop {
+        match waiting.lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Nobody receives after a timeout.
+            result => break drop(locked.send(result)),
+        }
     };
     thread::Builder::new().spawn(wait)?;
     match is_locked.recv_timeout(patience) {
@@ -124,14 +122,15 @@ fn wait_for_lock(file: &File, patience: Duration) -> io::Result<bool> {
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).truncate(false);
-    let mut opened = open_unlinked(path, &mut options);
+    let open = |options: &mut _| open_regular(path, options, false).map_err(io::Error::from);
+    let mut opened = open(&mut options);
     // With `create`, Linux may refuse to open a file of another user in a sticky folder.
     if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        opened = open_unlinked(path, options.create(true));
+        opened = open(options.create(true));
     }
     match opened {
         Err(refused) if refused.kind() == ErrorKind::PermissionDenied => {
-            open_unlinked(path, options.create(false).write(false)).map_err(|_| refused)
+            open(options.create(false).write(false)).map_err(|_| refused)
         }
         opened => opened,
     }
@@ -140,9 +139,8 @@ fn open(path: &Path) -> io::Result<File> {
 /// Locks `file` if no other process holds it; returns whether it is locked.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
-        Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
+        locked => locked.map(|()| true).map_err(io::Error::from),
     }
 }
 
@@ -159,12 +157,6 @@ pub(crate) fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(not(unix))]
 pub(crate) const fn is_at(_: &File, _: &Path) -> bool {
     true
-}
-
-/// Whether a file is empty or names a holder, so that it may be overwritten.
-fn is_lock_file(file: &mut File) -> bool {
-    let is_own = |start: Vec<u8>| start.is_empty() || start.starts_with(HOLDER.as_bytes());
-    start_of(file).is_ok_and(is_own) && file.rewind().is_ok()
 }
 
 fn start_of(file: &mut File) -> io::Result<Vec<u8>> {

@@ -8,11 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 
-use crate::folder::{
-    create_folder, create_private_folder, flush_folder_of, folder_of, resolve_links,
-};
+use crate::error::ReadError;
+use crate::folder::{create_folder, create_with_mode, flush_folder_of, folder_of, resolve_links};
 use crate::kind::{FileKind, file_kind};
-use crate::open::NOT_REGULAR;
 
 /// Why a file was not published.
 #[derive(Debug, thiserror::Error)]
@@ -53,18 +51,14 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, Publ
     let end = resolve_links(path).map_err(failed("following its link"))?;
     let old = match fs::symlink_metadata(&end) {
         Ok(old) if !old.is_file() => {
-            let error = io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR);
-            return Err(failed("replacing it")(error));
+            return Err(failed("replacing it")(ReadError::NotRegular.into()));
         }
         old => old.ok(),
     };
     if end == path {
         create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     }
-    match old {
-        Some(old) => replace_old(&end, contents, &old),
-        None => replace(&end, written(&end, contents, Access::Umask)?).map(|()| None),
-    }
+    replace(&end, contents, old.as_ref().map_or(Access::Umask, Access::Of))
 }
 
 /// Like [`publish`], with the mode 0600 for the file and 0700 for new folders, whatever the umask. Replaces a
@@ -74,8 +68,8 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, Publ
 ///
 /// Those of [`publish`].
 pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
-    create_private_folder(folder_of(path)).map_err(failed("creating its folder"))?;
-    replace(path, written(path, contents, Access::User)?)
+    create_with_mode(folder_of(path), 0o700).map_err(failed("creating its folder"))?;
+    replace(path, contents, Access::User).map(drop)
 }
 
 /// Like [`publish`], but keeps an existing file or link. Returns whether the file was written.
@@ -90,28 +84,22 @@ pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
 
 /// Like [`publish_new`], in an existing folder.
 pub(crate) fn persist_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
-    match written(path, contents, Access::Umask)?.persist_noclobber(path) {
+    match written(path, contents, Access::Umask)?.0.persist_noclobber(path) {
         Ok(_) => flushed(path).map(|()| true),
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(refused) => Err(failed("renaming")(refused.error)),
     }
 }
 
-/// Replaces the open file `old` at `path`.
-pub(crate) fn persist_over(path: &Path, contents: &[u8], old: &File) -> Result<(), PublishError> {
-    let old = old.metadata().map_err(failed("keeping its access"))?;
-    replace_old(path, contents, &old).map(drop)
-}
-
-fn replace_old(
+/// Replaces or creates the file at `path`.
+pub(crate) fn replace(
     path: &Path,
     contents: &[u8],
-    old: &Metadata,
+    access: Access<'_>,
 ) -> Result<Option<OwnerChange>, PublishError> {
-    let file = written(path, contents, Access::User)?;
-    let change = keep_access(file.as_file(), old).map_err(failed("keeping its access"))?;
-    replace(path, file)?;
-    Ok(change)
+    let (file, change) = written(path, contents, access)?;
+    file.persist(path).map_err(|refused| failed("renaming")(refused.error))?;
+    flushed(path).map(|()| change)
 }
 
 /// Writes a program's output to the file that its user named: like [`publish`], but also to a pipe, a device
@@ -146,6 +134,7 @@ pub fn check_output(path: &Path) -> Result<(), PublishError> {
     let mut folder = folder_of(&end);
     // `publish` does not create the folder of a link's target.
     if end == path {
+        let is_missing = |error: io::Error| error.kind() == ErrorKind::NotFound;
         let is_there = |folder: &&Path| !fs::symlink_metadata(folder).is_err_and(is_missing);
         folder = folder.ancestors().find(is_there).unwrap_or(Path::new("."));
     }
@@ -169,10 +158,6 @@ pub fn delete_leftovers(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool, age: D
     }
 }
 
-fn is_missing(error: io::Error) -> bool {
-    error.kind() == ErrorKind::NotFound
-}
-
 /// Whether a path leads to a pipe, a device or an open file, which cannot be replaced.
 fn is_stream(path: &Path) -> io::Result<bool> {
     let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
@@ -180,22 +165,29 @@ fn is_stream(path: &Path) -> io::Result<bool> {
 }
 
 /// The permissions of a new file.
-#[derive(Clone, Copy, PartialEq)]
-enum Access {
+#[derive(Clone, Copy)]
+pub(crate) enum Access<'o> {
     /// By the umask of the process.
     Umask,
     /// For the user only.
     User,
+    /// Those of an old file, with its owner and group.
+    Of(&'o Metadata),
 }
 
-/// A temporary file beside `path` with these contents, flushed to disk.
-#[cfg_attr(not(unix), allow(unused_variables, reason = "no modes"))]
-fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile, PublishError> {
-    let prefix = temp_prefix(path);
+/// A temporary file beside `path` with these contents, flushed to disk, and what of the access could not be kept.
+fn written(
+    path: &Path,
+    contents: &[u8],
+    access: Access<'_>,
+) -> Result<(NamedTempFile, Option<OwnerChange>), PublishError> {
+    let mut prefix = OsString::from(TEMP_PREFIX);
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push(".");
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).rand_bytes(RANDOM_BYTES).suffix(TEMP_SUFFIX);
     #[cfg(unix)]
-    if access == Access::Umask {
+    if matches!(access, Access::Umask) {
         use std::os::unix::fs::PermissionsExt;
         // The default of the builder is 0600.
         builder.permissions(fs::Permissions::from_mode(0o666));
@@ -205,7 +197,13 @@ fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile
     file.write_all(contents).map_err(failed("writing a temporary file"))?;
     // Before renaming: otherwise a power failure could leave an empty file.
     file.as_file().sync_all().map_err(failed("flushing to disk"))?;
-    Ok(file)
+    let change = match access {
+        Access::Of(old) => {
+            keep_access(file.as_file(), old).map_err(failed("keeping its access"))?
+        }
+        Access::Umask | Access::User => None,
+    };
+    Ok((file, change))
 }
 
 /// Copies owner, group and permissions of the old file. Returns what could not be kept.
@@ -238,24 +236,11 @@ fn keep_access(_: &File, _: &Metadata) -> io::Result<Option<OwnerChange>> {
     Ok(None)
 }
 
-fn replace(path: &Path, file: NamedTempFile) -> Result<(), PublishError> {
-    file.persist(path).map_err(|refused| failed("renaming")(refused.error))?;
-    flushed(path)
-}
-
 fn flushed(path: &Path) -> Result<(), PublishError> {
     flush_folder_of(path).map_err(failed("flushing its folder to disk"))
 }
 
-/// The start of a temporary file's name, before [`RANDOM_BYTES`] random letters and [`TEMP_SUFFIX`].
-fn temp_prefix(path: &Path) -> OsString {
-    let mut prefix = OsString::from(TEMP_PREFIX);
-    prefix.push(path.file_name().unwrap_or_default());
-    prefix.push(".");
-    prefix
-}
-
-/// The name of the final file.
+/// The name of the final file of a temporary one, which [`written`] has named.
 fn written_for(temporary: &[u8]) -> Option<&[u8]> {
     let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
     let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;

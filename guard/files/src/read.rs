@@ -1,34 +1,13 @@
 //! Reads files up to a limit, or only files that others cannot have written.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use crate::open::{NOT_REGULAR, open_at_once};
-use crate::trust::Distrust;
-
-/// Why a file was not read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// It is a folder, a pipe or a device.
-    #[error("{NOT_REGULAR}")]
-    NotRegular,
-    /// It is larger than the caller's limit.
-    #[error("it has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// Another user may have written it.
-    #[error(transparent)]
-    Untrusted(#[from] Distrust),
-    /// An error of the operating system.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
+use crate::error::ReadError;
+use crate::kind::open_regular;
+#[cfg(unix)]
+use crate::{folder::folder_of, unix};
 
 /// Opens a regular file for reading. Follows links, and does not wait for the writer of a pipe.
 ///
@@ -36,11 +15,7 @@ pub enum ReadError {
 ///
 /// [`ReadError::NotRegular`] and [`ReadError::Io`].
 pub fn open(path: &Path) -> Result<File, ReadError> {
-    // Opening a device may have an effect.
-    if !fs::metadata(path)?.is_file() {
-        return Err(ReadError::NotRegular);
-    }
-    open_at_once(path, File::options().read(true), false)?.ok_or(ReadError::NotRegular)
+    open_regular(path, File::options().read(true), true)
 }
 
 /// Reads a file of at most `limit` bytes; `None` if there is no file.
@@ -61,15 +36,12 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
 /// # Errors
 ///
 /// [`ReadError`].
-#[cfg(unix)]
 pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
-    found(unix::open_trusted(path).and_then(|file| read_all(&file, limit)))
-}
-
-/// Like [`read`].
-#[cfg(not(unix))]
-pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
-    read(path, limit)
+    #[cfg(unix)]
+    let file = unix::open_trusted(folder_of(path), path);
+    #[cfg(not(unix))]
+    let file = open(path);
+    found(file.and_then(|file| read_all(&file, limit)))
 }
 
 /// Checks that a folder belongs to the user or root and that nobody else can write to it. A missing
@@ -100,16 +72,8 @@ pub(crate) fn read_all(file: &File, limit: u64) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-impl From<ReadError> for io::Error {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Io(error) => error,
-            other => Self::new(ErrorKind::InvalidInput, other),
-        }
-    }
-}
-
-fn found<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+/// The result; `None` if there is no file.
+pub(crate) fn found<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match result {
         Err(ReadError::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
@@ -117,52 +81,14 @@ fn found<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
 }
 
 #[cfg(unix)]
-mod unix {
-    use std::os::unix::fs::MetadataExt;
-
-    use rustix::fs::{Mode, OFlags};
-    use rustix::io::Errno;
-
-    use super::{Distrust, File, Path, ReadError, io};
-    use crate::folder::folder_of;
-    use crate::trust::{check, user};
-
-    pub(super) fn open_trusted(path: &Path) -> Result<File, ReadError> {
-        // `openat` on the checked folder: nobody can replace it in between.
-        let folder = open_trusted_folder(folder_of(path))?;
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let name = path.file_name().unwrap_or_default();
-        let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
-            Err(Errno::LOOP) => return Err(Distrust::Link { path: path.to_owned() }.into()),
-            // A socket.
-            Err(Errno::NXIO) => return Err(ReadError::NotRegular),
-            opened => File::from(opened.map_err(io::Error::from)?),
-        };
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(ReadError::NotRegular);
-        }
-        check(path, metadata.uid(), metadata.mode(), user())?;
-        Ok(file)
-    }
-
-    pub(super) fn open_trusted_folder(folder: &Path) -> Result<File, ReadError> {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from)?;
-        let opened = File::from(opened);
-        let metadata = opened.metadata()?;
-        check(folder, metadata.uid(), metadata.mode(), user())?;
-        Ok(opened)
-    }
-}
-
-#[cfg(unix)]
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::process::Command;
 
     use super::*;
+    use crate::error::Distrust;
 
     const LIMIT: u64 = 100;
 

@@ -7,17 +7,25 @@ use crate::header::Problem;
 use crate::lexer::{Kind, Lexer, Token};
 use crate::refusal::Reason;
 use crate::special::{Read, Values, is_special, reads, refused_instruction, refused_register};
-use crate::statement::{Statement, Statements};
+use crate::statement::{Instruction, Statement, Statements, What};
 
-/// A function that is or may be called, and the position of the call.
-pub(crate) type Callee<'a> = (&'a [u8], Position);
+/// A function that is or may be called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Callee<'a> {
+    pub(crate) name: &'a [u8],
+    /// Where it is called.
+    pub(crate) at: Position,
+    /// Whether it is called by its name, not by address.
+    pub(crate) is_direct: bool,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Body<'a> {
     pub(crate) reads: Values,
+    /// The values that it reads before its first label, branch or call, and the offset of that.
+    pub(crate) early: Option<(Values, usize)>,
+    pub(crate) labels: Vec<&'a [u8]>,
     pub(crate) calls: Vec<Callee<'a>>,
-    /// Functions that may be called by address.
-    pub(crate) by_address: Vec<Callee<'a>>,
     /// The first reason why a function with this body cannot be rewritten, nor its callers.
     pub(crate) problem: Option<Problem<'a>>,
     /// The first global variable that the body declares.
@@ -30,7 +38,7 @@ impl<'a> Body<'a> {
         let mut statements = Statements::of(text, open);
         let mut reader = Reader::default();
         while let Some(statement) = statements.next()? {
-            reader.add(statement, &statements.tokens)?;
+            reader.add(&statement);
         }
         Ok((reader.finish(), statements.into_lexer()))
     }
@@ -48,21 +56,34 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn add(&mut self, statement: Statement, tokens: &[Token<'a>]) -> Result<(), PtxError> {
-        let label = self.label.take();
-        match statement {
-            Statement::Other => {}
-            Statement::Label => {
+    fn add(&mut self, statement: &Statement<'_, 'a>) {
+        let (label, tokens) = (self.label.take(), statement.tokens);
+        let Some(first) = tokens.first() else { return };
+        match &statement.what {
+            What::Other => {}
+            What::Label => {
+                self.end_early(first.start);
                 self.check_names(tokens);
-                self.label = tokens.first().map(|label| label.text);
+                self.label = Some(first.text);
+                self.body.labels.push(first.text);
             }
-            Statement::Directive => {
+            What::Directive => {
                 self.check_names(tokens);
                 self.directive(label, tokens);
             }
-            Statement::Instruction => self.instruction(tokens)?,
+            What::Instruction(instruction) => {
+                if !instruction.continues() {
+                    self.end_early(first.start);
+                }
+                self.instruction(instruction, tokens);
+            }
         }
-        Ok(())
+    }
+
+    /// Notes the first place `at` where execution may leave the sequence of statements, or enter it.
+    fn end_early(&mut self, at: usize) {
+        let reads = self.body.reads;
+        self.body.early.get_or_insert((reads, at));
     }
 
     fn report(&mut self, reason: Reason, token: &Token<'a>) {
@@ -90,10 +111,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn instruction(&mut self, tokens: &[Token<'a>]) -> Result<(), PtxError> {
-        let parts = Parts::of(tokens)?;
-        if let Some(reason) = refused_instruction(parts.opcode.text, parts.modifiers) {
-            self.report(reason, &parts.opcode);
+    fn instruction(&mut self, instruction: &Instruction<'_, 'a>, tokens: &[Token<'a>]) {
+        let Instruction { opcode, modifiers, operands } = *instruction;
+        if let Some(reason) = refused_instruction(opcode.text, modifiers) {
+            self.report(reason, &opcode);
         }
         for token in tokens {
             if let Some(reason) = refused_register(token) {
@@ -102,21 +123,18 @@ impl<'a> Reader<'a> {
         }
         for read in reads(tokens) {
             self.body.reads = self.body.reads.with(read.values());
-            if let (Err(reason), Some(token)) = (parts.check(read), tokens.get(read.first)) {
-                self.report(reason, token);
+            if let Some(reason) = refused_read(instruction, read) {
+                self.report(reason, &tokens[read.first]);
             }
         }
-        if parts.opcode.text == b"call" {
-            self.call(&parts, tokens);
+        if opcode.text != b"call" {
+            return;
         }
-        Ok(())
-    }
-
-    fn call(&mut self, parts: &Parts<'_, 'a>, tokens: &[Token<'a>]) {
-        match Call::of(tokens, parts.operands) {
-            None => self.report(Reason::UnknownCall, &parts.opcode),
+        match Call::of(tokens, operands) {
+            None => self.report(Reason::UnknownCall, &opcode),
             Some(Call { target, list: None, .. }) => {
-                self.body.calls.push((target.text, target.at));
+                let Token { text: name, at, .. } = target;
+                self.body.calls.push(Callee { name, at, is_direct: true });
             }
             Some(Call { target, list: Some(list), .. }) => {
                 self.indirect.push((list.text, target));
@@ -125,6 +143,7 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(mut self) -> Body<'a> {
+        self.end_early(usize::MAX);
         let mut stated = Vec::new();
         for (list, call) in core::mem::take(&mut self.indirect) {
             if self.targets.contains_key(list) {
@@ -136,62 +155,27 @@ impl<'a> Reader<'a> {
         // Each list counts once, however often it is used.
         for (list, at) in stated {
             let names = self.targets.insert(list, Vec::new()).unwrap_or_default();
-            self.body.by_address.extend(names.into_iter().map(|name| (name, at)));
+            let callee = |name| Callee { name, at, is_direct: false };
+            self.body.calls.extend(names.into_iter().map(callee));
         }
         self.body
     }
 }
 
-/// An instruction, taken apart.
-pub(crate) struct Parts<'t, 'a> {
-    pub(crate) opcode: Token<'a>,
-    modifiers: &'t [Token<'a>],
-    /// The index of the first token after opcode and modifiers.
-    pub(crate) operands: usize,
-}
-
-impl<'t, 'a> Parts<'t, 'a> {
-    /// Takes `[@[!]PREDICATE] OPCODE[.MODIFIER]... OPERANDS;` apart.
-    pub(crate) fn of(tokens: &'t [Token<'a>]) -> Result<Self, PtxError> {
-        let mut index = 0;
-        if tokens.first().is_some_and(|token| token.is(b'@')) {
-            let is_negated = tokens.get(1).is_some_and(|token| token.is(b'!'));
-            index = if is_negated { 3 } else { 2 };
-            index += usize::from(tokens.get(index).is_some_and(|token| token.kind == Kind::Dotted));
+/// Why the register of `read` cannot be replaced by a 32-bit register, or a vector by three and zero.
+fn refused_read(instruction: &Instruction<'_, '_>, read: Read) -> Option<Reason> {
+    let Instruction { opcode, modifiers, operands } = instruction;
+    let source = modifiers.last().map(|modifier| modifier.text).unwrap_or_default();
+    let is_vector = modifiers.iter().any(|modifier| modifier.text == b".v4");
+    match (opcode.text, source) {
+        _ if read.first < *operands => Some(Reason::UnknownRead),
+        (b"mov" | b"cvt", b".u32" | b".s32" | b".b32") if is_vector == read.axis.is_none() => None,
+        // Two packed registers.
+        (b"mov", b".b64") if read.axis.is_some() => None,
+        (b"mov" | b"cvt", b".u16" | b".s16" | b".b16" | b".u8" | b".s8" | b".b8") => {
+            Some(Reason::NarrowRead)
         }
-        match tokens.get(index).or(tokens.last()) {
-            Some(opcode) if opcode.kind == Kind::Word => {
-                let after = tokens.get(index + 1..).unwrap_or_default();
-                let count = after.iter().take_while(|token| token.kind == Kind::Dotted).count();
-                let modifiers = after.get(..count).unwrap_or_default();
-                Ok(Self { opcode: *opcode, modifiers, operands: index + 1 + count })
-            }
-            Some(other) => Err(other.unexpected("an instruction")),
-            None => Err(PtxError::NotPtx),
-        }
-    }
-
-    /// Checks that the register of `read` can be replaced by a 32-bit register, or a vector by three and zero.
-    fn check(&self, read: Read) -> Result<(), Reason> {
-        let mut types = self.modifiers.iter().rev().map(|modifier| modifier.text);
-        let source = types.next().unwrap_or_default();
-        let is_vector = self.modifiers.iter().any(|modifier| modifier.text == b".v4");
-        match (self.opcode.text, source) {
-            _ if read.first < self.operands => Err(Reason::UnknownRead),
-            (b"mov" | b"cvt", b".u32" | b".s32" | b".b32") => {
-                if is_vector == read.axis.is_none() {
-                    Ok(())
-                } else {
-                    Err(Reason::UnknownRead)
-                }
-            }
-            // Two packed registers.
-            (b"mov", b".b64") if read.axis.is_some() => Ok(()),
-            (b"mov" | b"cvt", b".u16" | b".s16" | b".b16" | b".u8" | b".s8" | b".b8") => {
-                Err(Reason::NarrowRead)
-            }
-            _ => Err(Reason::UnknownRead),
-        }
+        _ => Some(Reason::UnknownRead),
     }
 }
 

@@ -146,28 +146,28 @@ impl<'a> Reader<'_, 'a> {
         loop {
             let token = self.next()?;
             let is_end = token.is(b')');
-            if is_end && parameter.first.is_none() && parameters.count == 0 {
+            if !is_end && !token.is(b',') {
+                self.check_name(&token);
+                parameter.add(token)?;
+                continue;
+            }
+            match parameter.subject {
+                // An empty list.
+                None if is_end && parameters.count == 0 => {}
+                None => return Err(token.unexpected("a parameter")),
+                Some(subject) => {
+                    parameters.count += 1;
+                    match parameter.placed_at(parameters.bytes) {
+                        Some(end) => parameters.bytes = end,
+                        None => self.report(Reason::UnknownParameter, &subject),
+                    }
+                }
+            }
+            if is_end {
                 parameters.list = Some(open.end()..token.start);
                 return Ok(parameters);
             }
-            if is_end || token.is(b',') {
-                let Some(first) = parameter.first else {
-                    return Err(token.unexpected("a parameter"));
-                };
-                parameters.count += 1;
-                match parameter.placed_at(parameters.bytes) {
-                    Some(end) => parameters.bytes = end,
-                    None => self.report(Reason::UnknownParameter, &parameter.name.unwrap_or(first)),
-                }
-                if is_end {
-                    parameters.list = Some(open.end()..token.start);
-                    return Ok(parameters);
-                }
-                parameter = Parameter::default();
-            } else {
-                self.check_name(&token);
-                parameter.add(token)?;
-            }
+            parameter = Parameter::default();
         }
     }
 }
@@ -176,42 +176,44 @@ impl<'a> Reader<'_, 'a> {
 /// `.param .align 4 .b8 name[12]`.
 #[derive(Default)]
 struct Parameter<'a> {
-    first: Option<Token<'a>>,
-    last: Option<Token<'a>>,
-    name: Option<Token<'a>>,
+    /// Its name, or its first token before that.
+    subject: Option<Token<'a>>,
     element_bytes: Option<u64>,
     align: u64,
     elements: Option<u64>,
-    is_array: bool,
+    dimensions: usize,
     /// After `.ptr`, an alignment applies to the pointer's target.
     is_pointer: bool,
+    /// Whether the last token was `.align`.
+    is_alignment: bool,
 }
 
 impl<'a> Parameter<'a> {
     fn add(&mut self, token: Token<'a>) -> Result<(), PtxError> {
-        let follows = |text| self.last.is_some_and(|last: Token<'_>| last.is_dotted(text));
+        let is_alignment = core::mem::replace(&mut self.is_alignment, token.is_dotted(".align"));
         match token.kind {
             Kind::Dotted if token.text == b".ptr" => self.is_pointer = true,
             Kind::Dotted => self.element_bytes = self.element_bytes.or(bytes_of(token.text)),
-            Kind::Number if follows(".align") => {
-                let align = number(token.text).unwrap_or(u64::MAX);
-                self.align = if self.is_pointer { self.align } else { align };
-            }
+            Kind::Number if is_alignment && self.is_pointer => {}
+            Kind::Number if is_alignment => self.align = number(token.text).unwrap_or(u64::MAX),
             Kind::Number => self.elements = number(token.text),
-            Kind::Word => self.name = Some(token),
-            Kind::Punctuation(b'[') => self.is_array = true,
+            Kind::Punctuation(b'[') => self.dimensions += 1,
             Kind::Punctuation(b']') => {}
+            Kind::Word => self.subject = Some(token),
             _ => return Err(token.unexpected("a parameter")),
         }
-        self.first.get_or_insert(token);
-        self.last = Some(token);
+        self.subject.get_or_insert(token);
         Ok(())
     }
 
     /// The end of the parameter, if the parameters before it end at `offset`. `None` if its size is unknown.
     fn placed_at(&self, offset: u64) -> Option<u64> {
         let element = self.element_bytes?;
-        let elements = if self.is_array { self.elements? } else { 1 };
+        let elements = match self.dimensions {
+            0 => 1,
+            1 => self.elements?,
+            _ => return None,
+        };
         let align = self.align.max(element);
         align.is_power_of_two().then_some(())?;
         offset.checked_next_multiple_of(align)?.checked_add(element.checked_mul(elements)?)
@@ -283,6 +285,7 @@ mod tests {
             ".param .b8 a[99999999999999999999]",
             ".param .b64 a[0x2000000000000000]",
             ".param .align 3 .b8 a[4]",
+            ".param .b8 a[2][3]",
             ".param a",
         ] {
             let text = format!(".entry k(.param .u32 x, {parameter}) {{");

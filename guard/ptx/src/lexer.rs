@@ -96,7 +96,11 @@ impl<'a> Lexer<'a> {
             b'%' if is_word(second) => (Kind::Word, self.run(start + 1, is_word)),
             b'.' if is_word(second) => (Kind::Dotted, self.dotted(start + 1)),
             b'0'..=b'9' => (Kind::Number, self.run(start, |byte| is_word(byte) || byte == b'.')),
-            b'"' => (Kind::Text, self.string(start, at)?),
+            b'"' => {
+                self.offset = start + 1;
+                self.skip_past(b"\"", at, Some("a string"))?;
+                (Kind::Text, self.offset)
+            }
             b'!'..=b'~' => (Kind::Punctuation(first), start + 1),
             byte => return Err(PtxError::UnexpectedByte { byte, at }),
         };
@@ -120,71 +124,47 @@ impl<'a> Lexer<'a> {
     /// Skips blanks, comments and line markers.
     fn skip(&mut self) -> Result<(), PtxError> {
         loop {
-            let Some(rest) = self.text.get(self.offset..) else { return Ok(()) };
+            let (rest, at) = (self.text.get(self.offset..).unwrap_or_default(), self.position());
             match rest {
                 [b'\n', ..] => {
                     self.offset += 1;
                     self.new_line();
                 }
                 [b' ' | b'\t' | b'\r' | b'\x0c', ..] => self.offset += 1,
-                [b'/', b'/', ..] => self.skip_line()?,
-                [b'#', after @ ..] if is_line_marker(after) => self.skip_line()?,
-                [b'/', b'*', ..] => self.skip_comment()?,
+                [b'/', b'/', ..] => self.skip_past(b"\n", at, None)?,
+                [b'#', after @ ..] if is_line_marker(after) => self.skip_past(b"\n", at, None)?,
+                [b'/', b'*', ..] => {
+                    self.offset += 2;
+                    self.skip_past(b"*/", at, Some("a comment"))?;
+                }
                 _ => return Ok(()),
             }
         }
     }
 
-    /// Skips to the end of the line.
-    fn skip_line(&mut self) -> Result<(), PtxError> {
-        self.offset = self.run(self.offset, |byte| byte != b'\n' && byte != 0);
-        self.no_zero()
-    }
-
-    fn skip_comment(&mut self) -> Result<(), PtxError> {
-        let at = self.position();
-        self.offset += 2;
-        loop {
-            self.offset = self.run(self.offset, |byte| !matches!(byte, b'*' | b'\n' | 0));
-            self.no_zero()?;
-            match self.text.get(self.offset..).unwrap_or_default() {
-                [] => return Err(PtxError::Unterminated { what: "a comment", at }),
-                [b'*', b'/', ..] => {
-                    self.offset += 2;
-                    return Ok(());
-                }
-                [first, ..] => {
-                    self.offset += 1;
-                    if *first == b'\n' {
-                        self.new_line();
-                    }
-                }
+    /// Skips to the end of `end`, or of the text unless `what`, which begins at `at`, is then unterminated. A zero byte
+    /// is an error, since it ends the text for the driver. A backslash has no meaning.
+    fn skip_past(
+        &mut self,
+        end: &[u8],
+        at: Position,
+        what: Option<&'static str>,
+    ) -> Result<(), PtxError> {
+        let rest = self.text.get(self.offset..).unwrap_or_default();
+        let found = rest.windows(end.len()).position(|part| part == end);
+        let (skipped, _) = rest.split_at(found.map_or(rest.len(), |at| at + end.len()));
+        for byte in skipped {
+            if *byte == 0 {
+                return Err(PtxError::UnexpectedByte { byte: 0, at: self.position() });
             }
-        }
-    }
-
-    /// The end of the string that begins at `start`. A backslash has no meaning in it.
-    fn string(&mut self, start: usize, at: Position) -> Result<usize, PtxError> {
-        self.offset = start + 1;
-        loop {
-            self.offset = self.run(self.offset, |byte| !matches!(byte, b'"' | b'\n' | 0));
-            self.no_zero()?;
-            let Some(byte) = self.text.get(self.offset) else {
-                return Err(PtxError::Unterminated { what: "a string", at });
-            };
             self.offset += 1;
-            if *byte == b'"' {
-                return Ok(self.offset);
+            if *byte == b'\n' {
+                self.new_line();
             }
-            self.new_line();
         }
-    }
-
-    /// Rejects a zero byte, since it ends the text for the driver.
-    fn no_zero(&self) -> Result<(), PtxError> {
-        match self.text.get(self.offset) {
-            Some(0) => Err(PtxError::UnexpectedByte { byte: 0, at: self.position() }),
-            _ => Ok(()),
+        match what.filter(|_| found.is_none()) {
+            Some(what) => Err(PtxError::Unterminated { what, at }),
+            None => Ok(()),
         }
     }
 

@@ -38,11 +38,11 @@ pub(crate) struct Item<'a> {
 }
 
 /// An entry or a function, which may be declared elsewhere.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Function<'a> {
     pub(crate) name: &'a [u8],
     /// The number of the item that defines it, and its body.
-    pub(crate) definition: Option<(usize, Body<'a>)>,
+    definition: Option<(usize, Body<'a>)>,
     /// The function that this name is an alias of.
     alias_of: Option<usize>,
     /// Whether it was declared or defined as an entry, if it was.
@@ -99,6 +99,12 @@ impl<'a> Module<'a> {
         self.functions.get(id).and_then(|function| function.alias_of).unwrap_or(id)
     }
 
+    /// The item that defines the function `id`, and its body.
+    pub(crate) fn definition(&self, id: usize) -> Option<(&Item<'a>, &Body<'a>)> {
+        let (item, body) = self.functions.get(id)?.definition.as_ref()?;
+        Some((self.items.get(*item)?, body))
+    }
+
     /// Reads `.version MAJOR.MINOR` and `.target NAME` at the start of the text.
     fn first_directives(&mut self, lexer: &mut Lexer<'a>) -> Result<(), PtxError> {
         let version = lexer.next()?.filter(|token| token.is_dotted(".version"));
@@ -111,14 +117,13 @@ impl<'a> Module<'a> {
         };
         let text = lossy(number.text);
         let (major, minor) = text.split_once('.').ok_or(PtxError::NotPtx)?;
-        let parsed = (major.parse::<u32>(), minor.parse::<u32>());
-        let unknown = Err(PtxError::UnknownVersion { version: text.clone() });
-        let (Ok(major), Ok(minor)) = parsed else { return unknown };
-        if major > NEWEST_MAJOR {
-            return unknown;
+        match (major.parse(), minor.parse()) {
+            (Ok(major), Ok(minor)) if major <= NEWEST_MAJOR => {
+                (self.version, self.target) = ((major, minor), target.text);
+                Ok(())
+            }
+            _ => Err(PtxError::UnknownVersion { version: text }),
         }
-        (self.version, self.target) = ((major, minor), target.text);
-        Ok(())
     }
 
     fn item(
@@ -148,9 +153,15 @@ impl<'a> Module<'a> {
                 return Err(defined_twice(&header.name));
             }
         }
-        let (start, keyword_start) = (linkage.unwrap_or(keyword.start), keyword.start);
-        let (function, keyword) = (id, keyword_start);
-        self.items.push(Item { function, is_entry, start, keyword, header, end });
+        let start = linkage.unwrap_or(keyword.start);
+        self.items.push(Item {
+            function: id,
+            is_entry,
+            start,
+            keyword: keyword.start,
+            header,
+            end,
+        });
         Ok(lexer)
     }
 
@@ -197,12 +208,7 @@ impl<'a> Module<'a> {
 
     fn id(&mut self, name: &'a [u8]) -> usize {
         *self.ids.entry(name).or_insert_with(|| {
-            self.functions.push(Function {
-                name,
-                definition: None,
-                alias_of: None,
-                is_entry: None,
-            });
+            self.functions.push(Function { name, ..Function::default() });
             self.functions.len() - 1
         })
     }

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::report::Form;
-use crate::special::Quantity;
+use crate::lexer::lossy;
 
 /// The part that all added names share, and that no other name of the text has.
 #[derive(Debug)]
@@ -14,78 +13,34 @@ pub(crate) struct Names {
 impl Names {
     /// Names for `text`. A number keeps names unique if the text was rewritten before.
     pub(crate) fn new(text: &[u8]) -> Self {
-        let mut taken = HashSet::new();
-        let mut rest = text;
-        while let Some(at) = find(rest, TAG.as_bytes()) {
-            rest = rest.get(at + TAG.len()..).unwrap_or_default();
-            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).take(MOST_DIGITS);
-            let number = digits.fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
-            taken.insert(number);
-        }
+        let places = text.windows(TAG.len()).enumerate();
+        let found = places.filter(|(_, part)| part.starts_with(b"_") && *part == TAG.as_bytes());
+        let number = |(at, _)| {
+            let after = text.iter().skip(at + TAG.len());
+            let digits = after.take_while(|byte| byte.is_ascii_digit()).take(MOST_DIGITS);
+            digits.fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'))
+        };
+        let taken: HashSet<u64> = found.map(number).collect();
         match (0..).find(|number| !taken.contains(number)) {
             Some(number) if number > 0 => Self { tag: format!("{TAG}{number}") },
             _ => Self { tag: TAG.to_owned() },
         }
     }
 
-    /// The parameter that is added to an entry.
-    pub(crate) fn parameter(&self) -> String {
-        format!("{}_grid", self.tag)
+    /// The name of the variant `suffix` of an entry, a function or a label.
+    pub(crate) fn variant(&self, name: &[u8], suffix: &str) -> String {
+        format!("{}{}_{suffix}", lossy(name), self.tag)
     }
 
-    /// The name of a form of the entry `name`.
-    pub(crate) fn entry(&self, name: &str, form: Form) -> String {
-        format!("{name}{}_{form}", self.tag)
-    }
-
-    /// The name of the function `name` with added parameters.
-    pub(crate) fn function(&self, name: &str) -> String {
-        format!("{name}{}_called", self.tag)
-    }
-
-    /// The name of a label in a form.
-    pub(crate) fn label(&self, name: &str, suffix: &str) -> String {
-        format!("{name}{}_{suffix}", self.tag)
-    }
-
-    /// The name of a block index or grid size, without a register's sign.
-    pub(crate) fn value(&self, quantity: Quantity, axis: usize) -> String {
-        let register = match quantity {
-            Quantity::BlockIndex => "ctaid",
-            Quantity::GridSize => "nctaid",
-        };
-        format!("{}_{register}_{}", self.tag, AXES[axis])
-    }
-
-    /// The name of a register for a block index or grid size.
-    pub(crate) fn register(&self, quantity: Quantity, axis: usize) -> String {
-        format!("%{}", self.value(quantity, axis))
-    }
-
-    /// The name of a register for an intermediate result.
-    pub(crate) fn scratch(&self, name: &str) -> String {
-        format!("%{}_{name}", self.tag)
-    }
-}
-
-/// Where `part` first occurs in `text`.
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    let (first, after) = part.split_first()?;
-    let mut from = 0;
-    loop {
-        let rest = text.get(from..)?;
-        let at = from + rest.iter().position(|byte| byte == first)?;
-        if text.get(at + 1..)?.starts_with(after) {
-            return Some(at);
-        }
-        from = at + 1;
+    /// Replaces each `$` of a template by the shared part.
+    pub(crate) fn fill(&self, template: &str) -> String {
+        template.replace('$', &self.tag)
     }
 }
 
 /// Numbers with more digits are never chosen.
 const MOST_DIGITS: usize = 18;
 const TAG: &str = "__gridguard";
-pub(crate) const AXES: [&str; 3] = ["x", "y", "z"];
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,5 @@
 //! The result of rewriting a text.
 
-use core::fmt;
-
 use crate::error::Position;
 use crate::fold::{FOLDED_WORDS, SHIFTED_WORDS};
 use crate::refusal::Refusal;
@@ -98,14 +96,12 @@ impl Form {
         };
         u64::try_from(words).unwrap_or(u64::MAX).saturating_mul(4)
     }
-}
 
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
             Self::Shifted => "shifted",
             Self::Folded => "folded",
-        })
+        }
     }
 }
 

@@ -7,9 +7,8 @@ use crate::module::{Item, Module};
 use crate::names::Names;
 use crate::refusal::{Reason, Refusal};
 use crate::report::{ALIGNMENT, EntryReport, Form, Forms, Report, Rewritten};
-use crate::special::Quantity;
 use crate::usage::Usage;
-use crate::write::Writer;
+use crate::write::write;
 
 /// Adds a shifted and a folded form to every entry of `ptx`, if possible.
 ///
@@ -68,7 +67,7 @@ pub fn rewrite_entries(
             Some(refusal) => Err(refusal),
             None => {
                 accepted.push(item.function);
-                Ok(forms(&names, item, &name))
+                Ok(forms(&names, item))
             }
         };
         let reads = usage.reads[item.function];
@@ -76,8 +75,8 @@ pub fn rewrite_entries(
             at: item.header.name.at,
             parameters: item.header.parameters.count,
             parameter_bytes: item.header.parameters.bytes,
-            reads_block_index: reads.axes(Quantity::BlockIndex),
-            reads_grid_size: reads.axes(Quantity::GridSize),
+            reads_block_index: [0, 1, 2].map(|value| reads.has(value)),
+            reads_grid_size: [3, 4, 5].map(|value| reads.has(value)),
             forms,
             name,
         });
@@ -88,16 +87,17 @@ pub fn rewrite_entries(
         .map(|(function, _)| lossy(function.name))
         .collect();
     accepted.into_iter().for_each(|id| has_forms[id] = true);
-    let mut text = Writer::new(&module, &usage, &names).write(&has_forms)?;
+    let mut text = write(&module, &usage, &names, &has_forms)?;
     text.extend_from_slice(zeros);
     let (version, target) = (module.version, lossy(module.target));
     Ok(Rewritten { text, report: Report { version, target, entries, functions } })
 }
 
-fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
+fn forms(names: &Names, item: &Item<'_>) -> Forms {
+    let name = |form: Form| names.variant(item.header.name.text, form.name());
     Forms {
-        shifted: names.entry(name, Form::Shifted),
-        folded: names.entry(name, Form::Folded),
+        shifted: name(Form::Shifted),
+        folded: name(Form::Folded),
         parameter_index: item.header.parameters.count,
         parameter_offset: item.header.parameters.bytes.next_multiple_of(ALIGNMENT),
     }

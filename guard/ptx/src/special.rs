@@ -3,62 +3,38 @@
 use crate::lexer::{Kind, Token};
 use crate::refusal::Reason;
 
-/// The block index or the grid size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quantity {
-    BlockIndex,
-    GridSize,
-}
-
-/// A set of block indices and grid sizes, each on an axis.
+/// A set of the values that forms replace. Each value has a number: the block index on x, y and z is 0 to 2, the grid
+/// size 3 to 5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Values(u8);
 
 impl Values {
-    pub(crate) const ALL: [(Quantity, usize); 6] = [
-        (Quantity::BlockIndex, 0),
-        (Quantity::BlockIndex, 1),
-        (Quantity::BlockIndex, 2),
-        (Quantity::GridSize, 0),
-        (Quantity::GridSize, 1),
-        (Quantity::GridSize, 2),
-    ];
+    pub(crate) const BLOCK_INDEX: Self = Self(0b000_111);
+    pub(crate) const GRID_SIZE: Self = Self(0b111_000);
 
-    pub(crate) const fn one(quantity: Quantity, axis: usize) -> Self {
-        Self(Self::bit(quantity, axis))
+    pub(crate) const fn one(value: usize) -> Self {
+        Self(1 << value)
     }
 
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::default()
     }
 
-    pub(crate) const fn has(self, quantity: Quantity, axis: usize) -> bool {
-        self.0 & Self::bit(quantity, axis) != 0
+    pub(crate) const fn has(self, value: usize) -> bool {
+        self.0 & Self::one(value).0 != 0
     }
 
     pub(crate) const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The values of one quantity.
-    pub(crate) fn only(self, quantity: Quantity) -> Self {
-        let kept = Self::ALL.into_iter().filter(|(of, _)| *of == quantity);
-        Self(self.0 & kept.fold(0, |bits, (of, axis)| bits | Self::bit(of, axis)))
+    /// The values that `other` has too.
+    pub(crate) const fn only(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
-    pub(crate) fn iter(self) -> impl Iterator<Item = (Quantity, usize)> {
-        Self::ALL.into_iter().filter(move |(quantity, axis)| self.has(*quantity, *axis))
-    }
-
-    pub(crate) fn axes(self, quantity: Quantity) -> [bool; 3] {
-        [0, 1, 2].map(|axis| self.has(quantity, axis))
-    }
-
-    const fn bit(quantity: Quantity, axis: usize) -> u8 {
-        match quantity {
-            Quantity::BlockIndex => 1 << axis,
-            Quantity::GridSize => 8 << axis,
-        }
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..6).filter(move |value| self.has(*value))
     }
 }
 
@@ -67,41 +43,38 @@ impl Values {
 pub(crate) struct Read {
     pub(crate) first: usize,
     pub(crate) last: usize,
-    pub(crate) quantity: Quantity,
+    /// The number of the register's value on x.
+    pub(crate) register: usize,
     /// The axis. `None` for all axes as a vector. The fourth element, which is zero, is axis 3.
     pub(crate) axis: Option<usize>,
 }
 
 impl Read {
     pub(crate) fn values(self) -> Values {
-        let axes = match self.axis {
-            Some(axis) => axis..(axis + 1).min(3),
-            None => 0..3,
-        };
-        axes.fold(Values::default(), |all, axis| all.with(Values::one(self.quantity, axis)))
+        match self.axis {
+            None => Values(Values::BLOCK_INDEX.0 << self.register),
+            Some(axis @ 0..3) => Values::one(self.register + axis),
+            Some(_) => Values::default(),
+        }
     }
 }
 
 /// The reads among the tokens of an instruction.
 pub(crate) fn reads(tokens: &[Token<'_>]) -> impl Iterator<Item = Read> {
     tokens.iter().enumerate().filter_map(|(first, token)| {
-        let quantity = quantity(token)?;
+        let register = register(token)?;
         let selector = tokens.get(first + 1).filter(|next| next.kind == Kind::Dotted);
-        let (last, axis) = match selector.map(|selector| selector.text) {
-            Some(b".x" | b".r") => (first + 1, Some(0)),
-            Some(b".y" | b".g") => (first + 1, Some(1)),
-            Some(b".z" | b".b") => (first + 1, Some(2)),
-            Some(b".w" | b".a") => (first + 1, Some(3)),
-            _ => (first, None),
-        };
-        Some(Read { first, last, quantity, axis })
+        let axis = selector
+            .and_then(|selector| SELECTORS.iter().position(|axis| axis.contains(&selector.text)));
+        Some(Read { first, last: first + usize::from(axis.is_some()), register, axis })
     })
 }
 
-fn quantity(token: &Token<'_>) -> Option<Quantity> {
+/// The number of the value that a special register has on x.
+fn register(token: &Token<'_>) -> Option<usize> {
     match token.word()? {
-        b"%ctaid" => Some(Quantity::BlockIndex),
-        b"%nctaid" => Some(Quantity::GridSize),
+        b"%ctaid" => Some(0),
+        b"%nctaid" => Some(3),
         _ => None,
     }
 }
@@ -125,7 +98,7 @@ pub(crate) fn refused_register(token: &Token<'_>) -> Option<Reason> {
 
 /// Whether `token` is the name of a special register. A declaration would hide the register.
 pub(crate) fn is_special(token: &Token<'_>) -> bool {
-    quantity(token).is_some() || refused_register(token).is_some()
+    register(token).is_some() || refused_register(token).is_some()
 }
 
 /// Why a function with this instruction cannot be rewritten.
@@ -159,6 +132,9 @@ pub(crate) fn refused_directive(directive: &[u8]) -> Option<Reason> {
     }
     (!DIRECTIVES.contains(&directive)).then_some(Reason::UnknownDirective)
 }
+
+/// The selectors of each axis.
+const SELECTORS: [[&[u8]; 2]; 4] = [[b".x", b".r"], [b".y", b".g"], [b".z", b".b"], [b".w", b".a"]];
 
 /// Functions of the driver that device code calls.
 const HARMLESS: [&[u8]; 4] = [b"vprintf", b"malloc", b"free", b"__assertfail"];

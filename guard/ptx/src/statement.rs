@@ -3,9 +3,15 @@
 use crate::error::PtxError;
 use crate::lexer::{Kind, Lexer, Token};
 
+/// A statement of a body.
+pub(crate) struct Statement<'t, 'a> {
+    /// Its tokens, with its semicolon or colon.
+    pub(crate) tokens: &'t [Token<'a>],
+    pub(crate) what: What<'t, 'a>,
+}
+
 /// What a statement is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Statement {
+pub(crate) enum What<'t, 'a> {
     /// `{`, `}` or `.loc`.
     Other,
     /// A label and its colon.
@@ -13,7 +19,39 @@ pub(crate) enum Statement {
     /// A directive up to its semicolon, such as a declaration.
     Directive,
     /// An instruction up to its semicolon.
-    Instruction,
+    Instruction(Instruction<'t, 'a>),
+}
+
+/// `[@[!]PREDICATE] OPCODE[.MODIFIER]... OPERANDS;`
+pub(crate) struct Instruction<'t, 'a> {
+    pub(crate) opcode: Token<'a>,
+    pub(crate) modifiers: &'t [Token<'a>],
+    /// The index of the first token after opcode and modifiers.
+    pub(crate) operands: usize,
+}
+
+impl<'t, 'a> Instruction<'t, 'a> {
+    fn of(tokens: &'t [Token<'a>]) -> Result<Self, PtxError> {
+        let is = |index: usize, byte| tokens.get(index).is_some_and(|token| token.is(byte));
+        let mut index = match (is(0, b'@'), is(1, b'!')) {
+            (false, _) => 0,
+            (true, is_negated) => 2 + usize::from(is_negated),
+        };
+        let is_dotted = |token: &&Token<'_>| token.kind == Kind::Dotted;
+        index += usize::from(index > 0 && tokens.get(index).as_ref().is_some_and(is_dotted));
+        let opcode = tokens.get(index).or(tokens.last()).ok_or(PtxError::NotPtx)?;
+        if opcode.kind != Kind::Word {
+            return Err(opcode.unexpected("an instruction"));
+        }
+        let after = tokens.get(index + 1..).unwrap_or_default();
+        let (modifiers, _) = after.split_at(after.iter().take_while(is_dotted).count());
+        Ok(Self { opcode: *opcode, modifiers, operands: index + 1 + modifiers.len() })
+    }
+
+    /// Whether execution always continues with the next statement.
+    pub(crate) fn continues(&self) -> bool {
+        ![&b"bra"[..], b"brx", b"call", b"ret", b"exit"].contains(&self.opcode.text)
+    }
 }
 
 /// Reads the statements of one body, whose opening brace was read.
@@ -25,8 +63,8 @@ pub(crate) struct Statements<'a> {
     depth: usize,
     /// A token that was read ahead.
     next: Option<Token<'a>>,
-    /// The tokens of the last statement, with its semicolon or colon.
-    pub(crate) tokens: Vec<Token<'a>>,
+    /// The tokens of the last statement.
+    tokens: Vec<Token<'a>>,
 }
 
 impl<'a> Statements<'a> {
@@ -36,41 +74,34 @@ impl<'a> Statements<'a> {
         Self { lexer, open: *open, depth: 1, next: None, tokens: Vec::new() }
     }
 
-    /// The next statement. `None` at the end of the body, whose closing brace is then the last token.
-    pub(crate) fn next(&mut self) -> Result<Option<Statement>, PtxError> {
+    /// The next statement. `None` at the end of the body.
+    pub(crate) fn next(&mut self) -> Result<Option<Statement<'_, 'a>>, PtxError> {
         self.tokens.clear();
         if self.depth == 0 {
             return Ok(None);
         }
         let first = self.take()?;
+        let mut what = What::Other;
         match first.kind {
             Kind::Punctuation(b'{') => self.depth += 1,
-            Kind::Punctuation(b'}') => {
-                self.depth -= 1;
-                return Ok((self.depth > 0).then_some(Statement::Other));
+            Kind::Punctuation(b'}') if self.depth == 1 => {
+                self.depth = 0;
+                return Ok(None);
             }
+            Kind::Punctuation(b'}') => self.depth -= 1,
             Kind::Dotted if first.text == b".loc" => self.location()?,
             Kind::Dotted => {
                 self.until_semicolon()?;
-                return Ok(Some(Statement::Directive));
+                what = What::Directive;
             }
-            Kind::Word => {
-                let second = self.read()?;
-                if second.is(b':') {
-                    self.tokens.push(second);
-                    return Ok(Some(Statement::Label));
-                }
-                self.next = Some(second);
+            Kind::Word if self.take_if(b':')? => what = What::Label,
+            Kind::Word | Kind::Punctuation(b'@') => {
                 self.until_semicolon()?;
-                return Ok(Some(Statement::Instruction));
-            }
-            Kind::Punctuation(b'@') => {
-                self.until_semicolon()?;
-                return Ok(Some(Statement::Instruction));
+                what = What::Instruction(Instruction::of(&self.tokens)?);
             }
             _ => return Err(first.unexpected("a statement")),
         }
-        Ok(Some(Statement::Other))
+        Ok(Some(Statement { tokens: &self.tokens, what }))
     }
 
     /// The lexer behind the body.

@@ -1,5 +1,6 @@
 //! The values that each function reads, and its reasons for a refusal, including those of its callees.
 
+use crate::body::Callee;
 use crate::error::Position;
 use crate::header::Problem;
 use crate::lexer::lossy;
@@ -14,7 +15,8 @@ pub(crate) struct Usage<'a> {
     pub(crate) reads: Vec<Values>,
     /// The first reason to refuse it, and the number of the function with this reason.
     problems: Vec<Option<(usize, Problem<'a>)>>,
-    calls: Calls<'a>,
+    /// Its direct callees.
+    callees: Vec<Vec<usize>>,
 }
 
 /// Calls between the functions of a module that have a body.
@@ -32,24 +34,32 @@ struct Calls<'a> {
 
 impl<'a> Usage<'a> {
     pub(crate) fn of(module: &Module<'a>) -> Self {
-        let calls = Calls::of(module);
-        let reads = spread_reads(module, &calls);
-        let mut problems: Vec<_> = (0..module.functions.len())
-            .map(|id| own_problem(module, &calls, id, reads[id]).map(|problem| (id, problem)))
-            .collect();
-        for (callee, callers) in calls.by_address.iter().enumerate() {
-            if reads[callee].is_empty() {
-                continue;
-            }
-            for (caller, at) in callers {
+        let ids = 0..module.functions.len();
+        let Calls { callees, mut callers, by_address, outward } = Calls::of(module);
+        let own = |id| module.definition(id).map(|(_, body)| body.reads).unwrap_or_default();
+        let mut reads: Vec<Values> = ids.clone().map(own).collect();
+        // A function is visited again only if it gained one of six values.
+        spread(ids.clone().collect(), &callers, |id, caller| {
+            let all = reads[caller].with(reads[id]);
+            all != core::mem::replace(&mut reads[caller], all)
+        });
+        let own = |id| own_problem(module, id, outward[id], reads[id]).map(|problem| (id, problem));
+        let mut problems: Vec<_> = ids.clone().map(own).collect();
+        for (callee, calls) in by_address.iter().enumerate() {
+            callers[callee].extend(calls.iter().map(|(caller, _)| *caller));
+            for (caller, at) in calls.iter().filter(|_| !reads[callee].is_empty()) {
                 let subject = module.functions[callee].name;
                 let problem = Problem { reason: Reason::IndirectCallReadsGrid, subject, at: *at };
                 problems[*caller].get_or_insert((*caller, problem));
             }
         }
-        let mut usage = Self { reads, problems, calls };
-        usage.spread_problems();
-        usage
+        let open = ids.filter(|id| problems[*id].is_some()).collect();
+        spread(open, &callers, |id, caller| {
+            let is_new = problems[caller].is_none();
+            problems[caller] = problems[caller].or(problems[id]);
+            is_new
+        });
+        Self { reads, problems, callees }
     }
 
     /// Why the entry `id` is refused.
@@ -61,31 +71,22 @@ impl<'a> Usage<'a> {
     /// Which functions need a form with additional parameters for the entries `of`.
     pub(crate) fn needed(&self, of: impl Iterator<Item = usize>) -> Vec<bool> {
         let mut needed = vec![false; self.reads.len()];
-        let mut open: Vec<usize> = of.collect();
-        while let Some(id) = open.pop() {
-            for callee in &self.calls.callees[id] {
-                if !self.reads[*callee].is_empty() && !needed[*callee] {
-                    needed[*callee] = true;
-                    open.push(*callee);
-                }
-            }
-        }
+        spread(of.collect(), &self.callees, |_, callee| {
+            let is_read = !self.reads[callee].is_empty();
+            is_read && !core::mem::replace(&mut needed[callee], true)
+        });
         needed
     }
+}
 
-    /// Passes problems on to callers.
-    fn spread_problems(&mut self) {
-        let ids = 0..self.problems.len();
-        let mut open: Vec<usize> = ids.filter(|id| self.problems[*id].is_some()).collect();
-        while let Some(id) = open.pop() {
-            let by_address = self.calls.by_address[id].iter().map(|(caller, _)| *caller);
-            for caller in self.calls.callers[id].iter().copied().chain(by_address) {
-                if self.problems[caller].is_none() {
-                    self.problems[caller] = self.problems[id];
-                    open.push(caller);
-                }
-            }
-        }
+/// Visits the neighbours of the functions `open`. If `visit` returns true, it visits that neighbour's neighbours too.
+fn spread(
+    mut open: Vec<usize>,
+    neighbours: &[Vec<usize>],
+    mut visit: impl FnMut(usize, usize) -> bool,
+) {
+    while let Some(id) = open.pop() {
+        open.extend(neighbours[id].iter().filter(|next| visit(id, **next)));
     }
 }
 
@@ -106,11 +107,11 @@ impl<'a> Calls<'a> {
             by_address: vec![Vec::new(); count],
             outward: vec![None; count],
         };
-        for (id, function) in module.functions.iter().enumerate() {
-            let Some((_, body)) = &function.definition else { continue };
-            let mut add = |(name, at), is_direct| {
+        for id in 0..count {
+            let Some((_, body)) = module.definition(id) else { continue };
+            for Callee { name, at, is_direct } in body.calls.iter().copied() {
                 let callee = module.resolve(name);
-                match callee.filter(|callee| module.functions[*callee].definition.is_some()) {
+                match callee.filter(|callee| module.definition(*callee).is_some()) {
                     Some(callee) if is_direct => {
                         calls.callees[id].push(callee);
                         calls.callers[callee].push(id);
@@ -122,45 +123,22 @@ impl<'a> Calls<'a> {
                         calls.outward[id] = calls.outward[id].or(found);
                     }
                 }
-            };
-            body.calls.iter().for_each(|call| add(*call, true));
-            body.by_address.iter().for_each(|call| add(*call, false));
+            }
         }
         calls
     }
 }
 
-/// The values that each function reads, itself and through its callees.
-fn spread_reads(module: &Module<'_>, calls: &Calls<'_>) -> Vec<Values> {
-    let body = |id: usize| module.functions[id].definition.as_ref().map(|(_, body)| body);
-    let mut open: Vec<usize> = (0..module.functions.len()).collect();
-    let mut reads: Vec<Values> =
-        open.iter().map(|id| body(*id).map(|body| body.reads).unwrap_or_default()).collect();
-    // A function is visited again only if it gained one of six values.
-    while let Some(id) = open.pop() {
-        for caller in &calls.callers[id] {
-            let all = reads[*caller].with(reads[id]);
-            if all != reads[*caller] {
-                reads[*caller] = all;
-                open.push(*caller);
-            }
-        }
-    }
-    reads
-}
-
 /// The reason to refuse a function, without its callees.
 fn own_problem<'a>(
     module: &Module<'a>,
-    calls: &Calls<'a>,
     id: usize,
+    outward: Option<Problem<'a>>,
     reads: Values,
 ) -> Option<Problem<'a>> {
-    let (item, body) = module.functions[id].definition.as_ref()?;
-    let item = &module.items[*item];
+    let (item, body) = module.definition(id)?;
     // Header and variables only matter for functions with forms.
     let has_forms = item.is_entry || !reads.is_empty();
     let of_form = item.header.problem.or(body.variable).filter(|_| has_forms);
-    let all = [body.problem, calls.outward[id], of_form];
-    all.into_iter().flatten().min_by_key(|problem| problem.at)
+    [body.problem, outward, of_form].into_iter().flatten().min_by_key(|problem| problem.at)
 }

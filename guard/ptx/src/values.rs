@@ -1,148 +1,96 @@
-//! Instructions that compute block indices and grid sizes of the whole launch.
+//! Templates of the instructions that compute block indices and grid sizes of the whole launch. `$` stands for the part
+//! that added names share.
 
-use std::fmt::Write;
-
-use crate::names::Names;
 use crate::report::Form;
-use crate::special::{Quantity, Values};
+use crate::special::Values;
+
+/// The name of each value in added registers and parameters.
+pub(crate) const NAMES: [&str; 6] =
+    ["ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z"];
 
 /// Declares registers for `values` and for intermediate results.
-pub(crate) fn declare(names: &Names, values: Values) -> String {
-    let mut text = String::new();
-    for (quantity, axis) in values.iter() {
-        line(&mut text, &format!(".reg .b32 {};", names.register(quantity, axis)));
-    }
-    if !values.is_empty() {
-        for name in SCRATCH {
-            line(&mut text, &format!(".reg .b32 {};", names.scratch(name)));
-        }
-        line(&mut text, &format!(".reg .b64 {};", names.scratch(WIDE)));
-    }
-    text
-}
-
-/// Computes `values` in an entry of this form.
-pub(crate) fn compute(names: &Names, form: Form, values: Values) -> String {
-    let mut code = Code { names, text: String::new() };
-    match form {
-        Form::Shifted => code.shifted(values),
-        Form::Folded => code.folded(values),
-    }
-    code.text
+pub(crate) fn declare(values: Values) -> String {
+    let own = values.iter().map(|value| format!("\t.reg .b32 %$_{};\n", NAMES[value]));
+    own.chain((!values.is_empty()).then(|| INTERMEDIATE.to_owned())).collect()
 }
 
 /// Loads `values` from the parameters of a function.
-pub(crate) fn load(names: &Names, values: Values) -> String {
+pub(crate) fn load(values: Values) -> String {
+    let one = |value| {
+        let name = NAMES[value];
+        format!("\t.reg .b32 %$_{name};\n\tld.param.b32 %$_{name}, [$_{name}];\n")
+    };
+    values.iter().map(one).collect()
+}
+
+/// Computes `values` in an entry of this form.
+pub(crate) fn compute(form: Form, values: Values) -> String {
+    match form {
+        Form::Shifted => values.iter().map(shifted).collect(),
+        Form::Folded => folded(values),
+    }
+}
+
+fn shifted(value: usize) -> String {
+    let (name, offset) = (NAMES[value], 4 * value);
+    if !Values::BLOCK_INDEX.has(value) {
+        return format!("\tld.param.u32 %$_{name}, [$_grid+{offset}];\n");
+    }
+    let special = name.replace('_', ".");
+    format!(
+        "\tmov.u32 %$_{name}, %{special};
+\tld.param.u32 %$_word, [$_grid+{offset}];
+\tadd.u32 %$_{name}, %$_{name}, %$_word;\n"
+    )
+}
+
+/// The offsets are four times the indices into [`Fold::words`](crate::Fold::words).
+fn folded(values: Values) -> String {
     let mut text = String::new();
-    for (quantity, axis) in values.iter() {
-        let register = names.register(quantity, axis);
-        let parameter = names.value(quantity, axis);
-        line(&mut text, &format!(".reg .b32 {register};"));
-        line(&mut text, &format!("ld.param.b32 {register}, [{parameter}];"));
+    let [x, y, z] = [0, 1, 2].map(|value| values.has(value));
+    if x || y || z {
+        text += if x {
+            "\tld.param.v2.u32 {%$_word, %$_ctaid_x}, [$_grid+0];\n"
+        } else {
+            "\tld.param.u32 %$_word, [$_grid+0];\n"
+        };
+        text += "\tmov.u32 %$_flat, %ctaid.x;\n\tadd.u32 %$_flat, %$_flat, %$_word;\n";
+        text += &divide("rest", "flat", 8);
+    }
+    if x {
+        text += "\tmad.lo.u32 %$_ctaid_x, %$_rest, %$_ctaid_x, %$_flat;\n";
+    }
+    let quotient = if z { "ctaid_z" } else { "flat" };
+    if y || z {
+        text += &divide(quotient, "rest", 16);
+    }
+    if y {
+        text += "\tld.param.u32 %$_word, [$_grid+24];\n";
+        text += &format!("\tmad.lo.u32 %$_ctaid_y, %$_{quotient}, %$_word, %$_rest;\n");
+    }
+    for value in values.only(Values::GRID_SIZE).iter() {
+        let offset = 28 + 4 * (value - 3);
+        text += &format!("\tld.param.u32 %$_{}, [$_grid+{offset}];\n", NAMES[value]);
     }
     text
 }
 
-struct Code<'n> {
-    names: &'n Names,
-    text: String,
+/// `quotient = number / divisor`, whose multiplier and shift are at `offset`, a multiple of 8.
+fn divide(quotient: &str, number: &str, offset: usize) -> String {
+    format!(
+        "\tld.param.v2.u32 {{%$_word, %$_other}}, [$_grid+{offset}];
+\tmul.wide.u32 %$_wide, %$_{number}, %$_word;
+\tshr.u64 %$_wide, %$_wide, %$_other;
+\tcvt.u32.u64 %$_{quotient}, %$_wide;\n"
+    )
 }
 
-impl Code<'_> {
-    fn shifted(&mut self, values: Values) {
-        for (quantity, axis) in values.iter() {
-            let register = self.names.register(quantity, axis);
-            match quantity {
-                Quantity::BlockIndex => {
-                    let axis_name = crate::names::AXES[axis];
-                    let first = self.names.scratch(WORD);
-                    self.line(&format!("mov.u32 {register}, %ctaid.{axis_name};"));
-                    self.load(&first, axis);
-                    self.line(&format!("add.u32 {register}, {register}, {first};"));
-                }
-                Quantity::GridSize => self.load(&register, 3 + axis),
-            }
-        }
-    }
-
-    fn folded(&mut self, values: Values) {
-        let [flat, rest, word] = [FLAT, REST, WORD].map(|name| self.names.scratch(name));
-        let [x, y, z] = [0, 1, 2].map(|axis| self.names.register(Quantity::BlockIndex, axis));
-        let reads = values.axes(Quantity::BlockIndex);
-        if reads.contains(&true) {
-            if reads[0] {
-                self.load_pair([&word, &x], FIRST_AND_MINUS_X);
-            } else {
-                self.load(&word, FIRST_AND_MINUS_X);
-            }
-            self.line(&format!("mov.u32 {flat}, %ctaid.x;"));
-            self.line(&format!("add.u32 {flat}, {flat}, {word};"));
-            self.divide(&rest, &flat, BY_X);
-        }
-        if reads[0] {
-            self.line(&format!("mad.lo.u32 {x}, {rest}, {x}, {flat};"));
-        }
-        if reads[1] || reads[2] {
-            let z = if reads[2] { z } else { flat };
-            self.divide(&z, &rest, BY_Y);
-            if reads[1] {
-                self.load(&word, MINUS_Y);
-                self.line(&format!("mad.lo.u32 {y}, {z}, {word}, {rest};"));
-            }
-        }
-        for axis in 0..3 {
-            if values.has(Quantity::GridSize, axis) {
-                let register = self.names.register(Quantity::GridSize, axis);
-                self.load(&register, SIZES + axis);
-            }
-        }
-    }
-
-    /// `quotient = number / divisor`, whose multiplier and shift begin at `word`.
-    fn divide(&mut self, quotient: &str, number: &str, word: usize) {
-        let [multiplier, shift, wide] = [WORD, OTHER, WIDE].map(|name| self.names.scratch(name));
-        self.load_pair([&multiplier, &shift], word);
-        self.line(&format!("mul.wide.u32 {wide}, {number}, {multiplier};"));
-        self.line(&format!("shr.u64 {wide}, {wide}, {shift};"));
-        self.line(&format!("cvt.u32.u64 {quotient}, {wide};"));
-    }
-
-    /// Loads two words of the added parameter. The first must be at a multiple of 8 bytes.
-    fn load_pair(&mut self, [first, second]: [&str; 2], word: usize) {
-        let parameter = self.names.parameter();
-        let offset = word * 4;
-        self.line(&format!("ld.param.v2.u32 {{{first}, {second}}}, [{parameter}+{offset}];"));
-    }
-
-    /// Loads a word of the added parameter.
-    fn load(&mut self, register: &str, word: usize) {
-        let parameter = self.names.parameter();
-        self.line(&format!("ld.param.u32 {register}, [{parameter}+{}];", word * 4));
-    }
-
-    fn line(&mut self, instruction: &str) {
-        line(&mut self.text, instruction);
-    }
-}
-
-fn line(text: &mut String, statement: &str) {
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "\t{statement}");
-}
-
-const FLAT: &str = "flat";
-const REST: &str = "rest";
-const WORD: &str = "word";
-const OTHER: &str = "other";
-const WIDE: &str = "wide";
-const SCRATCH: [&str; 4] = [FLAT, REST, WORD, OTHER];
-
-/// Indices into [`Fold::words`](crate::Fold::words).
-const FIRST_AND_MINUS_X: usize = 0;
-const BY_X: usize = 2;
-const BY_Y: usize = 4;
-const MINUS_Y: usize = 6;
-const SIZES: usize = 7;
+const INTERMEDIATE: &str = "\t.reg .b32 %$_flat;
+\t.reg .b32 %$_rest;
+\t.reg .b32 %$_word;
+\t.reg .b32 %$_other;
+\t.reg .b64 %$_wide;
+";
 
 #[cfg(test)]
 mod tests {
@@ -152,13 +100,12 @@ mod tests {
 
     use super::*;
     use crate::fold::{Fold, shifted_words};
+    use crate::names::Names;
 
-    const EVERY: [(Quantity, usize); 6] = Values::ALL;
-
-    fn set(of: &[(Quantity, usize)]) -> Values {
-        of.iter().fold(Values::default(), |all, (quantity, axis)| {
-            all.with(Values::one(*quantity, *axis))
-        })
+    /// The values whose bits `which` has.
+    fn set(which: usize) -> Values {
+        let all = (0..6).filter(|value| which >> value & 1 == 1).map(Values::one);
+        all.fold(Values::default(), Values::with)
     }
 
     /// Executes the instructions that entries of forms begin with, for one block.
@@ -199,12 +146,10 @@ mod tests {
 
     fn is_right(form: Form, values: Values, block: [u32; 3], words: &[u32], expected: [u32; 6]) {
         let names = Names::new(b"");
-        let registers = execute(&compute(&names, form, values), block, words);
-        for ((quantity, axis), expected) in EVERY.into_iter().zip(expected) {
-            if values.has(quantity, axis) {
-                let found = registers[&names.register(quantity, axis)];
-                assert_eq!(found, u64::from(expected), "{form} {values:?} {quantity:?} {axis}");
-            }
+        let registers = execute(&names.fill(&compute(form, values)), block, words);
+        for value in values.iter() {
+            let found = registers[&names.fill(&format!("%$_{}", NAMES[value]))];
+            assert_eq!(found, u64::from(expected[value]), "{form:?} {values:?} {value}");
         }
     }
 
@@ -215,12 +160,10 @@ mod tests {
         fn a_block_of_a_shifted_chunk_sees_its_place_in_the_whole_launch(
             grid in any::<[u32; 3]>(), at in any::<[u32; 3]>(), by in any::<[u32; 3]>(), which in 1..64_usize,
         ) {
-            let which: Vec<_> =
-                EVERY.into_iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1).map(|it| it.1).collect();
             let first = [0, 1, 2].map(|axis| by[axis].min(at[axis]));
             let block = [0, 1, 2].map(|axis| at[axis] - first[axis]);
             let expected = [at[0], at[1], at[2], grid[0], grid[1], grid[2]];
-            is_right(Form::Shifted, set(&which), block, &shifted_words(grid, first), expected);
+            is_right(Form::Shifted, set(which), block, &shifted_words(grid, first), expected);
         }
 
         #[test]
@@ -228,8 +171,6 @@ mod tests {
             sizes in [1_u32..3000, 1..3000, 1..3000], swap in 0..4_usize, large: u32,
             at: u32, by: u32, which in 1..64_usize,
         ) {
-            let which: Vec<_> =
-                EVERY.into_iter().enumerate().filter(|(bit, _)| which >> bit & 1 == 1).map(|it| it.1).collect();
             let mut grid = sizes;
             if swap < 3 {
                 grid = [1 + sizes[0] % 7, 1 + sizes[1] % 7, 1 + sizes[2] % 7];
@@ -240,7 +181,7 @@ mod tests {
             let first = by.min(at);
             let [x, y, _] = grid;
             let expected = [at % x, at / x % y, at / x / y, grid[0], grid[1], grid[2]];
-            is_right(Form::Folded, set(&which), [at - first, 0, 0], &fold.words(first), expected);
+            is_right(Form::Folded, set(which), [at - first, 0, 0], &fold.words(first), expected);
         }
     }
 }

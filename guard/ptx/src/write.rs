@@ -3,18 +3,52 @@
 use core::ops::Range;
 use std::collections::HashSet;
 
-use crate::body::{Call, Parts};
+use crate::body::{Body, Call};
 use crate::error::PtxError;
-use crate::lexer::{Token, lossy};
+use crate::lexer::Token;
 use crate::module::{Item, Module};
 use crate::names::Names;
 use crate::report::{ALIGNMENT, Form};
-use crate::special::{Quantity, Values, reads};
-use crate::statement::{Statement, Statements};
+use crate::special::{Values, reads};
+use crate::statement::{Instruction, Statement, Statements, What};
 use crate::usage::Usage;
 use crate::values;
 
-pub(crate) struct Writer<'m, 'a> {
+/// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
+pub(crate) fn write(
+    module: &Module<'_>,
+    usage: &Usage<'_>,
+    names: &Names,
+    has_forms: &[bool],
+) -> Result<Vec<u8>, PtxError> {
+    let items = || module.items.iter().filter(|item| has_variant(module, item, has_forms));
+    let added: usize = items().map(|item| 2 * (item.end - item.start + MORE_BYTES)).sum();
+    let out = Vec::with_capacity(module.text.len() + added);
+    let mut writer = Writer { module, usage, names, out, copied: 0 };
+    for item in items() {
+        writer.copy_to(item.end);
+        let entry = [Some(Form::Shifted), Some(Form::Folded)];
+        for form in if item.is_entry { &entry[..] } else { &[None] } {
+            writer.variant(item, *form)?;
+        }
+        writer.copied = item.end;
+    }
+    writer.copy_to(module.text.len());
+    Ok(writer.out)
+}
+
+/// Whether a variant of `item` follows it. A declaration of a function has no variant if it follows the
+/// definition, for example for an alias.
+fn has_variant(module: &Module<'_>, item: &Item<'_>, has_forms: &[bool]) -> bool {
+    let id = module.aliased(item.function);
+    if item.header.open.is_some() || !has_forms[id] {
+        return has_forms[id];
+    }
+    let definition = module.definition(id);
+    !item.is_entry && definition.is_some_and(|(defined, _)| defined.keyword > item.keyword)
+}
+
+struct Writer<'m, 'a> {
     module: &'m Module<'a>,
     usage: &'m Usage<'a>,
     names: &'m Names,
@@ -23,244 +57,144 @@ pub(crate) struct Writer<'m, 'a> {
     copied: usize,
 }
 
-/// A variant of an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Variant {
-    Entry(Form),
-    /// A function that takes block indices and grid sizes as parameters.
-    Function,
-}
-
-/// The call of a function that takes values as parameters.
-struct VariantCall<'a> {
-    call: Call<'a>,
-    /// The number of the function.
-    id: usize,
-    values: Values,
-}
-
-impl<'m, 'a> Writer<'m, 'a> {
-    pub(crate) fn new(module: &'m Module<'a>, usage: &'m Usage<'a>, names: &'m Names) -> Self {
-        Self { module, usage, names, out: Vec::new(), copied: 0 }
-    }
-
-    /// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
-    pub(crate) fn write(mut self, has_forms: &[bool]) -> Result<Vec<u8>, PtxError> {
-        let text = self.module.text;
-        let items = || self.module.items.iter().filter(|item| self.has_variant(item, has_forms));
-        let added = |item: &Item<'_>| 2 * (item.end - item.start + MORE_BYTES);
-        self.out.reserve(text.len() + items().map(added).sum::<usize>());
-        for item in &self.module.items {
-            if !self.has_variant(item, has_forms) {
-                continue;
-            }
-            let id = self.module.aliased(item.function);
-            self.copy_to(item.end);
-            if item.is_entry {
-                self.variant(item, id, Variant::Entry(Form::Shifted))?;
-                self.variant(item, id, Variant::Entry(Form::Folded))?;
-            } else {
-                self.variant(item, id, Variant::Function)?;
-            }
-            self.copied = item.end;
-        }
-        self.copy_to(text.len());
-        Ok(self.out)
-    }
-
-    /// Whether a variant of `item` follows it. A declaration of a function has no variant if it follows the
-    /// definition, for example for an alias.
-    fn has_variant(&self, item: &Item<'_>, has_forms: &[bool]) -> bool {
+impl<'a> Writer<'_, 'a> {
+    /// Writes the declaration or definition `item` once more: as a form of an entry, or as a function that takes block
+    /// indices and grid sizes as parameters.
+    fn variant(&mut self, item: &Item<'a>, form: Option<Form>) -> Result<(), PtxError> {
         let id = self.module.aliased(item.function);
-        if item.header.open.is_some() || !has_forms[id] {
-            return has_forms[id];
-        }
-        let definition = self.module.functions[id].definition.as_ref();
-        let follows = |at: usize| self.module.items[at].keyword > item.keyword;
-        !item.is_entry && definition.is_some_and(|(at, _)| follows(*at))
-    }
-
-    /// Writes the declaration or definition `item` once more.
-    fn variant(&mut self, item: &Item<'a>, id: usize, variant: Variant) -> Result<(), PtxError> {
         let values = self.usage.reads[id];
-        let original = lossy(self.module.functions[id].name);
-        let (name, added) = match variant {
-            Variant::Entry(form) => {
-                let parameter = self.names.parameter();
+        let added = match form {
+            Some(form) => {
                 let bytes = form.parameter_bytes();
-                let added = format!("\n\t.param .align {ALIGNMENT} .b8 {parameter}[{bytes}]\n");
-                (self.names.entry(&original, form), added)
+                format!("\n\t.param .align {ALIGNMENT} .b8 $_grid[{bytes}]\n")
             }
-            Variant::Function => {
-                let all: Vec<String> = values
-                    .iter()
-                    .map(|(quantity, axis)| {
-                        format!("\n\t.param .b32 {}", self.names.value(quantity, axis))
-                    })
-                    .collect();
-                (self.names.function(&original), all.join(",") + "\n")
+            None => {
+                let one = |value: usize| format!("\n\t.param .b32 $_{}", values::NAMES[value]);
+                values.iter().map(one).collect::<Vec<_>>().join(",") + "\n"
             }
         };
         self.push("\n\n");
         // Functions are only called from this text.
         self.copied = if item.is_entry { item.start } else { item.keyword };
-        self.copy_to(item.header.name.start);
-        self.push(&name);
-        self.copied = item.header.name.end();
+        let name = &item.header.name;
+        let own = self.module.functions[id].name;
+        let suffix = form.map_or(CALLED, Form::name);
+        self.replace(name.start..name.end(), &self.names.variant(own, suffix));
         match &item.header.parameters.list {
             Some(list) => {
                 self.copy_to(list.end);
                 self.push(if item.header.parameters.count > 0 { "," } else { "" });
-                self.push(&added);
+                self.template(&added);
             }
-            None => self.push(&format!("({added})")),
+            None => self.template(&format!("({added})")),
         }
         self.copy_to(item.header.end);
-        if let Some(open) = &item.header.open {
-            self.body(open, values, variant)?;
+        if let (Some(open), Some((_, body))) = (&item.header.open, self.module.definition(id)) {
+            self.body(open, body, values, form)?;
         }
         self.copy_to(item.end);
         Ok(())
     }
 
-    /// Writes the body that `open` begins, which was copied.
-    fn body(&mut self, open: &Token<'a>, all: Values, variant: Variant) -> Result<(), PtxError> {
-        let labels = self.labels(open)?;
+    /// Writes a body, whose opening brace was copied.
+    fn body(
+        &mut self,
+        open: &Token<'a>,
+        body: &Body<'a>,
+        all: Values,
+        form: Option<Form>,
+    ) -> Result<(), PtxError> {
+        // A variant must rename the labels that sections refer to.
+        let sections = &self.module.section_words;
+        let labels: HashSet<&[u8]> =
+            body.labels.iter().copied().filter(|label| sections.contains(label)).collect();
         self.push("\n");
-        self.push(&match variant {
-            Variant::Entry(form) => {
-                // ptxas keeps values that are computed here in uniform registers.
-                let early = self.early_reads(open)?.only(Quantity::BlockIndex);
-                values::declare(self.names, all) + &values::compute(self.names, form, early)
+        self.template(&match form {
+            // ptxas keeps values that are computed here in uniform registers.
+            Some(form) => {
+                let early = body
+                    .early
+                    .map(|(reads, _)| reads.only(Values::BLOCK_INDEX))
+                    .unwrap_or_default();
+                values::declare(all) + &values::compute(form, early)
             }
-            Variant::Function => values::load(self.names, all),
+            None => values::load(all),
         });
-        let mut is_early = true;
         let mut statements = Statements::of(self.module.text, open);
-        while let Some(statement) = statements.next()? {
-            let tokens = &statements.tokens;
-            is_early &= is_straight(statement, tokens)?;
+        while let Some(Statement { tokens, what }) = statements.next()? {
             let mut opcode = None;
-            if statement == Statement::Instruction {
-                opcode = Some(Parts::of(tokens)?.opcode.start);
-                let call = self.call(tokens)?;
-                if let (Variant::Entry(form), Some(first)) = (variant, tokens.first()) {
-                    let all = needed(tokens, call.as_ref());
-                    let late = if is_early { all.only(Quantity::GridSize) } else { all };
-                    self.compute(form, first.start, late);
-                }
-                self.instruction(tokens, call);
+            if let What::Instruction(instruction) = what {
+                opcode = Some(instruction.opcode.start);
+                self.instruction(&instruction, tokens, body, form);
             }
-            if !labels.is_empty() {
+            for token in tokens.iter().filter(|token| labels.contains(token.text)) {
                 // A label may have the name of an opcode.
-                let names = tokens.iter().filter(|token| Some(token.start) != opcode);
-                self.rename(names, &labels, variant);
+                if token.start >= self.copied && Some(token.start) != opcode {
+                    let name = self.names.variant(token.text, form.map_or(CALLED, Form::name));
+                    self.replace(token.start..token.end(), &name);
+                }
             }
         }
         Ok(())
     }
 
-    /// Computes `values` before the instruction at `offset`. Computing them at the start of the body took up to
-    /// 21 more registers.
-    fn compute(&mut self, form: Form, offset: usize, values: Values) {
-        if !values.is_empty() {
-            self.copy_to(offset);
-            self.push("\n");
-            self.push(&values::compute(self.names, form, values));
-        }
-    }
-
-    /// The values that the body reads before its first label, branch or call.
-    fn early_reads(&self, open: &Token<'a>) -> Result<Values, PtxError> {
-        let mut all = Values::default();
-        let mut statements = Statements::of(self.module.text, open);
-        while let Some(statement) = statements.next()?
-            && is_straight(statement, &statements.tokens)?
-        {
-            if statement == Statement::Instruction {
-                all = all.with(needed(&statements.tokens, None));
-            }
-        }
-        Ok(all)
-    }
-
-    /// The call of a function that has a variant, if the instruction is one.
-    fn call(&self, tokens: &[Token<'a>]) -> Result<Option<VariantCall<'a>>, PtxError> {
-        let parts = Parts::of(tokens)?;
-        let call = match parts.opcode.text {
-            b"call" => Call::of(tokens, parts.operands),
-            _ => None,
-        };
-        Ok(call.and_then(|call| {
-            let id = self.module.resolve(call.target.text)?;
-            let values = self.usage.reads[id];
-            (!values.is_empty()).then_some(VariantCall { call, id, values })
-        }))
-    }
-
-    /// Replaces reads, and calls of functions that have a variant.
-    fn instruction(&mut self, tokens: &[Token<'a>], call: Option<VariantCall<'a>>) {
-        for read in reads(tokens) {
-            let (first, last) = (&tokens[read.first], &tokens[read.last]);
-            let register = |axis| self.names.register(read.quantity, axis);
-            let replacement = match read.axis {
-                Some(axis @ 0..3) => register(axis),
-                Some(_) => "0".to_owned(),
-                None => format!("{{{}, {}, {}, 0}}", register(0), register(1), register(2)),
-            };
-            self.replace(first.start..last.end(), &replacement);
-        }
-        let Some(VariantCall { call, id, values }) = call else { return };
-        let registers: Vec<String> =
-            values.iter().map(|(quantity, axis)| self.names.register(quantity, axis)).collect();
-        let registers = registers.join(", ");
-        let name = self.names.function(&lossy(self.module.functions[id].name));
-        self.replace(call.target.start..call.target.end(), &name);
-        match call.arguments_end {
-            Some(end) => {
-                let comma = if call.has_arguments { ", " } else { "" };
-                self.replace(end..end, &format!("{comma}{registers}"));
-            }
-            None => self.push(&format!(", ({registers})")),
-        }
-    }
-
-    /// The labels of the body that sections refer to. A variant must rename them.
-    fn labels(&self, open: &Token<'a>) -> Result<HashSet<&'a [u8]>, PtxError> {
-        let mut labels = HashSet::new();
-        if self.module.section_words.is_empty() {
-            return Ok(labels);
-        }
-        let mut statements = Statements::of(self.module.text, open);
-        while let Some(statement) = statements.next()? {
-            if let (Statement::Label, Some(label)) = (statement, statements.tokens.first())
-                && self.module.section_words.contains(label.text)
-            {
-                labels.insert(label.text);
-            }
-        }
-        Ok(labels)
-    }
-
-    fn rename<'t>(
+    /// Replaces reads, and the call of a function that has a variant. A form computes the values before.
+    fn instruction(
         &mut self,
-        tokens: impl Iterator<Item = &'t Token<'a>>,
-        labels: &HashSet<&[u8]>,
-        variant: Variant,
-    ) where
-        'a: 't,
-    {
-        let suffix = match variant {
-            Variant::Entry(Form::Shifted) => "shifted",
-            Variant::Entry(Form::Folded) => "folded",
-            Variant::Function => "called",
-        };
-        for token in tokens {
-            if token.start >= self.copied && labels.contains(token.text) {
-                let name = self.names.label(&lossy(token.text), suffix);
-                self.replace(token.start..token.end(), &name);
-            }
+        instruction: &Instruction<'_, 'a>,
+        tokens: &[Token<'a>],
+        body: &Body<'a>,
+        form: Option<Form>,
+    ) {
+        let (names, start) = (self.names, tokens.first().map_or(0, |token| token.start));
+        let register = |value: usize| names.fill(&format!("%$_{}", values::NAMES[value]));
+        let (mut needed, mut replaced) = (Values::default(), Vec::new());
+        for read in reads(tokens) {
+            needed = needed.with(read.values());
+            let axis = |axis| register(read.register + axis);
+            let replacement = match read.axis {
+                Some(one @ 0..3) => axis(one),
+                Some(_) => "0".to_owned(),
+                None => format!("{{{}, {}, {}, 0}}", axis(0), axis(1), axis(2)),
+            };
+            replaced.push((tokens[read.first].start..tokens[read.last].end(), replacement));
         }
+        if let Some((call, id, values)) = self.call(instruction, tokens) {
+            needed = needed.with(values);
+            let name = names.variant(self.module.functions[id].name, CALLED);
+            replaced.push((call.target.start..call.target.end(), name));
+            let registers = values.iter().map(register).collect::<Vec<_>>().join(", ");
+            replaced.push(match call.arguments_end {
+                Some(end) if call.has_arguments => (end..end, format!(", {registers}")),
+                Some(end) => (end..end, registers),
+                None => (call.target.end()..call.target.end(), format!(", ({registers})")),
+            });
+        }
+        // Computing all values at the start of the body took up to 21 more registers.
+        if body.early.is_some_and(|(_, end)| start < end) {
+            needed = needed.only(Values::GRID_SIZE);
+        }
+        if let Some(form) = form.filter(|_| !needed.is_empty()) {
+            self.copy_to(start);
+            self.push("\n");
+            self.template(&values::compute(form, needed));
+        }
+        for (range, replacement) in replaced {
+            self.replace(range, &replacement);
+        }
+    }
+
+    /// The call of a function that has a variant, its number and values, if the instruction is one.
+    fn call(
+        &self,
+        instruction: &Instruction<'_, 'a>,
+        tokens: &[Token<'a>],
+    ) -> Option<(Call<'a>, usize, Values)> {
+        let is_call = instruction.opcode.text == b"call";
+        let call = is_call.then(|| Call::of(tokens, instruction.operands)).flatten()?;
+        let id = self.module.resolve(call.target.text)?;
+        let values = self.usage.reads[id];
+        (!values.is_empty()).then_some((call, id, values))
     }
 
     fn replace(&mut self, range: Range<usize>, text: &str) {
@@ -274,28 +208,17 @@ impl<'m, 'a> Writer<'m, 'a> {
         self.copied = offset.max(self.copied);
     }
 
+    /// Writes a template with the names of this text.
+    fn template(&mut self, template: &str) {
+        self.push(&self.names.fill(template));
+    }
+
     fn push(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
 }
 
-/// The values that an instruction reads, itself or through the function that it calls.
-fn needed(tokens: &[Token<'_>], call: Option<&VariantCall<'_>>) -> Values {
-    let passed = call.map(|call| call.values).unwrap_or_default();
-    reads(tokens).fold(passed, |all, read| all.with(read.values()))
-}
-
-/// Whether execution always continues with the next statement, which is only reached from here.
-fn is_straight(statement: Statement, tokens: &[Token<'_>]) -> Result<bool, PtxError> {
-    Ok(match statement {
-        Statement::Label => false,
-        Statement::Instruction => {
-            let opcode = Parts::of(tokens)?.opcode.text;
-            ![&b"bra"[..], b"brx", b"call", b"ret", b"exit"].contains(&opcode)
-        }
-        Statement::Other | Statement::Directive => true,
-    })
-}
-
+/// What distinguishes the name of a function with added parameters.
+const CALLED: &str = "called";
 /// Roughly the bytes that a form adds to its original.
 const MORE_BYTES: usize = 2048;

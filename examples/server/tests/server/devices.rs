@@ -14,7 +14,7 @@ use gridguard_server::backend::{Backend, Batch, Bodies, Device, Failure, Wanted}
 use gridguard_server::error::ServeError;
 use gridguard_server::health::Health;
 use gridguard_server::options::Options;
-use gridguard_server::queue::Queue;
+use gridguard_server::queue::{Phase, Queue};
 use gridguard_server::server::{serve, serve_admin};
 use gridguard_server::tensors::body_of;
 use gridguard_server::worker::{self, Factory};
@@ -110,7 +110,6 @@ async fn start(backends: Vec<Factory>) -> Running {
         queue: Arc::new(Queue::new(limits.batch_wait)),
         limits,
         health: Arc::clone(&health),
-        max_frames: options.max_frames,
         in_flight: watch::Sender::new(0),
         metrics: None,
     });
@@ -143,7 +142,7 @@ impl Running {
     async fn end(self) {
         self.stop.send(()).expect("it serves");
         assert_eq!(self.served.await.expect("no panic"), 0);
-        self.app.queue.close();
+        self.app.queue.enter(Phase::Closed);
         for worker in self.workers {
             worker.join().expect("no panic leaves a worker");
         }

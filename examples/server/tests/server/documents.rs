@@ -28,7 +28,7 @@ fn folder() -> tempfile::TempDir {
     fs::create_dir(&bin).expect("a folder");
     let link = |from: &Path, name: &str| symlink(from, bin.join(name)).expect("a link");
     link(env!("CARGO_BIN_EXE_gridguard-server").as_ref(), "gridguard-server");
-    link(env!("CARGO_BIN_EXE_gridguard-load").as_ref(), "gridguard-load");
+    link(&program("gridguard-load", "gridguard-load"), "gridguard-load");
     link(&program("gridguard-cli", "gridguard"), "gridguard");
     // In place of curl, which a machine may lack.
     let curl = "#!/usr/bin/env python3\nimport sys, urllib.request\n\

@@ -177,7 +177,7 @@ fn connect(address: &str) -> TcpStream {
 
 /// Runs the load generator.
 pub(crate) fn load(server: &Server, options: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-load"));
+    let mut command = Command::new(program("gridguard-load", "gridguard-load"));
     command.arg(server.url()).args(options).output().expect("it is built")
 }
 
@@ -250,8 +250,10 @@ pub(crate) fn program(package: &str, name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let program = test.parent().and_then(Path::parent).expect("the build folder").join(name);
     if !program.exists() {
-        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "-p", package]).status();
-        assert!(built.expect("cargo runs").success(), "{package} is built");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", package]);
+        build.args((!cfg!(debug_assertions)).then_some("--release"));
+        assert!(build.status().expect("cargo runs").success(), "{package} is built");
     }
     program
 }

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use clap::ValueEnum;
 use gridguard_kernels::ElementType;
 use gridguard_server::error::Fallible;
 use gridguard_server::tensors::body_of;
 use hyper::Uri;
+use hyper::body::Bytes;
 use parking_lot::Mutex;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
@@ -177,34 +177,31 @@ impl Attack {
         })
     }
 
-    /// The body of a request: of masks each has its own.
+    /// The body of a request. Each request has its own mask.
     fn body(self, sent: &Sent, attacker: u16, number: u32) -> Bytes {
         if self != Self::Masks {
             return sent.body.clone();
         }
         let mut body = sent.body.to_vec();
-        let end = body.len();
-        if let Some(last) = body.get_mut(end.saturating_sub(6)..) {
-            let number = [&number.to_le_bytes()[..], &attacker.to_le_bytes()].concat();
+        let number = [&number.to_le_bytes()[..], &attacker.to_le_bytes()].concat();
+        // The file has its tensors by name: q and v follow the mask.
+        let end = body.len().saturating_sub(2 * MASKED_BYTES);
+        if let Some(last) = body.get_mut(end.saturating_sub(number.len())..end) {
             last.copy_from_slice(&number);
         }
         body.into()
     }
 }
 
-/// Attention with a mask, which is the last tensor. Its tensors take 1 MiB on a device.
+/// Attention with a mask. Its tensors take 1 MiB on a device.
 fn masked() -> Fallible<Vec<u8>> {
-    let (large, mask) = (vec![0; 512 * 4 * 64 * 2], vec![0; 4 * 4 * 2]);
+    let (large, mask) = (vec![0; MASKED_BYTES], vec![0; 4 * 4 * 2]);
     let tensor = |dims: &[usize], data| TensorView::new(Dtype::F16, dims.to_vec(), data);
-    let mut tensors = vec![("zmask", tensor(&[4, 4], &mask)?)];
+    let mut tensors = vec![("mask", tensor(&[4, 4], &mask)?)];
     for name in ["q", "k", "v"] {
         tensors.push((name, tensor(&[512, 4, 64], &large)?));
     }
-    // The file has them by type and name.
-    let mut body = safetensors::serialize(tensors, None)?;
-    let name = body.windows(7).position(|window| window == b"\"zmask\"").ok_or("no mask")?;
-    body.get_mut(name..name + 7).ok_or("no mask")?.copy_from_slice(b"\"mask\" ");
-    Ok(body)
+    Ok(safetensors::serialize(tensors, None)?)
 }
 
 fn many_tensors() -> Vec<u8> {
@@ -278,9 +275,11 @@ async fn attack(mut stream: TcpStream, sent: &Sent, body: Bytes) -> io::Result<S
 
 fn status(reply: &[u8]) -> String {
     let status = reply.get(9..STATUS_BYTES).and_then(|status| std::str::from_utf8(status).ok());
-    status.map_or("closed", |status| status).to_owned()
+    status.unwrap_or("closed").to_owned()
 }
 
+/// Bytes of q, k and v each, in a request with a mask.
+const MASKED_BYTES: usize = 512 * 4 * 64 * 2;
 /// Bytes of `HTTP/1.1 200`.
 const STATUS_BYTES: usize = 12;
 const PAUSE: Duration = Duration::from_millis(2);

@@ -1,6 +1,5 @@
 //! Random requests, and whether a reply to one is correct.
 
-use axum::body::Bytes;
 use gridguard::DeviceLimits;
 use gridguard_kernels::temporal_attention::{self, Shape, TemporalAttention};
 use gridguard_kernels::temporal_block::{self, BlockReference};
@@ -8,6 +7,7 @@ use gridguard_kernels::{Deviation, Element, ElementType};
 use gridguard_server::block::Block;
 use gridguard_server::error::Fallible;
 use gridguard_server::tensors::body_of;
+use hyper::body::Bytes;
 use safetensors::SafeTensors;
 
 /// A few requests of one shape, sent in turn.

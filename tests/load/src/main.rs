@@ -9,15 +9,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use clap::{Parser, ValueEnum};
-use gridguard_kernels::Element;
-use gridguard_server::block::{BlockOptions, Dtype};
+use gridguard_kernels::{Element, ElementType};
+use gridguard_server::block::BlockOptions;
 use gridguard_server::error::Fallible;
 use gridguard_server::options::time;
 use gridguard_server::tensors::Endpoint;
 use half::{bf16, f16};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -100,9 +100,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let format = options.format;
     let ran = match options.block.dtype {
-        Dtype::F16 => run::<f16>(options),
-        Dtype::Bf16 => run::<bf16>(options),
-        Dtype::F32 => run::<f32>(options),
+        ElementType::F16 => run::<f16>(options),
+        ElementType::Bf16 => run::<bf16>(options),
+        ElementType::F32 => run::<f32>(options),
     };
     match ran {
         Ok(report) => {

@@ -1,56 +1,53 @@
 //! Checks that only the user or root can have written a file.
 
-#[cfg(unix)]
-use std::fs;
-#[cfg(unix)]
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::path::PathBuf;
 
-/// Why a file or its folder is not trusted: another user than root may have written it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Distrust {
-    /// It is a link, which is not followed.
-    #[error("{} is a link: replace it by the file", path.display())]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
-    /// It belongs to another user.
-    #[error("{} belongs to user {owner}: only files of root and of user {user}, who runs this, are trusted", path.display())]
-    Owner {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// The effective user of this process.
-        user: u32,
-    },
-    /// Its group or everyone can write to it. The sticky bit of a folder makes no difference.
-    #[error("{} has the mode {mode:04o}, so that others can write to it: run chmod go-w on it", path.display())]
-    Writable {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Distrust, ReadError};
+
+/// Opens the file at `path`, which is in `folder`.
+pub(crate) fn open_trusted(folder: &Path, path: &Path) -> Result<File, ReadError> {
+    // `openat` on the checked folder: nobody can replace it in between.
+    let folder = open_trusted_folder(folder)?;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let name = path.file_name().unwrap_or_default();
+    let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
+        Err(Errno::LOOP) => return Err(Distrust::Link { path: path.to_owned() }.into()),
+        // A socket.
+        Err(Errno::NXIO) => return Err(ReadError::NotRegular),
+        opened => File::from(opened.map_err(io::Error::from)?),
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    check(path, metadata.uid(), metadata.mode(), user())?;
+    Ok(file)
+}
+
+pub(crate) fn open_trusted_folder(folder: &Path) -> Result<File, ReadError> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from)?;
+    let opened = File::from(opened);
+    let metadata = opened.metadata()?;
+    check(folder, metadata.uid(), metadata.mode(), user())?;
+    Ok(opened)
 }
 
 /// Checks that a link belongs to the user or root.
-#[cfg(unix)]
 pub(crate) fn check_link(link: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-
     // The mode of a link has no meaning.
     let owner = fs::symlink_metadata(link)?.uid();
     check(link, owner, 0, user()).map_err(|why| io::Error::new(ErrorKind::InvalidInput, why))
 }
 
 /// The rule that OpenSSH applies to its keys.
-#[cfg(unix)]
-pub(crate) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
+fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
     let path = || path.to_owned();
     if owner != user && owner != ROOT {
         return Err(Distrust::Owner { path: path(), owner, user });
@@ -62,21 +59,18 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(),
 }
 
 /// The effective user of this process.
-#[cfg(unix)]
-pub(crate) fn user() -> u32 {
+fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-#[cfg(unix)]
 const ROOT: u32 = 0;
-#[cfg(unix)]
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-#[cfg(unix)]
 const MODE_BITS: u32 = 0o7777;
 
-#[cfg(unix)]
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
