@@ -68,11 +68,8 @@ pub fn validate_co_resident(
     limits: &LaunchLimits,
     occupancy: &OccupancyLimits,
 ) -> Result<ValidLaunch, Violations> {
-    valid_unless(broken_rules(request, limits, occupancy), request, limits).map_err(|broken| {
-        let too_many = broken.contains(Rule::CooperativeResidency);
-        let most = too_many.then(|| co_resident_blocks(request, limits, occupancy)).flatten();
-        violations(request, limits, (most, occupancy.cluster_blocks), broken)
-    })
+    valid_unless(broken_rules(request, limits, occupancy), request, limits)
+        .map_err(|broken| violations(request, limits, occupancy, broken))
 }
 
 /// The validated launch, or the rules that `request` breaks.
@@ -127,6 +124,20 @@ pub(crate) fn broken_rules(
     limits: &LaunchLimits,
     occupancy: &OccupancyLimits,
 ) -> RuleSet {
+    let mut broken = RuleSet::EMPTY;
+    check_each(request, limits, occupancy, |rule, _, _, _| broken.add(rule));
+    broken
+}
+
+/// Checks every rule of launches. Calls `broken` with the rule, its axis, the requested value and the limit, for
+/// each axis along which a rule is broken.
+#[inline(always)]
+pub(super) fn check_each(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    occupancy: &OccupancyLimits,
+    mut broken: impl FnMut(Rule, Option<Axis>, u128, u64),
+) {
     let &LaunchRequest {
         grid,
         block,
@@ -141,69 +152,113 @@ pub(crate) fn broken_rules(
     } = request;
     let thresholds = limits.thresholds();
     let threads = block.volume();
-    let above = |most: Option<u128>, number: u128| most.is_some_and(|most| number > most);
-
-    let mut broken = RuleSet::EMPTY;
-    broken.add(Rule::GridDimX, grid.x > thresholds.grid.x);
-    broken.add(Rule::GridDimY, grid.y > thresholds.grid.y);
-    broken.add(Rule::GridDimZ, grid.z > thresholds.grid.z);
-    broken.add(Rule::GridDimZero, grid.has_zero());
-    broken.add(Rule::BlockDimX, block.x > thresholds.block.x);
-    broken.add(Rule::BlockDimY, block.y > thresholds.block.y);
-    broken.add(Rule::BlockDimZ, block.z > thresholds.block.z);
-    broken.add(Rule::BlockDimZero, block.has_zero());
-    broken.add(Rule::ThreadsPerBlock, threads > thresholds.device_threads.into());
-    let launch_bounds = thresholds.kernel_threads.map(u128::from);
-    broken.add(Rule::KernelThreadsPerBlock, above(launch_bounds, threads));
-    let other_block = thresholds.required_block.is_some_and(|required| required != block);
-    broken.add(Rule::RequiredBlock, other_block);
-    broken.add(Rule::RegistersPerBlock, above(thresholds.register_threads, threads));
-    broken.add(Rule::LocalMemory, thresholds.too_much_local_memory);
-    let opt_in = thresholds.opt_in_dynamic_bytes;
-    let too_much_shared = opt_in.is_none_or(|most| dynamic_shared_bytes > most);
-    broken.add(Rule::SharedMemoryTotal, too_much_shared);
-    // Opting in helps only where the device has enough.
-    let needs_opt_in = dynamic_shared_bytes > thresholds.dynamic_shared_bytes;
-    broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
-    broken.add(Rule::CooperativeUnsupported, cooperative && !thresholds.cooperative_launch);
-    if cooperative {
-        let most = co_resident_blocks(request, limits, occupancy).map(u128::from);
-        broken.add(Rule::CooperativeResidency, above(most, grid.volume()));
+    let mut at_most = |rule, axis, requested: u128, limit: u64| {
+        if requested > limit.into() {
+            broken(rule, axis, requested, limit);
+        }
+    };
+    for axis in Axis::ALL {
+        let (blocks, most) = (grid.along(axis), thresholds.grid.along(axis));
+        at_most(Rule::grid_dim(axis), Some(axis), blocks.into(), most);
+        let (threads, most) = (block.along(axis), thresholds.block.along(axis));
+        at_most(Rule::block_dim(axis), Some(axis), threads.into(), most);
     }
-    let unsupported = || !limits.device().dependent_launch();
-    broken.add(Rule::DependentUnsupported, dependent && unsupported());
-    broken.add(Rule::ParameterBytes, parameter_bytes > thresholds.parameter_bytes);
+    at_most(Rule::ThreadsPerBlock, None, threads, thresholds.device_threads);
+    if let Some(launch_bounds) = thresholds.kernel_threads {
+        at_most(Rule::KernelThreadsPerBlock, None, threads, launch_bounds);
+    }
+    at_most(Rule::ParameterBytes, None, parameter_bytes.into(), thresholds.parameter_bytes);
+    along(Rule::GridDimZero, grid, Dim3::ONE, |size, least| size < least, &mut broken);
+    along(Rule::BlockDimZero, block, Dim3::ONE, |size, least| size < least, &mut broken);
+    if let Some(required) = thresholds.required_block {
+        along(Rule::RequiredBlock, block, required, |size, only| size != only, &mut broken);
+    }
+    if thresholds.register_threads.is_some_and(|most| threads > most) {
+        let limit = limits.device().max_registers_per_block;
+        broken(Rule::RegistersPerBlock, None, limits.registers_per_block(threads), limit);
+    }
+    if thresholds.too_much_local_memory {
+        let bytes = limits.kernel().local_bytes_per_thread;
+        let limit = limits.device().max_local_bytes_per_thread();
+        broken(Rule::LocalMemory, None, bytes.into(), limit);
+    }
+    if thresholds.opt_in_dynamic_bytes.is_none_or(|most| dynamic_shared_bytes > most) {
+        let fixed = u128::from(limits.kernel().static_shared_bytes);
+        let (total, limit) =
+            (fixed + u128::from(dynamic_shared_bytes), limits.device().shared_bytes_limit());
+        broken(Rule::SharedMemoryTotal, None, total, limit);
+    } else if dynamic_shared_bytes > thresholds.dynamic_shared_bytes {
+        // Opting in helps only where the device has enough.
+        let limit = thresholds.dynamic_shared_bytes;
+        broken(Rule::DynamicSharedMemoryOptIn, None, dynamic_shared_bytes.into(), limit);
+    }
+    if cooperative && !thresholds.cooperative_launch {
+        broken(Rule::CooperativeUnsupported, None, 1, 0);
+    }
+    if cooperative
+        && let Some(most) = co_resident_blocks(request, limits, occupancy)
+        && grid.volume() > most.into()
+    {
+        broken(Rule::CooperativeResidency, None, grid.volume(), most);
+    }
+    if dependent && !limits.device().dependent_launch() {
+        broken(Rule::DependentUnsupported, None, 1, 0);
+    }
     match request.cluster_with(limits.kernel()) {
-        Some(cluster) => cluster_rules(&mut broken, grid, cluster, thresholds, occupancy),
-        None => broken.add(Rule::ClusterRequired, thresholds.cluster_must_be_set),
+        Some(cluster) => check_cluster(grid, cluster, thresholds, occupancy, &mut broken),
+        None if thresholds.cluster_must_be_set => broken(Rule::ClusterRequired, None, 0, 1),
+        None => {}
     }
-    broken
 }
 
 #[cold]
-fn cluster_rules(
-    broken: &mut RuleSet,
+fn check_cluster(
     grid: Dim3,
     cluster: Dim3,
     thresholds: &Thresholds,
     occupancy: &OccupancyLimits,
+    broken: &mut impl FnMut(Rule, Option<Axis>, u128, u64),
 ) {
-    let above = |most: u64| cluster.volume() > most.into();
+    let blocks = cluster.volume();
     // Compiled-in clusters too: compilers accept 9 and 17 blocks (H200).
-    let too_large = cluster.has_zero() || above(thresholds.cluster_blocks);
+    let too_large = blocks > thresholds.cluster_blocks.into();
     if thresholds.cluster_launch {
-        let required = thresholds.required_cluster;
-        broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
-        broken.add(Rule::ClusterSize, too_large);
-        let divides = Axis::ALL.iter().all(|axis| {
-            grid.along(*axis).checked_rem(cluster.along(*axis)).is_none_or(|rest| rest == 0)
-        });
-        broken.add(Rule::ClusterDividesGrid, !divides);
-    } else {
-        broken.add(Rule::ClusterUnsupported, cluster != Dim3::ONE);
+        if let Some(required) = thresholds.required_cluster {
+            along(Rule::ClusterRequired, cluster, required, |size, only| size != only, broken);
+        }
+        along(Rule::ClusterSize, cluster, Dim3::ONE, |size, least| size < least, broken);
+        if too_large {
+            broken(Rule::ClusterSize, None, blocks, thresholds.cluster_blocks);
+        }
+        let leaves_rest =
+            |blocks: u64, unit| blocks.checked_rem(unit).is_some_and(|rest| rest != 0);
+        along(Rule::ClusterDividesGrid, grid, cluster, leaves_rest, broken);
+    } else if cluster != Dim3::ONE {
+        broken(Rule::ClusterUnsupported, None, blocks, 0);
     }
-    let residency = occupancy.cluster_blocks.is_some_and(above);
-    broken.add(Rule::ClusterResidency, residency && !broken.contains(Rule::ClusterSize));
+    if let Some(resident) = occupancy.cluster_blocks
+        && blocks > resident.into()
+        && !(thresholds.cluster_launch && too_large)
+    {
+        broken(Rule::ClusterResidency, None, blocks, resident);
+    }
+}
+
+/// Reports each axis along which `breaks` is true of `size` and `limit`.
+#[inline(always)]
+fn along(
+    rule: Rule,
+    size: Dim3,
+    limit: Dim3,
+    breaks: impl Fn(u64, u64) -> bool,
+    broken: &mut impl FnMut(Rule, Option<Axis>, u128, u64),
+) {
+    for axis in Axis::ALL {
+        let (requested, limit) = (size.along(axis), limit.along(axis));
+        if breaks(requested, limit) {
+            broken(rule, Some(axis), requested.into(), limit);
+        }
+    }
 }
 
 /// The most blocks of a cooperative `request`: the driver's number if it is known.
