@@ -170,8 +170,7 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     .increment(1);
     #[cfg(feature = "tracing")]
     if matched != MatchKind::Exact {
-        let matched = matched.id();
-        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no exact profile entry for this shape");
+        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, %matched, "no exact profile entry for this shape");
     }
     let _ = (kernel, names, sizes, matched);
 }
