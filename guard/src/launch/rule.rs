@@ -263,7 +263,6 @@ impl Rule {
     }
 
     /// Whether the rule limits the blocks along an axis of the grid.
-    #[cfg(all(feature = "cuda", feature = "ptx"))]
     pub(crate) const fn is_grid_dim(self) -> bool {
         matches!(self, Self::GridDimX | Self::GridDimY | Self::GridDimZ)
     }

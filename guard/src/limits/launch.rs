@@ -167,7 +167,6 @@ impl LaunchLimits {
     }
 
     /// The same limits for a launcher that queries the driver for co-resident blocks.
-    #[cfg(feature = "cuda")]
     pub(crate) const fn without_occupancy_estimate(mut self) -> Self {
         self.thresholds.estimates_occupancy = false;
         self

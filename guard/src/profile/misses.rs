@@ -62,39 +62,29 @@ impl MissLog {
         if served == MatchKind::Exact {
             return;
         }
-        let recorded = self
-            .shapes
-            .try_lock()
-            .and_then(|mut shapes| self.add(&mut shapes, key, names, sizes, served));
+        let recorded = self.shapes.try_lock().and_then(|mut shapes| {
+            match shapes.binary_search_by(|missed| missed.compare(key, names, sizes)) {
+                Ok(place) => {
+                    let missed = shapes.get_mut(place)?;
+                    missed.seen = missed.seen.saturating_add(1);
+                    missed.served = served;
+                }
+                Err(_) if shapes.len() >= self.capacity || names.len() != sizes.len() => {
+                    return None;
+                }
+                Err(place) => {
+                    let names = names.iter().map(|name| (*name).to_owned());
+                    let shape = names.zip(sizes.iter().copied()).collect();
+                    let missed = MissedShape { key: key.clone(), shape, seen: 1, served };
+                    missed.check().ok()?;
+                    shapes.insert(place, missed);
+                }
+            }
+            Some(())
+        });
         if recorded.is_none() {
             self.dropped.fetch_add(1, atomic::Ordering::Relaxed);
         }
-    }
-
-    fn add(
-        &self,
-        shapes: &mut Vec<MissedShape>,
-        key: &Key,
-        names: &[&str],
-        sizes: &[u64],
-        served: MatchKind,
-    ) -> Option<()> {
-        match shapes.binary_search_by(|missed| missed.compare(key, names, sizes)) {
-            Ok(place) => {
-                let missed = shapes.get_mut(place)?;
-                missed.seen = missed.seen.saturating_add(1);
-                missed.served = served;
-            }
-            Err(_) if shapes.len() >= self.capacity || names.len() != sizes.len() => return None,
-            Err(place) => {
-                let names = names.iter().map(|name| (*name).to_owned());
-                let shape = names.zip(sizes.iter().copied()).collect();
-                let missed = MissedShape { key: key.clone(), shape, seen: 1, served };
-                missed.check().ok()?;
-                shapes.insert(place, missed);
-            }
-        }
-        Some(())
     }
 
     /// Number of misses that were not recorded.
