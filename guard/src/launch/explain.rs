@@ -1,9 +1,9 @@
 //! Turns broken rules into violations with values, limits and remedies.
 
 use crate::dim::{Axis, Dim3};
+use crate::launch::check::check_each;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
-use crate::launch::validate::check_each;
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::launch::{LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
 use crate::limits::{LOCAL_BYTES_PER_THREAD, OccupancyLimits};
