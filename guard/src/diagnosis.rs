@@ -78,27 +78,17 @@ impl From<&DeviceLimits> for Evidence {
 impl From<&LaunchRequest> for Evidence {
     /// The launch, as options of `gridguard check`.
     fn from(request: &LaunchRequest) -> Self {
-        let LaunchRequest {
-            grid,
-            block,
-            dynamic_shared_bytes,
-            cluster,
-            cooperative,
-            parameter_bytes,
-            // No rule limits it.
-            priority: _,
-            dependent,
-        } = request;
         let sizes = |Dim3 { x, y, z }: &Dim3| format!("{x},{y},{z}");
-        let nonzero = |bytes: &u64| (*bytes > 0).then(|| bytes.to_string());
+        let nonzero = |bytes: u64| (bytes > 0).then(|| bytes.to_string());
+        // No rule limits the priority.
         let options = [
-            ("--grid", Some(sizes(grid))),
-            ("--block", Some(sizes(block))),
-            ("--shared-mem", nonzero(dynamic_shared_bytes)),
-            ("--cluster", cluster.as_ref().map(sizes)),
-            ("--cooperative", cooperative.then(String::new)),
-            ("--dependent", dependent.then(String::new)),
-            ("--param-bytes", nonzero(parameter_bytes)),
+            ("--grid", Some(sizes(&request.grid))),
+            ("--block", Some(sizes(&request.block))),
+            ("--shared-mem", nonzero(request.dynamic_shared_bytes)),
+            ("--cluster", request.cluster.as_ref().map(sizes)),
+            ("--cooperative", request.cooperative.then(String::new)),
+            ("--dependent", request.dependent.then(String::new)),
+            ("--param-bytes", nonzero(request.parameter_bytes)),
         ];
         let options = options.into_iter().filter_map(|(name, value)| {
             value.map(|value| format!("{name} {value}").trim_end().to_owned())
@@ -124,15 +114,6 @@ mod cuda {
         CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
     };
     use crate::launch::violation::Violations;
-
-    const STUB_LIBRARY: i32 = 34;
-    const INSUFFICIENT_DRIVER: i32 = 35;
-    const CALL_REQUIRES_NEWER_DRIVER: i32 = 36;
-    const NO_DEVICE: i32 = 100;
-    const INVALID_DEVICE: i32 = 101;
-    const INVALID_IMAGE: i32 = 200;
-    const NO_BINARY_FOR_GPU: i32 = 209;
-    const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
     impl DriverError {
         /// The meaning and the probable causes of the driver's result. The driver's log and the suspected
@@ -181,21 +162,21 @@ mod cuda {
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
-                Self::LibraryMissing { .. } => named("libcuda missing"),
+                Self::LibraryMissing { .. } => named("libcuda missing", &Evidence::default()),
                 Self::SymbolMissing { .. } => {
-                    of_code(CALL_REQUIRES_NEWER_DRIVER, &Evidence::default())
+                    named("cudaErrorCallRequiresNewerDriver", &Evidence::default())
                 }
-                Self::OtherLibrary { .. } => of_code(STUB_LIBRARY, &Evidence::default()),
+                Self::OtherLibrary { .. } => named("CUDA_ERROR_STUB_LIBRARY", &Evidence::default()),
                 Self::TooOld { version, oldest } => {
                     let driver_cuda = Some(CudaVersion(*version));
                     let program_cuda = Some(CudaVersion(*oldest));
                     let evidence = Evidence { driver_cuda, program_cuda, ..Evidence::default() };
-                    of_code(INSUFFICIENT_DRIVER, &evidence)
+                    named("cudaErrorInsufficientDriver", &evidence)
                 }
                 Self::InitFailed(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::NoDevice { .. } => {
                     let evidence = Evidence { visible_devices: Some(0), ..Evidence::default() };
-                    of_code(NO_DEVICE, &evidence)
+                    named("CUDA_ERROR_NO_DEVICE", &evidence)
                 }
             }
         }
@@ -209,7 +190,7 @@ mod cuda {
                 Self::Refused { error, .. } | Self::Driver(error) => {
                     return Some(error.diagnosis(&Evidence::default()));
                 }
-                Self::Image(_) => (INVALID_IMAGE, Evidence::default()),
+                Self::Image(_) => ("CUDA_ERROR_INVALID_IMAGE", Evidence::default()),
                 #[cfg(feature = "ptx")]
                 Self::Rewrite(_) => return None,
                 Self::WrongArchitecture { image, capability, .. } => {
@@ -217,14 +198,16 @@ mod cuda {
                     let architectures = sm.into_iter().collect();
                     let capability = Some((*capability).into());
                     let evidence = Evidence { capability, architectures, ..Evidence::default() };
-                    (NO_BINARY_FOR_GPU, evidence)
+                    ("CUDA_ERROR_NO_BINARY_FOR_GPU", evidence)
                 }
-                Self::PtxTooNew { .. } => (UNSUPPORTED_PTX_VERSION, Evidence::default()),
+                Self::PtxTooNew { .. } => {
+                    ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", Evidence::default())
+                }
                 Self::NoSuchKernel { .. } | Self::Parameters { .. } | Self::NoDevice => {
                     return None;
                 }
             };
-            of_code(code, &evidence)
+            named(code, &evidence)
         }
     }
 
@@ -242,7 +225,7 @@ mod cuda {
                 Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
                 Self::Workspace(error) => Some(error.source.diagnosis(&validated())),
                 Self::Unsupported { .. } => {
-                    of_code(CALL_REQUIRES_NEWER_DRIVER, &Evidence::default())
+                    named("cudaErrorCallRequiresNewerDriver", &Evidence::default())
                 }
                 Self::OtherKernel { .. }
                 | Self::OtherContext { .. }
@@ -263,27 +246,23 @@ mod cuda {
                 Self::NoSuchDevice { ordinal, count } => {
                     let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
                     let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
-                    of_code(INVALID_DEVICE, &evidence)
+                    named("CUDA_ERROR_INVALID_DEVICE", &evidence)
                 }
                 Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::Load(error) => error.diagnosis(),
                 Self::Compile(NvrtcError::Unavailable(NvrtcUnavailable::LibraryMissing {
                     ..
-                })) => named("libnvrtc missing"),
+                })) => named("libnvrtc missing", &Evidence::default()),
                 Self::Compile(
                     NvrtcError::Compilation { name, .. } | NvrtcError::Call { name, .. },
-                ) => named(name),
+                ) => named(name, &Evidence::default()),
                 Self::Compile(_) => None,
             }
         }
     }
 
-    fn of_code(code: i32, evidence: &Evidence) -> Option<Diagnosis> {
-        Some(diagnose(&FailureId::from_code(code), evidence))
-    }
-
-    fn named(name: &str) -> Option<Diagnosis> {
-        FailureId::from_name(name).map(|failure| diagnose(&failure, &Evidence::default()))
+    fn named(name: &str, evidence: &Evidence) -> Option<Diagnosis> {
+        FailureId::from_name(name).map(|failure| diagnose(&failure, evidence))
     }
 
     /// Every chunk was validated, so the launch configuration is not the cause.

@@ -1,9 +1,10 @@
 //! Axes, and three-dimensional sizes of grids, blocks and clusters.
 
-use core::fmt;
+use derive_more::{Display, From, Into};
 
 /// An axis of a grid, a block or a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Axis {
@@ -30,15 +31,11 @@ impl Axis {
     }
 }
 
-impl fmt::Display for Axis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.letter())
-    }
-}
-
 /// A three-dimensional size in u64, so that sizes beyond 32 bits are reported and not truncated. Validated
 /// sizes fit the 32 bits that the driver takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, From, Into, PartialEq, Eq, Hash)]
+#[from((u64, u64, u64), (u32, u32, u32))]
+#[display("{x} x {y} x {z}")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)"))]
 pub struct Dim3 {
@@ -111,33 +108,9 @@ impl Dim3 {
     }
 }
 
-impl From<(u64, u64, u64)> for Dim3 {
-    fn from((x, y, z): (u64, u64, u64)) -> Self {
-        Self::new(x, y, z)
-    }
-}
-
-impl From<(u32, u32, u32)> for Dim3 {
-    fn from((x, y, z): (u32, u32, u32)) -> Self {
-        Self::new(x.into(), y.into(), z.into())
-    }
-}
-
 impl From<[u32; 3]> for Dim3 {
     fn from([x, y, z]: [u32; 3]) -> Self {
         (x, y, z).into()
-    }
-}
-
-impl From<Dim3> for (u64, u64, u64) {
-    fn from(dim: Dim3) -> Self {
-        (dim.x, dim.y, dim.z)
-    }
-}
-
-impl fmt::Display for Dim3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {} x {}", self.x, self.y, self.z)
     }
 }
 

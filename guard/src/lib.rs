@@ -49,6 +49,10 @@
 //! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(all(feature = "cuda", feature = "image", feature = "profile", feature = "ptx")),
+    allow(dead_code, reason = "only with all features is everything used")
+)]
 
 #[cfg(feature = "catalog")]
 pub mod catalog;
@@ -66,27 +70,11 @@ mod host;
 pub mod image;
 mod launch;
 mod limits;
-#[cfg_attr(
-    not(any(feature = "host", feature = "cuda")),
-    allow(dead_code, reason = "without a back end nothing is launched")
-)]
 mod observe;
-#[cfg_attr(
-    not(any(feature = "host", feature = "cuda")),
-    allow(dead_code, reason = "without a back end, pipelines are only planned")
-)]
 pub mod pipeline;
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "only the CUDA module sends arguments")
-)]
 mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;
-#[cfg_attr(
-    not(any(feature = "host", feature = "cuda")),
-    allow(dead_code, reason = "without a back end nothing is launched")
-)]
 mod record;
 
 pub use dim::{Axis, Dim3};

@@ -131,7 +131,6 @@ pub(crate) fn launched(kernel: Option<&str>, plan: &Plan) {
 }
 
 /// Reports an error of `call` that one of `suspects` recorded launches may have caused.
-#[cfg(feature = "cuda")]
 pub(crate) fn late_error(call: &str, error: &str, suspects: usize) {
     #[cfg(feature = "metrics")]
     metrics::counter!("gridguard_late_errors_total", "error" => error.to_owned()).increment(1);
@@ -170,14 +169,12 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     .increment(1);
     #[cfg(feature = "tracing")]
     if matched != MatchKind::Exact {
-        let matched = matched.id();
-        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no exact profile entry for this shape");
+        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, %matched, "no exact profile entry for this shape");
     }
     let _ = (kernel, names, sizes, matched);
 }
 
 /// Reports a stored choice that is not legal for the launch.
-#[cfg(feature = "profile")]
 pub(crate) fn choice_refused() {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, "the profile's choice is not legal here: the planner chooses");

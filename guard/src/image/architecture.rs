@@ -1,11 +1,12 @@
 //! The architectures that device code is compiled for.
 
-use core::fmt;
+use derive_more::Display;
 
 use crate::limits::ComputeCapability;
 
 /// The architecture that machine code or PTX was compiled for, such as `sm_90a`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
+#[display("{}{scope}", capability.sm())]
 pub struct Architecture {
     /// The oldest compute capability that runs it.
     pub capability: ComputeCapability,
@@ -14,14 +15,17 @@ pub struct Architecture {
 }
 
 /// The later compute capabilities that run code of an architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Scope {
     /// PTX: all later capabilities. Machine code: the later capabilities of its generation.
+    #[display("")]
     Later,
     /// Suffix `f`: the later capabilities of its generation.
+    #[display("f")]
     Family,
     /// Suffix `a`: none.
+    #[display("a")]
     Own,
 }
 
@@ -56,17 +60,6 @@ impl Architecture {
             Scope::Later => self.capability <= capability,
             Scope::Family | Scope::Own => self.runs_on(capability),
         }
-    }
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let suffix = match self.scope {
-            Scope::Later => "",
-            Scope::Family => "f",
-            Scope::Own => "a",
-        };
-        write!(f, "{}{suffix}", self.capability.sm())
     }
 }
 

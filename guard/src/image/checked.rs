@@ -1,11 +1,9 @@
 //! Checks kernel images before they are loaded. A truncated cubin makes the driver crash with a segmentation
 //! fault (H200).
 
-#[cfg(feature = "cuda")]
 use super::architecture::Architecture;
 use super::error::ImageError;
 use super::{elf, fatbin, ptx};
-#[cfg(feature = "cuda")]
 use crate::limits::ComputeCapability;
 
 /// Device code: PTX text, a cubin or a fatbin, checked to be complete.
@@ -66,11 +64,7 @@ impl Image {
     pub(crate) fn ptx_target(&self) -> Option<&str> {
         ptx::header(self.ptx()?)?.1
     }
-}
 
-/// Queries for loading.
-#[cfg(feature = "cuda")]
-impl Image {
     /// The PTX version, such as `8.0`.
     pub(crate) fn ptx_version(&self) -> Option<&str> {
         Some(ptx::header(self.ptx()?)?.0)

@@ -53,7 +53,6 @@ pub(super) type Section = SectionHeader64<LE>;
 /// A file with complete tables of sections and segments.
 pub(super) struct Elf<'a> {
     bytes: &'a [u8],
-    #[cfg(feature = "image")]
     pub(super) header: &'a FileHeader64<LE>,
     pub(super) sections: &'a [Section],
     segments: &'a [ProgramHeader64<LE>],
@@ -96,7 +95,6 @@ impl<'a> Elf<'a> {
         require(HEADER, "section of names", names, names == 0 || names < count)?;
         let mut elf = Self {
             bytes,
-            #[cfg(feature = "image")]
             header,
             sections: table(bytes, TABLE, start, count)?,
             segments: table(bytes, "segment table", header.e_phoff.get(LE), segments)?,
@@ -109,7 +107,6 @@ impl<'a> Elf<'a> {
     }
 
     /// Whether the name of a section and its zero byte begin with `prefix`.
-    #[cfg(feature = "image")]
     pub(super) fn name_begins(&self, section: &Section, prefix: &[u8]) -> bool {
         let names = self.names.and_then(|names| self.data(names).ok()).unwrap_or_default();
         let start = usize::try_from(section.sh_name.get(LE)).unwrap_or(usize::MAX);
@@ -121,7 +118,6 @@ impl<'a> Elf<'a> {
     }
 
     /// The symbols, and the bytes of their names; none if there is no table of symbols.
-    #[cfg(feature = "image")]
     pub(super) fn symbols(&self) -> Result<(&'a [Sym64<LE>], &'a [u8]), ImageError> {
         let Some(table) = self.section_of_symbols() else { return Ok((&[], &[])) };
         let names = self.strings(table.sh_link.get(LE).into(), SYMBOLS)?;

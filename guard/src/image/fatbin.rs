@@ -28,7 +28,6 @@ pub(super) struct Entry<'a> {
     /// The kind of its contents.
     pub(super) kind: u64,
     /// Its header.
-    #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only readers need them"))]
     pub(super) header: &'a [u8],
     /// Its contents, which may be compressed and padded.
     pub(super) stored: &'a [u8],
@@ -64,7 +63,6 @@ pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
 }
 
 /// The bytes that follow a fatbin.
-#[cfg(feature = "image")]
 pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let end = number(bytes, 6, 2).saturating_add(wide(content(bytes)?.len()));
     part(bytes, HEADER, end, wide(bytes.len()).saturating_sub(end))

@@ -16,7 +16,6 @@ pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The names of the kernels that `text` declares.
-#[cfg(feature = "cuda")]
 pub(super) fn kernel_names(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let (_, after) = line.split_once(".entry")?;

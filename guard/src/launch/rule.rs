@@ -3,7 +3,7 @@
 //! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. "H200" marks
 //! measurements on an NVIDIA H200 with driver 580.159.04. `RULES.md` lists all measurements.
 
-use core::fmt;
+use derive_more::Display;
 
 use crate::dim::Axis;
 
@@ -15,7 +15,8 @@ use crate::dim::Axis;
 macro_rules! rules {
     ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident, $kind:ident[$($code:expr),*], $message:expr;)*) => {
         /// A constraint on launches, with a stable id.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[display("{}", self.id())]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[non_exhaustive]
         #[repr(u8)]
@@ -262,7 +263,6 @@ impl Rule {
     }
 
     /// Whether the rule limits the blocks along an axis of the grid.
-    #[cfg(all(feature = "cuda", feature = "ptx"))]
     pub(crate) const fn is_grid_dim(self) -> bool {
         matches!(self, Self::GridDimX | Self::GridDimY | Self::GridDimZ)
     }
@@ -276,14 +276,9 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.id())
-    }
-}
-
 /// The unit of a violation's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display(rename_all = "lowercase")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
@@ -304,12 +299,6 @@ pub enum Unit {
     Launches,
 }
 
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&format!("{self:?}").to_ascii_lowercase())
-    }
-}
-
 /// A set of rules without allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleSet(u64);
@@ -325,12 +314,9 @@ impl RuleSet {
         Self(self.0 & !rule.bit())
     }
 
-    /// Adds `rule` if `broken`.
     #[inline]
-    pub(crate) const fn add(&mut self, rule: Rule, broken: bool) {
-        if broken {
-            self.0 |= rule.bit();
-        }
+    pub(crate) const fn add(&mut self, rule: Rule) {
+        self.0 |= rule.bit();
     }
 
     pub(crate) const fn contains(self, rule: Rule) -> bool {
@@ -378,7 +364,7 @@ mod tests {
         for (place, rule) in Rule::ALL.iter().enumerate() {
             assert_eq!(rule.index(), place);
             let mut broken = RuleSet::EMPTY;
-            broken.add(*rule, true);
+            broken.add(*rule);
             assert!(broken.contains(*rule));
             assert!(broken.without(*rule).is_empty());
         }

@@ -75,7 +75,6 @@ impl ValidLaunch {
     }
 
     /// Whether the launch has only grid, block and shared memory.
-    #[cfg(feature = "cuda")]
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.plain
@@ -83,7 +82,6 @@ impl ValidLaunch {
 
     /// Whether blocks must be co-resident: all blocks of a cooperative launch, or the blocks of each cluster,
     /// also of a compiled-in cluster.
-    #[cfg(feature = "cuda")]
     pub(crate) const fn is_co_resident(&self) -> bool {
         self.co_resident
     }
@@ -102,7 +100,6 @@ impl ValidLaunch {
     }
 
     /// The launch as a request, without its parameter bytes.
-    #[cfg(feature = "cuda")]
     pub(crate) fn request(&self) -> LaunchRequest {
         LaunchRequest {
             grid: self.grid.into(),

@@ -1,12 +1,13 @@
 //! Validates launch requests, without a driver call, and without allocation while the launch is legal.
 
-use crate::dim::{Axis, Dim3};
+use crate::dim::Axis;
+use crate::launch::check::check_each;
 use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::valid::ValidLaunch;
 use crate::launch::violation::Violations;
-use crate::limits::launch::{LaunchLimits, Thresholds};
+use crate::limits::launch::LaunchLimits;
 use crate::limits::occupancy::OccupancyLimits;
 
 /// Validates `request` against `limits`.
@@ -68,11 +69,8 @@ pub fn validate_co_resident(
     limits: &LaunchLimits,
     occupancy: &OccupancyLimits,
 ) -> Result<ValidLaunch, Violations> {
-    valid_unless(broken_rules(request, limits, occupancy), request, limits).map_err(|broken| {
-        let too_many = broken.contains(Rule::CooperativeResidency);
-        let most = too_many.then(|| co_resident_blocks(request, limits, occupancy)).flatten();
-        violations(request, limits, (most, occupancy.cluster_blocks), broken)
-    })
+    valid_unless(broken_rules(request, limits, occupancy), request, limits)
+        .map_err(|broken| violations(request, limits, occupancy, broken))
 }
 
 /// The validated launch, or the rules that `request` breaks.
@@ -127,95 +125,9 @@ pub(crate) fn broken_rules(
     limits: &LaunchLimits,
     occupancy: &OccupancyLimits,
 ) -> RuleSet {
-    let &LaunchRequest {
-        grid,
-        block,
-        dynamic_shared_bytes,
-        // `cluster_with` reads it.
-        cluster: _,
-        cooperative,
-        parameter_bytes,
-        // The driver accepts any priority.
-        priority: _,
-        dependent,
-    } = request;
-    let thresholds = limits.thresholds();
-    let threads = block.volume();
-    let above = |most: Option<u128>, number: u128| most.is_some_and(|most| number > most);
-
     let mut broken = RuleSet::EMPTY;
-    broken.add(Rule::GridDimX, grid.x > thresholds.grid.x);
-    broken.add(Rule::GridDimY, grid.y > thresholds.grid.y);
-    broken.add(Rule::GridDimZ, grid.z > thresholds.grid.z);
-    broken.add(Rule::GridDimZero, grid.has_zero());
-    broken.add(Rule::BlockDimX, block.x > thresholds.block.x);
-    broken.add(Rule::BlockDimY, block.y > thresholds.block.y);
-    broken.add(Rule::BlockDimZ, block.z > thresholds.block.z);
-    broken.add(Rule::BlockDimZero, block.has_zero());
-    broken.add(Rule::ThreadsPerBlock, threads > thresholds.device_threads.into());
-    let launch_bounds = thresholds.kernel_threads.map(u128::from);
-    broken.add(Rule::KernelThreadsPerBlock, above(launch_bounds, threads));
-    let other_block = thresholds.required_block.is_some_and(|required| required != block);
-    broken.add(Rule::RequiredBlock, other_block);
-    broken.add(Rule::RegistersPerBlock, above(thresholds.register_threads, threads));
-    broken.add(Rule::LocalMemory, thresholds.too_much_local_memory);
-    let opt_in = thresholds.opt_in_dynamic_bytes;
-    let too_much_shared = opt_in.is_none_or(|most| dynamic_shared_bytes > most);
-    broken.add(Rule::SharedMemoryTotal, too_much_shared);
-    // Opting in helps only where the device has enough.
-    let needs_opt_in = dynamic_shared_bytes > thresholds.dynamic_shared_bytes;
-    broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
-    broken.add(Rule::CooperativeUnsupported, cooperative && !thresholds.cooperative_launch);
-    if cooperative {
-        let most = co_resident_blocks(request, limits, occupancy).map(u128::from);
-        broken.add(Rule::CooperativeResidency, above(most, grid.volume()));
-    }
-    let unsupported = || !limits.device().dependent_launch();
-    broken.add(Rule::DependentUnsupported, dependent && unsupported());
-    broken.add(Rule::ParameterBytes, parameter_bytes > thresholds.parameter_bytes);
-    match request.cluster_with(limits.kernel()) {
-        Some(cluster) => cluster_rules(&mut broken, grid, cluster, thresholds, occupancy),
-        None => broken.add(Rule::ClusterRequired, thresholds.cluster_must_be_set),
-    }
+    check_each(request, limits, occupancy, |rule, _, _, _| broken.add(rule));
     broken
-}
-
-#[cold]
-fn cluster_rules(
-    broken: &mut RuleSet,
-    grid: Dim3,
-    cluster: Dim3,
-    thresholds: &Thresholds,
-    occupancy: &OccupancyLimits,
-) {
-    let above = |most: u64| cluster.volume() > most.into();
-    // Compiled-in clusters too: compilers accept 9 and 17 blocks (H200).
-    let too_large = cluster.has_zero() || above(thresholds.cluster_blocks);
-    if thresholds.cluster_launch {
-        let required = thresholds.required_cluster;
-        broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
-        broken.add(Rule::ClusterSize, too_large);
-        let divides = Axis::ALL.iter().all(|axis| {
-            grid.along(*axis).checked_rem(cluster.along(*axis)).is_none_or(|rest| rest == 0)
-        });
-        broken.add(Rule::ClusterDividesGrid, !divides);
-    } else {
-        broken.add(Rule::ClusterUnsupported, cluster != Dim3::ONE);
-    }
-    let residency = occupancy.cluster_blocks.is_some_and(above);
-    broken.add(Rule::ClusterResidency, residency && !broken.contains(Rule::ClusterSize));
-}
-
-/// The most blocks of a cooperative `request`: the driver's number if it is known.
-fn co_resident_blocks(
-    request: &LaunchRequest,
-    limits: &LaunchLimits,
-    occupancy: &OccupancyLimits,
-) -> Option<u64> {
-    if occupancy.blocks.is_some() || !limits.thresholds().estimates_occupancy {
-        return occupancy.blocks;
-    }
-    limits.co_resident_blocks(request.block, request.dynamic_shared_bytes)
 }
 
 #[cfg(test)]
@@ -224,6 +136,7 @@ mod tests {
     use proptest::bool::weighted;
 
     use super::*;
+    use crate::dim::Dim3;
     use crate::limits::{DeviceLimits, KernelLimits};
 
     fn limits(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {

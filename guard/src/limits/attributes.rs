@@ -148,7 +148,6 @@ pub(crate) mod device_attribute {
     pub(crate) const WARP_SIZE: i32 = 10;
     pub(crate) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
     pub(crate) const MULTIPROCESSOR_COUNT: i32 = 16;
-    #[cfg(feature = "cuda")]
     pub(crate) const COMPUTE_MODE: i32 = 20;
     pub(crate) const L2_CACHE_SIZE: i32 = 38;
     pub(crate) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
@@ -170,7 +169,6 @@ pub(crate) mod function_attribute {
     pub(crate) const LOCAL_SIZE_BYTES: i32 = 3;
     pub(crate) const NUM_REGS: i32 = 4;
     pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
-    #[cfg(feature = "cuda")]
     pub(crate) const PREFERRED_SHARED_MEMORY_CARVEOUT: i32 = 9;
     pub(crate) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
     pub(crate) const REQUIRED_CLUSTER_WIDTH: i32 = 11;

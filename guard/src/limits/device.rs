@@ -1,11 +1,12 @@
 //! Limits that a device sets for every launch.
 
-use core::fmt;
+use derive_more::{Display, From, Into};
 
 use crate::dim::Dim3;
 
 /// A compute capability, such as 9.0 for an H200.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, From, Into, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("{major}.{minor}")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "(u32, u32)", into = "(u32, u32)"))]
 pub struct ComputeCapability {
@@ -26,24 +27,6 @@ impl ComputeCapability {
     #[must_use]
     pub fn sm(self) -> String {
         format!("sm_{}{}", self.major, self.minor)
-    }
-}
-
-impl From<(u32, u32)> for ComputeCapability {
-    fn from((major, minor): (u32, u32)) -> Self {
-        Self::new(major, minor)
-    }
-}
-
-impl From<ComputeCapability> for (u32, u32) {
-    fn from(cc: ComputeCapability) -> Self {
-        (cc.major, cc.minor)
-    }
-}
-
-impl fmt::Display for ComputeCapability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Limits that a compiled kernel sets for its launches.
 
-use core::fmt;
+use derive_more::Display;
 
 use super::device::DeviceLimits;
 use crate::dim::Dim3;
@@ -57,7 +57,11 @@ impl KernelLimits {
 }
 
 /// The local memory that the driver reserves at a kernel's first launch and keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display(
+    "{bytes_per_thread} bytes x {resident_threads} resident threads = {} bytes",
+    self.total_bytes()
+)]
 pub struct LocalMemory {
     /// Bytes per thread.
     pub bytes_per_thread: u64,
@@ -70,14 +74,6 @@ impl LocalMemory {
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.bytes_per_thread.saturating_mul(self.resident_threads)
-    }
-}
-
-impl fmt::Display for LocalMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes_per_thread, resident_threads } = self;
-        let total = self.total_bytes();
-        write!(f, "{bytes_per_thread} bytes x {resident_threads} resident threads = {total} bytes")
     }
 }
 

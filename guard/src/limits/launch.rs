@@ -167,7 +167,6 @@ impl LaunchLimits {
     }
 
     /// The same limits for a launcher that queries the driver for co-resident blocks.
-    #[cfg(feature = "cuda")]
     pub(crate) const fn without_occupancy_estimate(mut self) -> Self {
         self.thresholds.estimates_occupancy = false;
         self
@@ -203,60 +202,29 @@ impl LaunchLimits {
         &self.thresholds
     }
 
-    /// Registers allocated to a warp; 0 if unknown.
-    pub(crate) fn registers_per_warp(&self) -> u128 {
-        registers_per_warp(&self.device, &self.kernel)
-    }
-
     /// Registers that a block of `threads` needs. The driver's launch check assumes an allocation in every
     /// partition of the register file, so warps are rounded up to a multiple of the partitions.
     pub(crate) fn registers_per_block(&self, threads: u128) -> u128 {
         let warps = threads.div_ceil(self.device.warp_size.max(1).into());
         let partitions = u128::from(self.device.warp_allocation_granularity.max(1));
         let warps = warps.div_ceil(partitions).saturating_mul(partitions);
-        warps.saturating_mul(self.registers_per_warp())
+        warps.saturating_mul(registers_per_warp(&self.device, &self.kernel))
     }
 }
 
 impl Thresholds {
     fn new(device: &DeviceLimits, kernel: &KernelLimits) -> Self {
-        let &DeviceLimits {
-            max_grid,
-            max_block,
-            max_threads_per_block,
-            max_shared_bytes_per_block,
-            max_portable_cluster_blocks,
-            cooperative_launch,
-            cluster_launch,
-            max_parameter_bytes,
-            // Read below, for occupancy, or in messages.
-            max_shared_bytes_per_block_opt_in: _,
-            max_registers_per_block: _,
-            register_allocation_unit: _,
-            warp_allocation_granularity: _,
-            warp_size: _,
-            reserved_shared_bytes_per_block: _,
-            shared_bytes_per_multiprocessor: _,
-            multiprocessors: _,
-            max_threads_per_multiprocessor: _,
-            max_blocks_per_multiprocessor: _,
-            registers_per_multiprocessor: _,
-            compute_capability: _,
-            name: _,
-            l2_bytes: _,
-            memory_bytes: _,
-        } = device;
         let fixed = kernel.static_shared_bytes;
-        let default_dynamic = max_shared_bytes_per_block.saturating_sub(fixed);
+        let default_dynamic = device.max_shared_bytes_per_block.saturating_sub(fixed);
         let dynamic = kernel.max_dynamic_shared_bytes.unwrap_or(default_dynamic);
         let non_portable = match kernel.non_portable_cluster_allowed {
             true => NON_PORTABLE_CLUSTER_BLOCKS,
             false => 0,
         };
         Self {
-            grid: at_most_32_bits(max_grid),
-            block: at_most_32_bits(max_block),
-            device_threads: max_threads_per_block,
+            grid: at_most_32_bits(device.max_grid),
+            block: at_most_32_bits(device.max_block),
+            device_threads: device.max_threads_per_block,
             kernel_threads: kernel.max_threads_per_block,
             required_block: kernel.required_block,
             register_threads: register_threads(device, kernel),
@@ -264,12 +232,12 @@ impl Thresholds {
                 > device.max_local_bytes_per_thread(),
             dynamic_shared_bytes: dynamic.min(u32::MAX.into()),
             opt_in_dynamic_bytes: device.shared_bytes_limit().checked_sub(fixed),
-            cluster_blocks: max_portable_cluster_blocks.max(non_portable),
-            parameter_bytes: max_parameter_bytes,
+            cluster_blocks: device.max_portable_cluster_blocks.max(non_portable),
+            parameter_bytes: device.max_parameter_bytes,
             required_cluster: kernel.required_cluster,
             cluster_must_be_set: kernel.cluster_must_be_set,
-            cluster_launch,
-            cooperative_launch,
+            cluster_launch: device.cluster_launch,
+            cooperative_launch: device.cooperative_launch,
             estimates_occupancy: true,
         }
     }
@@ -313,7 +281,8 @@ fn at_most_32_bits(dim: Dim3) -> Dim3 {
     Dim3::new(dim.x.min(most), dim.y.min(most), dim.z.min(most))
 }
 
-fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
+/// Registers allocated to a warp; 0 if unknown.
+pub(super) fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
     let unit = u128::from(device.register_allocation_unit.max(1));
     let exact = u128::from(kernel.registers_per_thread) * u128::from(device.warp_size);
     exact.div_ceil(unit).saturating_mul(unit)

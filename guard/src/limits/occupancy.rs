@@ -1,7 +1,7 @@
 //! The CUDA occupancy calculation: blocks of a kernel that can be resident at the same time.
 
 use super::device::ComputeCapability;
-use super::launch::LaunchLimits;
+use super::launch::{LaunchLimits, registers_per_warp};
 use crate::dim::Dim3;
 
 /// Co-resident blocks of a kernel with one block size and shared memory size. They limit cooperative launches
@@ -81,7 +81,7 @@ impl LaunchLimits {
         let partitions = u128::from(device.warp_allocation_granularity.max(1));
         let of_partition = u128::from(device.registers_per_multiprocessor) / partitions;
         of_partition
-            .checked_div(self.registers_per_warp())
+            .checked_div(registers_per_warp(device, self.kernel()))
             .map_or(u128::MAX, |warps_per_partition| warps_per_partition * partitions / warps)
     }
 

@@ -22,7 +22,7 @@ pub fn explain(
         Some(batch) if !batch.covers(request) => batch_mismatch(request, batch),
         Some(batch) if batch.items() == 0 => {
             let (one_item, broken) = check_empty(request, batch, limits);
-            violations(&one_item, limits, (None, None), broken)
+            violations(&one_item, limits, &OccupancyLimits::UNKNOWN, broken)
         }
         _ => {
             let mut violations = validate(request, limits).err().unwrap_or_default();

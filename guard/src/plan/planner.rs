@@ -10,6 +10,7 @@ use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::{check, check_along, validate};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::launch::LaunchLimits;
+use crate::limits::occupancy::OccupancyLimits;
 use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
@@ -144,7 +145,7 @@ impl Plan {
             Some(launch) if broken.is_empty() => {
                 Ok(build(Strategy::Whole, none, Some(batch), launch))
             }
-            _ => Err(violations(&one_item, limits, (None, None), broken)),
+            _ => Err(violations(&one_item, limits, &OccupancyLimits::UNKNOWN, broken)),
         }
     }
 }

@@ -5,6 +5,7 @@ use core::fmt;
 use std::fs;
 use std::thread::available_parallelism;
 
+use derive_more::Display;
 use once_cell::sync::OnceCell;
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,18 @@ pub enum Backend {
     Host,
 }
 
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// The device that a profile was measured on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[display(
+    "{name}, backend {backend}, compute capability {compute_capability}, {multiprocessors} \
+     multiprocessors"
+)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
     /// What ran the launches.
@@ -48,7 +59,10 @@ pub struct DeviceIdentity {
 
 /// Why a profile does not apply to a device: the first difference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{property} is {profile} in the profile and {device} on this device: {}", self.remedy())]
+#[error(
+    "{property} is {profile} in the profile and {device} on this device: tune on this device{}",
+    if *property == NAME { ", or add its name to the profile's aliases" } else { "" }
+)]
 pub struct DeviceMismatch {
     /// The property that differs, such as `compute capability`.
     pub property: &'static str,
@@ -56,15 +70,6 @@ pub struct DeviceMismatch {
     pub profile: String,
     /// Its value on the device.
     pub device: String,
-}
-
-impl DeviceMismatch {
-    fn remedy(&self) -> &'static str {
-        match self.property {
-            NAME => "tune on this device, or add its name to the profile's aliases",
-            _ => "tune on this device",
-        }
-    }
 }
 
 impl DeviceIdentity {
@@ -138,37 +143,18 @@ impl DeviceIdentity {
 
     /// The properties that must agree, with their values as text.
     fn properties(&self) -> [(&'static str, String); 7] {
-        // No `..`, so that a new field cannot be forgotten here.
-        let Self {
-            backend,
-            name,
-            compute_capability,
-            multiprocessors,
-            memory_bytes,
-            l2_bytes,
-            processor,
-        } = self;
         [
-            ("the backend", backend.to_string()),
-            (NAME, name.clone()),
-            ("the compute capability", compute_capability.to_string()),
-            ("the number of multiprocessors", multiprocessors.to_string()),
-            ("the L2 cache in bytes", l2_bytes.to_string()),
-            (MEMORY, memory_bytes.to_string()),
-            ("the processor", processor.as_ref().map_or("unnamed".into(), Processor::to_string)),
+            ("the backend", self.backend.to_string()),
+            (NAME, self.name.clone()),
+            ("the compute capability", self.compute_capability.to_string()),
+            ("the number of multiprocessors", self.multiprocessors.to_string()),
+            ("the L2 cache in bytes", self.l2_bytes.to_string()),
+            (MEMORY, self.memory_bytes.to_string()),
+            (
+                "the processor",
+                self.processor.as_ref().map_or("unnamed".into(), Processor::to_string),
+            ),
         ]
-    }
-}
-
-impl fmt::Display for DeviceIdentity {
-    /// `NVIDIA H200, backend cuda, compute capability 9.0, 132 multiprocessors`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { backend, name, compute_capability, multiprocessors, .. } = self;
-        write!(
-            f,
-            "{name}, backend {backend}, compute capability {compute_capability}, \
-             {multiprocessors} multiprocessors"
-        )
     }
 }
 
@@ -180,7 +166,8 @@ impl fmt::Display for DeviceIdentity {
 /// let processor = Processor::current();
 /// assert!(!processor.name.is_empty() && processor.threads > 0);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[display("{name} with {threads} thread{}", if *threads == 1 { "" } else { "s" })]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
     /// The model in `/proc/cpuinfo`, or `unknown processor`.
@@ -203,14 +190,6 @@ impl Processor {
             }
         };
         CURRENT.get_or_try_init(query).cloned().unwrap_or_else(|unknown| unknown)
-    }
-}
-
-impl fmt::Display for Processor {
-    /// `AMD EPYC 9654 96-Core Processor with 192 threads`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, threads } = self;
-        write!(f, "{name} with {threads} thread{}", if *threads == 1 { "" } else { "s" })
     }
 }
 

@@ -107,12 +107,6 @@ impl Document {
         &self.entries
     }
 
-    /// The entries, by value.
-    #[must_use]
-    pub fn into_entries(self) -> Vec<Entry> {
-        self.entries
-    }
-
     /// Adds an entry and returns the entry that it replaces.
     ///
     /// # Errors
@@ -155,18 +149,16 @@ impl fmt::Display for Document {
         writeln!(f, "(\n    schema: {SCHEMA},\n    device: {device},\n    aliases: {aliases},")?;
         writeln!(f, "    environment: {environment},\n    entries: [")?;
         for Entry { key, shape, choice, parameters, launches, chosen, default, found } in entries {
-            let Key { kernel, source, variant, dtypes, policy, objective } = key;
-            let (kernel, source, variant) = (Ron(kernel), Ron(source), Ron(variant));
-            let (dtypes, policy, objective) = (Ron(dtypes), Ron(policy), Ron(objective));
+            let key = Ron(key).to_string();
+            // An entry has the fields of its key at the same level.
+            let key = key.strip_suffix(')').unwrap_or(&key);
             let (shape, choice, parameters) = (Ron(shape), Ron(choice), Ron(parameters));
             let (chosen, default, found) = (Ron(chosen), Ron(default), Ron(found));
             writeln!(
                 f,
-                "        (kernel: {kernel}, source: {source}, variant: {variant}, \
-                 dtypes: {dtypes}, policy: {policy}, objective: {objective},\n         \
-                 shape: {shape}, choice: {choice}, parameters: {parameters}, \
-                 launches: {launches},\n         chosen: {chosen}, default: {default},\n         \
-                 found: {found}),"
+                "        {key},\n         shape: {shape}, choice: {choice}, \
+                 parameters: {parameters}, launches: {launches},\n         \
+                 chosen: {chosen}, default: {default},\n         found: {found}),"
             )?;
         }
         f.write_str("    ],\n)\n")

@@ -1,17 +1,18 @@
 //! Why a profile cannot be read, merged or written.
 
-use core::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use derive_more::Display;
 use serde::Serialize;
 
 use super::device::DeviceMismatch;
 use super::model::MAX_ENTRIES;
 
 /// An error at a position of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize)]
+#[display("{line}:{column}: {message}")]
 pub struct FileFault {
     /// The line, from 1.
     pub line: usize,
@@ -19,14 +20,6 @@ pub struct FileFault {
     pub column: usize,
     /// The fault.
     pub message: String,
-}
-
-impl fmt::Display for FileFault {
-    /// `7:5: unknown field ...`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line, column, message } = self;
-        write!(f, "{line}:{column}: {message}")
-    }
 }
 
 /// Why a profile cannot be read, merged or written. If writing fails, the old file is unchanged.

@@ -14,8 +14,8 @@ pub(super) struct ShapeIndex {
     names: Vec<String>,
     /// Sorted by sizes.
     rows: Vec<IndexRow>,
-    /// The same shapes, so that exact matches need no search.
-    exact: HashMap<Box<[u64]>, Indexed, RandomState>,
+    /// The entries of the same shapes, so that exact matches need no search.
+    exact: HashMap<Box<[u64]>, usize, RandomState>,
     /// The least and the largest bucket of each size.
     spans: Vec<(u32, u32)>,
 }
@@ -26,16 +26,9 @@ struct IndexRow {
     sizes: Box<[u64]>,
     /// [`log2`] of the sizes.
     logs: Box<[u32]>,
-    indexed: Indexed,
-}
-
-/// The part of an entry that a lookup returns.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Indexed {
     /// The index of the entry within its profile.
-    pub(super) entry: usize,
-    pub(super) layer: Layer,
-    pub(super) degraded: bool,
+    entry: usize,
+    layer: Layer,
 }
 
 impl ShapeIndex {
@@ -56,28 +49,28 @@ impl ShapeIndex {
     }
 
     /// Appends a shape. Push in sorted order, highest layer first. Duplicates are ignored.
-    pub(super) fn push(&mut self, shape: &Named, indexed: Indexed) {
+    pub(super) fn push(&mut self, shape: &Named, entry: usize, layer: Layer) {
         let sizes: Box<[u64]> = shape.iter().map(|(_, size)| *size).collect();
         let Entry::Vacant(exact) = self.exact.entry(sizes.clone()) else { return };
-        exact.insert(indexed);
+        exact.insert(entry);
         for (size, (least, most)) in sizes.iter().zip(&mut self.spans) {
             let bucket = bucket(*size);
             (*least, *most) = (bucket.min(*least), bucket.max(*most));
         }
         let logs = sizes.iter().map(|size| log2(*size)).collect();
-        self.rows.push(IndexRow { sizes, logs, indexed });
+        self.rows.push(IndexRow { sizes, logs, entry, layer });
     }
 
     /// The best entry for `sizes`, and how it matches.
     #[inline]
-    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<Indexed>) {
+    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<usize>) {
         match self.exact.get(sizes) {
-            Some(indexed) => (Match::Exact, Some(*indexed)),
+            Some(entry) => (Match::Exact, Some(*entry)),
             None => self.find_inexact(sizes),
         }
     }
 
-    fn find_inexact(&self, sizes: &[u64]) -> (Match, Option<Indexed>) {
+    fn find_inexact(&self, sizes: &[u64]) -> (Match, Option<usize>) {
         let outside =
             |(size, (least, most)): (&u64, &(u32, u32))| !(*least..=*most).contains(&bucket(*size));
         let reason = if sizes.len() != self.names.len() {
@@ -86,8 +79,8 @@ impl ShapeIndex {
             DefaultReason::ZeroSize
         } else if let Some(index) = sizes.iter().zip(&self.spans).position(outside) {
             self.out_of_range(index, sizes)
-        } else if let Some((matched, indexed)) = self.nearest(sizes) {
-            return (matched, Some(indexed));
+        } else if let Some((matched, entry)) = self.nearest(sizes) {
+            return (matched, Some(entry));
         } else {
             DefaultReason::NoNeighbour
         };
@@ -103,7 +96,7 @@ impl ShapeIndex {
     }
 
     /// The best row within an octave of each size: by bucket, then distance, layer and order.
-    fn nearest(&self, sizes: &[u64]) -> Option<(Match, Indexed)> {
+    fn nearest(&self, sizes: &[u64]) -> Option<(Match, usize)> {
         let mut logs = [0; MAX_SIZES];
         for (log, size) in logs.iter_mut().zip(sizes) {
             *log = log2(*size);
@@ -125,10 +118,10 @@ impl ShapeIndex {
             Some((is_other_bucket, distance, row))
         });
         let (is_other_bucket, distance, row) =
-            ranked.min_by_key(|(other, distance, row)| (*other, *distance, row.indexed.layer))?;
+            ranked.min_by_key(|(other, distance, row)| (*other, *distance, row.layer))?;
         let distance_millioctaves = millioctaves(distance);
         let neighbour = Match::Neighbour { distance_millioctaves };
-        Some((if is_other_bucket { neighbour } else { Match::Bucket }, row.indexed))
+        Some((if is_other_bucket { neighbour } else { Match::Bucket }, row.entry))
     }
 }
 

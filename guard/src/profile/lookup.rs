@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use super::device::{DeviceIdentity, Environment};
 use super::document::Document;
-use super::index::{Indexed, ShapeIndex};
+use super::index::ShapeIndex;
 use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
 use super::model::{Entry, Key, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
@@ -93,12 +93,9 @@ impl Profile {
     /// Builds the index, and returns notices about the entries that it ignores.
     pub(super) fn build_index(&mut self) -> Vec<(Layer, ProfileNotice)> {
         self.entries.sort_by(|one, other| {
-            let (one_sizes, other_sizes) = (sizes(&one.entry.shape), sizes(&other.entry.shape));
-            one.entry
-                .key
-                .cmp(&other.entry.key)
-                .then_with(|| one_sizes.cmp(other_sizes))
-                .then(one.layer.cmp(&other.layer))
+            let keys = one.entry.key.cmp(&other.entry.key);
+            let sizes = || sizes(&one.entry.shape).cmp(sizes(&other.entry.shape));
+            keys.then_with(sizes).then(one.layer.cmp(&other.layer))
         });
         let mut notices = Vec::new();
         let mut before = 0;
@@ -108,12 +105,11 @@ impl Profile {
             let key = &first.entry.key;
             let mut index = ShapeIndex::new(&first.entry.shape);
             for (place, layered) in of_key.iter().enumerate() {
-                let LayeredEntry { entry: Entry { shape, .. }, layer, degraded } = layered;
-                if index.accepts(shape) {
-                    let (entry, layer, degraded) = (before + place, *layer, *degraded);
-                    index.push(shape, Indexed { entry, layer, degraded });
+                let LayeredEntry { entry, layer, .. } = layered;
+                if index.accepts(&entry.shape) {
+                    index.push(&entry.shape, before + place, *layer);
                 } else {
-                    note_other_sizes(&mut notices, *layer, &layered.entry, index.names());
+                    note_other_sizes(&mut notices, *layer, entry, index.names());
                 }
             }
             self.kernels.insert(key.clone(), index);
@@ -172,13 +168,13 @@ impl Profile {
 
     #[inline]
     fn find<'a>(&'a self, index: &'a ShapeIndex, sizes: &[u64]) -> TunedChoice<'a> {
-        let (matched, indexed) = index.find(sizes);
-        let entry = indexed.and_then(|indexed| self.entries.get(indexed.entry));
+        let (matched, place) = index.find(sizes);
+        let found = place.and_then(|place| self.entries.get(place));
         self.counted(TunedChoice {
             matched,
-            entry: entry.map(|layered| &layered.entry),
-            layer: indexed.map(|indexed| indexed.layer),
-            degraded: indexed.is_some_and(|indexed| indexed.degraded),
+            entry: found.map(|found| &found.entry),
+            layer: found.map(|found| found.layer),
+            degraded: found.is_some_and(|found| found.degraded),
         })
     }
 

@@ -1,12 +1,13 @@
 //! Kinds of matches between an entry and a shape, and counts of lookups by kind.
 
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// The origin of an entry, the layer with the highest precedence first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// A file that the program names.
@@ -20,32 +21,43 @@ pub enum Layer {
 }
 
 /// How well an entry matches the requested sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display(rename_all = "lowercase")]
 pub enum Match {
     /// The sizes are the same.
     Exact,
     /// Each pair of sizes is between the same powers of two, or both are 0.
     Bucket,
     /// Each size is within an octave (a factor of two). 0 is within an octave of 0 only.
+    #[display(
+        "neighbour at {}.{:03} octaves",
+        distance_millioctaves / 1000,
+        distance_millioctaves % 1000
+    )]
     Neighbour {
         /// The distance in thousandths of an octave, summed over the sizes.
         distance_millioctaves: u32,
     },
     /// No entry matches: the planner's default applies.
+    #[display("default, because {_0}")]
     Default(DefaultReason),
 }
 
 /// Why no entry matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DefaultReason {
     /// No profile is loaded.
+    #[display("no profile is loaded: load one")]
     NoProfile,
     /// The kernel was not tuned with this variant, these types, and this policy and objective.
+    #[display("the kernel was not tuned: tune it")]
     NoEntries,
     /// All entries are for other device code: the kernel was edited since.
+    #[display("the kernel was edited since it was tuned: re-tune it")]
     OtherSource,
     /// The entries have another number of sizes.
+    #[display("{given} sizes were given, the entries have {expected}: pass {expected} sizes")]
     SizeCount {
         /// Number of sizes of the entries.
         expected: usize,
@@ -53,8 +65,14 @@ pub enum DefaultReason {
         given: usize,
     },
     /// The first size, which counts the items, is 0: there is nothing to launch.
+    #[display("there are no items: nothing is launched")]
     ZeroSize,
     /// A size is outside the powers of two that were tuned.
+    #[display(
+        "size {index} is {size}, outside the tuned range of {} to {}: tune this shape",
+        (1_u128 << bits.0) >> 1,
+        (1_u128 << bits.1) - 1
+    )]
     OutOfRange {
         /// The index of the size.
         index: u32,
@@ -64,13 +82,15 @@ pub enum DefaultReason {
         bits: (u8, u8),
     },
     /// No entry within the tuned range is within an octave of each size.
+    #[display("no tuned shape is within an octave of each size: tune this shape")]
     NoNeighbour,
 }
 
 /// The kind of a [`Match`].
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+    Clone, Copy, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
 )]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
     /// [`Match::Exact`].
@@ -82,19 +102,6 @@ pub enum MatchKind {
     /// [`Match::Default`].
     #[default]
     Default,
-}
-
-impl MatchKind {
-    /// Its name: `exact`, `bucket`, `neighbour` or `default`.
-    #[must_use]
-    pub const fn id(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Bucket => "bucket",
-            Self::Neighbour => "neighbour",
-            Self::Default => "default",
-        }
-    }
 }
 
 impl Match {
@@ -162,46 +169,5 @@ impl LookupCounters {
         let [exact, bucket, neighbour, default] = self.kinds.each_ref().map(load);
         let (degraded, refused) = (load(&self.degraded), load(&self.refused));
         LookupCounts { exact, bucket, neighbour, default, degraded, refused }
-    }
-}
-
-impl fmt::Display for Match {
-    /// `exact`, `bucket`, `neighbour at 0.585 octaves`, `default, ...`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Neighbour { distance_millioctaves: distance } => {
-                write!(f, "neighbour at {}.{:03} octaves", distance / 1000, distance % 1000)
-            }
-            Self::Default(reason) => write!(f, "default, because {reason}"),
-            Self::Exact | Self::Bucket => self.kind().fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for DefaultReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoProfile => f.write_str("no profile is loaded: load one"),
-            Self::NoEntries => f.write_str("the kernel was not tuned: tune it"),
-            Self::OtherSource => {
-                f.write_str("the kernel was edited since it was tuned: re-tune it")
-            }
-            Self::SizeCount { expected, given } => write!(
-                f,
-                "{given} sizes were given, the entries have {expected}: pass {expected} sizes"
-            ),
-            Self::ZeroSize => f.write_str("there are no items: nothing is launched"),
-            Self::OutOfRange { index, size, bits } => {
-                let (least, most) = ((1_u128 << bits.0) >> 1, (1_u128 << bits.1) - 1);
-                write!(
-                    f,
-                    "size {index} is {size}, outside the tuned range of {least} to {most}: tune this \
-                     shape"
-                )
-            }
-            Self::NoNeighbour => {
-                f.write_str("no tuned shape is within an octave of each size: tune this shape")
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@ use core::cmp::Ordering;
 use core::fmt;
 use std::collections::BTreeSet;
 
+use derive_more::Display;
 use serde::Serialize;
 
 use super::device::{DeviceIdentity, DeviceMismatch};
@@ -21,16 +22,20 @@ pub struct MergeConflict {
 }
 
 /// Why one of two entries for the same key and shape is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MergeReason {
     /// It has the later date, or the only one.
+    #[display("the kept one is later")]
     Date,
     /// The dates are the same, and it has more samples.
+    #[display("the kept one has more samples")]
     Samples,
     /// Dates and samples are the same. One is kept by an order that does not depend on the files.
+    #[display("date and number of samples are the same")]
     Order,
     /// It replaced the other entry, independent of dates and samples.
+    #[display("the kept one replaces it")]
     Replaced,
 }
 
@@ -153,12 +158,7 @@ impl fmt::Display for MergeConflict {
             let date = if entry.found.date.is_empty() { "no date" } else { &entry.found.date };
             write!(f, " in {} ns ({date})", entry.chosen.median_ns)?;
         }
-        f.write_str(match self.reason() {
-            MergeReason::Date => ": the kept one is later",
-            MergeReason::Samples => ": the kept one has more samples",
-            MergeReason::Order => ": date and number of samples are the same",
-            MergeReason::Replaced => ": the kept one replaces it",
-        })
+        write!(f, ": {}", self.reason())
     }
 }
 

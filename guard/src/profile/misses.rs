@@ -11,7 +11,7 @@ use super::error::{FileFault, ProfileError, SCHEMA};
 use super::matching::MatchKind;
 use super::model::{EntryError, Key, Named, Objective, Policy, check_key, check_shape};
 use super::rows::{FirstRow, Ron, Row, Rows, Schema, locate, read_rows};
-use super::store::{Published, Replacement, read, replace};
+use super::store::{Published, read, replace};
 
 /// A shape that had no exact match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,39 +62,29 @@ impl MissLog {
         if served == MatchKind::Exact {
             return;
         }
-        let recorded = self
-            .shapes
-            .try_lock()
-            .and_then(|mut shapes| self.add(&mut shapes, key, names, sizes, served));
+        let recorded = self.shapes.try_lock().and_then(|mut shapes| {
+            match shapes.binary_search_by(|missed| missed.compare(key, names, sizes)) {
+                Ok(place) => {
+                    let missed = shapes.get_mut(place)?;
+                    missed.seen = missed.seen.saturating_add(1);
+                    missed.served = served;
+                }
+                Err(_) if shapes.len() >= self.capacity || names.len() != sizes.len() => {
+                    return None;
+                }
+                Err(place) => {
+                    let names = names.iter().map(|name| (*name).to_owned());
+                    let shape = names.zip(sizes.iter().copied()).collect();
+                    let missed = MissedShape { key: key.clone(), shape, seen: 1, served };
+                    missed.check().ok()?;
+                    shapes.insert(place, missed);
+                }
+            }
+            Some(())
+        });
         if recorded.is_none() {
             self.dropped.fetch_add(1, atomic::Ordering::Relaxed);
         }
-    }
-
-    fn add(
-        &self,
-        shapes: &mut Vec<MissedShape>,
-        key: &Key,
-        names: &[&str],
-        sizes: &[u64],
-        served: MatchKind,
-    ) -> Option<()> {
-        let named = || names.iter().copied().zip(sizes.iter().copied());
-        match shapes.binary_search_by(|missed| missed.compare(key, named())) {
-            Ok(place) => {
-                let missed = shapes.get_mut(place)?;
-                missed.seen = missed.seen.saturating_add(1);
-                missed.served = served;
-            }
-            Err(_) if shapes.len() >= self.capacity || names.len() != sizes.len() => return None,
-            Err(place) => {
-                let shape = named().map(|(name, size)| (name.to_owned(), size)).collect();
-                let missed = MissedShape { key: key.clone(), shape, seen: 1, served };
-                missed.check().ok()?;
-                shapes.insert(place, missed);
-            }
-        }
-        Some(())
     }
 
     /// Number of misses that were not recorded.
@@ -156,25 +146,11 @@ impl MissedShape {
         check_shape(&self.shape)
     }
 
-    /// Compares by key, then sizes, then their names; `seen` and `served` do not count.
-    fn compare<'a>(
-        &self,
-        key: &Key,
-        named: impl Iterator<Item = (&'a str, u64)> + Clone,
-    ) -> Ordering {
-        let own = || self.named();
-        self.key
-            .cmp(key)
-            .then_with(|| own().map(|(_, size)| size).cmp(named.clone().map(|(_, size)| size)))
-            .then_with(|| own().map(|(name, _)| name).cmp(named.map(|(name, _)| name)))
-    }
-
-    fn order(&self, other: &Self) -> Ordering {
-        self.compare(&other.key, other.named())
-    }
-
-    fn named(&self) -> impl Iterator<Item = (&str, u64)> + Clone {
-        self.shape.iter().map(|(name, size)| (name.as_str(), *size))
+    /// Compares by key, then by the names and sizes of the shape.
+    fn compare<'a>(&'a self, key: &Key, names: &[&'a str], sizes: &[u64]) -> Ordering {
+        let own = self.shape.iter().map(|(name, size)| (name.as_str(), *size));
+        let other = names.iter().copied().zip(sizes.iter().copied());
+        self.key.cmp(key).then_with(|| own.cmp(other))
     }
 }
 
@@ -187,15 +163,14 @@ fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<Published<()>, P
             missed
         }));
         let (shapes, _) = most_seen(combined(shapes), MAX_SHAPES);
-        let entries = shapes.len();
-        let text = ParsedShapes { shapes, faults: Vec::new() }.to_ron();
-        Ok(Replacement { text, outcome: (), entries, faults })
+        let written = Published { entries: shapes.len(), faults, ..Published::default() };
+        Ok((ParsedShapes { shapes, faults: Vec::new() }.to_ron(), written))
     })
 }
 
 /// Sorts shapes, and combines equal shapes: adds up `seen`, and keeps the last `served`.
 fn combined(mut shapes: Vec<MissedShape>) -> Vec<MissedShape> {
-    shapes.sort_by(MissedShape::order);
+    shapes.sort_by(|one, other| (&one.key, &one.shape).cmp(&(&other.key, &other.shape)));
     shapes.dedup_by(|later, earlier| {
         let is_same = later.key == earlier.key && later.shape == earlier.shape;
         if is_same {
@@ -214,7 +189,7 @@ fn most_seen(mut shapes: Vec<MissedShape>, count: usize) -> (Vec<MissedShape>, V
     }
     shapes.sort_by_key(|missed| Reverse(missed.seen));
     let others = shapes.split_off(count);
-    shapes.sort_by(MissedShape::order);
+    shapes.sort();
     (shapes, others)
 }
 

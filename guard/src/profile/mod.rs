@@ -62,17 +62,6 @@
 //! with another schema is rejected. Any input is safe to read: size, nesting and number of entries are
 //! limited, and the time is linear in the size.
 
-/// Implements `Display` with the serialized form.
-macro_rules! display_as_serialized {
-    ($($type:ty),*) => {$(
-        impl core::fmt::Display for $type {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                serde::Serialize::serialize(self, f)
-            }
-        }
-    )*};
-}
-
 pub(crate) mod device;
 mod document;
 mod error;
@@ -88,8 +77,6 @@ mod rows;
 mod store;
 #[cfg(test)]
 mod tests;
-
-display_as_serialized!(Backend, Layer, MatchKind, NoticeLevel);
 
 pub use device::{DeviceIdentity, Environment};
 pub use document::Document;

@@ -370,12 +370,9 @@ fn check_named(field: &'static str, named: &Named) -> Result<(), EntryError> {
 impl fmt::Display for Policy {
     /// `cold-eager`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.l2, self.submission) {
-            (L2::Cold, Submission::Eager) => "cold-eager",
-            (L2::Cold, Submission::Graph) => "cold-graph",
-            (L2::Hot, Submission::Eager) => "hot-eager",
-            (L2::Hot, Submission::Graph) => "hot-graph",
-        })
+        self.l2.serialize(&mut *f)?;
+        f.write_str("-")?;
+        self.submission.serialize(f)
     }
 }
 
@@ -410,11 +407,8 @@ impl fmt::Display for StoredChoice {
     /// `automatic`, `whole`, `folded`, `shifted`, `chunks of 8192`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Automatic => f.write_str("automatic"),
-            Self::Whole => f.write_str("whole"),
-            Self::Folded => f.write_str("folded"),
-            Self::Shifted => f.write_str("shifted"),
             Self::Chunked { max_items } => write!(f, "chunks of {max_items}"),
+            other => other.serialize(f),
         }
     }
 }

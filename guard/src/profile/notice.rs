@@ -1,9 +1,9 @@
 //! Notices about a loaded profile: ignored entries, and entries that may be stale.
 
-use core::fmt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use derive_more::Display;
 use serde::Serialize;
 
 use super::device::{DeviceMismatch, Environment, same, same_major};
@@ -12,7 +12,8 @@ use super::matching::Layer;
 use super::model::Entry;
 
 /// The effect of a notice on the entries that it concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum NoticeLevel {
     /// The entries are used.
@@ -71,8 +72,13 @@ pub enum ProfileNotice {
     },
 }
 
-/// A notice with the layer that it concerns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A notice with the layer that it concerns, displayed as `reject: user profile /path/nvidia-h200.ron: ...`.
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display(
+    "{}: {layer} profile{}: {notice}",
+    self.level(),
+    path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()))
+)]
 pub struct LayerNotice {
     /// The layer.
     pub layer: Layer,
@@ -150,14 +156,3 @@ fn measured_with<'a>(entry: &'a Entry, file: &'a Environment) -> [&'a str; 3] {
 /// Components whose versions may differ between measuring and running.
 const COMPONENTS: [&str; 3] = [DRIVER, "compiler", "tuner"];
 const DRIVER: &str = "driver";
-
-impl fmt::Display for LayerNotice {
-    /// `reject: user profile /path/nvidia-h200.ron: ...`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} profile", self.level(), self.layer)?;
-        if let Some(path) = &self.path {
-            write!(f, " {}", path.display())?;
-        }
-        write!(f, ": {}", self.notice)
-    }
-}

@@ -13,7 +13,7 @@ use super::error::{FileFault, MAX_FILE_BYTES, ProfileError};
 use super::merge::MergeConflict;
 
 /// The result of replacing a profile's file or a file of shapes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published<T> {
     /// The result of the change. For [`publish`], the conflicts of the merge.
@@ -83,7 +83,8 @@ pub fn update<T>(
             let (path, reason) = (path.to_owned(), Box::new(reason));
             return Err(ProfileError::Unreadable { path, reason });
         }
-        Ok(Replacement { text, outcome, entries: document.entries().len(), faults })
+        let entries = document.entries().len();
+        Ok((text, Published { outcome, entries, faults, backup: None, owner: None }))
     })
 }
 
@@ -104,18 +105,8 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
         .map_err(|error| ProfileError::NotText { offset: error.utf8_error().valid_up_to() })
 }
 
-/// The new contents of a file.
-pub(super) struct Replacement<T> {
-    pub(super) text: String,
-    /// The result of the change.
-    pub(super) outcome: T,
-    /// Number of entries in the text.
-    pub(super) entries: usize,
-    /// Invalid entries of the old file, which are not in the text. If there are any, the old file is copied.
-    pub(super) faults: Vec<FileFault>,
-}
-
-/// Replaces a file under its lock with the result of `change`.
+/// Replaces a file under its lock with the text that `change` makes of the old text. If the old file has faults,
+/// it is copied, because the text lacks the invalid entries.
 ///
 /// # Errors
 ///
@@ -123,7 +114,7 @@ pub(super) struct Replacement<T> {
 /// [`ProfileError::Write`].
 pub(super) fn replace<T>(
     path: &Path,
-    change: impl FnOnce(Option<&str>) -> Result<Replacement<T>, ProfileError>,
+    change: impl FnOnce(Option<&str>) -> Result<(String, Published<T>), ProfileError>,
 ) -> Result<Published<T>, ProfileError> {
     let failed = |step| move |error: io::Error| write_error(path, PublishError { step, error });
     // A link is kept: its target is locked and replaced.
@@ -141,15 +132,13 @@ pub(super) fn replace<T>(
         reason => ProfileError::NotReplaced { path: path.to_owned(), reason: Box::new(reason) },
     };
     let old = read(path).map_err(not_replaced)?;
-    let new = change(old.as_deref()).map_err(not_replaced)?;
-    let Replacement { text, outcome, entries, faults } = new;
-    let backup = match old.filter(|_| !faults.is_empty()) {
-        Some(old) => Some(back_up(path, &old)?),
-        None => None,
-    };
-    let owner = gridguard_files::publish(path, text.as_bytes())
+    let (text, mut published) = change(old.as_deref()).map_err(not_replaced)?;
+    if let Some(old) = old.filter(|_| !published.faults.is_empty()) {
+        published.backup = Some(back_up(path, &old)?);
+    }
+    published.owner = gridguard_files::publish(path, text.as_bytes())
         .map_err(|error| write_error(path, error))?;
-    Ok(Published { outcome, entries, faults, backup, owner })
+    Ok(published)
 }
 
 fn lock(path: &Path, patience: Duration) -> Result<FileLock, ProfileError> {

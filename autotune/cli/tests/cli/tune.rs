@@ -131,7 +131,7 @@ fn replacing_the_entry_of_another_process_is_reported() {
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     let own = tempfile::tempdir().expect("a folder");
     tune_norms(own.path(), &["300x8"], &[]).exits(0);
-    let mut entry = parsed(&own.path().join("p.ron")).into_entries().remove(0);
+    let mut entry = parsed(&own.path().join("p.ron")).entries()[0].clone();
     entry.shape[0].1 = 30_000;
     entry.found.date = hours_from_now(20);
     let device = parsed(&own.path().join("p.ron")).device().clone();
