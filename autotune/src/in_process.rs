@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Clock, Measurer, Portion, Sample, Workload};
-use crate::stats::count;
+use crate::stats::{Samples, count};
 
 /// Checks and times the candidates of a workload in this process.
 ///
@@ -83,43 +83,26 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
             let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
             let mut work = || workload.launch(candidate, portion);
             let mut sample = || clock.sample(id, &mut work).and_then(Sample::checked);
-            let (start, mut warm_up) = (Instant::now(), WarmUp::default());
+            let (start, mut times_ns) = (Instant::now(), Vec::new());
             while !*is_warm {
-                *is_warm = warm_up.is_done(sample()?.time_ns, start.elapsed());
+                times_ns.push(sample()?.time_ns);
+                *is_warm = start.elapsed() >= MAX_WARM_UP || is_stable(&times_ns);
             }
             sample()
         })
     }
 }
 
-/// Warm-up runs before the first sample: until the medians of three successive groups of three runs differ
-/// by less than 2 %, or for 300 ms.
-#[derive(Clone, Debug, Default)]
-struct WarmUp {
-    group: Vec<f64>,
-    medians: Vec<f64>,
+/// Whether the medians of the last three successive groups of three runs differ by less than 2 %.
+fn is_stable(times_ns: &[f64]) -> bool {
+    let medians: Vec<f64> = times_ns.chunks_exact(GROUP).filter_map(median).collect();
+    let Some(last) = medians.last_chunk::<GROUPS>() else { return false };
+    let least = last.iter().copied().fold(f64::INFINITY, f64::min);
+    last.iter().all(|median| *median < least * (1.0 + MAX_DIFFERENCE))
 }
 
-impl WarmUp {
-    /// Adds the time of one run in nanoseconds. Returns whether it was the last run. `elapsed` is the time
-    /// since the first run began.
-    fn is_done(&mut self, time_ns: f64, elapsed: Duration) -> bool {
-        self.group.push(time_ns);
-        if self.group.len() == GROUP {
-            self.group.sort_by(f64::total_cmp);
-            self.medians.extend(self.group.get(GROUP / 2));
-            self.group.clear();
-        }
-        elapsed >= MAX_WARM_UP || self.is_stable()
-    }
-
-    fn is_stable(&self) -> bool {
-        let Some(last) = self.medians.last_chunk::<GROUPS>() else {
-            return false;
-        };
-        let least = last.iter().copied().fold(f64::INFINITY, f64::min);
-        last.iter().all(|median| *median < least * (1.0 + MAX_DIFFERENCE))
-    }
+fn median(group: &[f64]) -> Option<f64> {
+    Samples::new(group.iter().copied()).map(|samples| samples.median())
 }
 
 /// Runs per group: the median ignores a disturbed run.
@@ -258,8 +241,11 @@ mod tests {
     }
 
     fn warm_up_runs(times: impl IntoIterator<Item = f64>) -> usize {
-        let mut warm_up = WarmUp::default();
-        let goes_on = |time: &f64| !warm_up.is_done(*time, Duration::ZERO);
+        let mut taken = Vec::new();
+        let goes_on = |time: &f64| {
+            taken.push(*time);
+            !is_stable(&taken)
+        };
         times.into_iter().take_while(goes_on).count() + 1
     }
 
@@ -282,14 +268,32 @@ mod tests {
 
     #[test]
     fn the_warm_up_ends_after_300_ms_whatever_the_times() {
-        let mut warm_up = WarmUp::default();
-        assert!(!warm_up.is_done(10.0, Duration::from_millis(299)));
-        assert!(warm_up.is_done(900.0, Duration::from_millis(300)));
+        /// Each time is longer than the one before.
+        struct Growing(f64);
+        impl Clock for Growing {
+            fn sample(
+                &mut self,
+                _: u64,
+                work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+            ) -> Result<Sample, MeasureFailure> {
+                std::thread::sleep(Duration::from_millis(1));
+                self.0 *= 1.1;
+                work()?;
+                Ok(Sample { time_ns: self.0, clock_mhz: None })
+            }
+
+            fn finish(&mut self) -> Result<(), MeasureFailure> {
+                Ok(())
+            }
+        }
+        let mut measurer = InProcess::new(Counting::default(), Growing(10.0));
+        let start = Instant::now();
+        measurer.sample(&candidate(32), Portion::Sequence).expect("a sample");
+        assert!(start.elapsed() >= Duration::from_millis(300) && measurer.workload.launched > 1);
     }
 
     #[test]
     fn times_that_are_nan_are_never_stable() {
-        let mut warm_up = WarmUp::default();
-        assert!((0..50).all(|_| !warm_up.is_done(f64::NAN, Duration::ZERO)));
+        assert!((0..50).all(|runs| !is_stable(&vec![f64::NAN; runs])));
     }
 }

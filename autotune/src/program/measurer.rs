@@ -34,6 +34,7 @@ use crate::remote::group::{End, ProcessGroup};
 /// The candidate fails if its program cannot be started, dies, exits with another code, prints no time,
 /// or exceeds the timeout. So does a candidate whose times add up to more than its process took. The
 /// program runs in a process group of its own, which is killed when the program ends.
+#[derive(Debug)]
 pub struct ProgramMeasurer<'a> {
     problem: ProgramProblem,
     timeout: Duration,
@@ -78,14 +79,8 @@ impl<'a> ProgramMeasurer<'a> {
         let end = self.wait(&mut group, start)?;
         let elapsed = start.elapsed();
         check_end(end, &group)?;
-        let printed = group.take_printed(CLOSING);
-        // The first line is incomplete if output was dropped.
-        let lines = match (printed.cut, printed.text.split_once('\n')) {
-            (0, _) => &*printed.text,
-            (_, Some((_, whole))) => whole,
-            (_, None) => "",
-        };
-        let times = times_ns(lines)?;
+        // The mark for dropped output makes an incomplete first line invalid.
+        let times = times_ns(&group.take_printed(CLOSING))?;
         let sum_ms = times.iter().sum::<f64>() / 1e6;
         let elapsed_ms = elapsed.as_secs_f64() * 1e3;
         if sum_ms > elapsed_ms * (1.0 + CLOCK_DEVIATION) {
@@ -150,12 +145,6 @@ impl Measurer for ProgramMeasurer<'_> {
     }
 }
 
-impl fmt::Debug for ProgramMeasurer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgramMeasurer").field("problem", &self.problem).finish_non_exhaustive()
-    }
-}
-
 /// Fails unless the program exited with 0. Shows the last line of standard error first, which usually
 /// names the cause.
 fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
@@ -166,7 +155,7 @@ fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
     if status.success() {
         return Ok(());
     }
-    let stderr = group.stderr(CLOSING).to_string();
+    let stderr = group.stderr(CLOSING);
     let said = match stderr.trim().rsplit_once('\n') {
         Some((before, last)) => format!(": {last}\n{before}"),
         None if stderr.trim().is_empty() => String::new(),

@@ -43,14 +43,8 @@ impl BenchWorkload {
 
 impl Workload for BenchWorkload {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        let setups = self.case.setups().map_err(failure)?.into_iter();
-        let config = |LaunchSetup { parameters, request, batch, limits }| LaunchConfig {
-            parameters,
-            request,
-            batch: Some(batch),
-            limits,
-        };
-        Ok(setups.map(config).collect())
+        let setups = self.case.setups().map_err(failure)?;
+        Ok(setups.into_iter().map(launch_config).collect())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
@@ -70,6 +64,12 @@ impl Workload for BenchWorkload {
         let handle = self.handle(candidate, Portion::Sequence)?;
         self.case.check(handle).map_err(failure)
     }
+}
+
+/// The configuration of a kernel's launch for the tuner.
+pub(crate) fn launch_config(setup: LaunchSetup) -> LaunchConfig {
+    let LaunchSetup { parameters, request, batch, limits } = setup;
+    LaunchConfig { parameters, request, batch: Some(batch), limits }
 }
 
 /// Classifies a failure of a bench case for the tuner.

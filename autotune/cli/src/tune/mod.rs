@@ -22,7 +22,7 @@ use gridguard_files::check_output;
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
 use self::queue::{Shard, WorkQueue};
-use self::selection::{SelectedTasks, Selection};
+use self::selection::Selection;
 use self::session::Session;
 use self::task::Task;
 use crate::error::{CommandError, Exit};
@@ -80,8 +80,7 @@ impl Tune {
         }
         let no_target = || CommandError::Failed("no device to tune on".into());
         let limits = &targets.first().ok_or_else(no_target)?.limits;
-        let SelectedTasks { tasks, skipped } =
-            self.problems.tasks(targets.iter().all(Target::is_host), limits)?;
+        let (tasks, skipped) = self.problems.tasks(targets.iter().all(Target::is_host), limits)?;
         for reason in &skipped {
             note(format_args!("skipped: {reason}"));
         }

@@ -15,7 +15,7 @@ use crate::error::CommandError;
 use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
-use crate::output::{Format, note, print};
+use crate::output::{Format, counted, note, print};
 
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
@@ -41,10 +41,9 @@ pub(crate) struct TuneSummary<'a> {
 
 #[derive(Serialize)]
 pub(crate) struct ProblemReport {
-    problem: String,
+    #[serde(flatten)]
+    task: Task,
     device: String,
-    policy: String,
-    objective: String,
     #[serde(skip)]
     model: DeviceIdentity,
     /// Another process searches the same problem.
@@ -86,8 +85,7 @@ impl<'a> Reporter<'a> {
         result: Result<SearchResult, CommandError>,
     ) {
         self.bars.tick();
-        let Task { problem, policy, objective } = task;
-        let title = format!("{problem} on {device}");
+        let title = format!("{} on {device}", task.problem);
         let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
         let (report, error) = match result {
             Ok(found) => {
@@ -109,10 +107,8 @@ impl<'a> Reporter<'a> {
             }
         };
         let report = ProblemReport {
-            problem: problem.to_string(),
+            task: task.clone(),
             device: device.to_string(),
-            policy: policy.to_string(),
-            objective: objective.to_string(),
             model: device.identity.clone(),
             is_held,
             report,
@@ -146,10 +142,7 @@ impl ProblemReport {
     /// The number of distinct problems with such a report, over all device models. Several shards may report the
     /// same problem.
     pub(crate) fn count(reports: &[Self], is_counted: impl Fn(&Self) -> bool) -> usize {
-        let problem = |report: &'_ Self| {
-            let Self { problem, policy, objective, model, .. } = report;
-            (model.clone(), problem.clone(), policy.clone(), objective.clone())
-        };
+        let problem = |report: &Self| (report.model.clone(), report.task.to_string());
         let counted = reports.iter().filter(|report| is_counted(report));
         counted.map(problem).collect::<BTreeSet<_>>().len()
     }
@@ -171,17 +164,12 @@ impl fmt::Display for TuneSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let complete = ProblemReport::count(self.tuned, ProblemReport::is_complete);
         let failed = ProblemReport::count(self.tuned, ProblemReport::has_failed);
-        write!(f, "{complete} tuned")?;
-        for (count, what) in [
+        let others = counted(&[
             (self.known, "already in the profile"),
             (failed, "failed"),
             (self.left, "left for the next run"),
-        ] {
-            if count > 0 {
-                write!(f, ", {count} {what}")?;
-            }
-        }
-        writeln!(f, ", in {:.1} s", self.wall_time_s)?;
+        ]);
+        writeln!(f, "{complete} tuned{others}, in {:.1} s", self.wall_time_s)?;
         if self.are_left_out {
             writeln!(f, "--all shows every candidate")?;
         }
