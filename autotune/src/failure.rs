@@ -49,6 +49,9 @@ pub enum TuneError {
     Ended(MeasureFailure),
 }
 
+/// The result of a measurement.
+pub type Measured<T> = Result<T, MeasureFailure>;
+
 impl FailureKind {
     /// Whether the process is unusable: its context is in error, or busy with endless work.
     #[must_use]

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Clock, Measurer, Portion, Sample, Workload};
 use crate::stats::{Samples, count};
 
@@ -38,8 +38,8 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
     fn run<T>(
         &mut self,
         candidate: &Candidate,
-        run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>,
-    ) -> Result<T, MeasureFailure> {
+        run: impl FnOnce(&mut Self) -> Measured<T>,
+    ) -> Measured<T> {
         if let Some(MeasureFailure { message, .. }) = &self.fatal {
             let message = format!("an earlier candidate broke the process: {message}");
             return Err(MeasureFailure::new(FailureKind::Crash, message));
@@ -55,7 +55,7 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         result
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         if !self.prepared.contains(candidate) {
             self.workload.prepare(candidate)?;
             self.prepared.insert(candidate.clone());
@@ -65,19 +65,15 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         self.workload.configurations()
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.run(candidate, |this| this.workload.check(candidate))
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         self.run(candidate, |Self { workload, clock, sampled, is_warm, .. }| {
             let next = count(sampled.len());
             let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
@@ -120,6 +116,7 @@ mod tests {
     use gridguard::profile::StoredChoice;
 
     use super::*;
+    use crate::measure::Work;
 
     /// Counts calls, and fails with the given failure.
     #[derive(Default)]
@@ -152,11 +149,7 @@ mod tests {
     }
 
     impl Clock for Scripted {
-        fn sample(
-            &mut self,
-            _: u64,
-            work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-        ) -> Result<Sample, MeasureFailure> {
+        fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Result<Sample, MeasureFailure> {
             work()?;
             Ok(Sample { time_ns: self.time_ns, clock_mhz: None })
         }
@@ -271,11 +264,7 @@ mod tests {
         /// Each time is longer than the one before.
         struct Growing(f64);
         impl Clock for Growing {
-            fn sample(
-                &mut self,
-                _: u64,
-                work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-            ) -> Result<Sample, MeasureFailure> {
+            fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Result<Sample, MeasureFailure> {
                 std::thread::sleep(Duration::from_millis(1));
                 self.0 *= 1.1;
                 work()?;

@@ -12,7 +12,7 @@ use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
 
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
@@ -87,7 +87,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         shape: ProductShape,
         workspace_bytes: u64,
         values: &[T],
-    ) -> Result<Self, MeasureFailure> {
+    ) -> Measured<Self> {
         if values.is_empty() {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
@@ -150,7 +150,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         self.product.entry_shape()
     }
 
-    fn run(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+    fn run(&mut self, algorithm: u64) -> Measured<()> {
         self.build(algorithm)?;
         let Self { guard, stream, inputs, out, scratch, pipelines, .. } = self;
         let Some(one) = pipelines.get_mut(&algorithm) else { return Ok(()) };
@@ -162,7 +162,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
     }
 
     /// Builds the pipeline of this algorithm, unless it was built before.
-    fn build(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+    fn build(&mut self, algorithm: u64) -> Measured<()> {
         if self.pipelines.contains_key(&algorithm) {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
     }
 
     /// The first, middle and last rows of the output of this algorithm.
-    fn output(&mut self, algorithm: u64) -> Result<Vec<T>, MeasureFailure> {
+    fn output(&mut self, algorithm: u64) -> Measured<Vec<T>> {
         self.stream
             .memset_zeros(&mut self.out)
             .map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
@@ -213,15 +213,15 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
 }
 
 impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         self.build(algorithm_of(candidate)?)
     }
 
-    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
+    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Measured<()> {
         self.run(algorithm_of(candidate)?)
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         let expected = match self.expected.take() {
             Some(expected) => expected,
             None => self.output(0)?,
@@ -241,7 +241,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for 
     }
 }
 
-fn algorithm_of(candidate: &Candidate) -> Result<u64, MeasureFailure> {
+fn algorithm_of(candidate: &Candidate) -> Measured<u64> {
     match candidate.parameters.as_slice() {
         [(name, algorithm)] if name == Product::ALGORITHM => Ok(*algorithm),
         _ => {
@@ -274,7 +274,7 @@ fn tolerance<T: ProductElement>() -> f64 {
     2.0_f64.powi(unit)
 }
 
-fn size(elements: u64) -> Result<usize, MeasureFailure> {
+fn size(elements: u64) -> Measured<usize> {
     usize::try_from(elements).map_err(|_| {
         MeasureFailure::new(FailureKind::Launch, format!("no memory has {elements} elements"))
     })

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::problem::ProgramProblem;
 use super::report::times_ns;
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{CLOCK_DEVIATION, Measurer, Portion, Sample};
 use crate::remote::group::{End, ProcessGroup};
 
@@ -66,7 +66,7 @@ impl<'a> ProgramMeasurer<'a> {
         self
     }
 
-    fn run(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn run(&mut self, candidate: &Candidate) -> Measured<()> {
         let words = self.problem.command_line(candidate);
         let Some((program, arguments)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
@@ -98,7 +98,7 @@ impl<'a> ProgramMeasurer<'a> {
     }
 
     /// How the program ends, within the timeout.
-    fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Result<End, MeasureFailure> {
+    fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Measured<End> {
         loop {
             let left = self.timeout.saturating_sub(start.elapsed());
             if let Some(end) = group.wait(left.min(POLL)) {
@@ -123,15 +123,11 @@ impl<'a> ProgramMeasurer<'a> {
 }
 
 impl Measurer for ProgramMeasurer<'_> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.run(candidate)
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         if portion == Portion::LargestLaunch {
             let message = "a program times all of its launches together";
             return Err(failure(FailureKind::Launch, message));
@@ -147,7 +143,7 @@ impl Measurer for ProgramMeasurer<'_> {
 
 /// Fails unless the program exited with 0. Shows the last line of standard error first, which usually
 /// names the cause.
-fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
+fn check_end(end: End, group: &ProcessGroup) -> Measured<()> {
     let End::Status(status) = end else {
         // The system discarded the status, so only the output decides.
         return Ok(());

@@ -184,7 +184,8 @@ struct Capture {
 #[derive(Default)]
 struct Kept {
     end: Vec<u8>,
-    bytes: u64,
+    /// Dropped bytes before the end.
+    cut: usize,
 }
 
 impl Capture {
@@ -200,7 +201,10 @@ impl Capture {
             let mut buffer = vec![0; kept_bytes];
             while let Ok(read @ 1..) = pipe.read(&mut buffer) {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.add(buffer.get(..read).unwrap_or_default(), kept_bytes);
+                kept.end.extend_from_slice(buffer.get(..read).unwrap_or_default());
+                let over = kept.end.len().saturating_sub(kept_bytes);
+                kept.end.drain(..over);
+                kept.cut = kept.cut.saturating_add(over);
             }
             drop(closed);
         })?;
@@ -211,20 +215,13 @@ impl Capture {
     fn take(&self, within: Duration) -> String {
         // Nothing is sent: this only waits.
         let _ = self.open.as_ref().map(|open| open.recv_timeout(within));
-        let taken = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let text = String::from_utf8_lossy(&taken.end);
-        match taken.bytes.saturating_sub(crate::stats::count(taken.end.len())) {
+        let Kept { end, cut } =
+            core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = String::from_utf8_lossy(&end);
+        match cut {
             0 => text.into_owned(),
             cut => format!("({cut} bytes) ...{text}"),
         }
-    }
-}
-
-impl Kept {
-    fn add(&mut self, bytes: &[u8], kept_bytes: usize) {
-        self.end.extend_from_slice(bytes);
-        self.end.drain(..self.end.len().saturating_sub(kept_bytes));
-        self.bytes = self.bytes.saturating_add(crate::stats::count(bytes.len()));
     }
 }
 

@@ -17,7 +17,7 @@ pub use group::unended_processes;
 pub use serve::{ServeError, serve, serve_on};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Measurer, Portion, Sample};
 use process::{Limit, Process};
 use protocol::Request;
@@ -193,7 +193,7 @@ impl Remote {
     }
 
     /// The process, or a new one if it has ended between requests.
-    fn process(&mut self) -> Result<Process, MeasureFailure> {
+    fn process(&mut self) -> Measured<Process> {
         if let Some(error) = &self.lost {
             return Err(gone(error));
         }
@@ -214,7 +214,7 @@ impl Remote {
         &mut self,
         candidate: &Candidate,
         request: &Request,
-    ) -> Result<T, MeasureFailure> {
+    ) -> Measured<T> {
         let mut process = self.process()?;
         let mut result = process.ask(request, Limit::new(self.timeouts.request));
         match result {
@@ -237,19 +237,15 @@ impl Remote {
 }
 
 impl Measurer for Remote {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         Ok(self.configurations.clone())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.ask(candidate, &Request::Check { candidate: candidate.clone() })
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         let request = Request::Sample { candidate: candidate.clone(), portion };
         let start = Instant::now();
         let sample: Sample = self.ask(candidate, &request)?;

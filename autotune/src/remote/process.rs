@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 use super::group::{KEPT_BYTES, ProcessGroup};
 use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
-use crate::failure::{FailureKind, MeasureFailure};
-use crate::lines::write_line;
+use crate::failure::{FailureKind, MeasureFailure, Measured};
+use crate::lines::{shown, write_line};
 
 /// A child process that serves requests on a connection of its own; it is killed on drop.
 pub(super) struct Process {
@@ -57,7 +57,7 @@ impl Process {
     }
 
     /// Waits for the greeting.
-    pub(super) fn wait_until_ready(&mut self, limit: Limit) -> Result<(), MeasureFailure> {
+    pub(super) fn wait_until_ready(&mut self, limit: Limit) -> Measured<()> {
         match self.receive(limit)? {
             PROTOCOL => Ok(()),
             other => Err(self.unexpected(&format!("protocol {other}"))),
@@ -69,12 +69,12 @@ impl Process {
         &mut self,
         request: &Request,
         limit: Limit,
-    ) -> Result<T, MeasureFailure> {
+    ) -> Measured<T> {
         self.send(request, limit)?;
         self.receive(limit)
     }
 
-    fn send(&mut self, request: &Request, limit: Limit) -> Result<(), MeasureFailure> {
+    fn send(&mut self, request: &Request, limit: Limit) -> Measured<()> {
         self.last_request += 1;
         let numbered = Numbered { id: self.last_request, message: request };
         // Zero would be no limit.
@@ -89,7 +89,7 @@ impl Process {
     }
 
     /// The response to the last request.
-    fn receive<T: DeserializeOwned>(&mut self, limit: Limit) -> Result<T, MeasureFailure> {
+    fn receive<T: DeserializeOwned>(&mut self, limit: Limit) -> Measured<T> {
         let line = match self.responses.recv_timeout(limit.left()) {
             Ok(Ok(line)) => line,
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
@@ -107,12 +107,12 @@ impl Process {
     }
 
     fn unexpected(&mut self, line: &str) -> MeasureFailure {
-        let start: String = line.chars().take(SHOWN_CHARACTERS).collect();
         let expected = match self.last_request {
             0 => "the greeting".to_owned(),
             number => format!("the response to request {number}"),
         };
-        self.crash(format!("the measuring process sent {start:?}, which is not {expected}"))
+        let line = shown(line);
+        self.crash(format!("the measuring process sent {line}, which is not {expected}"))
     }
 
     /// A crash with the exit status and the end of stderr, or with `message` if the process still runs.
@@ -140,6 +140,5 @@ impl Drop for Process {
 }
 
 const CLOSED: &str = "the measuring process closed its connection";
-const SHOWN_CHARACTERS: usize = 80;
 /// How long to wait for the end and the stderr of a process that closed its connection.
 const DYING: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::group::end_this_group;
 use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::write_line;
 use crate::measure::Measurer;
 
@@ -47,9 +47,7 @@ pub enum ServeError {
 /// # Errors
 ///
 /// [`ServeError`] if there is no connection, or the tuner violates the protocol.
-pub fn serve(
-    open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
-) -> Result<(), ServeError> {
+pub fn serve(open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>) -> Result<(), ServeError> {
     let connect = || {
         let connection = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         connection.peer_addr()?;
@@ -68,7 +66,7 @@ pub fn serve(
 pub fn serve_on<I, O>(
     input: I,
     mut output: O,
-    mut open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
+    mut open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>,
 ) -> Result<(), ServeError>
 where
     I: Read + Send + 'static,
@@ -118,7 +116,7 @@ where
 fn respond(
     output: &mut impl Write,
     id: u64,
-    message: Result<impl Serialize, MeasureFailure>,
+    message: Measured<impl Serialize>,
 ) -> Result<(), ServeError> {
     write_line(output, &Numbered { id, message }).map_err(ServeError::Write)
 }

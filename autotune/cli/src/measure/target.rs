@@ -103,17 +103,18 @@ pub(crate) fn select_targets(
     device: Option<DeviceSelection>,
     gpu: Option<&str>,
 ) -> Result<Vec<Target>, CommandError> {
-    let count = match (device, gpu) {
-        (None, None) => device_count().map_err(|reason| {
-            let advice = "to measure on the host instead, use --device host";
-            CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
-        })?,
-        (Some(DeviceSelection::All), None) => device_count()?,
-        (device, gpu) => {
-            let device = device.unwrap_or(DeviceSelection::All);
-            return Ok(vec![Target::select(device, gpu, DEFAULT_GPU)?]);
-        }
+    let device = device.unwrap_or(DeviceSelection::All);
+    if device != DeviceSelection::All || gpu.is_some() {
+        return Ok(vec![Target::select(device, gpu, DEFAULT_GPU)?]);
+    }
+    let count = match cuda::device_count() {
+        Ok(0) => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
+        count => count,
     };
+    let count = count.map_err(|reason| {
+        let advice = "to measure on the host instead, use --device host";
+        CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
+    })?;
     Ok((0..count).map(Target::device).collect::<Result<_, _>>()?)
 }
 
@@ -121,14 +122,6 @@ pub(crate) fn note_cache(targets: &[Target]) {
     let cache = CubinCache::for_user().filter(|_| !targets.iter().all(Target::is_host));
     if let Some(Err(reason)) = cache.map(|cache| cache.check()) {
         note(reason);
-    }
-}
-
-/// The number of devices, at least one.
-fn device_count() -> Result<usize, CudaError> {
-    match cuda::device_count()? {
-        0 => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
-        count => Ok(count),
     }
 }
 

@@ -102,7 +102,7 @@ impl Tune {
             .collect();
         tune_all(&queues, deadline, interrupt, &reporter)?;
 
-        let (tuned, plot_failed) = reporter.finish();
+        let tuned = reporter.finish();
         let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
@@ -117,7 +117,7 @@ impl Tune {
         self.output.print(&summary, &summary)?;
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
-            () if plot_failed => Exit::Unknown,
+            () if tuned.iter().any(|one| one.plot_failed) => Exit::Unknown,
             () if !skipped.is_empty() => Exit::InvalidInput,
             () if tuned.iter().any(ProblemReport::has_failed) || summary.left > 0 => Exit::No,
             () => Exit::Yes,

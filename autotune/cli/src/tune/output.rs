@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gridguard::profile::{DeviceIdentity, Entry};
@@ -49,6 +48,8 @@ pub(crate) struct ProblemReport {
     /// Another process searches the same problem.
     #[serde(skip)]
     is_held: bool,
+    #[serde(skip)]
+    pub(crate) plot_failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +63,6 @@ pub(crate) struct Reporter<'a> {
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
-    plot_failed: AtomicBool,
 }
 
 impl<'a> Reporter<'a> {
@@ -74,7 +74,6 @@ impl<'a> Reporter<'a> {
             several: problems > 1,
             bars: ProgressBars::new("tuned", problems),
             reports: Mutex::default(),
-            plot_failed: AtomicBool::new(false),
         }
     }
 
@@ -87,10 +86,11 @@ impl<'a> Reporter<'a> {
         self.bars.tick();
         let title = format!("{} on {device}", task.problem);
         let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
+        let mut plot_failed = false;
         let (report, error) = match result {
             Ok(found) => {
                 if let Err(error) = self.draw(task, device, &found) {
-                    self.plot_failed.store(true, Ordering::Relaxed);
+                    plot_failed = true;
                     self.bars.suspend(|| note(error));
                 }
                 let table = TuningReport::new(title, &found.outcome);
@@ -111,6 +111,7 @@ impl<'a> Reporter<'a> {
             device: device.to_string(),
             model: device.identity.clone(),
             is_held,
+            plot_failed,
             report,
             error,
         };
@@ -130,11 +131,10 @@ impl<'a> Reporter<'a> {
         write_file(&path, &svg)
     }
 
-    /// Removes the progress bars. Returns the reports, and whether a plot could not be drawn.
-    pub(crate) fn finish(self) -> (Vec<ProblemReport>, bool) {
+    /// Removes the progress bars. Returns the reports.
+    pub(crate) fn finish(self) -> Vec<ProblemReport> {
         self.bars.clear();
-        let reports = self.reports.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (reports, self.plot_failed.into_inner())
+        self.reports.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
