@@ -84,7 +84,7 @@ pub(crate) fn count<N: Display + PartialEq + From<u8>>(
     format!("{number} {noun}")
 }
 
-/// `, 3 failed, 2 skipped`: all counts but those of zero.
+/// `, 3 failed, 2 skipped`: the counts above zero.
 pub(crate) fn counted(counts: &[(usize, &str)]) -> String {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     counts.map(|(count, what)| format!(", {count} {what}")).collect()
