@@ -7,7 +7,8 @@ use core::num::NonZeroU64;
 use gridguard::pipeline::IN_FLIGHT;
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{
-    BatchAxis, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy,
+    BatchAxis, Choice, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Plan,
+    Strategy, Violations,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -25,6 +26,29 @@ pub struct LaunchConfig {
     /// The limits of device and kernel.
     #[serde(serialize_with = "write_limits", deserialize_with = "read_limits")]
     pub limits: LaunchLimits,
+}
+
+impl LaunchConfig {
+    /// Plans the launch. An objective of memory limits the workspace of a chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Violations`] if the choice is not legal.
+    pub fn plan(
+        &self,
+        choice: impl Into<Choice>,
+        objective: Objective,
+    ) -> Result<Plan, Violations> {
+        let batch = self.batch_within(objective);
+        Plan::new(&self.request, batch.as_ref(), &self.limits, choice.into())
+    }
+
+    pub(crate) fn batch_within(&self, objective: Objective) -> Option<BatchAxis> {
+        self.batch.map(|batch| match objective {
+            Objective::Memory { bytes_per_item, bytes } => batch.workspace(bytes_per_item, bytes),
+            Objective::Throughput | Objective::Latency { .. } => batch,
+        })
+    }
 }
 
 /// One way to run the launch, validated by the planner.
@@ -97,6 +121,11 @@ impl fmt::Display for Candidate {
 /// The choice of chunks of at most `items`; zero counts as one.
 pub(crate) fn chunked(items: u64) -> StoredChoice {
     StoredChoice::Chunked { max_items: NonZeroU64::new(items).unwrap_or(NonZeroU64::MIN) }
+}
+
+/// `items`, half of them, a quarter, and so on, down to one.
+pub(crate) fn halves(items: u64) -> impl Iterator<Item = u64> {
+    core::iter::successors(Some(items), |items| (*items > 1).then(|| items.div_ceil(2)))
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -3,13 +3,14 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
 
 /// The limits of a search. A search that ends early still has an outcome, marked incomplete.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Budget<'a> {
     /// The longest time. The current sample still finishes.
     pub wall_time: Option<Duration>,
@@ -17,23 +18,6 @@ pub struct Budget<'a> {
     pub evaluations: Option<u64>,
     /// Ends the search once it is set.
     pub interrupt: Option<&'a AtomicBool>,
-    /// The nominal SM clock in MHz, by default the highest observed. Samples at a much lower clock are
-    /// throttled.
-    pub nominal_clock_mhz: Option<f64>,
-    /// Waits for a throttled device to recover.
-    pub pause: fn(Duration),
-}
-
-impl Default for Budget<'_> {
-    fn default() -> Self {
-        Self {
-            wall_time: None,
-            evaluations: None,
-            interrupt: None,
-            nominal_clock_mhz: None,
-            pause: std::thread::sleep,
-        }
-    }
 }
 
 impl Budget<'_> {
@@ -89,13 +73,15 @@ pub struct SearchProgress<'a> {
     pub expected: u64,
 }
 
-/// Observes a search; `()` ignores it.
+/// Observes a search; `()` only waits for a throttled device.
 pub trait Observer {
     /// Called before each check and each sample.
     fn progress(&mut self, _progress: &SearchProgress<'_>) {}
 
-    /// Called when a sample at a throttled clock was discarded, before the search waits for `pause`.
-    fn throttled(&mut self, _pause: Duration) {}
+    /// Called when a sample at a throttled clock was discarded. Waits for `pause`, so that the device recovers.
+    fn throttled(&mut self, pause: Duration) {
+        thread::sleep(pause);
+    }
 }
 
 impl Observer for () {}

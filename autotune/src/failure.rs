@@ -1,7 +1,7 @@
-//! Why a candidate could not be measured, and whether its process is still usable.
+//! Why a candidate could not be measured, whether its process is still usable, and why a search has no outcome.
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
-use gridguard::pipeline::{PlanError, RunError};
+use gridguard::pipeline::{BuildError, PlanError, RunError};
 use gridguard::{ContextState, Violations};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,23 @@ pub struct MeasureFailure {
     pub message: String,
 }
 
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TuneError {
+    /// No configuration is legal in any way.
+    #[error("no configuration of the launch is legal")]
+    NoCandidate,
+    /// The default does not run, so there is nothing to compare with.
+    #[error("the default failed: {0}")]
+    Default(#[source] MeasureFailure),
+    /// Measuring has ended. No candidate is the cause.
+    #[error(transparent)]
+    Ended(MeasureFailure),
+}
+
+/// The result of a measurement.
+pub type Measured<T> = Result<T, MeasureFailure>;
+
 impl FailureKind {
     /// Whether the process is unusable: its context is in error, or busy with endless work.
     #[must_use]
@@ -66,68 +83,51 @@ impl MeasureFailure {
     }
 }
 
-impl From<DriverError> for MeasureFailure {
-    fn from(error: DriverError) -> Self {
-        Self::new(kind_of(error.code), error.to_string())
-    }
-}
-
-impl From<CudaError> for MeasureFailure {
-    fn from(error: CudaError) -> Self {
-        let kind = match &error {
-            CudaError::Driver(error)
-            | CudaError::Load(LoadError::Driver(error) | LoadError::Refused { error, .. }) => {
-                kind_of(error.code)
+/// Converts these errors, each with its kind.
+macro_rules! convert {
+    ($($error:ty: $kind:expr;)*) => {$(
+        impl From<$error> for MeasureFailure {
+            fn from(error: $error) -> Self {
+                let kind: fn(&$error) -> FailureKind = $kind;
+                Self::new(kind(&error), error.to_string())
             }
-            _ => FailureKind::Launch,
-        };
-        Self::new(kind, error.to_string())
-    }
-}
-
-impl From<Violations> for MeasureFailure {
-    fn from(violations: Violations) -> Self {
-        Self::new(FailureKind::Illegal, violations.to_string())
-    }
-}
-
-impl From<LoadError> for MeasureFailure {
-    fn from(error: LoadError) -> Self {
-        CudaError::from(error).into()
-    }
-}
-
-impl From<LaunchError> for MeasureFailure {
-    fn from(error: LaunchError) -> Self {
-        let kind = match &error {
-            error if error.violations().is_some() => FailureKind::Illegal,
-            LaunchError::Driver(error) => kind_of(error.code),
-            LaunchError::Stopped(stopped) => kind_of(stopped.source.code),
-            _ => FailureKind::Launch,
-        };
-        Self::new(kind, error.to_string())
-    }
-}
-
-impl From<PlanError> for MeasureFailure {
-    fn from(error: PlanError) -> Self {
-        Self::new(FailureKind::Illegal, error.to_string())
-    }
-}
-
-/// An error of the context surfaces again when the work is waited for.
-impl From<RunError> for MeasureFailure {
-    fn from(error: RunError) -> Self {
-        Self::new(FailureKind::Launch, error.to_string())
-    }
-}
-
-impl From<ProductError> for MeasureFailure {
-    fn from(error: ProductError) -> Self {
-        match error {
-            ProductError::Cuda(error) => error.into(),
-            error => Self::new(FailureKind::Launch, error.to_string()),
         }
+    )*};
+}
+
+convert! {
+    DriverError: |error| kind_of(error.code);
+    LoadError: of_load;
+    CudaError: of_cuda;
+    ProductError: |error| match error {
+        ProductError::Cuda(error) => of_cuda(error),
+        _ => FailureKind::Launch,
+    };
+    LaunchError: |error| match error {
+        error if error.violations().is_some() => FailureKind::Illegal,
+        LaunchError::Driver(error) => kind_of(error.code),
+        LaunchError::Stopped(stopped) => kind_of(stopped.source.code),
+        _ => FailureKind::Launch,
+    };
+    Violations: |_| FailureKind::Illegal;
+    PlanError: |_| FailureKind::Illegal;
+    BuildError: |_| FailureKind::Launch;
+    // An error of the context surfaces again when the work is waited for.
+    RunError: |_| FailureKind::Launch;
+}
+
+const fn of_load(error: &LoadError) -> FailureKind {
+    match error {
+        LoadError::Driver(error) | LoadError::Refused { error, .. } => kind_of(error.code),
+        _ => FailureKind::Launch,
+    }
+}
+
+const fn of_cuda(error: &CudaError) -> FailureKind {
+    match error {
+        CudaError::Driver(error) => kind_of(error.code),
+        CudaError::Load(error) => of_load(error),
+        _ => FailureKind::Launch,
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Clock, Measurer, Portion, Sample, Workload};
-use crate::stats::count;
+use crate::stats::{Samples, count};
 
 /// Checks and times the candidates of a workload in this process.
 ///
@@ -38,8 +38,8 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
     fn run<T>(
         &mut self,
         candidate: &Candidate,
-        run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>,
-    ) -> Result<T, MeasureFailure> {
+        run: impl FnOnce(&mut Self) -> Measured<T>,
+    ) -> Measured<T> {
         if let Some(MeasureFailure { message, .. }) = &self.fatal {
             let message = format!("an earlier candidate broke the process: {message}");
             return Err(MeasureFailure::new(FailureKind::Crash, message));
@@ -55,7 +55,7 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         result
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         if !self.prepared.contains(candidate) {
             self.workload.prepare(candidate)?;
             self.prepared.insert(candidate.clone());
@@ -65,61 +65,40 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         self.workload.configurations()
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.run(candidate, |this| this.workload.check(candidate))
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         self.run(candidate, |Self { workload, clock, sampled, is_warm, .. }| {
             let next = count(sampled.len());
             let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
             let mut work = || workload.launch(candidate, portion);
             let mut sample = || clock.sample(id, &mut work).and_then(Sample::checked);
-            let (start, mut warm_up) = (Instant::now(), WarmUp::default());
+            let (start, mut times_ns) = (Instant::now(), Vec::new());
             while !*is_warm {
-                *is_warm = warm_up.is_done(sample()?.time_ns, start.elapsed());
+                times_ns.push(sample()?.time_ns);
+                *is_warm = start.elapsed() >= MAX_WARM_UP || is_stable(&times_ns);
             }
             sample()
         })
     }
 }
 
-/// Warm-up runs before the first sample: until the medians of three successive groups of three runs differ
-/// by less than 2 %, or for 300 ms.
-#[derive(Clone, Debug, Default)]
-struct WarmUp {
-    group: Vec<f64>,
-    medians: Vec<f64>,
+/// Whether the medians of the last three successive groups of three runs differ by less than 2 %.
+fn is_stable(times_ns: &[f64]) -> bool {
+    let medians: Vec<f64> = times_ns.chunks_exact(GROUP).filter_map(median).collect();
+    let Some(last) = medians.last_chunk::<GROUPS>() else { return false };
+    let least = last.iter().copied().fold(f64::INFINITY, f64::min);
+    last.iter().all(|median| *median < least * (1.0 + MAX_DIFFERENCE))
 }
 
-impl WarmUp {
-    /// Adds the time of one run in nanoseconds. Returns whether it was the last run. `elapsed` is the time
-    /// since the first run began.
-    fn is_done(&mut self, time_ns: f64, elapsed: Duration) -> bool {
-        self.group.push(time_ns);
-        if self.group.len() == GROUP {
-            self.group.sort_by(f64::total_cmp);
-            self.medians.extend(self.group.get(GROUP / 2));
-            self.group.clear();
-        }
-        elapsed >= MAX_WARM_UP || self.is_stable()
-    }
-
-    fn is_stable(&self) -> bool {
-        let Some(last) = self.medians.last_chunk::<GROUPS>() else {
-            return false;
-        };
-        let least = last.iter().copied().fold(f64::INFINITY, f64::min);
-        last.iter().all(|median| *median < least * (1.0 + MAX_DIFFERENCE))
-    }
+fn median(group: &[f64]) -> Option<f64> {
+    Samples::new(group.iter().copied()).map(|samples| samples.median())
 }
 
 /// Runs per group: the median ignores a disturbed run.
@@ -137,6 +116,7 @@ mod tests {
     use gridguard::profile::StoredChoice;
 
     use super::*;
+    use crate::measure::Work;
 
     /// Counts calls, and fails with the given failure.
     #[derive(Default)]
@@ -169,11 +149,7 @@ mod tests {
     }
 
     impl Clock for Scripted {
-        fn sample(
-            &mut self,
-            _: u64,
-            work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-        ) -> Result<Sample, MeasureFailure> {
+        fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Result<Sample, MeasureFailure> {
             work()?;
             Ok(Sample { time_ns: self.time_ns, clock_mhz: None })
         }
@@ -258,8 +234,11 @@ mod tests {
     }
 
     fn warm_up_runs(times: impl IntoIterator<Item = f64>) -> usize {
-        let mut warm_up = WarmUp::default();
-        let goes_on = |time: &f64| !warm_up.is_done(*time, Duration::ZERO);
+        let mut taken = Vec::new();
+        let goes_on = |time: &f64| {
+            taken.push(*time);
+            !is_stable(&taken)
+        };
         times.into_iter().take_while(goes_on).count() + 1
     }
 
@@ -282,14 +261,28 @@ mod tests {
 
     #[test]
     fn the_warm_up_ends_after_300_ms_whatever_the_times() {
-        let mut warm_up = WarmUp::default();
-        assert!(!warm_up.is_done(10.0, Duration::from_millis(299)));
-        assert!(warm_up.is_done(900.0, Duration::from_millis(300)));
+        /// Each time is longer than the one before.
+        struct Growing(f64);
+        impl Clock for Growing {
+            fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Result<Sample, MeasureFailure> {
+                std::thread::sleep(Duration::from_millis(1));
+                self.0 *= 1.1;
+                work()?;
+                Ok(Sample { time_ns: self.0, clock_mhz: None })
+            }
+
+            fn finish(&mut self) -> Result<(), MeasureFailure> {
+                Ok(())
+            }
+        }
+        let mut measurer = InProcess::new(Counting::default(), Growing(10.0));
+        let start = Instant::now();
+        measurer.sample(&candidate(32), Portion::Sequence).expect("a sample");
+        assert!(start.elapsed() >= Duration::from_millis(300) && measurer.workload.launched > 1);
     }
 
     #[test]
     fn times_that_are_nan_are_never_stable() {
-        let mut warm_up = WarmUp::default();
-        assert!((0..50).all(|_| !warm_up.is_done(f64::NAN, Duration::ZERO)));
+        assert!((0..50).all(|runs| !is_stable(&vec![f64::NAN; runs])));
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, Measured};
 use crate::lines::{read_line, write_line};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::stats::count;
@@ -21,7 +21,7 @@ pub enum JournalRecord {
         /// The candidate.
         candidate: Candidate,
         /// Whether its output is correct.
-        result: Result<(), MeasureFailure>,
+        result: Measured<()>,
     },
     /// A candidate was timed.
     Sample {
@@ -30,7 +30,7 @@ pub enum JournalRecord {
         /// Which of its launches.
         portion: Portion,
         /// The time.
-        result: Result<Sample, MeasureFailure>,
+        result: Measured<Sample>,
     },
 }
 
@@ -160,8 +160,8 @@ const JOURNAL_FORMAT: u64 = 2;
 pub struct Resumed<M> {
     measurer: M,
     journal: Journal,
-    checks: BTreeMap<Candidate, Result<(), MeasureFailure>>,
-    samples: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
+    checks: BTreeMap<Candidate, Measured<()>>,
+    samples: BTreeMap<(Candidate, Portion), VecDeque<Measured<Sample>>>,
     /// Candidates that this process has checked.
     live: BTreeSet<Candidate>,
     on_record: Box<dyn FnMut(&JournalRecord) + Send>,
@@ -214,7 +214,7 @@ impl<M: Measurer> Resumed<M> {
     }
 
     /// The next sample in the journal, or the failure that comes before it.
-    fn replay(&mut self, of: &(Candidate, Portion)) -> Option<Result<Sample, MeasureFailure>> {
+    fn replay(&mut self, of: &(Candidate, Portion)) -> Option<Measured<Sample>> {
         let samples = self.samples.get_mut(of)?;
         match samples.front() {
             // It stays in front: a failed candidate never runs again.
@@ -225,7 +225,7 @@ impl<M: Measurer> Resumed<M> {
 }
 
 impl<M: Measurer> Measurer for Resumed<M> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         if let Some(known) = self.checks.get(candidate) {
             return known.clone();
         }
@@ -235,11 +235,7 @@ impl<M: Measurer> Measurer for Resumed<M> {
         result
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         if let Some(known) = self.replay(&(candidate.clone(), portion)) {
             return known;
         }
@@ -259,6 +255,7 @@ impl<M: Measurer> Measurer for Resumed<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::MeasureFailure;
     use crate::tests::simulation::{Simulated, ordinary, throughput};
     use crate::{Budget, TuneError, tune};
     use gridguard::profile::Objective;

@@ -191,10 +191,10 @@ mod variant;
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
 pub use control::{Budget, Observer, SearchProgress, Stage};
-pub use failure::{FailureKind, MeasureFailure};
+pub use failure::{FailureKind, MeasureFailure, Measured, TuneError};
 pub use in_process::InProcess;
 pub use journal::{Journal, JournalError, JournalRecord, Resumed};
-pub use measure::{Clock, Measurer, Portion, Sample, Workload};
+pub use measure::{Clock, Measurer, Portion, Sample, Work, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
@@ -206,7 +206,9 @@ pub use report::TuningReport;
 pub use report::duration;
 pub use space::Space;
 pub use stats::Samples;
-pub use tune::{TuneError, tune};
+#[doc(hidden)]
+pub use stats::real;
+pub use tune::tune;
 
 /// The example of the README, as a test.
 #[cfg(doctest)]

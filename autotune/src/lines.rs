@@ -33,6 +33,13 @@ pub(crate) fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> 
     }
 }
 
+/// The start of a text, quoted.
+pub(crate) fn shown(text: &str) -> String {
+    let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
+    let dots = if start.len() < text.len() { "..." } else { "" };
+    format!("{start:?}{dots}")
+}
+
 fn overlong() -> io::Error {
     let why = format!("a line is longer than {MAX_LINE_BYTES} bytes");
     io::Error::new(ErrorKind::InvalidData, why)
@@ -40,6 +47,7 @@ fn overlong() -> io::Error {
 
 /// The longest line, without its newline.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
+const SHOWN_CHARACTERS: usize = 80;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 
 /// Which launches of a plan are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Sample {
 
 impl Sample {
     /// Fails unless the time is positive and finite.
-    pub(crate) fn checked(self) -> Result<Self, MeasureFailure> {
+    pub(crate) fn checked(self) -> Measured<Self> {
         let Self { time_ns, .. } = self;
         if time_ns.is_finite() && time_ns > 0.0 {
             return Ok(self);
@@ -39,7 +39,7 @@ impl Sample {
     }
 
     /// Also fails if the time is longer than the whole `request` took.
-    pub(crate) fn checked_within(self, request: Duration) -> Result<Self, MeasureFailure> {
+    pub(crate) fn checked_within(self, request: Duration) -> Measured<Self> {
         let Self { time_ns, .. } = self.checked()?;
         let request_ns = request.as_secs_f64() * 1e9;
         if time_ns <= request_ns * (1.0 + CLOCK_DEVIATION) {
@@ -67,7 +67,7 @@ pub trait Workload {
     /// # Errors
     ///
     /// [`MeasureFailure`] if even the default cannot be prepared.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         Ok(Vec::new())
     }
 
@@ -76,7 +76,7 @@ pub trait Workload {
     /// # Errors
     ///
     /// [`MeasureFailure`] if this candidate cannot run.
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()>;
 
     /// Submits the launches of a prepared candidate, or only the largest of them. Returns before they have
     /// run on a device, and afterwards on the host. All of this is timed.
@@ -84,7 +84,7 @@ pub trait Workload {
     /// # Errors
     ///
     /// [`MeasureFailure`] if a launch is rejected.
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure>;
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Measured<()>;
 
     /// Overwrites the output, runs the candidate once, and compares the whole output with the default's,
     /// which was compared with a reference.
@@ -92,7 +92,7 @@ pub trait Workload {
     /// # Errors
     ///
     /// [`MeasureFailure`] if the output is wrong or the candidate does not run.
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
+    fn check(&mut self, candidate: &Candidate) -> Measured<()>;
 }
 
 /// Checks and times candidates of one problem, on one device.
@@ -102,7 +102,7 @@ pub trait Measurer {
     /// # Errors
     ///
     /// [`MeasureFailure`] if even the default cannot be prepared.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         Ok(Vec::new())
     }
 
@@ -112,16 +112,18 @@ pub trait Measurer {
     /// # Errors
     ///
     /// [`MeasureFailure`] excludes this candidate; the search continues with the others.
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
+    fn check(&mut self, candidate: &Candidate) -> Measured<()>;
 
     /// Times a checked candidate once.
     ///
     /// # Errors
     ///
     /// As [`Self::check`].
-    fn sample(&mut self, candidate: &Candidate, portion: Portion)
-    -> Result<Sample, MeasureFailure>;
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample>;
 }
+
+/// Work that a clock times.
+pub type Work<'a> = dyn FnMut() -> Measured<()> + 'a;
 
 /// Times work on a device or on the host.
 pub trait Clock {
@@ -136,16 +138,12 @@ pub trait Clock {
     /// The failure of `work`; [`FailureKind::Timeout`](crate::FailureKind) if it does not finish
     /// and [`FailureKind::Crash`](crate::FailureKind) if it breaks the context. After either the
     /// process is unusable.
-    fn sample(
-        &mut self,
-        id: u64,
-        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-    ) -> Result<Sample, MeasureFailure>;
+    fn sample(&mut self, id: u64, work: &mut Work<'_>) -> Measured<Sample>;
 
     /// Waits for all submitted work.
     ///
     /// # Errors
     ///
     /// As [`Self::sample`].
-    fn finish(&mut self) -> Result<(), MeasureFailure>;
+    fn finish(&mut self) -> Measured<()>;
 }

@@ -112,12 +112,6 @@ pub struct TuningOutcome {
 }
 
 impl TuningOutcome {
-    /// Whether the choice is not the default.
-    #[must_use]
-    pub fn beats_default(&self) -> bool {
-        self.winner != self.default
-    }
-
     /// The measurements of the choice.
     #[must_use]
     pub fn winner(&self) -> Option<&MeasuredCandidate> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError};
 
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 use crate::variant::candidate_of;
@@ -30,14 +30,14 @@ pub trait PipelineProblem {
     /// # Errors
     ///
     /// [`MeasureFailure`] if the device fails.
-    fn poison(&mut self) -> Result<(), MeasureFailure>;
+    fn poison(&mut self) -> Measured<()>;
 
     /// Compares all outputs of one run with the expected values.
     ///
     /// # Errors
     ///
     /// [`MeasureFailure`] if they differ.
-    fn compare(&mut self) -> Result<(), MeasureFailure>;
+    fn compare(&mut self) -> Measured<()>;
 }
 
 /// A [`PipelineProblem`] with varying chunk, chunks in flight and launch parameters.
@@ -171,7 +171,7 @@ impl<P: PipelineProblem> PipelineWorkload<P> {
     }
 
     /// The index of the candidate's pipeline, and its plan.
-    fn plan(&self, candidate: &Candidate) -> Result<(usize, PipelinePlan), MeasureFailure> {
+    fn plan(&self, candidate: &Candidate) -> Measured<(usize, PipelinePlan)> {
         let is_own = |(_, pipeline): &(usize, &Pipeline<'static>)| {
             candidate.parameters.iter().skip(1).eq(pipeline.parameters())
         };
@@ -194,14 +194,14 @@ impl<P: PipelineProblem> PipelineWorkload<P> {
 }
 
 impl<P: PipelineProblem> Workload for PipelineWorkload<P> {
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         let (index, plan) = self.plan(candidate)?;
         let first = plan.first_in_flight();
         self.prepared.insert(candidate.clone(), (index, plan, first));
         Ok(())
     }
 
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Measured<()> {
         let Some((index, plan, first)) = self.prepared.get(candidate) else {
             return Err(MeasureFailure::new(FailureKind::Launch, "the candidate was not prepared"));
         };
@@ -217,7 +217,7 @@ impl<P: PipelineProblem> Workload for PipelineWorkload<P> {
         Ok(())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.problem.poison()?;
         self.launch(candidate, Portion::Sequence)?;
         self.problem.compare()

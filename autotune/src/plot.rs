@@ -7,6 +7,7 @@ use gridguard::Strategy;
 use gridguard::profile::{Named, Summary};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::element::DynElement;
 use plotters::prelude::*;
 
 use crate::candidate::Candidate;
@@ -37,6 +38,8 @@ pub enum PlotError {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Relative to its place.
+type Mark<'a> = DynElement<'static, SVGBackend<'a>, (i32, i32)>;
 type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 impl Chart {
@@ -124,14 +127,12 @@ impl Chart {
             .light_line_style(TRANSPARENT)
             .draw()?;
         for curve in curves.iter().rev() {
-            let line =
-                curve.points.iter().filter(|one| !is_form(&one.candidate)).map(|one| at(one));
-            if !curve.is_prominent() {
-                chart.draw_series(LineSeries::new(line, curve.colour))?;
-                continue;
-            }
-            chart.draw_series(LineSeries::new(line, curve.colour.stroke_width(2)))?;
-            chart.draw_series(curve.points.iter().map(|one| {
+            let line = curve.points.iter().filter(|one| !is_form(&one.candidate));
+            let width = if curve.is_prominent() { 2 } else { 1 };
+            let style = curve.colour.stroke_width(width);
+            chart.draw_series(LineSeries::new(line.map(|one| at(one)), style))?;
+            let intervals = curve.points.iter().filter(|_| curve.is_prominent());
+            chart.draw_series(intervals.map(|one| {
                 let (items, time) = at(one);
                 let [low, high] = interval(one).unwrap_or([time; 2]);
                 ErrorBar::new_vertical(items, low, time, high, curve.colour.filled(), 6)
@@ -143,14 +144,11 @@ impl Chart {
             chart.draw_series(DashedLineSeries::new(ends, 5, 5, LIMIT.stroke_width(2)))?;
         }
         for (place, one) in timed(outcome).map(|one| (at(one), &one.candidate)) {
-            if is_form(one) {
-                chart.draw_series([EmptyElement::at(place) + form_mark((0, 0), one.strategy)])?;
-            }
-            if *one == outcome.default {
-                chart.draw_series([EmptyElement::at(place) + default_mark((0, 0))])?;
-            }
-            if *one == outcome.winner {
-                chart.draw_series([EmptyElement::at(place) + winner_mark((0, 0))])?;
+            let form = is_form(one).then(|| form_mark(one.strategy));
+            let default = (*one == outcome.default).then(default_mark);
+            let winner = (*one == outcome.winner).then(winner_mark);
+            for mark in [form, default, winner].into_iter().flatten() {
+                chart.draw_series([EmptyElement::at(place) + mark])?;
             }
         }
         if scratch.is_none() {
@@ -178,42 +176,33 @@ impl Chart {
         curves: &[Curve<'_>],
         outcome: &TuningOutcome,
     ) -> Result<(), DrawingError<'a>> {
-        let mut legend = ChartBuilder::on(area).build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
-        let nothing = core::iter::empty::<Circle<(f64, f64), i32>>;
-        let choice = describe("choice", &outcome.winner, outcome);
-        legend.draw_series(nothing())?.label(choice).legend(|(x, y)| winner_mark((x + 10, y)));
-        let default = describe("default", &outcome.default, outcome);
-        legend.draw_series(nothing())?.label(default).legend(|(x, y)| default_mark((x + 10, y)));
-        for form in FORMS {
-            if timed(outcome).any(|one| one.candidate.strategy == form) {
-                let mark = move |(x, y)| form_mark((x + 10, y), form);
-                legend.draw_series(nothing())?.label(form.to_string()).legend(mark);
-            }
-        }
-        let limit = self.largest_legal_chunk.map(real);
-        let limit =
-            limit.map(|limit| (format!("limit: {} items per launch", count_label(limit)), LIMIT));
+        let mut rows = vec![
+            (describe("choice", &outcome.winner, outcome), Some(winner_mark())),
+            (describe("default", &outcome.default, outcome), Some(default_mark())),
+        ];
+        let is_drawn = |form: &Strategy| timed(outcome).any(|one| one.candidate.strategy == *form);
+        let forms = FORMS.into_iter().filter(is_drawn);
+        rows.extend(forms.map(|form| (form.to_string(), Some(form_mark(form)))));
+        rows.extend(self.largest_legal_chunk.map(|limit| {
+            let limit = format!("limit: {} items per launch", count_label(real(limit)));
+            (limit, Some(line_mark(LIMIT)))
+        }));
         let prominent = curves.iter().filter(|curve| curve.is_prominent());
         let others = curves.len() - prominent.clone().count();
-        let others = (others > 0).then(|| (format!("{others} other sets of parameters"), GREY));
-        let prominent = prominent.map(|curve| (curve.name(), curve.colour));
-        for (name, colour) in limit.into_iter().chain(prominent).chain(others) {
-            let style = colour.stroke_width(2);
-            legend
-                .draw_series(nothing())?
-                .label(shortened(&name, MAX_LABEL))
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+        rows.extend(prominent.map(|curve| (curve.name(), Some(line_mark(curve.colour)))));
+        if others > 0 {
+            rows.push((format!("{others} other sets of parameters"), Some(line_mark(GREY))));
         }
         let scratch = scratch_range(outcome).map(|_| "dashed: scratch, on the right axis");
         let notes = ["bar: 95 % interval", "no bar: fewer than 6 samples"];
-        for note in notes.into_iter().chain(scratch) {
-            legend.draw_series(nothing())?.label(note);
+        rows.extend(notes.into_iter().chain(scratch).map(|note| (note.to_owned(), None)));
+        for (row, (text, mark)) in (1..).zip(rows) {
+            let y = 20 * row;
+            area.draw(&Text::new(shortened(&text, MAX_LABEL), (35, y - 7), (FONT, 13)))?;
+            if let Some(mark) = mark {
+                area.draw(&(EmptyElement::at((18, y)) + mark))?;
+            }
         }
-        legend
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .label_font((FONT, 13))
-            .draw()?;
         Ok(())
     }
 }
@@ -303,7 +292,7 @@ fn describe(name: &str, candidate: &Candidate, outcome: &TuningOutcome) -> Strin
         form if is_form(candidate) => format!("{form} in {launches}"),
         _ => format!("{launches} x {items} items"),
     };
-    shortened(&format!("{name}: {what}, {time}"), MAX_LABEL)
+    format!("{name}: {what}, {time}")
 }
 
 /// `15360`; from ten million on `1.2e7`.
@@ -334,21 +323,24 @@ fn is_form(candidate: &Candidate) -> bool {
 }
 
 /// A diamond for folded launches, a triangle for shifted ones.
-fn form_mark((x, y): (i32, i32), form: Strategy) -> Polygon<(i32, i32)> {
+fn form_mark<'a>(form: Strategy) -> Mark<'a> {
     let corners: &[(i32, i32)] = match form {
         Strategy::Folded => &[(0, -5), (5, 0), (0, 5), (-5, 0)],
         _ => &[(0, -5), (5, 4), (-5, 4)],
     };
-    let corners: Vec<_> = corners.iter().map(|(right, down)| (x + right, y + down)).collect();
-    Polygon::new(corners, BLACK.filled())
+    Polygon::new(corners, BLACK.filled()).into_dyn()
 }
 
-fn default_mark((x, y): (i32, i32)) -> Rectangle<(i32, i32)> {
-    Rectangle::new([(x - 8, y - 8), (x + 8, y + 8)], BLACK.stroke_width(2))
+fn default_mark<'a>() -> Mark<'a> {
+    Rectangle::new([(-8, -8), (8, 8)], BLACK.stroke_width(2)).into_dyn()
 }
 
-fn winner_mark(at: (i32, i32)) -> Circle<(i32, i32), i32> {
-    Circle::new(at, 6, CHOICE.stroke_width(3))
+fn winner_mark<'a>() -> Mark<'a> {
+    Circle::new((0, 0), 6, CHOICE.stroke_width(3)).into_dyn()
+}
+
+fn line_mark<'a>(colour: RGBColor) -> Mark<'a> {
+    PathElement::new([(-10, 0), (10, 0)], colour.stroke_width(2)).into_dyn()
 }
 
 /// Strategies with their own marks.

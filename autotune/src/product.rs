@@ -12,7 +12,7 @@ use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
 
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
@@ -53,7 +53,9 @@ pub struct ProductWorkload<T> {
     product: Product,
     workspace_bytes: u64,
     stream: Arc<CudaStream>,
-    tensors: Tensors<T>,
+    /// Activations, weight, bias and residual.
+    inputs: [Option<CudaSlice<T>>; 4],
+    out: CudaSlice<T>,
     /// The workspace.
     scratch: PipelineScratch,
     /// A pipeline of one product for each algorithm.
@@ -62,24 +64,13 @@ pub struct ProductWorkload<T> {
     expected: Option<Vec<T>>,
 }
 
-#[derive(Debug)]
-struct Tensors<T> {
-    x: CudaSlice<T>,
-    weight: CudaSlice<T>,
-    bias: Option<CudaSlice<T>>,
-    residual: Option<CudaSlice<T>>,
-    out: CudaSlice<T>,
-}
-
 /// A pipeline of one item with all rows, and its buffers.
 #[derive(Debug)]
 struct OneProduct<T> {
     pipeline: Pipeline<'static>,
     plan: PipelinePlan,
-    x: Buffer<T>,
-    weight: Buffer<T>,
-    bias: Option<Buffer<T>>,
-    residual: Option<Buffer<T>>,
+    /// As the inputs of the workload.
+    inputs: [Option<Buffer<T>>; 4],
     out: Buffer<T>,
 }
 
@@ -96,7 +87,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         shape: ProductShape,
         workspace_bytes: u64,
         values: &[T],
-    ) -> Result<Self, MeasureFailure> {
+    ) -> Measured<Self> {
         if values.is_empty() {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
@@ -110,20 +101,21 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
             copied.map_err(MeasureFailure::in_call("cuMemAllocAsync"))
         };
         let outputs = rows.saturating_mul(columns);
-        let failed = MeasureFailure::in_call("cuMemAllocAsync");
-        let tensors = Tensors {
-            x: filled(rows.saturating_mul(inner), 0)?,
-            weight: filled(columns.saturating_mul(inner), 1)?,
-            bias: bias.then(|| filled(columns, 2)).transpose()?,
-            residual: residual.then(|| filled(outputs, 3)).transpose()?,
-            out: stream.alloc_zeros(size(outputs)?).map_err(failed)?,
-        };
+        let inputs = [
+            Some(filled(rows.saturating_mul(inner), 0)?),
+            Some(filled(columns.saturating_mul(inner), 1)?),
+            bias.then(|| filled(columns, 2)).transpose()?,
+            residual.then(|| filled(outputs, 3)).transpose()?,
+        ];
+        let out = stream.alloc_zeros(size(outputs)?);
+        let out = out.map_err(MeasureFailure::in_call("cuMemAllocAsync"))?;
         Ok(Self {
             guard: Arc::clone(guard),
             product,
             workspace_bytes,
             stream,
-            tensors,
+            inputs,
+            out,
             scratch: PipelineScratch::new(),
             pipelines: HashMap::new(),
             expected: None,
@@ -158,22 +150,19 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         self.product.entry_shape()
     }
 
-    fn run(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+    fn run(&mut self, algorithm: u64) -> Measured<()> {
         self.build(algorithm)?;
-        let Self { guard, stream, tensors, scratch, pipelines, .. } = self;
+        let Self { guard, stream, inputs, out, scratch, pipelines, .. } = self;
         let Some(one) = pipelines.get_mut(&algorithm) else { return Ok(()) };
-        let Tensors { x, weight, bias, residual, out } = tensors;
-        let memory = DeviceMemory::new(stream).scratch(scratch);
-        let memory = memory.read(one.x, x).read(one.weight, weight).write(one.out, out);
-        let added = [(one.bias, bias), (one.residual, residual)].into_iter();
-        let added = added.filter_map(|(buffer, tensor)| Some((buffer?, tensor.as_ref()?)));
-        let memory = added.fold(memory, |memory, (buffer, tensor)| memory.read(buffer, tensor));
+        let memory = DeviceMemory::new(stream).scratch(scratch).write(one.out, out);
+        let inputs = one.inputs.iter().flatten().zip(inputs.iter().flatten());
+        let memory = inputs.fold(memory, |memory, (buffer, tensor)| memory.read(*buffer, tensor));
         guard.run_pipeline(&mut one.pipeline, &one.plan, memory)?;
         Ok(())
     }
 
     /// Builds the pipeline of this algorithm, unless it was built before.
-    fn build(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+    fn build(&mut self, algorithm: u64) -> Measured<()> {
         if self.pipelines.contains_key(&algorithm) {
             return Ok(());
         }
@@ -197,27 +186,26 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
             algorithm: Some(algorithm),
         };
         builder.product("product", &self.guard, shape, buffers)?;
-        let pipeline = builder
-            .build()
-            .map_err(|error| MeasureFailure::new(FailureKind::Launch, error.to_string()))?;
+        let pipeline = builder.build()?;
         let plan = pipeline.plan(&Budget::UNLIMITED)?;
-        let one = OneProduct { pipeline, plan, x, weight, bias, residual, out };
+        let inputs = [Some(x), Some(weight), bias, residual];
+        let one = OneProduct { pipeline, plan, inputs, out };
         self.pipelines.insert(algorithm, one);
         Ok(())
     }
 
     /// The first, middle and last rows of the output of this algorithm.
-    fn output(&mut self, algorithm: u64) -> Result<Vec<T>, MeasureFailure> {
-        let Self { stream, tensors: Tensors { out, .. }, .. } = self;
-        stream.memset_zeros(out).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
+    fn output(&mut self, algorithm: u64) -> Measured<Vec<T>> {
+        self.stream
+            .memset_zeros(&mut self.out)
+            .map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
         self.run(algorithm)?;
         let ProductShape { rows, columns, .. } = *self.product.shape();
         let part = size(rows.min(COMPARED_ROWS).saturating_mul(columns))?;
-        let all = self.tensors.out.len();
+        let all = self.out.len();
         let mut compared = Vec::new();
         for start in [0, (all - part) / 2, all - part] {
-            let view = self.tensors.out.slice(start..start + part);
-            let copied = self.stream.clone_dtoh(&view);
+            let copied = self.stream.clone_dtoh(&self.out.slice(start..start + part));
             compared.extend(copied.map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?);
         }
         Ok(compared)
@@ -225,15 +213,15 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
 }
 
 impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         self.build(algorithm_of(candidate)?)
     }
 
-    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
+    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Measured<()> {
         self.run(algorithm_of(candidate)?)
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         let expected = match self.expected.take() {
             Some(expected) => expected,
             None => self.output(0)?,
@@ -253,7 +241,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for 
     }
 }
 
-fn algorithm_of(candidate: &Candidate) -> Result<u64, MeasureFailure> {
+fn algorithm_of(candidate: &Candidate) -> Measured<u64> {
     match candidate.parameters.as_slice() {
         [(name, algorithm)] if name == Product::ALGORITHM => Ok(*algorithm),
         _ => {
@@ -286,7 +274,7 @@ fn tolerance<T: ProductElement>() -> f64 {
     2.0_f64.powi(unit)
 }
 
-fn size(elements: u64) -> Result<usize, MeasureFailure> {
+fn size(elements: u64) -> Measured<usize> {
     usize::try_from(elements).map_err(|_| {
         MeasureFailure::new(FailureKind::Launch, format!("no memory has {elements} elements"))
     })

@@ -57,14 +57,12 @@ impl TuningReport {
             StopReason::Ceiling => "the most samples",
             StopReason::Timeout => "the end of the budget",
         };
-        if self.outcome.beats_default() {
+        if self.outcome.winner != self.outcome.default {
             writeln!(f, "choice: {winner}, {:.3} times as fast as the default", self.speedup)?;
         } else {
             writeln!(f, "choice: the default, {winner}")?;
         }
-        if let Some(latency) = &self.outcome.latency {
-            latency.write(f)?;
-        }
+        self.outcome.latency.iter().try_for_each(|latency| latency.write(f))?;
         let timed = candidates.iter().filter(|row| row.summary.samples > 0).count();
         let failed = self.outcome.failures().count();
         let plural = if timed == 1 { "" } else { "s" };

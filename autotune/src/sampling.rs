@@ -6,22 +6,48 @@ use gridguard::profile::StopReason;
 
 use crate::stats::{Samples, count, position};
 
-/// When a series of samples is complete.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct StoppingRule {
+/// How many samples each part of a search takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SamplingEffort {
+    /// Samples of each candidate in the coarse stage.
+    pub(crate) coarse: u64,
+    /// Samples of each candidate after the fine stage.
+    pub(crate) fine: u64,
+    /// The fewest rounds of the finals.
+    pub(crate) finals: u64,
+    /// The fewest samples of a complete series.
     pub(crate) min_samples: u64,
+    /// The most samples of a series.
     pub(crate) max_samples: u64,
-    /// The series is precise at or below this [`Samples::relative_deviation`].
-    pub(crate) relative_deviation: f64,
+    /// The finals continue up to this average of samples per candidate while ties are unclear.
+    pub(crate) affordable: u64,
+    /// Whether the first sample of a candidate counts.
+    pub(crate) keeps_first: bool,
 }
 
-impl StoppingRule {
-    /// For samples of less than [`SLOW_SAMPLE_NS`].
-    pub(crate) const FAST: Self =
-        Self { min_samples: 10, max_samples: 60, relative_deviation: 0.005 };
-    /// For samples of seconds, for example large shapes on the host. Three samples tolerate one outlier.
-    pub(crate) const SLOW: Self =
-        Self { min_samples: 3, max_samples: 9, relative_deviation: 0.005 };
+impl SamplingEffort {
+    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none is eliminated early.
+    /// Larger spaces cost a smaller share.
+    pub(crate) const FAST: Self = Self {
+        coarse: 2,
+        fine: 4,
+        finals: 6,
+        min_samples: 10,
+        max_samples: 60,
+        affordable: 8,
+        keeps_first: false,
+    };
+    /// For samples of a second and more, for example large shapes on the host. Cold caches and clocks add only
+    /// milliseconds to a first sample. Three samples tolerate one outlier.
+    pub(crate) const SLOW: Self = Self {
+        coarse: 1,
+        fine: 2,
+        finals: 3,
+        min_samples: 3,
+        max_samples: 9,
+        affordable: 0,
+        keeps_first: true,
+    };
 
     /// Why `times` are enough; `None` if they are not, or not finite.
     pub(crate) fn stop_reason(&self, times: &[f64]) -> Option<StopReason> {
@@ -30,7 +56,7 @@ impl StoppingRule {
             return None;
         }
         let deviation = Samples::new(times.iter().copied())?.relative_deviation();
-        if deviation <= self.relative_deviation {
+        if deviation <= PRECISE {
             return Some(StopReason::Precise);
         }
         if taken >= self.max_samples {
@@ -43,51 +69,10 @@ impl StoppingRule {
     }
 }
 
-/// How many samples each part of a search takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SamplingEffort {
-    /// Samples of each candidate in the coarse stage.
-    pub(crate) coarse: u64,
-    /// Samples of each candidate after the fine stage.
-    pub(crate) fine: u64,
-    /// The fewest rounds of the finals.
-    pub(crate) finals: u64,
-    pub(crate) rule: StoppingRule,
-    /// The finals continue up to this average of samples per candidate while ties are unclear.
-    pub(crate) affordable: u64,
-    /// The finals always end at this average of samples per candidate.
-    pub(crate) most: u64,
-    /// Whether the first sample of a candidate counts.
-    pub(crate) keeps_first: bool,
-}
-
-impl SamplingEffort {
-    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none is eliminated early.
-    /// Larger spaces cost a smaller share.
-    pub(crate) const FAST: Self = Self {
-        coarse: 2,
-        fine: 4,
-        finals: 6,
-        rule: StoppingRule::FAST,
-        affordable: 8,
-        most: 10,
-        keeps_first: false,
-    };
-    /// For samples of a second and more. Cold caches and clocks add only milliseconds to a first sample.
-    pub(crate) const SLOW: Self = Self {
-        coarse: 1,
-        fine: 2,
-        finals: 3,
-        rule: StoppingRule::SLOW,
-        affordable: 0,
-        most: 10,
-        keeps_first: true,
-    };
-}
-
 /// Watches the SM clock and discards throttled samples.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Throttle {
+    /// The highest clock observed.
     reference_mhz: Option<f64>,
     discarded_in_a_row: u32,
     /// Whether some samples were taken at a throttled clock.
@@ -95,11 +80,6 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Compares with `nominal_mhz` if it is known, else with the highest clock observed.
-    pub(crate) const fn new(nominal_mhz: Option<f64>) -> Self {
-        Self { reference_mhz: nominal_mhz, discarded_in_a_row: 0, happened: false }
-    }
-
     /// How long to wait before the sample is repeated; `None` if it counts. A clock that does not recover
     /// becomes the reference, so a device with a permanent power cap can be tuned too.
     pub(crate) fn pause(&mut self, clock_mhz: Option<f64>) -> Option<Duration> {
@@ -122,6 +102,8 @@ impl Throttle {
 
 /// From this time on, ten samples per finalist would take too long.
 pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
+/// A series is precise at or below this [`Samples::relative_deviation`].
+const PRECISE: f64 = 0.005;
 /// Twice the samples of steady noise reduce the deviation to 0.71. With less than half of that gain, the noise
 /// grows as fast as the samples.
 const STALLED: f64 = 0.85;
@@ -139,12 +121,12 @@ mod tests {
     use super::*;
     use crate::tests::recorded;
 
-    /// Repeats a series until the rule is met.
-    fn run(rule: StoppingRule, times: &[f64]) -> (StopReason, usize) {
+    /// Repeats a series until it is complete.
+    fn run(effort: SamplingEffort, times: &[f64]) -> (StopReason, usize) {
         let mut taken = Vec::new();
         for time in times.iter().cycle() {
             taken.push(*time);
-            if let Some(stopped) = rule.stop_reason(&taken) {
+            if let Some(stopped) = effort.stop_reason(&taken) {
                 return (stopped, taken.len());
             }
         }
@@ -153,13 +135,13 @@ mod tests {
 
     #[test]
     fn a_stable_series_ends_at_the_fewest_samples() {
-        assert_eq!(run(StoppingRule::FAST, &recorded::STABLE), (StopReason::Precise, 10));
-        assert_eq!(run(StoppingRule::FAST, &recorded::OUTLIERS), (StopReason::Precise, 10));
+        assert_eq!(run(SamplingEffort::FAST, &recorded::STABLE), (StopReason::Precise, 10));
+        assert_eq!(run(SamplingEffort::FAST, &recorded::OUTLIERS), (StopReason::Precise, 10));
     }
 
     #[test]
     fn a_bimodal_series_is_never_precise() {
-        let (stopped, taken) = run(StoppingRule::FAST, &recorded::BIMODAL);
+        let (stopped, taken) = run(SamplingEffort::FAST, &recorded::BIMODAL);
         assert_ne!(stopped, StopReason::Precise);
         assert!((20..=60).contains(&taken), "{taken}");
     }
@@ -167,24 +149,25 @@ mod tests {
     #[test]
     fn an_endless_drift_is_noise() {
         let drift: Vec<f64> = (0..60).map(|round| 100.0 * 1.01_f64.powi(round)).collect();
-        assert_eq!(run(StoppingRule::FAST, &drift), (StopReason::Noise, 20));
+        assert_eq!(run(SamplingEffort::FAST, &drift), (StopReason::Noise, 20));
     }
 
     #[test]
     fn strong_steady_noise_ends_at_the_most_samples() {
-        let rule = StoppingRule { relative_deviation: 1e-6, ..StoppingRule::FAST };
-        assert_eq!(run(rule, &recorded::STABLE), (StopReason::Ceiling, 60));
+        let middle = Samples::new(recorded::STABLE).expect("finite").median();
+        let noisy = recorded::STABLE.map(|time| middle + 100.0 * (time - middle));
+        assert_eq!(run(SamplingEffort::FAST, &noisy), (StopReason::Ceiling, 60));
     }
 
     #[test]
     fn fewer_slow_samples_are_enough() {
-        assert_eq!(run(StoppingRule::SLOW, &recorded::STABLE).1, 3);
+        assert_eq!(run(SamplingEffort::SLOW, &recorded::STABLE).1, 3);
     }
 
     #[test]
     fn times_that_are_nan_are_never_enough() {
         let times = [f64::NAN; 60];
-        assert_eq!(StoppingRule::FAST.stop_reason(&times), None);
+        assert_eq!(SamplingEffort::FAST.stop_reason(&times), None);
     }
 
     fn pauses_ms(throttle: &mut Throttle, clocks: &[f64]) -> Vec<u128> {
@@ -194,7 +177,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_while_a_power_cap_lasts() {
-        let mut throttle = Throttle::new(None);
+        let mut throttle = Throttle::default();
         let pauses = pauses_ms(&mut throttle, &recorded::CLOCKS_MHZ);
         assert_eq!(pauses, [0, 0, 0, 0, 200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
         assert!(!throttle.happened);
@@ -202,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_permanently_capped_device_is_measured_at_its_clock() {
-        let mut throttle = Throttle::new(Some(1980.0));
+        let mut throttle = Throttle { reference_mhz: Some(1980.0), ..Throttle::default() };
         let pauses = pauses_ms(&mut throttle, &[1200.0; 10]);
         assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
         assert!(throttle.happened);
@@ -210,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_device_without_a_clock_reading_is_never_throttled() {
-        let mut throttle = Throttle::new(Some(1980.0));
+        let mut throttle = Throttle { reference_mhz: Some(1980.0), ..Throttle::default() };
         assert_eq!(throttle.pause(None), None);
         assert_eq!(throttle.pause(Some(f64::NAN)), None);
     }

@@ -2,7 +2,7 @@
 
 use gridguard::pipeline::{self, Pipeline};
 use gridguard::profile::{Named, Objective, StoredChoice};
-use gridguard::{BatchAxis, Choice, LaunchRequest, Plan, Strategy};
+use gridguard::{BatchAxis, LaunchRequest, Plan, Strategy};
 
 use crate::candidate::{Candidate, LaunchConfig, MAX_CHUNK_SIZES, chunked};
 use crate::stats::real;
@@ -11,14 +11,12 @@ use crate::variant::Variant;
 /// All candidates of a problem, the default first.
 ///
 /// The default is the planner's automatic plan of the first configuration that is legal.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Space {
     configurations: Vec<LaunchConfig>,
-    /// The original batches, without the workspace of an objective.
-    batches: Vec<Option<BatchAxis>>,
-    /// The original candidates, unless they are planned.
-    listed: Vec<Candidate>,
     variants: Vec<Variant>,
+    /// Candidates that are not planned.
+    listed: Vec<Candidate>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
@@ -31,12 +29,12 @@ impl Space {
     /// no candidate. Candidates name their configuration by its parameters, so no two may have the same.
     #[must_use]
     pub fn new(configurations: Vec<LaunchConfig>) -> Self {
-        let batches = configurations.iter().map(|configuration| configuration.batch).collect();
-        let objective = Objective::Throughput;
-        let (listed, variants, candidates) = (Vec::new(), Vec::new(), Vec::new());
-        let mut space = Self { configurations, batches, listed, variants, candidates, objective };
-        space.generate();
-        space
+        Self { configurations, ..Default::default() }.generated()
+    }
+
+    fn generated(mut self) -> Self {
+        self.generate();
+        self
     }
 
     /// A space of these candidates, the default first, with unknown launches, for example of a
@@ -46,7 +44,7 @@ impl Space {
     /// that times single launches, unlike [`ProgramMeasurer`](crate::ProgramMeasurer).
     #[must_use]
     pub fn listed(candidates: Vec<Candidate>) -> Self {
-        Self { listed: candidates.clone(), candidates, ..Self::new(Vec::new()) }
+        Self { listed: candidates, ..Default::default() }.generated()
     }
 
     /// Plans each of `pipelines` in every way worth measuring within `budget`. The chunks are the largest that
@@ -59,9 +57,7 @@ impl Space {
     #[must_use]
     pub fn pipelines(pipelines: Vec<Pipeline<'static>>, budget: &pipeline::Budget) -> Self {
         let variants = Variant::all(pipelines, budget);
-        let mut space = Self { variants, ..Self::new(Vec::new()) };
-        space.generate();
-        space
+        Self { variants, ..Default::default() }.generated()
     }
 
     /// Regenerates the candidates if `objective` changes the memory limit, which bounds the workspace of a
@@ -73,15 +69,6 @@ impl Space {
         if before == objective || !(restricts(before) || restricts(objective)) {
             return;
         }
-        for (configuration, batch) in self.configurations.iter_mut().zip(&self.batches) {
-            configuration.batch = match objective {
-                Objective::Memory { bytes_per_item, bytes } => {
-                    batch.map(|batch| batch.workspace(bytes_per_item, bytes))
-                }
-                Objective::Throughput | Objective::Latency { .. } => *batch,
-            };
-        }
-        self.candidates.clear();
         self.generate();
     }
 
@@ -119,7 +106,7 @@ impl Space {
     /// The plan of a candidate.
     #[must_use]
     pub fn plan(&self, candidate: &Candidate) -> Option<Plan> {
-        plan(self.configuration(&candidate.parameters)?, candidate.choice)
+        self.configuration(&candidate.parameters)?.plan(candidate.choice, self.objective).ok()
     }
 
     /// Adds and returns the candidate for `choice` with these parameters, if legal. Returns an earlier
@@ -129,20 +116,15 @@ impl Space {
             Some(variant) => variant.candidate(choice, self.objective)?,
             None => candidate(self.configuration(parameters)?, choice, self.objective)?,
         };
-        if let Some(same) = self.candidates.iter().find(|one| one.is_same_plan(&new)) {
-            return Some(same.clone());
-        }
-        self.candidates.push(new.clone());
-        Some(new)
+        Some(include(&mut self.candidates, new).clone())
     }
 
     /// The most items of one legal launch of the default's configuration, if fewer than the batch has.
     #[must_use]
     pub fn largest_legal_chunk(&self) -> Option<u64> {
         let configuration = self.configuration(&self.default()?.parameters)?;
-        let batch = configuration.batch?;
-        let blocks = configuration.limits.device().max_grid.along(batch.axis());
-        Some(batch.items_within(blocks)).filter(|items| *items < batch.items())
+        let batch = configuration.batch_within(self.objective)?;
+        Some(legal_items(configuration, &batch)).filter(|items| *items < batch.items())
     }
 
     /// The items of the smallest possible chunk with these parameters, at least one.
@@ -174,39 +156,35 @@ impl Space {
     }
 
     fn generate(&mut self) {
-        let listed = self.listed.iter().filter(|one| one.is_within(self.objective));
-        self.candidates.extend(listed.cloned());
-        for new in self.variants.iter().flat_map(|variant| variant.candidates(self.objective)) {
-            if !self.candidates.iter().any(|one| one.is_same_plan(&new)) {
-                self.candidates.push(new);
-            }
+        let Self { configurations, variants, listed, candidates, objective } = self;
+        candidates.clear();
+        let listed = listed.iter().filter(|one| one.is_within(*objective)).cloned();
+        for new in listed.chain(variants.iter().flat_map(|one| one.candidates(*objective))) {
+            include(candidates, new);
         }
-        for configuration in &self.configurations {
-            let plans = [
-                StoredChoice::Automatic,
-                StoredChoice::Whole,
-                StoredChoice::Folded,
-                StoredChoice::Shifted,
-            ];
-            let chunks = chunk_sizes(configuration).into_iter().map(chunked);
-            for choice in plans.into_iter().chain(chunks) {
-                let Some(new) = candidate(configuration, choice, self.objective) else { continue };
-                let is_new = !self.candidates.iter().any(|one| one.is_same_plan(&new));
+        for configuration in configurations.iter() {
+            for choice in choices(configuration, *objective) {
                 // Only an automatic plan can become the default.
-                if is_new && (choice == StoredChoice::Automatic || !self.candidates.is_empty()) {
-                    self.candidates.push(new);
+                if choice == StoredChoice::Automatic || !candidates.is_empty() {
+                    let new = candidate(configuration, choice, *objective);
+                    new.map(|new| include(candidates, new));
                 }
             }
-            if self.default().is_some_and(|default| default.launches == 0) {
+            if candidates.first().is_some_and(|default| default.launches == 0) {
                 return;
             }
         }
     }
 }
 
-fn plan(configuration: &LaunchConfig, choice: StoredChoice) -> Option<Plan> {
-    let LaunchConfig { request, batch, limits, .. } = configuration;
-    Plan::new(request, batch.as_ref(), limits, Choice::from(choice)).ok()
+/// Adds `new`, unless a candidate has the same plan. Returns the candidate with this plan.
+fn include(candidates: &mut Vec<Candidate>, new: Candidate) -> &Candidate {
+    let same = candidates.iter().position(|one| one.is_same_plan(&new));
+    let place = same.unwrap_or_else(|| {
+        candidates.push(new);
+        candidates.len() - 1
+    });
+    &candidates[place]
 }
 
 fn candidate(
@@ -214,7 +192,7 @@ fn candidate(
     choice: StoredChoice,
     objective: Objective,
 ) -> Option<Candidate> {
-    let plan = plan(configuration, choice)?;
+    let plan = configuration.plan(choice, objective).ok()?;
     let spells_out = matches!(objective, Objective::Memory { .. });
     let choice = match (choice, plan.strategy()) {
         (StoredChoice::Automatic, Strategy::Chunked) if !spells_out => choice,
@@ -237,30 +215,40 @@ fn candidate(
     Some(candidate).filter(|one| configuration.batch.is_some() || one.is_within(objective))
 }
 
+/// Automatic, whole, folded, shifted, and chunks.
+fn choices(configuration: &LaunchConfig, objective: Objective) -> Vec<StoredChoice> {
+    use StoredChoice::{Automatic, Folded, Shifted, Whole};
+    let batch = configuration.batch_within(objective);
+    let sizes = batch.map(|batch| chunk_sizes(configuration, &batch)).unwrap_or_default();
+    [Automatic, Whole, Folded, Shifted].into_iter().chain(sizes.into_iter().map(chunked)).collect()
+}
+
 /// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once, up to all
 /// items. The planner decides which are legal.
 ///
 /// A chunk of less than a wave leaves multiprocessors idle. Sizes between two powers of two gain little, because
 /// time against chunk size is flat except at its ends.
-fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
+fn chunk_sizes(configuration: &LaunchConfig, batch: &BatchAxis) -> Vec<u64> {
     let mut sizes = Vec::new();
-    if let Some(batch) = configuration.batch.filter(|batch| batch.items() > 0)
-        && let Some(unit) = batch.unit()
-    {
-        let mut size = round_up(wave_items(configuration, &batch), unit.max(1));
-        let legal = batch.items_within(configuration.limits.device().max_grid.along(batch.axis()));
-        while size < batch.items() {
-            if size / 2 < legal {
-                sizes.push(size);
-            }
-            size = size.saturating_mul(2);
+    let Some(unit) = batch.unit().filter(|_| batch.items() > 0) else { return sizes };
+    let mut size = round_up(wave_items(configuration, batch), unit.max(1));
+    let legal = legal_items(configuration, batch);
+    while size < batch.items() {
+        if size / 2 < legal {
+            sizes.push(size);
         }
-        // Drops the smallest chunks, which need the most launches.
-        sizes.drain(..sizes.len().saturating_sub(MAX_CHUNK_SIZES));
-        // As many items as fit, even if the default takes fewer.
-        sizes.push(batch.items());
+        size = size.saturating_mul(2);
     }
+    // Drops the smallest chunks, which need the most launches.
+    sizes.drain(..sizes.len().saturating_sub(MAX_CHUNK_SIZES));
+    // As many items as fit, even if the default takes fewer.
+    sizes.push(batch.items());
     sizes
+}
+
+/// The most items of one legal launch.
+fn legal_items(configuration: &LaunchConfig, batch: &BatchAxis) -> u64 {
+    batch.items_within(configuration.limits.device().max_grid.along(batch.axis()))
 }
 
 /// Blocks that fill the device once, at least one.

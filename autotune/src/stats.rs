@@ -137,7 +137,8 @@ fn samples_outside(n: u64) -> u64 {
 
 /// `count` as a double, exact up to 2^53.
 #[allow(clippy::as_conversions, reason = "no lossless conversion exists, and 2^53 is enough")]
-pub(crate) const fn real(count: u64) -> f64 {
+#[must_use]
+pub const fn real(count: u64) -> f64 {
     count as f64
 }
 

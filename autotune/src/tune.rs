@@ -3,27 +3,13 @@
 use gridguard::profile::{Objective, StopReason};
 
 use crate::control::{Budget, Observer};
-use crate::failure::MeasureFailure;
+use crate::failure::TuneError;
 use crate::measure::Measurer;
 use crate::outcome::{CandidateVerdict, MeasuredCandidate, TuningOutcome};
 use crate::search::state::{DEFAULT, Halt, Search, Series, Status};
 use crate::search::{self, finals};
 use crate::space::Space;
 use crate::stats::Samples;
-
-/// Why there is no outcome.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TuneError {
-    /// No configuration is legal in any way.
-    #[error("no configuration of the launch is legal")]
-    NoCandidate,
-    /// The default does not run, so there is nothing to compare with.
-    #[error("the default failed: {0}")]
-    Default(#[source] MeasureFailure),
-    /// Measuring has ended. No candidate is the cause.
-    #[error(transparent)]
-    Ended(MeasureFailure),
-}
 
 /// Finds the best candidate of `space` for `objective`.
 ///
@@ -51,8 +37,7 @@ pub fn tune(
     match search::run(&mut search, space, objective) {
         Ok(()) => Ok(outcome(&search, objective, true)),
         Err(Halt::Ended) => Ok(outcome(&search, objective, false)),
-        Err(Halt::DefaultFailed(failure)) => Err(TuneError::Default(failure)),
-        Err(Halt::MeasuringEnded(failure)) => Err(TuneError::Ended(failure)),
+        Err(Halt::Failed(error)) => Err(error),
     }
 }
 

@@ -6,7 +6,7 @@ use gridguard::Strategy;
 use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan};
 use gridguard::profile::{Named, Objective, StoredChoice};
 
-use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked};
+use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
 
 /// A pipeline with a limit on its chunks in flight.
 #[derive(Clone, Debug)]
@@ -37,13 +37,11 @@ impl Variant {
     /// Its candidates within `objective`, with the largest chunk first.
     pub(crate) fn candidates(&self, objective: Objective) -> Vec<Candidate> {
         let largest = self.candidate(StoredChoice::Automatic, objective);
-        let Some(largest) = largest else { return Vec::new() };
-        let half = |items: &u64| (*items > 1).then(|| items.div_ceil(2));
-        let sizes = core::iter::successors(Some(self.pipeline.items()), half);
-        let smaller = sizes.filter(|items| *items < largest.largest_chunk).take(MAX_CHUNK_SIZES);
-        let smaller: Vec<_> =
-            smaller.filter_map(|items| self.candidate(chunked(items), objective)).collect();
-        [largest].into_iter().chain(smaller).collect()
+        let most = largest.as_ref().map_or(0, |largest| largest.largest_chunk);
+        let smaller = halves(self.pipeline.items()).filter(|items| *items < most);
+        let smaller = smaller.take(MAX_CHUNK_SIZES).map(chunked);
+        let smaller = smaller.filter_map(|choice| self.candidate(choice, objective));
+        largest.clone().into_iter().chain(smaller).collect()
     }
 
     /// The candidate for `choice`, if legal and within `objective`.

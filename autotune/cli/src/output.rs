@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets};
 use console::Term;
+use gridguard::profile::Named;
 use serde::Serialize;
 use textwrap::{Options, WordSplitter};
 
@@ -81,6 +82,25 @@ pub(crate) fn count<N: Display + PartialEq + From<u8>>(
 ) -> String {
     let noun = if number == N::from(1) { one } else { several };
     format!("{number} {noun}")
+}
+
+/// `, 3 failed, 2 skipped`: the counts above zero.
+pub(crate) fn counted(counts: &[(usize, &str)]) -> String {
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, what)| format!(", {count} {what}")).collect()
+}
+
+/// `driver 13.0, tuner 0.1.0`: all texts that are not empty.
+pub(crate) fn known(texts: &[(&str, &String)]) -> String {
+    let texts = texts.iter().filter(|(_, text)| !text.is_empty());
+    let words = texts.map(|(what, text)| format!("{what} {text}").trim_start().to_owned());
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// `32768x4096`.
+pub(crate) fn joined_sizes(shape: &Named) -> String {
+    let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();
+    sizes.join("x")
 }
 
 /// Rows of cells under a header, aligned by spaces. Omits empty columns, and shows other empty cells as a dash.

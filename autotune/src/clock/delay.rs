@@ -6,7 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
-use crate::failure::MeasureFailure;
+use crate::failure::{MeasureFailure, Measured};
 
 pub(super) struct Delay {
     guard: Arc<Guard>,
@@ -17,7 +17,7 @@ pub(super) struct Delay {
 }
 
 impl Delay {
-    pub(super) fn new(guard: Arc<Guard>, stream: Arc<CudaStream>) -> Result<Self, MeasureFailure> {
+    pub(super) fn new(guard: Arc<Guard>, stream: Arc<CudaStream>) -> Measured<Self> {
         let kernel = kernel(&guard.compile("delay.cu", SOURCE)?)?;
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
         let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC)?;
@@ -27,7 +27,7 @@ impl Delay {
     }
 
     /// Holds the stream for [`WINDOW_NS`].
-    pub(super) fn submit(&mut self) -> Result<(), MeasureFailure> {
+    pub(super) fn submit(&mut self) -> Measured<()> {
         let mut args = Args::new(&self.stream);
         args.write(&mut self.stamps).value(WINDOW_NS);
         self.guard.launch(&self.kernel, &self.plan, args)?;
@@ -35,7 +35,7 @@ impl Delay {
     }
 
     /// The SM clock during the last delay, after all work on the stream is done.
-    pub(super) fn clock_mhz(&self) -> Result<Option<f64>, MeasureFailure> {
+    pub(super) fn clock_mhz(&self) -> Measured<Option<f64>> {
         let mut stamps = [0; STAMPS];
         let copied = self.stream.memcpy_dtoh(&self.stamps, &mut stamps);
         copied.map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?;
@@ -52,7 +52,7 @@ fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Opt
 }
 
 #[allow(unsafe_code, reason = "the contract of the delay kernel")]
-fn kernel(module: &Module) -> Result<Kernel, MeasureFailure> {
+fn kernel(module: &Module) -> Measured<Kernel> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
     // SAFETY: `delay` takes a pointer and a 64-bit word, and its one thread writes the first four
     // words of the memory, which has `STAMPS` words.

@@ -11,8 +11,8 @@ use gridguard::Guard;
 use gridguard::profile::{L2, Policy, Submission};
 
 use super::delay::Delay;
-use crate::failure::{FailureKind, MeasureFailure};
-use crate::measure::{Clock, Sample};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
+use crate::measure::{Clock, Sample, Work};
 use crate::stats::position;
 
 /// Times work on one stream by events around it.
@@ -49,11 +49,7 @@ impl DeviceClock {
     ///
     /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the
     /// delay kernel does not compile, or the flush buffer, twice the L2 cache, cannot be allocated.
-    pub fn new(
-        guard: &Arc<Guard>,
-        stream: Arc<CudaStream>,
-        policy: Policy,
-    ) -> Result<Self, MeasureFailure> {
+    pub fn new(guard: &Arc<Guard>, stream: Arc<CudaStream>, policy: Policy) -> Measured<Self> {
         let context = stream.context();
         if policy.submission == Submission::Graph && context.is_managing_stream_synchronization() {
             let message = "graph capture needs a context with event tracking disabled";
@@ -85,11 +81,7 @@ impl DeviceClock {
         self
     }
 
-    fn submit(
-        &mut self,
-        id: u64,
-        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-    ) -> Result<(), MeasureFailure> {
+    fn submit(&mut self, id: u64, work: &mut Work<'_>) -> Measured<()> {
         let Self { stream, policy, start, end, delay, flush, graphs, .. } = self;
         let graph = match policy.submission {
             Submission::Graph => Some(graph_of(graphs, id, stream, work)?),
@@ -112,7 +104,7 @@ impl DeviceClock {
     }
 
     /// Waits for the last event, no longer than the timeout.
-    fn wait(&self) -> Result<(), MeasureFailure> {
+    fn wait(&self) -> Measured<()> {
         let since = Instant::now();
         loop {
             // This is the first call that reports errors of the submitted work.
@@ -136,11 +128,7 @@ impl DeviceClock {
 }
 
 impl Clock for DeviceClock {
-    fn sample(
-        &mut self,
-        id: u64,
-        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, id: u64, work: &mut Work<'_>) -> Measured<Sample> {
         self.submit(id, work)?;
         self.wait()?;
         let time_ms = self.start.elapsed_ms(&self.end);
@@ -149,7 +137,7 @@ impl Clock for DeviceClock {
         Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz })
     }
 
-    fn finish(&mut self) -> Result<(), MeasureFailure> {
+    fn finish(&mut self) -> Measured<()> {
         record(&self.end, &self.stream)?;
         self.wait()
     }
@@ -161,12 +149,12 @@ impl fmt::Debug for DeviceClock {
     }
 }
 
-fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), MeasureFailure> {
+fn record(event: &CudaEvent, stream: &CudaStream) -> Measured<()> {
     event.record(stream).map_err(MeasureFailure::in_call("cuEventRecord"))
 }
 
 /// Twice the L2 cache, which evicts everything under any replacement policy.
-fn flush_buffer(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, MeasureFailure> {
+fn flush_buffer(guard: &Guard, stream: &Arc<CudaStream>) -> Measured<CudaSlice<u8>> {
     let bytes = position(guard.limits().l2_bytes.saturating_mul(2).max(1));
     stream.alloc_zeros(bytes).map_err(MeasureFailure::in_call("cuMemAllocAsync"))
 }
@@ -176,8 +164,8 @@ fn graph_of<'a>(
     graphs: &'a mut Vec<(u64, CudaGraph)>,
     id: u64,
     stream: &Arc<CudaStream>,
-    work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-) -> Result<&'a CudaGraph, MeasureFailure> {
+    work: &mut Work<'_>,
+) -> Measured<&'a CudaGraph> {
     let used = match graphs.iter().position(|(kept, _)| *kept == id) {
         Some(place) => graphs.remove(place),
         None => (id, capture(stream, work)?),
@@ -188,10 +176,7 @@ fn graph_of<'a>(
 }
 
 /// Captures what `work` submits to `stream` instead of running it.
-fn capture(
-    stream: &Arc<CudaStream>,
-    work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-) -> Result<CudaGraph, MeasureFailure> {
+fn capture(stream: &Arc<CudaStream>, work: &mut Work<'_>) -> Measured<CudaGraph> {
     // Thread-local: other threads may make calls that cannot be captured.
     stream
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)

@@ -7,8 +7,8 @@ use std::time::Instant;
 use gridguard::profile::{L2, Policy};
 use rayon::prelude::*;
 
-use crate::failure::MeasureFailure;
-use crate::measure::{Clock, Sample};
+use crate::failure::Measured;
+use crate::measure::{Clock, Sample, Work};
 
 /// Times work on the host by the monotonic clock.
 ///
@@ -31,11 +31,7 @@ impl HostClock {
 }
 
 impl Clock for HostClock {
-    fn sample(
-        &mut self,
-        _: u64,
-        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Measured<Sample> {
         match &mut self.flush {
             Some(flush) => write(flush),
             None => work()?,
@@ -47,7 +43,7 @@ impl Clock for HostClock {
     }
 
     /// Does nothing: work on the host is done when it returns.
-    fn finish(&mut self) -> Result<(), MeasureFailure> {
+    fn finish(&mut self) -> Measured<()> {
         Ok(())
     }
 }
@@ -97,7 +93,7 @@ mod tests {
     use gridguard::profile::Submission;
 
     use super::*;
-    use crate::failure::FailureKind;
+    use crate::failure::{FailureKind, MeasureFailure};
 
     fn runs_of_a_sample(l2: L2) -> (u32, Sample) {
         let mut clock = HostClock::new(Policy { l2, submission: Submission::Eager });

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::problem::ProgramProblem;
 use super::report::times_ns;
 use crate::candidate::Candidate;
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{CLOCK_DEVIATION, Measurer, Portion, Sample};
 use crate::remote::group::{End, ProcessGroup};
 
@@ -34,6 +34,7 @@ use crate::remote::group::{End, ProcessGroup};
 /// The candidate fails if its program cannot be started, dies, exits with another code, prints no time,
 /// or exceeds the timeout. So does a candidate whose times add up to more than its process took. The
 /// program runs in a process group of its own, which is killed when the program ends.
+#[derive(Debug)]
 pub struct ProgramMeasurer<'a> {
     problem: ProgramProblem,
     timeout: Duration,
@@ -65,7 +66,7 @@ impl<'a> ProgramMeasurer<'a> {
         self
     }
 
-    fn run(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn run(&mut self, candidate: &Candidate) -> Measured<()> {
         let words = self.problem.command_line(candidate);
         let Some((program, arguments)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
@@ -78,14 +79,8 @@ impl<'a> ProgramMeasurer<'a> {
         let end = self.wait(&mut group, start)?;
         let elapsed = start.elapsed();
         check_end(end, &group)?;
-        let printed = group.take_printed(CLOSING);
-        // The first line is incomplete if output was dropped.
-        let lines = match (printed.cut, printed.text.split_once('\n')) {
-            (0, _) => &*printed.text,
-            (_, Some((_, whole))) => whole,
-            (_, None) => "",
-        };
-        let times = times_ns(lines)?;
+        // The mark for dropped output makes an incomplete first line invalid.
+        let times = times_ns(&group.take_printed(CLOSING))?;
         let sum_ms = times.iter().sum::<f64>() / 1e6;
         let elapsed_ms = elapsed.as_secs_f64() * 1e3;
         if sum_ms > elapsed_ms * (1.0 + CLOCK_DEVIATION) {
@@ -103,7 +98,7 @@ impl<'a> ProgramMeasurer<'a> {
     }
 
     /// How the program ends, within the timeout.
-    fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Result<End, MeasureFailure> {
+    fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Measured<End> {
         loop {
             let left = self.timeout.saturating_sub(start.elapsed());
             if let Some(end) = group.wait(left.min(POLL)) {
@@ -128,15 +123,11 @@ impl<'a> ProgramMeasurer<'a> {
 }
 
 impl Measurer for ProgramMeasurer<'_> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         self.run(candidate)
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         if portion == Portion::LargestLaunch {
             let message = "a program times all of its launches together";
             return Err(failure(FailureKind::Launch, message));
@@ -150,15 +141,9 @@ impl Measurer for ProgramMeasurer<'_> {
     }
 }
 
-impl fmt::Debug for ProgramMeasurer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgramMeasurer").field("problem", &self.problem).finish_non_exhaustive()
-    }
-}
-
 /// Fails unless the program exited with 0. Shows the last line of standard error first, which usually
 /// names the cause.
-fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
+fn check_end(end: End, group: &ProcessGroup) -> Measured<()> {
     let End::Status(status) = end else {
         // The system discarded the status, so only the output decides.
         return Ok(());
@@ -166,7 +151,7 @@ fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
     if status.success() {
         return Ok(());
     }
-    let stderr = group.stderr(CLOSING).to_string();
+    let stderr = group.stderr(CLOSING);
     let said = match stderr.trim().rsplit_once('\n') {
         Some((before, last)) => format!(": {last}\n{before}"),
         None if stderr.trim().is_empty() => String::new(),

@@ -1,6 +1,5 @@
 //! The problem that an external program measures, and its candidates.
 
-use core::num::NonZeroU64;
 use std::collections::BTreeSet;
 
 use gridguard::Strategy;
@@ -8,7 +7,7 @@ use gridguard::profile::{Named, StoredChoice};
 
 use super::error::{MAX_CANDIDATES, ProgramError};
 use super::template::{Template, is_name};
-use crate::candidate::{Candidate, MAX_CHUNK_SIZES};
+use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
 
 /// A problem that an external program measures, and what may vary.
 ///
@@ -94,8 +93,7 @@ impl ProgramProblem {
             return Err(ProgramError::NothingVaries);
         }
         if is_split && chunks.is_empty() {
-            let half = |items: &u64| (*items > 1).then(|| items.div_ceil(2));
-            chunks = core::iter::successors(Some(items), half).take(MAX_CHUNK_SIZES).collect();
+            chunks = halves(items).take(MAX_CHUNK_SIZES).collect();
         }
         let mut seen = BTreeSet::new();
         chunks.iter_mut().for_each(|chunk| *chunk = (*chunk).min(items));
@@ -127,20 +125,27 @@ impl ProgramProblem {
             };
             sets = sets.iter().flat_map(extended).collect();
         }
-        let of_set = |parameters: Named| -> Vec<Candidate> {
-            if self.chunks.is_empty() {
-                return vec![self.candidate(parameters, StoredChoice::Automatic, self.items())];
-            }
-            let of_chunk = |chunk: &u64| {
-                let choice = match NonZeroU64::new(*chunk) {
-                    Some(max_items) if *chunk < self.items() => StoredChoice::Chunked { max_items },
-                    _ => StoredChoice::Whole,
-                };
-                self.candidate(parameters.clone(), choice, *chunk)
-            };
-            self.chunks.iter().map(of_chunk).collect()
+        let items = self.sizes.first().map_or(0, |(_, items)| *items);
+        let of_chunk = |chunk: u64| match chunk < items {
+            true => (chunked(chunk), Strategy::Chunked, chunk),
+            false => (StoredChoice::Whole, Strategy::Whole, chunk),
         };
-        sets.into_iter().flat_map(of_set).collect()
+        let mut choices: Vec<_> = self.chunks.iter().copied().map(of_chunk).collect();
+        if choices.is_empty() {
+            choices.push((StoredChoice::Automatic, Strategy::Whole, items));
+        }
+        let candidate = |parameters: &Named, (choice, strategy, largest_chunk)| Candidate {
+            parameters: parameters.clone(),
+            choice,
+            strategy,
+            launches: items.div_ceil(largest_chunk),
+            largest_chunk,
+            // Unknown, so it decides no tie.
+            block_threads: 0,
+            scratch_bytes: 0,
+        };
+        let of_set = |set| choices.iter().map(move |choice| candidate(set, *choice));
+        sets.iter().flat_map(of_set).collect()
     }
 
     pub(super) fn command_line(&self, candidate: &Candidate) -> Vec<String> {
@@ -150,24 +155,6 @@ impl ProgramProblem {
             // Every other placeholder has a value.
             named.unwrap_or(candidate.largest_chunk)
         })
-    }
-
-    fn items(&self) -> u64 {
-        self.sizes.first().map_or(0, |(_, items)| *items)
-    }
-
-    fn candidate(&self, parameters: Named, choice: StoredChoice, chunk: u64) -> Candidate {
-        let is_whole = !matches!(choice, StoredChoice::Chunked { .. });
-        Candidate {
-            parameters,
-            choice,
-            strategy: if is_whole { Strategy::Whole } else { Strategy::Chunked },
-            launches: self.items().div_ceil(chunk.max(1)),
-            largest_chunk: chunk,
-            // Unknown, so it decides no tie.
-            block_threads: 0,
-            scratch_bytes: 0,
-        }
     }
 }
 

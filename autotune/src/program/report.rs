@@ -2,13 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
+use crate::lines::shown;
 
 /// The times of a program in nanoseconds, in the order of its output; at least one.
 ///
 /// A line with a JSON object may have `ms`, one time in milliseconds or a list, and `check`, which is `"ok"`
 /// if the output is correct. Other lines are ignored.
-pub(super) fn times_ns(printed: &str) -> Result<Vec<f64>, MeasureFailure> {
+pub(super) fn times_ns(printed: &str) -> Measured<Vec<f64>> {
     let (mut times, mut broken) = (Vec::new(), None);
     for line in printed.lines().map(str::trim).filter(|line| line.starts_with('{')) {
         let object: Map<String, Value> = match serde_json::from_str(line) {
@@ -46,7 +47,7 @@ pub(super) fn times_ns(printed: &str) -> Result<Vec<f64>, MeasureFailure> {
 }
 
 /// Converts milliseconds to nanoseconds.
-fn time_ns(ms: &Value) -> Result<f64, MeasureFailure> {
+fn time_ns(ms: &Value) -> Measured<f64> {
     let invalid = || {
         let ms = shown(&ms.to_string());
         failure(format!("the program printed {ms} as ms: a time is a number of at least 0.000001"))
@@ -60,16 +61,8 @@ fn failure(message: String) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Launch, message)
 }
 
-/// The start of a text, quoted.
-fn shown(text: &str) -> String {
-    let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
-    let dots = if start.len() < text.len() { "..." } else { "" };
-    format!("{start:?}{dots}")
-}
-
 const NO_TIME: &str = "the program printed no line with a time, such as {\"ms\": 0.36}";
 const NS_PER_MS: f64 = 1e6;
-const SHOWN_CHARACTERS: usize = 80;
 
 #[cfg(test)]
 mod tests {

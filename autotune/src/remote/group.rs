@@ -47,18 +47,13 @@ impl ProcessGroup {
         // Ctrl-C signals the whole foreground group, but only the tuner must handle it.
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut leader = command.spawn()?;
-        let pipes = (leader.stdout.take(), leader.stderr.take());
-        let captures = Capture::of(pipes.0, kept_bytes)
-            .and_then(|stdout| Ok((stdout, Capture::of(pipes.1, KEPT_BYTES)?)));
-        let (stdout, stderr) = match captures {
-            Ok(both) => both,
-            Err(error) => {
-                kill_group(leader.id());
-                unended().push(leader);
-                return Err(error);
-            }
-        };
-        Ok(Self { id: leader.id(), leader: Some(leader), end: None, stdout, stderr })
+        let (id, pipes) = (leader.id(), (leader.stdout.take(), leader.stderr.take()));
+        let (stdout, stderr) = Default::default();
+        // If a capture fails, dropping the group kills it.
+        let mut group = Self { id, leader: Some(leader), end: None, stdout, stderr };
+        group.stdout.start(pipes.0, kept_bytes)?;
+        group.stderr.start(pipes.1, KEPT_BYTES)?;
+        Ok(group)
     }
 
     pub(crate) const fn id(&self) -> u32 {
@@ -87,7 +82,8 @@ impl ProcessGroup {
         }
     }
 
-    pub(crate) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
+    /// Kills the group, or returns why its leader does not end.
+    pub(crate) fn kill(&mut self, within: Duration) -> Result<(), String> {
         if self.end().is_some() {
             return Ok(());
         }
@@ -97,16 +93,20 @@ impl ProcessGroup {
         }
         // The kernel ends it when it returns from the driver.
         unended().extend(self.leader.take());
-        Err(Unended { id: self.id, within })
+        Err(format!(
+            "process {} did not end within {within:?} of being killed and may still use the device",
+            self.id
+        ))
     }
 
     /// The end of its standard error, complete if the process closes it within the time.
-    pub(crate) fn stderr(&self, within: Duration) -> Printed {
+    pub(crate) fn stderr(&self, within: Duration) -> String {
         self.stderr.take(within)
     }
 
-    /// The end of its output since the last call, complete if the process closes it within the time.
-    pub(crate) fn take_printed(&self, within: Duration) -> Printed {
+    /// The end of its output since the last call, complete if the process closes it within the time. Dropped bytes
+    /// before it are marked.
+    pub(crate) fn take_printed(&self, within: Duration) -> String {
         self.stdout.take(within)
     }
 }
@@ -117,41 +117,6 @@ impl Drop for ProcessGroup {
             // Reported by `unended_processes`.
             let _ = self.kill(Duration::ZERO);
         }
-    }
-}
-
-/// The end of a process's output.
-pub(crate) struct Printed {
-    pub(crate) text: String,
-    /// Dropped bytes before the text.
-    pub(crate) cut: u64,
-}
-
-impl fmt::Display for Printed {
-    /// The text, with a mark for dropped bytes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { text, cut } = self;
-        if *cut > 0 {
-            write!(f, "({cut} bytes) ...")?;
-        }
-        f.write_str(text)
-    }
-}
-
-/// A killed process that has not ended, because it is in an uninterruptible driver call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unended {
-    id: u32,
-    within: Duration,
-}
-
-impl fmt::Display for Unended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, within } = self;
-        write!(
-            f,
-            "process {id} did not end within {within:?} of being killed and may still use the device"
-        )
     }
 }
 
@@ -209,51 +174,54 @@ fn pid(id: u32) -> Option<Pid> {
 }
 
 /// The end of the output in a pipe, read by a separate thread.
+#[derive(Default)]
 struct Capture {
     kept: Arc<Mutex<Kept>>,
     /// Disconnected once the pipe is closed.
-    open: Receiver<()>,
+    open: Option<Receiver<()>>,
 }
 
 #[derive(Default)]
 struct Kept {
     end: Vec<u8>,
-    bytes: u64,
+    /// Dropped bytes before the end.
+    cut: usize,
 }
 
 impl Capture {
-    fn of(pipe: Option<impl Read + Send + 'static>, kept_bytes: usize) -> io::Result<Self> {
+    fn start(
+        &mut self,
+        pipe: Option<impl Read + Send + 'static>,
+        kept_bytes: usize,
+    ) -> io::Result<()> {
         let (closed, open) = mpsc::channel::<()>();
-        let kept = Arc::<Mutex<Kept>>::default();
-        let capture = Self { kept: Arc::clone(&kept), open };
-        if let Some(mut pipe) = pipe {
-            thread::Builder::new().spawn(move || {
-                let mut buffer = vec![0; kept_bytes];
-                while let Ok(read @ 1..) = pipe.read(&mut buffer) {
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.add(buffer.get(..read).unwrap_or_default(), kept_bytes);
-                }
-                drop(closed);
-            })?;
-        }
-        Ok(capture)
+        let (kept, Some(mut pipe)) = (Arc::clone(&self.kept), pipe) else { return Ok(()) };
+        self.open = Some(open);
+        thread::Builder::new().spawn(move || {
+            let mut buffer = vec![0; kept_bytes];
+            while let Ok(read @ 1..) = pipe.read(&mut buffer) {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.end.extend_from_slice(buffer.get(..read).unwrap_or_default());
+                let over = kept.end.len().saturating_sub(kept_bytes);
+                kept.end.drain(..over);
+                kept.cut = kept.cut.saturating_add(over);
+            }
+            drop(closed);
+        })?;
+        Ok(())
     }
 
-    /// The kept output, once the pipe is closed or the time is over.
-    fn take(&self, within: Duration) -> Printed {
+    /// The kept output, once the pipe is closed or the time is over, with a mark for dropped bytes.
+    fn take(&self, within: Duration) -> String {
         // Nothing is sent: this only waits.
-        let _ = self.open.recv_timeout(within);
-        let taken = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let text = String::from_utf8_lossy(&taken.end).into_owned();
-        Printed { text, cut: taken.bytes.saturating_sub(crate::stats::count(taken.end.len())) }
-    }
-}
-
-impl Kept {
-    fn add(&mut self, bytes: &[u8], kept_bytes: usize) {
-        self.end.extend_from_slice(bytes);
-        self.end.drain(..self.end.len().saturating_sub(kept_bytes));
-        self.bytes = self.bytes.saturating_add(crate::stats::count(bytes.len()));
+        let _ = self.open.as_ref().map(|open| open.recv_timeout(within));
+        let Kept { end, cut } =
+            core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = String::from_utf8_lossy(&end);
+        match cut {
+            0 => text.into_owned(),
+            cut => format!("({cut} bytes) ...{text}"),
+        }
     }
 }
 

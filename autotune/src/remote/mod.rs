@@ -11,15 +11,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gridguard::profile::StoredChoice;
+use serde::de::DeserializeOwned;
 
 pub use group::unended_processes;
 pub use serve::{ServeError, serve, serve_on};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Measurer, Portion, Sample};
-use process::Process;
-use protocol::{Request, Response};
+use process::{Limit, Process};
+use protocol::Request;
 
 /// How long the tuner waits for a measuring process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +122,7 @@ impl Remote {
     pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), RemoteError> {
         (self.problem, self.fatal_defaults, self.lost) = (problem.into(), 0, None);
         let alive = self.take_alive();
-        let (process, configurations) = self.open(alive)?;
-        (self.process, self.configurations) = (Some(process), configurations);
+        self.process = Some(self.open(alive)?);
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Remote {
     pub fn take_printed(&mut self) -> Option<String> {
         let mut printed = core::mem::take(&mut self.printed);
         if let Some(process) = &self.process {
-            printed += &process.group.take_printed(Duration::ZERO).to_string();
+            printed += &process.group.take_printed(Duration::ZERO);
         }
         Some(printed).filter(|printed| !printed.is_empty())
     }
@@ -158,36 +158,28 @@ impl Remote {
 
     /// Keeps the output of a process that is no longer used.
     fn keep_printed(&mut self, process: &Process) {
-        let printed = process.group.take_printed(ENDING).to_string();
+        let printed = process.group.take_printed(ENDING);
         if !printed.is_empty() {
             self.printed = printed;
         }
     }
 
     /// Opens the problem, in a new process if there is none.
-    fn open(
-        &mut self,
-        alive: Option<Process>,
-    ) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
+    fn open(&mut self, alive: Option<Process>) -> Result<Process, RemoteError> {
         // One time limit for the start and the request.
-        let (start, within) = (Instant::now(), self.timeouts.open);
+        let limit = Limit::new(self.timeouts.open);
         let is_new = alive.is_none();
         let mut process = match alive {
             Some(process) => process,
             None => Process::start((self.command)()).map_err(RemoteError::Start)?,
         };
-        let ready = if is_new { process.wait_until_ready(start, within) } else { Ok(()) };
+        let ready = if is_new { process.wait_until_ready(limit) } else { Ok(()) };
         let request = Request::Open { problem: self.problem.clone() };
-        let opened = ready.and_then(|()| {
-            process.ask(&request, start, within, |response| match response {
-                Response::Opened { configurations } => Some(configurations),
-                _ => None,
-            })
-        });
-        match opened {
-            Ok(configurations) => Ok((process, configurations)),
-            Err(failure) => Err(RemoteError::Open(self.end(process, failure))),
+        match ready.and_then(|()| process.ask(&request, limit)) {
+            Ok(configurations) => self.configurations = configurations,
+            Err(failure) => return Err(RemoteError::Open(self.end(process, failure))),
         }
+        Ok(process)
     }
 
     /// Kills a process after a failure, and adds to the failure if the process does not end.
@@ -196,43 +188,35 @@ impl Remote {
         self.keep_printed(&process);
         match ended {
             Ok(()) => failure,
-            Err(unended) => {
-                let message = format!("{failure}; {unended}");
-                MeasureFailure::new(FailureKind::Unended, message)
-            }
+            Err(why) => MeasureFailure::new(FailureKind::Unended, format!("{failure}; {why}")),
         }
     }
 
     /// The process, or a new one if it has ended between requests.
-    fn process(&mut self) -> Result<Process, MeasureFailure> {
+    fn process(&mut self) -> Measured<Process> {
         if let Some(error) = &self.lost {
             return Err(gone(error));
         }
         if let Some(process) = self.take_alive() {
             return Ok(process);
         }
-        let mut attempts = 1;
-        loop {
-            match self.open(None) {
-                Ok((process, _)) => return Ok(process),
-                Err(error) if attempts == MAX_ATTEMPTS => {
-                    return Err(gone(self.lost.insert(error)));
-                }
-                Err(_) => thread::sleep(BETWEEN_ATTEMPTS),
+        for _ in 1..MAX_ATTEMPTS {
+            if let Ok(process) = self.open(None) {
+                return Ok(process);
             }
-            attempts += 1;
+            thread::sleep(BETWEEN_ATTEMPTS);
         }
+        self.open(None).map_err(|error| gone(self.lost.insert(error)))
     }
 
     /// Sends a request about a candidate. A process with a fatal failure is killed.
-    fn ask<T>(
+    fn ask<T: DeserializeOwned>(
         &mut self,
         candidate: &Candidate,
         request: &Request,
-        take: impl FnOnce(Response) -> Option<T>,
-    ) -> Result<T, MeasureFailure> {
+    ) -> Measured<T> {
         let mut process = self.process()?;
-        let mut result = process.ask(request, Instant::now(), self.timeouts.request, take);
+        let mut result = process.ask(request, Limit::new(self.timeouts.request));
         match result {
             Err(failure) if failure.kind.is_fatal() => {
                 result = Err(self.end(process, failure));
@@ -253,28 +237,18 @@ impl Remote {
 }
 
 impl Measurer for Remote {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
         Ok(self.configurations.clone())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        let request = Request::Check { candidate: candidate.clone() };
-        self.ask(candidate, &request, |response| {
-            matches!(response, Response::Checked).then_some(())
-        })
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
+        self.ask(candidate, &Request::Check { candidate: candidate.clone() })
     }
 
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
         let request = Request::Sample { candidate: candidate.clone(), portion };
         let start = Instant::now();
-        let sample = self.ask(candidate, &request, |response| match response {
-            Response::Sampled { sample } => Some(sample),
-            _ => None,
-        })?;
+        let sample: Sample = self.ask(candidate, &request)?;
         sample.checked_within(start.elapsed())
     }
 }

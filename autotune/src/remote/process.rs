@@ -1,18 +1,19 @@
 //! The tuner's end of a measuring process.
 
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
+
 use super::group::{KEPT_BYTES, ProcessGroup};
-use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
-use crate::failure::{FailureKind, MeasureFailure};
-use crate::lines::write_line;
+use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
+use crate::lines::{shown, write_line};
 
 /// A child process that serves requests on a connection of its own; it is killed on drop.
 pub(super) struct Process {
@@ -22,6 +23,28 @@ pub(super) struct Process {
     last_request: u64,
 }
 
+/// A time limit for one or several steps.
+#[derive(Clone, Copy)]
+pub(super) struct Limit {
+    start: Instant,
+    within: Duration,
+}
+
+impl Limit {
+    pub(super) fn new(within: Duration) -> Self {
+        Self { start: Instant::now(), within }
+    }
+
+    fn left(self) -> Duration {
+        self.within.saturating_sub(self.start.elapsed())
+    }
+
+    fn exceeded(self) -> MeasureFailure {
+        let message = format!("the measuring process did not respond within {:?}", self.within);
+        MeasureFailure::new(FailureKind::Timeout, message)
+    }
+}
+
 impl Process {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let (connection, inherited) = UnixStream::pair()?;
@@ -29,89 +52,73 @@ impl Process {
         command.stdin(Stdio::from(OwnedFd::from(inherited)));
         let input = connection.try_clone()?;
         let group = ProcessGroup::start(command, KEPT_BYTES)?;
-        let (send, responses) = line_queue();
-        thread::Builder::new().spawn(move || send.forward(&mut BufReader::new(input)))?;
+        let responses = read_lines(input, || {})?;
         Ok(Self { group, connection, responses, last_request: 0 })
     }
 
-    /// Waits for the greeting, until `within` after `start`.
-    pub(super) fn wait_until_ready(
-        &mut self,
-        start: Instant,
-        within: Duration,
-    ) -> Result<(), MeasureFailure> {
-        let line = self.line(start, within)?;
-        match serde_json::from_str(&line) {
-            Ok(Numbered { id: 0, message: Response::Serving { protocol: PROTOCOL } }) => Ok(()),
-            _ => Err(self.unexpected(&line)),
+    /// Waits for the greeting.
+    pub(super) fn wait_until_ready(&mut self, limit: Limit) -> Measured<()> {
+        match self.receive(limit)? {
+            PROTOCOL => Ok(()),
+            other => Err(self.unexpected(&format!("protocol {other}"))),
         }
     }
 
-    /// Sends a request and waits for its response, until `within` after `start`. `take` accepts a response
-    /// that fits the request. The process must end after a fatal failure.
-    pub(super) fn ask<T>(
+    /// Sends a request and waits for its response. The process must end after a fatal failure.
+    pub(super) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &Request,
-        start: Instant,
-        within: Duration,
-        take: impl FnOnce(Response) -> Option<T>,
-    ) -> Result<T, MeasureFailure> {
-        self.send(request, start, within)?;
-        let line = self.line(start, within)?;
-        match serde_json::from_str(&line) {
-            Ok(Numbered { id, message }) if id == self.last_request => match message {
-                Response::Failed { failure } => Err(failure),
-                response => take(response).ok_or_else(|| self.unexpected(&line)),
-            },
-            _ => Err(self.unexpected(&line)),
-        }
+        limit: Limit,
+    ) -> Measured<T> {
+        self.send(request, limit)?;
+        self.receive(limit)
     }
 
-    fn send(
-        &mut self,
-        request: &Request,
-        start: Instant,
-        within: Duration,
-    ) -> Result<(), MeasureFailure> {
+    fn send(&mut self, request: &Request, limit: Limit) -> Measured<()> {
         self.last_request += 1;
         let numbered = Numbered { id: self.last_request, message: request };
         // Zero would be no limit.
-        let limit = within.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
-        let limited = self.connection.set_write_timeout(Some(limit));
-        match limited.and_then(|()| write_line(&mut self.connection, &numbered)) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                Err(MeasureFailure::new(FailureKind::Launch, error.to_string()))
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(timeout(within)),
-            Err(_) => Err(self.crash(CLOSED.to_owned())),
-        }
+        let left = limit.left().max(Duration::from_millis(1));
+        let limited = self.connection.set_write_timeout(Some(left));
+        let sent = limited.and_then(|()| write_line(&mut self.connection, &numbered));
+        sent.map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => MeasureFailure::new(FailureKind::Launch, error.to_string()),
+            ErrorKind::WouldBlock => limit.exceeded(),
+            _ => self.crash(CLOSED.to_owned()),
+        })
     }
 
-    fn line(&mut self, start: Instant, within: Duration) -> Result<String, MeasureFailure> {
-        match self.responses.recv_timeout(within.saturating_sub(start.elapsed())) {
-            Ok(Ok(line)) => Ok(line),
+    /// The response to the last request.
+    fn receive<T: DeserializeOwned>(&mut self, limit: Limit) -> Measured<T> {
+        let line = match self.responses.recv_timeout(limit.left()) {
+            Ok(Ok(line)) => line,
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
-                Err(self.unexpected(&error.to_string()))
+                return Err(self.unexpected(&error.to_string()));
             }
-            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(self.crash(CLOSED.to_owned())),
-            Err(RecvTimeoutError::Timeout) => Err(timeout(within)),
+            Err(RecvTimeoutError::Timeout) => return Err(limit.exceeded()),
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+                return Err(self.crash(CLOSED.to_owned()));
+            }
+        };
+        match serde_json::from_str(&line) {
+            Ok(Numbered { id, message }) if id == self.last_request => message,
+            _ => Err(self.unexpected(&line)),
         }
     }
 
     fn unexpected(&mut self, line: &str) -> MeasureFailure {
-        let start: String = line.chars().take(SHOWN_CHARACTERS).collect();
         let expected = match self.last_request {
             0 => "the greeting".to_owned(),
             number => format!("the response to request {number}"),
         };
-        self.crash(format!("the measuring process sent {start:?}, which is not {expected}"))
+        let line = shown(line);
+        self.crash(format!("the measuring process sent {line}, which is not {expected}"))
     }
 
     /// A crash with the exit status and the end of stderr, or with `message` if the process still runs.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
         if let Some(end) = self.group.wait(DYING) {
-            let stderr = self.group.stderr(DYING).to_string();
+            let stderr = self.group.stderr(DYING);
             let separator = if stderr.trim().is_empty() { "" } else { ": " };
             message = format!("the measuring process died ({end}){separator}{}", stderr.trim());
         }
@@ -119,7 +126,7 @@ impl Process {
     }
 
     pub(super) fn close(&mut self, within: Duration) {
-        if self.send(&Request::Close, Instant::now(), within).is_ok() {
+        if self.send(&Request::Close, Limit::new(within)).is_ok() {
             self.group.wait(within);
         }
     }
@@ -132,12 +139,6 @@ impl Drop for Process {
     }
 }
 
-fn timeout(within: Duration) -> MeasureFailure {
-    let message = format!("the measuring process did not respond within {within:?}");
-    MeasureFailure::new(FailureKind::Timeout, message)
-}
-
 const CLOSED: &str = "the measuring process closed its connection";
-const SHOWN_CHARACTERS: usize = 80;
 /// How long to wait for the end and the stderr of a process that closed its connection.
 const DYING: Duration = Duration::from_secs(1);

@@ -2,20 +2,21 @@
 //!
 //! It does not use standard output, because device code and libraries print there.
 
-use std::io::{self, BufRead};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::io::{self, BufReader, Read};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::MeasureFailure;
+use crate::candidate::Candidate;
 use crate::lines::read_line;
-use crate::measure::{Portion, Sample};
+use crate::measure::Portion;
 
 /// The version of the protocol. The two sides differ only if the program is replaced during a search.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 
-/// A request with its number, from 1, or the response to it. The greeting has the number 0.
+/// A request with its number, from 1, or the response to it: a result, or a failure. The greeting has the number 0,
+/// and its result is the version of the protocol.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Numbered<T> {
@@ -32,34 +33,25 @@ pub(super) enum Request {
     Close,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Response {
-    Serving { protocol: u32 },
-    Opened { configurations: Vec<LaunchConfig> },
-    Checked,
-    Sampled { sample: Sample },
-    Failed { failure: MeasureFailure },
-}
-
-/// A bounded queue for the lines of a stream.
-pub(super) fn line_queue() -> (LineSender, Receiver<io::Result<String>>) {
+/// The lines of `input`. A new thread reads them until the input ends, a line is invalid, or the receiver is gone, and
+/// then calls `after`.
+pub(super) fn read_lines(
+    input: impl Read + Send + 'static,
+    after: impl FnOnce() + Send + 'static,
+) -> io::Result<Receiver<io::Result<String>>> {
     let (send, lines) = mpsc::sync_channel(MAX_QUEUED);
-    (LineSender(send), lines)
-}
-
-pub(super) struct LineSender(SyncSender<io::Result<String>>);
-
-impl LineSender {
-    /// Sends the lines of `input` until it ends, a line is invalid, or the receiver is gone.
-    pub(super) fn forward(self, input: &mut impl BufRead) {
-        while let Some(line) = read_line(input).transpose() {
+    thread::Builder::new().spawn(move || {
+        let mut input = BufReader::new(input);
+        while let Some(line) = read_line(&mut input).transpose() {
             let is_last = line.is_err();
-            if self.0.send(line).is_err() || is_last {
+            if send.send(line).is_err() || is_last {
                 break;
             }
         }
-    }
+        drop(send);
+        after();
+    })?;
+    Ok(lines)
 }
 
 /// Lines in a queue. Each side waits for the other, so more than one is already a fault of the other side.
@@ -73,6 +65,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::candidate::LaunchConfig;
 
     #[test]
     fn a_configuration_gives_the_same_plans_on_both_sides() {

@@ -1,16 +1,17 @@
 //! The measuring process: serves the requests of the tuner that started it.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::group::end_this_group;
-use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
-use crate::failure::{FailureKind, MeasureFailure};
+use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::write_line;
 use crate::measure::Measurer;
 
@@ -46,9 +47,7 @@ pub enum ServeError {
 /// # Errors
 ///
 /// [`ServeError`] if there is no connection, or the tuner violates the protocol.
-pub fn serve(
-    open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
-) -> Result<(), ServeError> {
+pub fn serve(open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>) -> Result<(), ServeError> {
     let connect = || {
         let connection = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         connection.peer_addr()?;
@@ -67,59 +66,59 @@ pub fn serve(
 pub fn serve_on<I, O>(
     input: I,
     mut output: O,
-    mut open: impl FnMut(&str) -> Result<Box<dyn Measurer>, MeasureFailure>,
+    mut open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>,
 ) -> Result<(), ServeError>
 where
     I: Read + Send + 'static,
     O: Write,
 {
-    let (requests, _running) = read_requests(input).map_err(ServeError::Thread)?;
-    let mut respond =
-        |id, message| write_line(&mut output, &Numbered { id, message }).map_err(ServeError::Write);
-    respond(0, Response::Serving { protocol: PROTOCOL })?;
+    // While it exists, a measurement may be running.
+    let (_running, ended) = mpsc::channel::<()>();
+    let after = move || {
+        if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
+            end_this_group();
+        }
+    };
+    let requests = read_lines(input, after).map_err(ServeError::Thread)?;
+    respond(&mut output, 0, Ok(PROTOCOL))?;
     let mut opened: Option<Box<dyn Measurer>> = None;
     while let Ok(line) = requests.recv() {
         let line = line.map_err(ServeError::Read)?;
         let Numbered { id, message } =
             serde_json::from_str(&line).map_err(ServeError::Malformed)?;
-        let response = match (message, &mut opened) {
+        match (message, &mut opened) {
             (Request::Close, _) => break,
             (Request::Open { problem }, opened) => {
                 // The next problem may need its memory.
                 *opened = None;
-                open(&problem).and_then(|mut new| {
-                    let configurations = new.configurations()?;
-                    *opened = Some(new);
-                    Ok(Response::Opened { configurations })
-                })
+                let configurations =
+                    open(&problem).and_then(|new| opened.insert(new).configurations());
+                if configurations.is_err() {
+                    *opened = None;
+                }
+                respond(&mut output, id, configurations)?;
             }
-            (_, None) => Err(MeasureFailure::new(FailureKind::Launch, "no problem is open")),
+            (_, None) => {
+                let failure = MeasureFailure::new(FailureKind::Launch, "no problem is open");
+                respond(&mut output, id, Err::<(), _>(failure))?;
+            }
             (Request::Check { candidate }, Some(problem)) => {
-                problem.check(&candidate).map(|()| Response::Checked)
+                respond(&mut output, id, problem.check(&candidate))?;
             }
             (Request::Sample { candidate, portion }, Some(problem)) => {
-                problem.sample(&candidate, portion).map(|sample| Response::Sampled { sample })
+                respond(&mut output, id, problem.sample(&candidate, portion))?;
             }
-        };
-        respond(id, response.unwrap_or_else(|failure| Response::Failed { failure }))?;
+        }
     }
     Ok(())
 }
 
-/// The lines of `input`, read by a new thread. Dropping the sender tells that thread that no measurement
-/// is running.
-fn read_requests(
-    input: impl Read + Send + 'static,
-) -> io::Result<(Receiver<io::Result<String>>, Sender<()>)> {
-    let (send_line, lines) = line_queue();
-    let (running, ended) = mpsc::channel();
-    thread::Builder::new().spawn(move || {
-        send_line.forward(&mut BufReader::new(input));
-        if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
-            end_this_group();
-        }
-    })?;
-    Ok((lines, running))
+fn respond(
+    output: &mut impl Write,
+    id: u64,
+    message: Measured<impl Serialize>,
+) -> Result<(), ServeError> {
+    write_line(output, &Numbered { id, message }).map_err(ServeError::Write)
 }
 
 /// How long a measurement may continue after the input has ended.
@@ -167,12 +166,12 @@ mod tests {
         let (ended, responses) = served(&requests);
         ended.expect("ends well");
         let expected = [
-            r#"{"id":0,"message":{"serving":{"protocol":3}}}"#,
-            r#"{"id":1,"message":{"failed":{"failure":{"kind":"launch","message":"no problem is open"}}}}"#,
-            r#"{"id":2,"message":{"failed":{"failure":{"kind":"launch","message":"no problem other"}}}}"#,
-            r#"{"id":3,"message":{"opened":{"configurations":[]}}}"#,
-            r#"{"id":9,"message":"checked"}"#,
-            r#"{"id":4,"message":{"sampled":{"sample":{"time_ns":1.5,"clock_mhz":null}}}}"#,
+            r#"{"id":0,"message":{"Ok":4}}"#,
+            r#"{"id":1,"message":{"Err":{"kind":"launch","message":"no problem is open"}}}"#,
+            r#"{"id":2,"message":{"Err":{"kind":"launch","message":"no problem other"}}}"#,
+            r#"{"id":3,"message":{"Ok":[]}}"#,
+            r#"{"id":9,"message":{"Ok":null}}"#,
+            r#"{"id":4,"message":{"Ok":{"time_ns":1.5,"clock_mhz":null}}}"#,
         ];
         assert_eq!(responses, expected);
     }

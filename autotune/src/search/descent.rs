@@ -111,10 +111,8 @@ fn cost_ns(space: &Space, distances: &Distances, candidate: &Candidate, default_
     (predicted + launches * LAUNCH_NS) * (1.0 + STEP_PENALTY * real(steps))
 }
 
-/// Steps between two sets of parameters, over the values of each name.
-struct Distances {
-    values: BTreeMap<String, BTreeSet<u64>>,
-}
+/// The values of each parameter.
+struct Distances(BTreeMap<String, BTreeSet<u64>>);
 
 impl Distances {
     fn new(space: &Space) -> Self {
@@ -122,12 +120,13 @@ impl Distances {
         for (name, value) in space.candidates().iter().flat_map(|one| &one.parameters) {
             values.entry(name.clone()).or_default().insert(*value);
         }
-        Self { values }
+        Self(values)
     }
 
+    /// Steps between two sets of parameters.
     fn between(&self, one: &Named, other: &Named) -> u64 {
         let rank = |(name, value): &(String, u64)| {
-            self.values.get(name).map_or(0, |values| values.range(..value).count())
+            self.0.get(name).map_or(0, |values| values.range(..value).count())
         };
         count(one.iter().zip(other).map(|(one, other)| rank(one).abs_diff(rank(other))).sum())
     }

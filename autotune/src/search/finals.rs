@@ -23,14 +23,14 @@ pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
         let winner = decide(search, &finalists).winner;
         contenders = search.open(&finalists);
         contenders.retain(|place| *place == DEFAULT || !is_slower(search, *place, winner));
-        let rule = search.effort.rule;
+        let effort = search.effort;
         let reasons: Option<Vec<StopReason>> =
-            contenders.iter().map(|place| rule.stop_reason(&search.times(*place))).collect();
+            contenders.iter().map(|place| effort.stop_reason(&search.times(*place))).collect();
         if let Some(reasons) = reasons.filter(|_| !is_worth_more(search, &contenders)) {
             search.result.stopped = reasons.into_iter().max();
             return Ok(());
         }
-        if is_beyond(search, &contenders, search.effort.most) {
+        if is_beyond(search, &contenders, MOST_SAMPLES) {
             search.result.stopped = Some(StopReason::Ceiling);
             return Ok(());
         }
@@ -111,7 +111,7 @@ fn is_beyond(search: &Search<'_>, contenders: &[usize], samples_each: u64) -> bo
 
 /// Whether another round may change the winner of a search that was cheap so far.
 fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
-    let is_full = count(search.times(DEFAULT).len()) >= search.effort.rule.max_samples;
+    let is_full = count(search.times(DEFAULT).len()) >= search.effort.max_samples;
     if is_full || is_beyond(search, contenders, search.effort.affordable) {
         return false;
     }
@@ -124,6 +124,8 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
     contenders.iter().any(|one| contenders.iter().any(|other| is_unclear(one, other)))
 }
 
+/// The finals always end at this average of samples per candidate.
+const MOST_SAMPLES: u64 = 10;
 /// A difference of 2 % or less is a tie.
 const TIE_FACTOR: f64 = 1.02;
 /// Fewer pairs decide nothing, because one may be an outlier.

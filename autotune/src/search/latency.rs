@@ -115,7 +115,7 @@ impl Bisection<'_, '_> {
     /// The largest chunk with these parameters within the limit, or the smallest.
     fn largest(&mut self, parameters: &Named) -> Result<Option<(usize, LatencyOutcome)>, Halt> {
         let ladder = self.ladder(parameters);
-        let most = count(ladder.len()) * self.search.effort.rule.min_samples;
+        let most = count(ladder.len()) * self.search.effort.min_samples;
         self.search.enter(Stage::Bisection, most);
         let Some((_, top)) = ladder.last().copied() else { return Ok(None) };
         if self.meets(top)? {
@@ -133,7 +133,11 @@ impl Bisection<'_, '_> {
         let meets = match low.checked_sub(1) {
             Some(below) => ladder[below],
             None => {
-                let (items, smallest) = self.smallest(parameters, ladder[0]);
+                // The smallest possible chunk if legal, or else the lowest known one.
+                let unit = chunked(self.space.unit(parameters));
+                let smallest = self.space.add(parameters, unit);
+                let (items, smallest) =
+                    smallest.map_or(ladder[0], |one| (one.largest_chunk, self.search.track(&one)));
                 if !self.meets(smallest)? {
                     return Ok(self.outcome(smallest, false));
                 }
@@ -173,14 +177,14 @@ impl Bisection<'_, '_> {
 
     /// Whether the upper end of the confidence interval is within the limit.
     fn meets(&mut self, place: usize) -> Result<bool, Halt> {
-        let (rule, bound_ns) = (self.search.effort.rule, real(self.bound_ns));
+        let (effort, bound_ns) = (self.search.effort, real(self.bound_ns));
         while self.search.is_open(place) {
             if let Some(samples) = self.samples(place) {
                 let is_hopeless = samples.least() > HOPELESS_FACTOR * bound_ns;
                 if is_hopeless && samples.count() >= GLANCES {
                     return Ok(false);
                 }
-                if rule.stop_reason(&self.launches[&place]).is_some() {
+                if effort.stop_reason(&self.launches[&place]).is_some() {
                     return Ok(samples.median_interval()[1] <= bound_ns);
                 }
             }
@@ -227,15 +231,6 @@ impl Bisection<'_, '_> {
         ladder.sort_by_key(|(items, _)| *items);
         ladder.dedup_by_key(|(items, _)| *items);
         ladder
-    }
-
-    /// The smallest possible chunk if legal, or else the `lowest` known one.
-    fn smallest(&mut self, parameters: &Named, lowest: (u64, usize)) -> (u64, usize) {
-        let unit = self.space.unit(parameters);
-        match self.space.add(parameters, chunked(unit)) {
-            Some(one) => (one.largest_chunk, self.search.track(&one)),
-            None => lowest,
-        }
     }
 }
 

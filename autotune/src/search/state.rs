@@ -8,7 +8,7 @@ use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::{Budget, Observer, SearchProgress, Stage};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure, TuneError};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::outcome::LatencyOutcome;
 use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
@@ -39,10 +39,7 @@ pub(crate) enum Status {
 pub(crate) enum Halt {
     /// The search was interrupted, or its budget is spent.
     Ended,
-    /// The default failed, so there is nothing to compare with.
-    DefaultFailed(MeasureFailure),
-    /// Nothing more can be measured.
-    MeasuringEnded(MeasureFailure),
+    Failed(TuneError),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,7 +78,7 @@ impl<'a> Search<'a> {
             measurer,
             observer,
             budget: *budget,
-            throttle: Throttle::new(budget.nominal_clock_mhz),
+            throttle: Throttle::default(),
             started: Instant::now(),
             evaluations: 0,
             expected: 0,
@@ -244,17 +241,18 @@ impl<'a> Search<'a> {
             };
             let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
             self.observer.throttled(pause);
-            (self.budget.pause)(pause);
         }
     }
 
     fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
         if failure.kind == FailureKind::Ended {
-            let is_interrupted = self.budget.is_interrupted();
-            return Err(if is_interrupted { Halt::Ended } else { Halt::MeasuringEnded(failure) });
+            return Err(match self.budget.is_interrupted() {
+                true => Halt::Ended,
+                false => Halt::Failed(TuneError::Ended(failure)),
+            });
         }
         self.series[place].status = Status::Failed(failure.clone());
-        if place == DEFAULT { Err(Halt::DefaultFailed(failure)) } else { Ok(()) }
+        if place == DEFAULT { Err(Halt::Failed(TuneError::Default(failure))) } else { Ok(()) }
     }
 
     fn ensure_budget(&self) -> Result<(), Halt> {

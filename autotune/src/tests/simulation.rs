@@ -175,8 +175,7 @@ pub(crate) fn problem(seed: u64, sets: u64) -> (Space, Nature) {
 
 /// Tunes for throughput, without a limit.
 pub(crate) fn throughput(space: &Space, measurer: &mut dyn Measurer) -> TuningOutcome {
-    let budget = Budget { pause: |_| {}, ..Budget::default() };
-    tune(measurer, &mut space.clone(), Objective::Throughput, &budget, &mut ())
+    tune(measurer, &mut space.clone(), Objective::Throughput, &Budget::default(), &mut ())
         .expect("the default runs")
 }
 

@@ -1,4 +1,4 @@
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -247,19 +247,21 @@ impl Measurer for Capped {
 
 #[test]
 fn throttled_samples_are_discarded_after_a_pause() {
-    static PAUSES: AtomicU32 = AtomicU32::new(0);
+    #[derive(Default)]
+    struct Pauses(u32);
+    impl Observer for Pauses {
+        fn throttled(&mut self, _: Duration) {
+            self.0 += 1;
+        }
+    }
     let (space, nature) = problem(8, 2);
     let steady = throughput(&space, &mut Simulated::new(nature.clone(), 8));
-    let budget = Budget {
-        pause: |_| {
-            PAUSES.fetch_add(1, Ordering::Relaxed);
-        },
-        ..Budget::default()
-    };
+    let (budget, mut pauses) = (Budget::default(), Pauses::default());
     let mut measurer = Capped { device: Simulated::new(nature, 8), taken: 0, capped: 30..34 };
-    let outcome = tune(&mut measurer, &mut space.clone(), Objective::Throughput, &budget, &mut ())
+    let mut space = space.clone();
+    let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut pauses)
         .expect("the default runs");
-    assert_eq!(PAUSES.load(Ordering::Relaxed), 4);
+    assert_eq!(pauses.0, 4);
     assert!(!outcome.throttled);
     assert_eq!(outcome.winner, steady.winner);
 }

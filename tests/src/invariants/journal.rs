@@ -1,10 +1,12 @@
 //! Journals of unfinished searches.
 
+use std::time::Duration;
+
 use gridguard::profile::{Named, Objective};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Budget, Candidate, Journal, LaunchConfig, MeasureFailure, Measurer, Portion, Resumed, Sample,
-    Space, TuneError, TuningOutcome, tune,
+    Budget, Candidate, Journal, LaunchConfig, MeasureFailure, Measurer, Observer, Portion, Resumed,
+    Sample, Space, TuneError, TuningOutcome, tune,
 };
 
 /// Any bytes are a journal or an error. A journal is read again as it was written. A search that continues from it ends
@@ -32,9 +34,16 @@ pub(super) fn check(bytes: &[u8]) {
 fn searched(objective: Objective, journal: Journal) -> (Result<TuningOutcome, TuneError>, Journal) {
     let mut space = space();
     let mut measurer = Resumed::new(ByTheBook, journal);
-    let budget = Budget { evaluations: Some(EVALUATIONS), pause: |_| (), ..Budget::default() };
-    let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut ());
+    let budget = Budget { evaluations: Some(EVALUATIONS), ..Budget::default() };
+    let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut Impatient);
     (outcome, measurer.into_parts().1)
+}
+
+/// Does not wait for a device that lowered its clock.
+struct Impatient;
+
+impl Observer for Impatient {
+    fn throttled(&mut self, _: Duration) {}
 }
 
 /// A few hundred would do.

@@ -1,6 +1,7 @@
 //! Progress bars on a terminal, for each device and for all problems.
 
 use std::fmt::Display;
+use std::thread;
 use std::time::Duration;
 
 use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
@@ -83,6 +84,7 @@ impl Observer for DeviceProgress {
     fn throttled(&mut self, pause: Duration) {
         let problem = &self.problem;
         self.bar.set_message(format!("{problem}: the device lowered its clock, waiting {pause:?}"));
+        thread::sleep(pause);
     }
 }
 

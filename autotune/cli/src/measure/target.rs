@@ -39,6 +39,25 @@ impl Target {
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits), limits })
     }
 
+    /// The one target of `--device` and `--gpu`. The host has the limits of `usual_gpu` by default.
+    pub(crate) fn select(
+        device: DeviceSelection,
+        gpu: Option<&str>,
+        usual_gpu: &str,
+    ) -> Result<Self, CommandError> {
+        let invalid = |message: &str| Err(CommandError::Invalid(message.into()));
+        match device {
+            DeviceSelection::Host => Self::host(gpu.unwrap_or(usual_gpu)),
+            _ if gpu.is_some() => {
+                invalid("--gpu names the limits that the host uses: it needs --device host")
+            }
+            DeviceSelection::Ordinal(ordinal) => Ok(Self::device(ordinal)?),
+            DeviceSelection::All => {
+                invalid("this command uses one device: name its ordinal, or host")
+            }
+        }
+    }
+
     pub(crate) const fn is_host(&self) -> bool {
         self.ordinal.is_none()
     }
@@ -84,37 +103,25 @@ pub(crate) fn select_targets(
     device: Option<DeviceSelection>,
     gpu: Option<&str>,
 ) -> Result<Vec<Target>, CommandError> {
-    let devices = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
-    Ok(match device {
-        Some(DeviceSelection::Host) => vec![Target::host(gpu.unwrap_or(DEFAULT_GPU))?],
-        _ if gpu.is_some() => return Err(gpu_without_host()),
-        Some(DeviceSelection::Ordinal(ordinal)) => vec![Target::device(ordinal)?],
-        Some(DeviceSelection::All) => devices(device_count()?)?,
-        None => devices(device_count().map_err(|reason| {
-            let advice = "to measure on the host instead, use --device host";
-            CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
-        })?)?,
-    })
+    let device = device.unwrap_or(DeviceSelection::All);
+    if device != DeviceSelection::All || gpu.is_some() {
+        return Ok(vec![Target::select(device, gpu, DEFAULT_GPU)?]);
+    }
+    let count = match cuda::device_count() {
+        Ok(0) => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
+        count => count,
+    };
+    let count = count.map_err(|reason| {
+        let advice = "to measure on the host instead, use --device host";
+        CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
+    })?;
+    Ok((0..count).map(Target::device).collect::<Result<_, _>>()?)
 }
 
 pub(crate) fn note_cache(targets: &[Target]) {
     let cache = CubinCache::for_user().filter(|_| !targets.iter().all(Target::is_host));
     if let Some(Err(reason)) = cache.map(|cache| cache.check()) {
         note(reason);
-    }
-}
-
-pub(crate) fn gpu_without_host() -> CommandError {
-    CommandError::Invalid(
-        "--gpu names the limits that the host uses: it needs --device host".into(),
-    )
-}
-
-/// The number of devices, at least one.
-fn device_count() -> Result<usize, CudaError> {
-    match cuda::device_count()? {
-        0 => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
-        count => Ok(count),
     }
 }
 

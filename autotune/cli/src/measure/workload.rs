@@ -9,7 +9,7 @@ use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
-    Measurer, Portion, Workload,
+    Measured, Measurer, Portion, Workload,
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
@@ -21,11 +21,7 @@ struct BenchWorkload {
 }
 
 impl BenchWorkload {
-    fn handle(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<LaunchHandle, MeasureFailure> {
+    fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Measured<LaunchHandle> {
         let key = (candidate.clone(), portion);
         if let Some(handle) = self.prepared.get(&key) {
             return Ok(*handle);
@@ -42,23 +38,17 @@ impl BenchWorkload {
 }
 
 impl Workload for BenchWorkload {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        let setups = self.case.setups().map_err(failure)?.into_iter();
-        let config = |LaunchSetup { parameters, request, batch, limits }| LaunchConfig {
-            parameters,
-            request,
-            batch: Some(batch),
-            limits,
-        };
-        Ok(setups.map(config).collect())
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
+        let setups = self.case.setups().map_err(failure)?;
+        Ok(setups.into_iter().map(launch_config).collect())
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
         self.handle(candidate, Portion::Sequence).map(drop)
     }
 
     #[allow(unsafe_code, reason = "the clock may capture the launches")]
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Measured<()> {
         let handle = self.handle(candidate, portion)?;
         // SAFETY: the case keeps its tensors and every prepared kernel. The clock is dropped with the case,
         // replays a graph only to time it, and all work is on its stream.
@@ -66,10 +56,16 @@ impl Workload for BenchWorkload {
         launched.map(drop).map_err(failure)
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         let handle = self.handle(candidate, Portion::Sequence)?;
         self.case.check(handle).map_err(failure)
     }
+}
+
+/// The configuration of a kernel's launch for the tuner.
+pub(crate) fn launch_config(setup: LaunchSetup) -> LaunchConfig {
+    let LaunchSetup { parameters, request, batch, limits } = setup;
+    LaunchConfig { parameters, request, batch: Some(batch), limits }
 }
 
 /// Classifies a failure of a bench case for the tuner.
@@ -106,7 +102,7 @@ impl LocalBench {
         Ok(Self { guard, kernels, policy })
     }
 
-    pub(crate) fn open(&self, problem: &Problem) -> Result<Box<dyn Measurer>, MeasureFailure> {
+    pub(crate) fn open(&self, problem: &Problem) -> Measured<Box<dyn Measurer>> {
         let stream = self.stream()?;
         let case = match (&self.kernels, &stream) {
             (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
@@ -117,7 +113,7 @@ impl LocalBench {
     }
 
     /// A stream for a workload; `None` on the host.
-    pub(crate) fn stream(&self) -> Result<Option<Arc<CudaStream>>, MeasureFailure> {
+    pub(crate) fn stream(&self) -> Measured<Option<Arc<CudaStream>>> {
         let Some(context) = self.guard.context() else { return Ok(None) };
         if self.policy.submission == Submission::Graph {
             disable_event_tracking(context);
@@ -130,7 +126,7 @@ impl LocalBench {
         &self,
         workload: impl Workload + 'static,
         stream: Option<Arc<CudaStream>>,
-    ) -> Result<Box<dyn Measurer>, MeasureFailure> {
+    ) -> Measured<Box<dyn Measurer>> {
         Ok(match stream {
             Some(stream) => {
                 let clock = DeviceClock::new(&self.guard, stream, self.policy)?;

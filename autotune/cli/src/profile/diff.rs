@@ -88,36 +88,34 @@ impl DiffReport<'_> {
             }
             writeln!(f)?;
         }
-        for (path, entries) in files.iter().zip([&self.only_first, &self.only_second]) {
-            section(f, &format!("only in {}", path.display()), entries, |entry| {
-                (entry, format!("{}, source {}", described(entry), entry.key.source))
-            })?;
+        let only = |entries: &[&'_ Entry]| -> Vec<String> {
+            let line = |entry: &&Entry| {
+                let source = &entry.key.source;
+                format!("{}: {}, source {source}", entry::subject(entry), described(entry))
+            };
+            entries.iter().map(line).collect()
+        };
+        let choice = |[one, other]: &[&Entry; 2]| {
+            format!("{}: {} -> {}", entry::subject(one), described(one), described(other))
+        };
+        let time = |[one, other]: &[&Entry; 2]| {
+            let [chosen, default] =
+                [(one.chosen, other.chosen), (one.default, other.default)].map(times);
+            let (subject, choice) = (entry::subject(one), entry::choice(one.choice));
+            format!("{subject}: {choice} {chosen}, default {default}")
+        };
+        for (title, lines) in [
+            (format!("only in {}", files[0].display()), only(&self.only_first)),
+            (format!("only in {}", files[1].display()), only(&self.only_second)),
+            ("different choices".into(), self.choices.iter().map(choice).collect()),
+            ("different times".into(), self.times.iter().map(time).collect()),
+        ] {
+            if !lines.is_empty() {
+                writeln!(f, "{title}\n  {}", lines.join("\n  "))?;
+            }
         }
-        section(f, "different choices", &self.choices, |[one, other]| {
-            (one, format!("{} -> {}", described(one), described(other)))
-        })?;
-        section(f, "different times", &self.times, |[one, other]| {
-            let chosen = times(one.chosen, other.chosen);
-            let default = times(one.default, other.default);
-            (one, format!("{} {chosen}, default {default}", entry::choice(one.choice)))
-        })
+        Ok(())
     }
-}
-
-/// A title and a line for each difference, if there are any.
-fn section<T>(
-    f: &mut fmt::Formatter<'_>,
-    title: &str,
-    differences: &[T],
-    line: impl Fn(&T) -> (&Entry, String),
-) -> fmt::Result {
-    if !differences.is_empty() {
-        writeln!(f, "{title}")?;
-    }
-    differences
-        .iter()
-        .map(line)
-        .try_for_each(|(entry, text)| writeln!(f, "  {}: {text}", entry::subject(entry)))
 }
 
 /// `chunks of 8192, warps 4 in 102.4 us`.
@@ -130,7 +128,7 @@ fn described(entry: &Entry) -> String {
 }
 
 /// `102.4 us -> 110.0 us (+7.4 %)`.
-fn times(one: Summary, other: Summary) -> String {
+fn times((one, other): (Summary, Summary)) -> String {
     let [before, after] = [one, other]
         .map(|summary| entry::time(summary.median_ns).unwrap_or_else(|| "not measured".into()));
     match entry::change(one.median_ns, other.median_ns) {

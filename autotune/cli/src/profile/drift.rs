@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use gridguard::profile::Summary;
-use gridguard_autotune::duration;
+use gridguard_autotune::{duration, real};
 use serde::Serialize;
 
 use super::entry;
@@ -48,7 +48,7 @@ impl fmt::Display for Drift {
     /// as long`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ratio, tuned_on, now, .. } = self;
-        let [before, after] = [self.tuned_ns, self.now_ns].map(|ns| duration(entry::real(ns)));
+        let [before, after] = [self.tuned_ns, self.now_ns].map(|ns| duration(real(ns)));
         let tuned_on = if tuned_on.is_empty() { "an unknown date" } else { tuned_on };
         write!(
             f,

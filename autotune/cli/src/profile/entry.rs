@@ -5,12 +5,12 @@ use std::path::Path;
 use gridguard::profile::{
     Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
 };
-use gridguard_autotune::duration;
+use gridguard_autotune::{duration, real};
 use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::files::load_profile;
-use crate::output::{Table, count};
+use crate::output::{Table, count, joined_sizes};
 
 /// Reads a profile that must exist, and notes its invalid entries.
 pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
@@ -25,10 +25,19 @@ pub(super) struct FaultJson {
 }
 
 impl FaultJson {
-    pub(super) fn all(file: &Path, faults: Vec<FileFault>) -> impl Iterator<Item = Self> {
-        let file = file.display().to_string();
-        faults.into_iter().map(move |fault| Self { file: file.clone(), fault })
+    pub(super) fn all(file: &Path, faults: &[FileFault]) -> Vec<Self> {
+        let with_file =
+            |fault: &FileFault| Self { file: file.display().to_string(), fault: fault.clone() };
+        faults.iter().map(with_file).collect()
     }
+}
+
+/// An entry that a command treats differently, and why.
+#[derive(Serialize)]
+pub(super) struct Remark<E> {
+    #[serde(flatten)]
+    pub(super) entry: E,
+    pub(super) reason: String,
 }
 
 /// A row for each entry: the columns of its key, then `more`.
@@ -38,27 +47,21 @@ pub(super) fn table<'a, const N: usize>(
 ) -> Table {
     let first = ["kernel", "variant", "types", "shape", "measured for"];
     let mut table = Table::new(first.into_iter().chain(more));
-    for (Entry { key, shape: sizes, .. }, more) in rows {
+    for (Entry { key, shape, .. }, more) in rows {
         let Key { kernel, variant, dtypes, policy, objective, .. } = key;
         // Omits the defaults.
         let policy = (*policy != Policy::default()).then(|| policy.to_string());
         let objective = (*objective != Objective::default()).then(|| objective.to_string());
         let purpose: Vec<String> = policy.into_iter().chain(objective).collect();
         let names = [kernel, variant, dtypes].map(String::clone);
-        table.push(names.into_iter().chain([shape(sizes), purpose.join(", ")]).chain(more));
+        table.push(names.into_iter().chain([joined_sizes(shape), purpose.join(", ")]).chain(more));
     }
     table
 }
 
 /// `rms_norm f16, cold-eager, throughput, 32768x4096`.
 pub(super) fn subject(entry: &Entry) -> String {
-    format!("{}, {}", entry.key, shape(&entry.shape))
-}
-
-/// `32768x4096`.
-pub(super) fn shape(shape: &Named) -> String {
-    let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();
-    sizes.join("x")
+    format!("{}, {}", entry.key, joined_sizes(&entry.shape))
 }
 
 /// `warps 4, rounds 1`; empty without parameters.
@@ -105,9 +108,4 @@ pub(super) fn change(before_ns: u64, now_ns: u64) -> Option<f64> {
 /// `1 entry`, `2 entries`.
 pub(super) fn entries(number: usize) -> String {
     count(number, "entry", "entries")
-}
-
-#[allow(clippy::as_conversions, reason = "exact up to 2^53, which exceeds every time and size")]
-pub(super) const fn real(count: u64) -> f64 {
-    count as f64
 }

@@ -5,20 +5,21 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
-    Backend, DefaultReason, DeviceIdentity, Entry, Layer, Layers, LoadedProfile, Match, MatchKind,
-    Named, Objective, Policy, Provenance, TunedChoice,
+    Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
+    MatchKind, Named, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
 use gridguard_kernels::bench::{Problem, ProblemError};
 use serde::Serialize;
 
 use super::entry;
-use super::foreign::{ForeignKey, Wanted};
+use super::foreign::KeyArgs;
 use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
-use crate::measure::target::{DEFAULT_GPU, Target, gpu_without_host};
-use crate::output::{OutputArgs, Table, count};
+use crate::measure::target::{DEFAULT_GPU, Target};
+use crate::measure::workload::launch_config;
+use crate::output::{OutputArgs, Table, count, joined_sizes, known};
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -26,18 +27,8 @@ pub(crate) struct Explain {
     kernel: String,
     /// Sizes of the kernel, for example 32768x4096
     shape: String,
-    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; for other kernels, the
-    /// types in the profile]
-    #[arg(long, value_name = "TYPES")]
-    dtype: Option<String>,
     #[command(flatten)]
-    foreign: ForeignKey,
-    /// How times were measured: cold or hot L2 cache, a dash, eager or graph launches
-    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
-    policy: Policy,
-    /// Objective of the choice: throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
-    #[arg(long, default_value = "throughput", value_parser = args::objective)]
-    objective: Objective,
+    key: KeyArgs,
     /// Profile or folder of profiles with precedence over the user's
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
@@ -55,10 +46,8 @@ pub(crate) struct Explain {
 struct LookupReport<'a> {
     problem: String,
     device: &'a DeviceIdentity,
-    policy: Policy,
-    objective: Objective,
-    source: &'a str,
-    variant: &'a str,
+    #[serde(flatten)]
+    key: &'a Key,
     matched: MatchKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     distance_octaves: Option<f64>,
@@ -93,7 +82,7 @@ struct PlanJson {
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let dtype = self.dtype.as_deref().unwrap_or("f16");
+        let dtype = self.key.dtype.as_deref().unwrap_or("f16");
         let problem = match Problem::new(&self.kernel, dtype, &self.shape) {
             Err(ProblemError::Kernel { .. }) => None,
             known => Some(known?),
@@ -105,19 +94,10 @@ impl Explain {
         let LoadedProfile { profile, notices } = layers.load(device, &target.environment()?);
         let (key, shape) = match &problem {
             Some(problem) => {
-                self.foreign.reject(&self.kernel)?;
-                (problem.key(&target.limits, self.policy, self.objective)?, problem.shape())
+                self.key.reject(&self.kernel)?;
+                (problem.key(&target.limits, self.key.policy, self.key.objective)?, problem.shape())
             }
-            None => {
-                let (policy, objective) = (self.policy, self.objective);
-                let wanted = Wanted {
-                    kernel: &self.kernel,
-                    dtypes: self.dtype.as_deref(),
-                    policy,
-                    objective,
-                };
-                self.foreign.find(&wanted, &self.shape, &profile)?
-            }
+            None => self.key.find(&self.kernel, &self.shape, &profile)?,
         };
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
@@ -125,19 +105,13 @@ impl Explain {
         let query = Query { key: &key, shape: &shape, found, reason: reason.as_deref() };
         let file = found.layer.and_then(|layer| layers.path(layer, device));
         let report = LookupReport {
-            problem: match &problem {
-                Some(problem) => problem.to_string(),
-                None => [&*key.kernel, &*key.dtypes, &*self.shape]
-                    .into_iter()
-                    .filter(|word| !word.is_empty())
-                    .collect::<Vec<_>>()
-                    .join(" "),
-            },
+            problem: [&*key.kernel, &*key.dtypes, &*joined_sizes(&shape)]
+                .into_iter()
+                .filter(|word| !word.is_empty())
+                .collect::<Vec<_>>()
+                .join(" "),
             device,
-            policy: self.policy,
-            objective: self.objective,
-            source: &key.source,
-            variant: &key.variant,
+            key: &key,
             matched: found.matched.kind(),
             distance_octaves: match found.matched {
                 Match::Neighbour { distance_millioctaves: distance } => {
@@ -163,12 +137,7 @@ impl Explain {
 
     fn target(&self) -> Result<Target, CommandError> {
         match (self.device, self.gpu.as_deref()) {
-            (Some(DeviceSelection::All), _) => Err(CommandError::Invalid(
-                "a lookup is for one device: name its ordinal, or host".into(),
-            )),
-            (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
-            (Some(DeviceSelection::Ordinal(_)), Some(_)) => Err(gpu_without_host()),
-            (Some(DeviceSelection::Ordinal(ordinal)), None) => Ok(Target::device(ordinal)?),
+            (Some(device), gpu) => Target::select(device, gpu, DEFAULT_GPU),
             (None, Some(gpu)) => Target::absent(gpu),
             (None, None) => Target::device(0).map_err(|reason| {
                 let advice = "name a GPU of the catalogue with --gpu, or use --device host";
@@ -182,14 +151,8 @@ impl Explain {
         let plan = |parameters: &[(String, u64)], choice| -> Result<Plan, String> {
             let setup =
                 problem.setup(&target.limits, parameters).map_err(|error| error.to_string())?;
-            let batch = match self.objective {
-                Objective::Memory { bytes_per_item, bytes } => {
-                    setup.batch.workspace(bytes_per_item, bytes)
-                }
-                _ => setup.batch,
-            };
-            Plan::new(&setup.request, Some(&batch), &setup.limits, choice)
-                .map_err(|violations| violations.to_string())
+            let planned = launch_config(setup).plan(choice, self.key.objective);
+            planned.map_err(|violations| violations.to_string())
         };
         let (plan, refused) = match plan(found.parameters(), found.choice()) {
             Ok(plan) => (Some(plan), None),
@@ -224,13 +187,10 @@ impl fmt::Display for LookupReport<'_> {
             Backend::Host => writeln!(f, "{} on the host as {device}", self.problem)?,
             Backend::Cuda => writeln!(f, "{} on {device}", self.problem)?,
         }
-        f.write_str("key: ")?;
-        for (what, text) in [("source", self.source), ("variant", self.variant)] {
-            if !text.is_empty() {
-                write!(f, "{what} {text}, ")?;
-            }
-        }
-        writeln!(f, "{}, {}", self.policy, self.objective)?;
+        let Key { source, variant, policy, objective, .. } = self.key;
+        let (policy, objective) = (policy.to_string(), objective.to_string());
+        let parts = [("source", source), ("variant", variant), ("", &policy), ("", &objective)];
+        writeln!(f, "key: {}", known(&parts))?;
         match (self.entry, self.reason) {
             (Some(entry), _) => self.write_entry(f, entry)?,
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
@@ -251,7 +211,7 @@ impl fmt::Display for LookupReport<'_> {
 impl LookupReport<'_> {
     fn write_entry(&self, f: &mut fmt::Formatter<'_>, entry: &Entry) -> fmt::Result {
         let Entry { shape, choice, parameters, launches, chosen, default, found, .. } = entry;
-        write!(f, "match: {}, entry {}", self.found, entry::shape(shape))?;
+        write!(f, "match: {}, entry {}", self.found, joined_sizes(shape))?;
         if let Some(layer) = self.layer {
             write!(f, " of {layer} profile")?;
         }
@@ -271,15 +231,13 @@ impl LookupReport<'_> {
             writeln!(f)?;
         }
         let Provenance { date, driver, compiler, tuner, candidates, failed, samples, .. } = found;
-        write!(f, "tuned: {candidates} candidates, {failed} failed, {samples} samples")?;
-        for (what, text) in
-            [("driver ", driver), ("compiler ", compiler), ("tuner ", tuner), ("", date)]
-        {
-            if !text.is_empty() {
-                write!(f, ", {what}{text}")?;
-            }
-        }
-        writeln!(f)?;
+        let by = [("driver", driver), ("compiler", compiler), ("tuner", tuner), ("", date)];
+        let by = known(&by);
+        let separator = if by.is_empty() { "" } else { ", " };
+        writeln!(
+            f,
+            "tuned: {candidates} candidates, {failed} failed, {samples} samples{separator}{by}"
+        )?;
         if self.degraded {
             writeln!(f, "measured with another major version of the driver: may not be fastest")?;
         }
@@ -311,7 +269,7 @@ fn table(considered: &[PassedOver<'_>]) -> Table {
             false => format!("{:.3} ({})", total(octaves), sizes.join(", ")),
         };
         table.push([
-            entry::shape(&entry.shape),
+            joined_sizes(&entry.shape),
             entry.key.dtypes.clone(),
             layer.to_string(),
             entry::full_choice(entry.choice, &entry.parameters),

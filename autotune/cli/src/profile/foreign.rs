@@ -7,26 +7,30 @@ use gridguard::profile::{Key, Named, Objective, Policy, Profile};
 use gridguard_kernels::bench::{Problem, ProblemError};
 
 use crate::error::CommandError;
+use crate::measure::args;
 
-/// The parts of a key that gridguard knows only for its own kernels.
+/// The key of a lookup, without the kernel.
 #[derive(Args)]
-pub(super) struct ForeignKey {
+pub(super) struct KeyArgs {
+    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; for other kernels, the
+    /// types in the profile]
+    #[arg(long, value_name = "TYPES")]
+    pub(super) dtype: Option<String>,
     /// Variant of a kernel that is not gridguard's [default: the variant in the profile]
     #[arg(long, value_name = "TEXT")]
     variant: Option<String>,
     /// Source version of a kernel that is not gridguard's [default: the version in the profile]
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
-}
-
-pub(super) struct Wanted<'a> {
-    pub(super) kernel: &'a str,
-    pub(super) dtypes: Option<&'a str>,
+    /// How times were measured: cold or hot L2 cache, a dash, eager or graph launches
+    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     pub(super) policy: Policy,
+    /// Objective of the choice: throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
+    #[arg(long, default_value = "throughput", value_parser = args::objective)]
     pub(super) objective: Objective,
 }
 
-impl ForeignKey {
+impl KeyArgs {
     /// Fails if a part of the key is given for a kernel of gridguard.
     pub(super) fn reject(&self, kernel: &str) -> Result<(), CommandError> {
         match (&self.variant, &self.source) {
@@ -41,11 +45,11 @@ impl ForeignKey {
     /// The matching key of the profile's entries, and the named sizes.
     pub(super) fn find(
         &self,
-        wanted: &Wanted<'_>,
+        kernel: &str,
         sizes: &str,
         profile: &Profile,
     ) -> Result<(Key, Named), CommandError> {
-        let Wanted { kernel, dtypes, policy, objective } = *wanted;
+        let Self { dtype, variant, source, policy, objective } = self;
         let entries = || profile.entries().map(|(_, entry)| entry);
         let mut of_kernel = entries().filter(|entry| entry.key.kernel == kernel).peekable();
         let Some(first) = of_kernel.peek() else {
@@ -59,21 +63,24 @@ impl ForeignKey {
             }));
         };
         let names = &first.shape;
-        let is_wanted = |text: &str, wanted: Option<&str>| wanted.is_none_or(|one| one == text);
-        let (variant, source) = (self.variant.as_deref(), self.source.as_deref());
+        let is_wanted =
+            |text: &String, wanted: &Option<String>| wanted.as_ref().is_none_or(|one| one == text);
         let keys: BTreeSet<&Key> = of_kernel
             .map(|entry| &entry.key)
-            .filter(|key| (key.policy, key.objective) == (policy, objective))
-            .filter(|key| is_wanted(&key.dtypes, dtypes) && is_wanted(&key.variant, variant))
+            .filter(|key| (key.policy, key.objective) == (*policy, *objective))
+            .filter(|key| is_wanted(&key.dtypes, dtype) && is_wanted(&key.variant, variant))
             .filter(|key| is_wanted(&key.source, source))
             .collect();
         let key = match keys.iter().copied().collect::<Vec<_>>()[..] {
             // No entry matches; the report shows the other entries.
-            [] => {
-                let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-                let (source, variant, dtypes) = (text(source), text(variant), text(dtypes));
-                Key { kernel: kernel.to_owned(), source, variant, dtypes, policy, objective }
-            }
+            [] => Key {
+                kernel: kernel.to_owned(),
+                source: source.clone().unwrap_or_default(),
+                variant: variant.clone().unwrap_or_default(),
+                dtypes: dtype.clone().unwrap_or_default(),
+                policy: *policy,
+                objective: *objective,
+            },
             [only] => only.clone(),
             ref several => return Err(ambiguous(kernel, several)),
         };

@@ -1,20 +1,16 @@
 //! `gridguard profile merge`: merges profiles of one device, for example from several machines.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{
-    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError,
-};
-use serde::Serialize;
+use gridguard::profile::{self, Document, Entry, MergeConflict, ProfileError};
 use serde_json::{Value, json};
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
 use crate::files::note_published;
-use crate::output::{OutputArgs, count, note};
+use crate::output::{OutputArgs, count, counted, note, text};
 
 #[derive(Args)]
 pub(crate) struct Merge {
@@ -31,37 +27,19 @@ pub(crate) struct Merge {
     format: OutputArgs,
 }
 
-#[derive(Serialize)]
-struct MergeReport<'a> {
-    output: String,
-    files: usize,
-    entries: usize,
-    conflicts: Vec<ConflictJson<'a>>,
-    /// Entries with the same choice in several files; the most recent is kept.
-    repeated: usize,
-    faults: Vec<FaultJson>,
-}
-
-#[derive(Serialize)]
-struct ConflictJson<'a> {
-    #[serde(flatten)]
-    key: &'a Key,
-    shape: &'a Named,
-    kept: Value,
-    dropped: Value,
-    reason: MergeReason,
-}
-
-impl<'a> ConflictJson<'a> {
-    fn new(conflict: &'a MergeConflict) -> Self {
-        let contender = |Entry { choice, parameters, chosen, found, .. }: &Entry| {
-            let (median_ns, date) = (chosen.median_ns, &found.date);
-            json!({ "choice": choice, "parameters": parameters, "median_ns": median_ns, "date": date })
-        };
-        let MergeConflict { kept: entry @ Entry { key, shape, .. }, dropped } = conflict;
-        let (kept, dropped) = (contender(entry), contender(dropped));
-        Self { key, shape, kept, dropped, reason: conflict.reason() }
-    }
+/// Both sides of a conflict, and why one is kept.
+fn conflict_json(conflict: &MergeConflict) -> Value {
+    let contender = |Entry { choice, parameters, chosen, found, .. }: &Entry| {
+        let (median_ns, date) = (chosen.median_ns, &found.date);
+        json!({ "choice": choice, "parameters": parameters, "median_ns": median_ns, "date": date })
+    };
+    let MergeConflict { kept: entry @ Entry { key, shape, .. }, dropped } = conflict;
+    let mut document = json!(key);
+    document["shape"] = json!(shape);
+    document["kept"] = contender(entry);
+    document["dropped"] = contender(dropped);
+    document["reason"] = json!(conflict.reason());
+    document
 }
 
 impl Merge {
@@ -73,16 +51,29 @@ impl Merge {
             note(format_args!("conflict: {conflict}"));
         }
         self.publish(&document)?;
-        let report = MergeReport {
-            output: self.output.display().to_string(),
-            files: self.files.len(),
-            entries: document.entries().len(),
-            conflicts: conflicts.iter().map(ConflictJson::new).collect(),
-            repeated: repeated.len(),
-            faults,
-        };
-        self.format.print(&report, &report)?;
-        Ok(if report.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
+        let (files, entries) = (self.files.len(), document.entries().len());
+        // Entries with the same choice in several files; the most recent is kept.
+        let repeated = repeated.len();
+        let document = json!({
+            "output": self.output.display().to_string(),
+            "files": files,
+            "entries": entries,
+            "conflicts": conflicts.iter().map(conflict_json).collect::<Vec<_>>(),
+            "repeated": repeated,
+            "faults": faults,
+        });
+        let shown = text(|f| {
+            let (entries, files) = (entry::entries(entries), count(files, "file", "files"));
+            let conflicts = count(conflicts.len(), "conflict", "conflicts");
+            let others = counted(&[
+                (repeated, "measured more than once"),
+                (faults.len(), "invalid skipped"),
+            ]);
+            writeln!(f, "{entries} from {files}, {conflicts}{others}")?;
+            writeln!(f, "profile {}", self.output.display())
+        });
+        self.format.print(&document, shown)?;
+        Ok(if faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
 
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
@@ -117,21 +108,6 @@ impl Merge {
     }
 }
 
-impl fmt::Display for MergeReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (entries, files) = (entry::entries(self.entries), count(self.files, "file", "files"));
-        let conflicts = count(self.conflicts.len(), "conflict", "conflicts");
-        write!(f, "{entries} from {files}, {conflicts}")?;
-        if self.repeated > 0 {
-            write!(f, ", {} measured more than once", self.repeated)?;
-        }
-        if !self.faults.is_empty() {
-            write!(f, ", {} invalid skipped", self.faults.len())?;
-        }
-        writeln!(f, "\nprofile {}", self.output)
-    }
-}
-
 fn merge(
     files: &[PathBuf],
 ) -> Result<(Document, Vec<MergeConflict>, Vec<FaultJson>), CommandError> {
@@ -140,7 +116,7 @@ fn merge(
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
     for path in &files {
         let parsed = entry::read(path)?;
-        faults.extend(FaultJson::all(path, parsed.faults));
+        faults.extend(FaultJson::all(path, &parsed.faults));
         documents.push(parsed.document);
     }
     let Some((document, others)) = documents.split_first_mut() else {

@@ -3,9 +3,8 @@
 use std::cmp::Reverse;
 
 use gridguard::profile::{Entry, Key, Layer, MatchKind, Named, Profile, TunedChoice};
+use gridguard_autotune::real;
 use serde::Serialize;
-
-use super::entry;
 
 #[derive(Serialize)]
 pub(super) struct PassedOver<'a> {
@@ -57,7 +56,7 @@ impl<'a> Query<'a> {
         let sizes = entry.shape.iter().zip(self.shape);
         let octaves = |one: u64, other: u64| match one == other {
             true => 0.0,
-            false => (entry::real(one) / entry::real(other)).log2().abs(),
+            false => (real(one) / real(other)).log2().abs(),
         };
         sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
     }

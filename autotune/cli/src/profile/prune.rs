@@ -7,13 +7,13 @@ use std::time::SystemTime;
 use clap::Args;
 use gridguard::profile::{self, Document, Entry};
 use gridguard_kernels::bench::current_sources;
-use serde::Serialize;
+use serde_json::json;
 
-use super::entry;
+use super::entry::{self, Remark};
 use crate::error::{CommandError, Exit};
 use crate::files::note_published;
 use crate::measure::args::KernelFilter;
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, text};
 
 #[derive(Args)]
 pub(crate) struct Prune {
@@ -35,21 +35,6 @@ pub(crate) struct Prune {
     output: OutputArgs,
 }
 
-#[derive(Serialize)]
-struct PruneReport {
-    file: String,
-    removed: Vec<Removed>,
-    kept: usize,
-    dry_run: bool,
-}
-
-#[derive(Serialize)]
-struct Removed {
-    #[serde(flatten)]
-    entry: Entry,
-    reason: &'static str,
-}
-
 impl Prune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let mut document = entry::read(&self.file)?.document;
@@ -61,28 +46,47 @@ impl Prune {
             note_published(&self.file, &published);
             (removed, kept) = (published.outcome, published.entries);
         }
-        let report = PruneReport {
-            file: self.file.display().to_string(),
-            removed,
-            kept,
-            dry_run: self.dry_run,
-        };
-        self.output.print(&report, &report)?;
+        let document = json!({
+            "file": self.file.display().to_string(),
+            "removed": removed,
+            "kept": kept,
+            "dry_run": self.dry_run,
+        });
+        self.output.print(&document, text(|f| self.write_text(f, &removed, kept)))?;
         Ok(Exit::Yes)
     }
 
+    fn write_text(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        removed: &[Remark<Entry>],
+        kept: usize,
+    ) -> fmt::Result {
+        if !removed.is_empty() {
+            let rows = removed.iter().map(|Remark { entry, reason }| {
+                let choice = entry::full_choice(entry.choice, &entry.parameters);
+                let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
+                (entry, [choice, source, date, reason.clone()])
+            });
+            write!(f, "{}", entry::table(["choice", "source", "date", "reason"], rows))?;
+        }
+        let verb = if self.dry_run { "would be removed" } else { "removed" };
+        writeln!(f, "{} {verb}, {kept} kept", entry::entries(removed.len()))
+    }
+
     /// Removes entries, and returns each with its reason.
-    fn prune(&self, document: &mut Document) -> Vec<Removed> {
+    fn prune(&self, document: &mut Document) -> Vec<Remark<Entry>> {
         let mut removed = Vec::new();
         document.retain(|entry| {
             let reason = self.reason(entry);
-            removed.extend(reason.map(|reason| Removed { entry: entry.clone(), reason }));
-            reason.is_none()
+            let is_kept = reason.is_none();
+            removed.extend(reason.map(|reason| Remark { entry: entry.clone(), reason }));
+            is_kept
         });
         removed
     }
 
-    fn reason(&self, entry: &Entry) -> Option<&'static str> {
+    fn reason(&self, entry: &Entry) -> Option<String> {
         let kernel = &entry.key.kernel;
         if !self.kernels.matches(kernel) {
             return None;
@@ -90,31 +94,16 @@ impl Prune {
         if self.stale || self.older_than.is_none() {
             let sources = current_sources(kernel);
             if sources.is_empty() && !self.kernels.kernels.is_empty() {
-                return Some("no kernel of gridguard");
+                return Some("no kernel of gridguard".into());
             }
             // Changes of other kernels are unknown.
             if !sources.is_empty() && !sources.contains(&entry.key.source) {
-                return Some("the kernel's source has changed");
+                return Some("the kernel's source has changed".into());
             }
         }
         // An entry without a date is kept.
         let found = humantime::parse_rfc3339_weak(&entry.found.date).ok();
-        self.older_than.zip(found).and_then(|(limit, found)| (found < limit).then_some("old"))
-    }
-}
-
-impl fmt::Display for PruneReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.removed.is_empty() {
-            let rows = self.removed.iter().map(|Removed { entry, reason }| {
-                let choice = entry::full_choice(entry.choice, &entry.parameters);
-                let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
-                (entry, [choice, source, date, (*reason).to_owned()])
-            });
-            write!(f, "{}", entry::table(["choice", "source", "date", "reason"], rows))?;
-        }
-        let verb = if self.dry_run { "would be removed" } else { "removed" };
-        writeln!(f, "{} {verb}, {} kept", entry::entries(self.removed.len()), self.kept)
+        self.older_than.zip(found).and_then(|(limit, found)| (found < limit).then(|| "old".into()))
     }
 }
 

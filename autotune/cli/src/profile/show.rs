@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Entry, Environment, ParsedProfile};
-use serde::Serialize;
+use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, ParsedProfile};
+use serde_json::json;
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::KernelFilter;
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, counted, known, text};
 
 #[derive(Args)]
 pub(crate) struct Show {
@@ -22,70 +22,51 @@ pub(crate) struct Show {
     output: OutputArgs,
 }
 
-#[derive(Serialize)]
-struct ShowReport<'a> {
-    file: String,
-    device: &'a DeviceIdentity,
-    aliases: &'a [String],
-    environment: &'a Environment,
-    faults: Vec<FaultJson>,
-    entries: Vec<&'a Entry>,
-    #[serde(skip)]
-    all: usize,
-}
-
 impl Show {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let ParsedProfile { document, faults } = entry::read(&self.file)?;
         let is_wanted = |entry: &&Entry| self.kernels.matches(&entry.key.kernel);
-        let report = ShowReport {
-            file: self.file.display().to_string(),
-            device: document.device(),
-            aliases: document.aliases(),
-            environment: document.environment(),
-            faults: FaultJson::all(&self.file, faults).collect(),
-            entries: document.entries().iter().filter(is_wanted).collect(),
-            all: document.entries().len(),
-        };
-        self.output.print(&report, &report)?;
+        let entries: Vec<&Entry> = document.entries().iter().filter(is_wanted).collect();
+        let report = json!({
+            "file": self.file.display().to_string(),
+            "device": document.device(),
+            "aliases": document.aliases(),
+            "environment": document.environment(),
+            "faults": FaultJson::all(&self.file, &faults),
+            "entries": entries,
+        });
+        let shown = text(|f| {
+            write_head(f, &document)?;
+            if entries.len() < document.entries().len() {
+                write!(f, "{} of ", entries.len())?;
+            }
+            let invalid = counted(&[(faults.len(), "invalid skipped")]);
+            writeln!(f, "{}{invalid}", entry::entries(document.entries().len()))?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let rows = entries.iter().map(|entry| (*entry, cells(entry)));
+            write!(f, "\n{}", entry::table(COLUMNS, rows))
+        });
+        self.output.print(&report, shown)?;
         Ok(Exit::Yes)
     }
 }
 
-impl fmt::Display for ShowReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeviceIdentity { memory_bytes, l2_bytes, processor, .. } = self.device;
-        writeln!(
-            f,
-            "{}, {memory_bytes} bytes of memory, {l2_bytes} bytes of L2 cache",
-            self.device
-        )?;
-        if let Some(processor) = processor {
-            writeln!(f, "processor {processor}")?;
-        }
-        if !self.aliases.is_empty() {
-            writeln!(f, "aliases {}", self.aliases.join(", "))?;
-        }
-        let Environment { driver, compiler, tuner } = self.environment;
-        let known = [("driver", driver), ("compiler", compiler), ("tuner", tuner)];
-        let known = known.iter().filter(|(_, version)| !version.is_empty());
-        let known: Vec<String> = known.map(|(what, version)| format!("{what} {version}")).collect();
-        if !known.is_empty() {
-            writeln!(f, "measured with {}", known.join(", "))?;
-        }
-        if self.entries.len() < self.all {
-            write!(f, "{} of ", self.entries.len())?;
-        }
-        write!(f, "{}", entry::entries(self.all))?;
-        match self.faults.len() {
-            0 => writeln!(f)?,
-            invalid => writeln!(f, ", {invalid} invalid skipped")?,
-        }
-        if self.entries.is_empty() {
-            return Ok(());
-        }
-        let rows = self.entries.iter().map(|entry| (*entry, cells(entry)));
-        write!(f, "\n{}", entry::table(COLUMNS, rows))
+/// The device, and the versions that the entries were measured with.
+fn write_head(f: &mut fmt::Formatter<'_>, document: &Document) -> fmt::Result {
+    let device @ DeviceIdentity { memory_bytes, l2_bytes, processor, .. } = document.device();
+    writeln!(f, "{device}, {memory_bytes} bytes of memory, {l2_bytes} bytes of L2 cache")?;
+    if let Some(processor) = processor {
+        writeln!(f, "processor {processor}")?;
+    }
+    if !document.aliases().is_empty() {
+        writeln!(f, "aliases {}", document.aliases().join(", "))?;
+    }
+    let Environment { driver, compiler, tuner } = document.environment();
+    match known(&[("driver", driver), ("compiler", compiler), ("tuner", tuner)]) {
+        none if none.is_empty() => Ok(()),
+        some => writeln!(f, "measured with {some}"),
     }
 }
 

@@ -5,26 +5,24 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use gridguard::profile::{
-    Backend, Document, Entry, Key, Named, ParsedProfile, StoredChoice, Summary,
-};
-use gridguard::{Choice, DeviceLimits, Plan};
+use gridguard::DeviceLimits;
+use gridguard::profile::{Backend, Document, Entry, Key, Named, Objective, ParsedProfile, Summary};
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Remote, Samples, Space,
-    duration, tune,
+    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Remote, Samples, Space, TuneError,
+    TuningOutcome, duration, real, tune,
 };
-use gridguard_kernels::bench::{Problem, current_sources};
+use gridguard_kernels::bench::{LaunchSetup, Problem, current_sources};
 use serde::Serialize;
 
 use super::drift::Drift;
-use super::entry;
+use super::entry::{self, Remark};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::{DeviceProgress, ProgressBars};
-use crate::measure::target::{Target, gpu_without_host, note_cache};
-use crate::output::{OutputArgs, note};
+use crate::measure::target::{Target, note_cache};
+use crate::output::{OutputArgs, counted, joined_sizes, note};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -51,7 +49,7 @@ struct VerifyReport<'a> {
     device: String,
     tolerance: f64,
     verified: Vec<RowJson<'a>>,
-    passed_over: Vec<SkippedJson<'a>>,
+    passed_over: Vec<Remark<&'a Entry>>,
     /// Over the measured entries; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     median_regret: Option<f64>,
@@ -87,13 +85,6 @@ struct Verified {
     drift: Option<Drift>,
 }
 
-#[derive(Serialize)]
-struct SkippedJson<'a> {
-    #[serde(flatten)]
-    entry: &'a Entry,
-    reason: String,
-}
-
 impl Verify {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let ParsedProfile { document, .. } = entry::read(&self.file)?;
@@ -107,7 +98,7 @@ impl Verify {
                 Ok(problem) => wanted.push((problem, entry)),
                 Err(reason) => {
                     note(format_args!("skipped: {}: {reason}", entry::subject(entry)));
-                    passed_over.push(SkippedJson { entry, reason });
+                    passed_over.push(Remark { entry, reason });
                 }
             }
         }
@@ -127,15 +118,15 @@ impl Verify {
         };
         let verified = verifier.verify_all(&wanted, &bars);
         bars.clear();
-        let regrets: Vec<f64> =
-            verified.iter().filter_map(|row| Some(row.verified.as_ref()?.regret)).collect();
+        let done = || verified.iter().filter_map(|row| row.verified.as_ref());
+        let regrets: Vec<f64> = done().map(|verified| verified.regret).collect();
         let samples = Samples::new(regrets.iter().copied());
         let report = VerifyReport {
             file: self.file.display().to_string(),
             device: target.to_string(),
             tolerance: self.tolerance,
             above_tolerance: regrets.iter().filter(|regret| **regret > self.tolerance).count(),
-            drifted: verified.iter().filter(|row| row.drift().is_some()).count(),
+            drifted: done().filter(|verified| verified.drift.is_some()).count(),
             median_regret: samples.as_ref().map(Samples::median),
             worst_regret: samples.as_ref().map(Samples::greatest),
             failed: verified.len() - regrets.len(),
@@ -154,32 +145,15 @@ impl Verify {
 
     /// The device to measure on, which must match the profile.
     fn target(&self, document: &Document) -> Result<Target, CommandError> {
-        let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
-        let target = match (self.device, document.device().backend) {
-            (Some(DeviceSelection::All), _) => {
-                return Err(CommandError::Invalid(
-                    "verify uses one device: name its ordinal, or host".into(),
-                ));
-            }
-            (Some(DeviceSelection::Host), _) | (None, Backend::Host) => Target::host(gpu)?,
-            _ if self.gpu.is_some() => return Err(gpu_without_host()),
-            (Some(DeviceSelection::Ordinal(ordinal)), _) => Target::device(ordinal)?,
-            (None, Backend::Cuda) => Target::device(0)?,
+        let usual = match document.device().backend {
+            Backend::Host => DeviceSelection::Host,
+            Backend::Cuda => DeviceSelection::Ordinal(0),
         };
+        let (device, gpu) = (self.device.unwrap_or(usual), self.gpu.as_deref());
+        let target = Target::select(device, gpu, &document.device().name)?;
         let serves = document.device().serves(document.aliases(), &target.identity);
         serves.map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
         Ok(target)
-    }
-}
-
-impl RowJson<'_> {
-    fn drift(&self) -> Option<&Drift> {
-        self.verified.as_ref()?.drift.as_ref()
-    }
-
-    /// The new choice, if the stored one lost to it.
-    fn lost_to(&self, tolerance: f64) -> Option<&Verified> {
-        self.verified.as_ref().filter(|verified| verified.regret > tolerance)
     }
 }
 
@@ -189,8 +163,9 @@ impl fmt::Display for VerifyReport<'_> {
         let table = entry::table(columns, self.verified.iter().map(|row| (row.entry, cells(row))));
         write!(f, "{table}")?;
         for row in &self.verified {
+            let Some(Verified { fresh, regret, drift, .. }) = &row.verified else { continue };
             let subject = entry::subject(row.entry);
-            if let Some(Verified { fresh, regret, .. }) = row.lost_to(self.tolerance) {
+            if *regret > self.tolerance {
                 let fresh = entry::full_choice(fresh.choice, &fresh.parameters);
                 let ratio = 1.0 + regret;
                 writeln!(
@@ -198,7 +173,7 @@ impl fmt::Display for VerifyReport<'_> {
                     "lost: {subject}: the choice takes {ratio:.3} times as long as {fresh}"
                 )?;
             }
-            if let Some(drift) = row.drift() {
+            if let Some(drift) = drift {
                 writeln!(f, "drift: {subject}: the same choice {drift}")?;
             }
         }
@@ -208,17 +183,13 @@ impl fmt::Display for VerifyReport<'_> {
             write!(f, ", regret {median} in the median, {worst} at worst")?;
         }
         write!(f, ", {} above {:.1} %", self.above_tolerance, self.tolerance * 100.0)?;
-        for (count, what) in [
+        let others = counted(&[
             (self.drifted, "drifted"),
             (self.failed, "failed"),
             (self.passed_over.len(), "skipped"),
             (self.left, "not measured"),
-        ] {
-            if count > 0 {
-                write!(f, ", {count} {what}")?;
-            }
-        }
-        writeln!(f)
+        ]);
+        writeln!(f, "{others}")
     }
 }
 
@@ -239,7 +210,7 @@ fn cells(RowJson { entry, verified, .. }: &RowJson<'_>) -> [String; 5] {
 /// The problem of an entry, if its kernel is unchanged.
 fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     let key = &entry.key;
-    let problem = Problem::new(&key.kernel, &key.dtypes, &entry::shape(&entry.shape))
+    let problem = Problem::new(&key.kernel, &key.dtypes, &joined_sizes(&entry.shape))
         .map_err(|error| error.to_string())?;
     let now = problem
         .key(&target.limits, key.policy, key.objective)
@@ -270,122 +241,128 @@ impl Verifier<'_> {
     ) -> Vec<RowJson<'a>> {
         let mut rows = Vec::new();
         for (problem, entry) in wanted {
-            let (verified, error) = match self.verify(problem, entry) {
-                Ok(verified) => (Some(verified), None),
-                Err(_) if self.interrupt.load(Ordering::Relaxed) => break,
-                Err(error) => {
-                    bars.suspend(|| note(format_args!("{problem}: {error}")));
-                    (None, Some(error.to_string()))
-                }
-            };
-            rows.push(RowJson { entry, verified, error });
+            let result = self.verify(problem, entry);
+            if result.is_err() && self.interrupt.load(Ordering::Relaxed) {
+                break;
+            }
+            let error = result.as_ref().err().map(ToString::to_string);
+            if let Some(error) = &error {
+                bars.suspend(|| note(format_args!("{problem}: {error}")));
+            }
+            rows.push(RowJson { entry, verified: result.ok(), error });
             bars.tick();
         }
         rows
     }
 
-    /// Fails once the command is interrupted.
     fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Verified, CommandError> {
-        self.ensure_running()?;
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(interrupted().into());
+        }
         let Key { policy, .. } = entry.key;
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
         let compared = self.compare(&mut remote, problem, entry);
         self.process.keep(remote, policy, &self.progress);
-        let (fresh, regret, now) = compared?;
-        let drift = Drift::between(&entry.chosen, &entry.found.date, &now, self.tolerance);
-        Ok(Verified { fresh, regret, median_ns: now.median_ns, drift })
+        compared
     }
 
-    /// The choice of a new search, the regret of the stored choice, and the times of the stored choice.
+    /// Compares the stored choice with the choice of a new search.
     fn compare(
         &mut self,
         remote: &mut Remote,
         problem: &Problem,
         entry: &Entry,
-    ) -> Result<(Candidate, f64, Summary), CommandError> {
+    ) -> Result<Verified, CommandError> {
         let Key { objective, .. } = entry.key;
         let mut space = Space::new(remote.configurations()?);
         space.restrict(objective);
         // An older entry may lack parameters, which then have their defaults.
-        let parameters = match problem.setup(self.limits, &entry.parameters) {
-            Ok(setup) => setup.parameters,
-            Err(error) => return Err(no_longer_valid(format!("{error}: tune it again"))),
-        };
+        let setup = problem.setup(self.limits, &entry.parameters);
+        let LaunchSetup { parameters, .. } =
+            setup.map_err(|error| no_longer_valid(format!("{error}: tune it again")))?;
         // Added to a copy, so that the stored choice does not affect the new search.
         let stored = space.clone().add(&parameters, entry.choice);
-        let why_illegal = || no_longer_valid(why_illegal(&space, &parameters, entry.choice));
+        let why_illegal = || no_longer_valid(why_illegal(&space, &parameters, entry));
         let stored = stored.ok_or_else(why_illegal)?;
-        let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
-        let outcome = tune(remote, &mut space, objective, &budget, &mut self.progress)?;
-        if !outcome.complete {
-            return Err(interrupted().into());
-        }
+        let outcome = self.search(remote, &mut space, objective)?;
         let fresh = outcome.winner;
-        if stored.is_same_plan(&fresh) {
-            return Ok((fresh, 0.0, outcome.chosen));
-        }
-        remote.check(&stored)?;
-        if let Some(latency) = outcome.latency.filter(|latency| latency.met) {
-            let limit = entry::real(latency.max_launch_ns);
-            let times = rounds(|_| self.time(remote, &stored, Portion::LargestLaunch))?;
-            let median = Samples::new(times).map_or(f64::INFINITY, |times| times.median());
-            if median > limit {
-                let (median, limit) = (duration(median), duration(limit));
-                let message = format!("a launch takes {median}, the limit is {limit}");
-                return Err(no_longer_valid(message));
+        let (regret, now) = if stored.is_same_plan(&fresh) {
+            (0.0, outcome.chosen)
+        } else {
+            if outcome.latency.is_some_and(|latency| latency.met) {
+                self.check_latency(remote, &stored, objective)?;
             }
-        }
-        let pairs = rounds(|round| {
-            let mut time = |candidate| self.time(remote, candidate, Portion::Sequence);
-            // Alternates the order.
-            if round % 2 == 0 {
-                let first = time(&stored)?;
-                return Ok((first, time(&fresh)?));
-            }
-            let first = time(&fresh)?;
-            Ok((time(&stored)?, first))
-        })?;
-        let times = Samples::new(pairs.iter().map(|(stored, _)| *stored));
-        let ratios = Samples::new(pairs.iter().map(|(stored, fresh)| stored / fresh));
-        let (times, ratios) = times
-            .zip(ratios)
-            .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "no time was measured"))?;
-        Ok((fresh, ratios.median() - 1.0, times.summary()))
+            self.regret(remote, stored, fresh.clone())?
+        };
+        let drift = Drift::between(&entry.chosen, &entry.found.date, &now, self.tolerance);
+        Ok(Verified { fresh, regret, median_ns: now.median_ns, drift })
     }
 
-    fn time(
-        &self,
+    /// Fails unless the largest launch of the stored choice is within the limit of `objective`.
+    fn check_latency(
+        &mut self,
         remote: &mut Remote,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<f64, MeasureFailure> {
-        self.ensure_running()?;
-        Ok(remote.sample(candidate, portion)?.time_ns)
+        stored: &Candidate,
+        objective: Objective,
+    ) -> Result<(), CommandError> {
+        let mut space = Space::listed(vec![stored.clone()]);
+        let outcome = self.search(remote, &mut space, objective).map_err(of_stored)?;
+        let latency = outcome.latency.ok_or_else(no_time)?;
+        let (median_ns, limit_ns) = (latency.launch.median_ns, latency.max_launch_ns);
+        if median_ns <= limit_ns {
+            return Ok(());
+        }
+        let [median, limit] = [median_ns, limit_ns].map(|ns| duration(real(ns)));
+        Err(no_longer_valid(format!("a launch takes {median}, the limit is {limit}")))
     }
 
-    fn ensure_running(&self) -> Result<(), MeasureFailure> {
-        if self.interrupt.load(Ordering::Relaxed) { Err(interrupted()) } else { Ok(()) }
+    /// How much longer the stored choice takes than the new choice, and its times.
+    fn regret(
+        &mut self,
+        remote: &mut Remote,
+        stored: Candidate,
+        fresh: Candidate,
+    ) -> Result<(f64, Summary), CommandError> {
+        let mut both = Space::listed(vec![stored, fresh.clone()]);
+        let outcome = self.search(remote, &mut both, Objective::Throughput).map_err(of_stored)?;
+        let measured = outcome.candidates.iter().find(|one| one.candidate == fresh);
+        let ratio = measured.and_then(|one| one.against_default).ok_or_else(no_time)?;
+        Ok((ratio.recip() - 1.0, outcome.baseline))
+    }
+
+    /// A complete search.
+    fn search(
+        &mut self,
+        remote: &mut Remote,
+        space: &mut Space,
+        objective: Objective,
+    ) -> Result<TuningOutcome, TuneError> {
+        let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
+        let outcome = tune(remote, space, objective, &budget, &mut self.progress)?;
+        if outcome.complete { Ok(outcome) } else { Err(TuneError::Ended(interrupted())) }
     }
 }
 
-/// The results of all rounds but the first, the warm-up.
-fn rounds<T>(
-    round: impl FnMut(u32) -> Result<T, MeasureFailure>,
-) -> Result<Vec<T>, MeasureFailure> {
-    let mut results = (0..=ROUNDS).map(round).collect::<Result<Vec<T>, _>>()?;
-    results.remove(0);
-    Ok(results)
+/// The error of a search whose default is the stored choice.
+fn of_stored(error: TuneError) -> CommandError {
+    match error {
+        TuneError::Default(failure) => failure.into(),
+        other => other.into(),
+    }
 }
 
 fn interrupted() -> MeasureFailure {
-    MeasureFailure::new(FailureKind::Timeout, "interrupted")
+    MeasureFailure::new(FailureKind::Ended, "interrupted")
 }
 
-fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> String {
-    let planned = space.configuration(parameters).map(|config| {
-        Plan::new(&config.request, config.batch.as_ref(), &config.limits, Choice::from(choice))
-    });
+fn no_time() -> MeasureFailure {
+    MeasureFailure::new(FailureKind::Launch, "no time was measured")
+}
+
+fn why_illegal(space: &Space, parameters: &Named, Entry { key, choice, .. }: &Entry) -> String {
+    let configuration = space.configuration(parameters);
+    let planned = configuration.map(|configuration| configuration.plan(*choice, key.objective));
     match planned {
         None => format!(
             "the kernel does not support the parameters {} here: tune it again",
@@ -399,6 +376,3 @@ fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> Strin
 fn no_longer_valid(reason: String) -> CommandError {
     CommandError::Failed(format!("the stored choice is no longer valid: {reason}"))
 }
-
-/// Pairs of samples: enough for a confidence interval.
-const ROUNDS: u32 = 21;

@@ -1,7 +1,6 @@
 //! Stores the journals of unfinished searches beside the profile, for the next run.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -19,59 +18,31 @@ pub(crate) struct JournalFile {
     pub(crate) journal: Journal,
 }
 
-/// An existing journal that cannot be resumed.
-#[derive(Debug)]
-pub(crate) struct RefusedJournal {
-    pub(crate) reason: JournalRefusal,
-    /// Its new path, because a new journal replaces it.
-    pub(crate) kept: PathBuf,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JournalRefusal {
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The file is too large, or not a regular file.
-    #[error(transparent)]
-    File(ReadError),
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JournalOpenError {
-    /// Another process does the same search, or the lock cannot be used.
-    #[error("cannot lock its journal: {0}")]
-    Lock(#[from] LockError),
-    #[error("cannot open its journal: {0}")]
-    Io(#[from] io::Error),
-}
-
-impl fmt::Display for RefusedJournal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reason, kept } = self;
-        write!(f, "a journal cannot be resumed and is kept as {}: {reason}", kept.display())
-    }
-}
-
 impl JournalFile {
-    /// Opens the journal of `round`, a search for a task. Renames a journal that cannot be resumed, and starts a
-    /// new one.
+    /// Opens the journal of `round`, a search for a task. Renames a journal that cannot be resumed, starts a new
+    /// one, and returns a note about that.
     ///
     /// # Errors
     ///
-    /// [`JournalOpenError`] if another process has it open, or it cannot be read or renamed.
+    /// [`LockError`] if another process has it open, or it cannot be read or renamed.
     pub(crate) fn open(
         profile: &Path,
         task: &Task,
         round: &str,
         subject: BTreeMap<String, String>,
-    ) -> Result<(Self, Option<RefusedJournal>), JournalOpenError> {
+    ) -> Result<(Self, Option<String>), LockError> {
         let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
         let lock = lock(&path)?;
         let new = Journal { subject: subject.clone(), records: Vec::new() };
-        let (journal, refused) = match read(&path, &subject)? {
+        let (journal, refused) = match read(&path, &subject).map_err(failed("reading it"))? {
             None => (new, None),
             Some(Ok(journal)) => (journal, None),
-            Some(Err(reason)) => (new, Some(RefusedJournal { reason, kept: keep(&path)? })),
+            Some(Err(reason)) => {
+                let kept = keep(&path).map_err(failed("renaming it"))?;
+                let kept = kept.display();
+                let note = format!("a journal cannot be resumed and is kept as {kept}: {reason}");
+                (new, Some(note))
+            }
         };
         Ok((Self { path, lock, journal }, refused))
     }
@@ -104,15 +75,10 @@ impl JournalFile {
         let (folder, prefix) = (folder(profile), format!("{}.", name(task)));
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
-            if !name.to_string_lossy().starts_with(&prefix)
-                || path
-                    .extension()
-                    .is_none_or(|extension| extension != JOURNAL && extension != LOCK)
-            {
-                continue;
-            }
+            let is_own = name.to_string_lossy().starts_with(&prefix)
+                && path.extension().is_some_and(|kind| kind == JOURNAL || kind == LOCK);
             let lock = path.with_extension(LOCK);
-            if let Ok(_held) = FileLock::acquire(&lock, Duration::ZERO) {
+            if is_own && let Ok(_held) = FileLock::acquire(&lock, Duration::ZERO) {
                 // A remaining journal does no harm.
                 let _ = fs::remove_file(path.with_extension(JOURNAL));
                 let _ = fs::remove_file(lock);
@@ -123,42 +89,41 @@ impl JournalFile {
     }
 }
 
-fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
-    let attempt = || -> Result<FileLock, JournalOpenError> {
-        create_folder(path.parent().unwrap_or(path))?;
+fn lock(path: &Path) -> Result<FileLock, LockError> {
+    let attempt = || {
+        create_folder(path.parent().unwrap_or(path)).map_err(failed("creating its folder"))?;
         // Does not wait, because the other search may take minutes.
-        Ok(FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)?)
+        FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)
     };
     for _ in 1..MOST_ATTEMPTS {
         match attempt() {
             // Another search may just have removed the empty folder.
-            Err(
-                JournalOpenError::Io(error)
-                | JournalOpenError::Lock(LockError::Failed(PublishError { error, .. })),
-            ) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
+            Err(LockError::Failed(PublishError { error, .. }))
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
             other => return other,
         }
     }
     attempt()
 }
 
+fn failed(step: &'static str) -> impl FnOnce(io::Error) -> LockError {
+    move |error| LockError::Failed(PublishError { step, error })
+}
+
 /// The journal at `path`, or why a search of `subject` cannot resume it; `None` without a file.
 fn read(
     path: &Path,
     subject: &BTreeMap<String, String>,
-) -> io::Result<Option<Result<Journal, JournalRefusal>>> {
+) -> io::Result<Option<Result<Journal, JournalError>>> {
     let text = match gridguard_files::read(path, MOST_BYTES) {
         Ok(None) => return Ok(None),
-        Ok(Some(text)) => text,
+        Ok(Some(text)) => Ok(text),
         Err(ReadError::Io(error)) => return Err(error),
-        Err(other) => return Ok(Some(Err(JournalRefusal::File(other)))),
+        // The file is too large, or not a regular file.
+        Err(other) => Err(JournalError::Read(other.into())),
     };
-    let read = || -> Result<Journal, JournalRefusal> {
-        let journal = Journal::read_lines(text.as_slice())?;
-        journal.check_subject(subject)?;
-        Ok(journal)
-    };
-    Ok(Some(read()))
+    let journal = text.and_then(|text| Journal::read_lines(text.as_slice()));
+    Ok(Some(journal.and_then(|journal| journal.check_subject(subject).map(|()| journal))))
 }
 
 /// Renames a journal to the first free name, and returns it.
@@ -216,7 +181,7 @@ mod tests {
         BTreeMap::from([("driver".to_owned(), driver.to_owned())])
     }
 
-    fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<RefusedJournal>) {
+    fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<String>) {
         JournalFile::open(profile, &task(shape), "0-of-1", subject(driver)).expect("opened")
     }
 
@@ -278,9 +243,8 @@ mod tests {
             let (file, refused) = open(&profile, "5x8", driver);
             assert!(file.journal.records.is_empty());
             let refused = refused.expect("refused");
-            assert!(refused.kept.to_string_lossy().ends_with(&format!(".jsonl.{kept}")));
-            let reason = refused.reason.to_string();
-            assert!(reason.starts_with("its driver is ") && reason.contains(driver), "{reason}");
+            let expected = format!(".jsonl.{kept}: its driver is ");
+            assert!(refused.contains(&expected) && refused.contains(driver), "{refused}");
             file.into_writer()(&record("two"));
         }
         JournalFile::remove(&profile, &task("5x8"));
@@ -295,22 +259,24 @@ mod tests {
         let profile = folder.path().join("p.ron");
         let path = journal_file(&profile, "5x8").path;
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        for garbage in [&b""[..], b"\xff\xfe", b"{}\n{}\n", b"\"another\"\n"] {
+        let all = [&b""[..], b"\xff\xfe", b"{}\n{}\n", b"\"another\"\n"];
+        for (number, garbage) in (1..).zip(all) {
             fs::write(&path, garbage).expect("written");
             let (file, refused) = open(&profile, "5x8", "13.0");
             assert!(file.journal.records.is_empty());
+            let kept = path.with_extension(format!("jsonl.kept{number}"));
             let refused = refused.expect("refused");
-            assert!(matches!(refused.reason, JournalRefusal::Journal(_)), "{refused}");
-            assert_eq!(fs::read(refused.kept).expect("kept"), garbage);
+            let expected = format!("is kept as {}: it does not begin with", kept.display());
+            assert!(refused.contains(&expected), "{refused}");
+            assert_eq!(fs::read(kept).expect("kept"), garbage);
         }
         File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
         let (_, refused) = open(&profile, "5x8", "13.0");
-        let reason = refused.expect("refused").reason;
-        let is_too_large = matches!(
-            reason,
-            JournalRefusal::File(ReadError::TooLarge { bytes, .. }) if bytes == 1 << 40
+        let refused = refused.expect("refused");
+        assert!(
+            refused.contains(&format!(": it has {} bytes, the limit is ", 1_u64 << 40)),
+            "{refused}"
         );
-        assert!(is_too_large, "{reason}");
     }
 
     #[test]
@@ -338,7 +304,7 @@ mod tests {
         let mut write = journal_file(&profile, "5x8").into_writer();
         let again = || JournalFile::open(&profile, &task("5x8"), "0-of-1", subject("13.0"));
         let error = again().err().expect("locked");
-        let is_held = matches!(error, JournalOpenError::Lock(LockError::Held { .. }));
+        let is_held = matches!(error, LockError::Held { .. });
         assert!(is_held && error.to_string().contains(&std::process::id().to_string()), "{error}");
         write(&record("one"));
         JournalFile::remove(&profile, &task("5x8"));

@@ -22,7 +22,7 @@ use gridguard_files::check_output;
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
 use self::queue::{Shard, WorkQueue};
-use self::selection::{SelectedTasks, Selection};
+use self::selection::Selection;
 use self::session::Session;
 use self::task::Task;
 use crate::error::{CommandError, Exit};
@@ -80,8 +80,7 @@ impl Tune {
         }
         let no_target = || CommandError::Failed("no device to tune on".into());
         let limits = &targets.first().ok_or_else(no_target)?.limits;
-        let SelectedTasks { tasks, skipped } =
-            self.problems.tasks(targets.iter().all(Target::is_host), limits)?;
+        let (tasks, skipped) = self.problems.tasks(targets.iter().all(Target::is_host), limits)?;
         for reason in &skipped {
             note(format_args!("skipped: {reason}"));
         }
@@ -103,7 +102,7 @@ impl Tune {
             .collect();
         tune_all(&queues, deadline, interrupt, &reporter)?;
 
-        let (tuned, plot_failed) = reporter.finish();
+        let tuned = reporter.finish();
         let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
@@ -118,7 +117,7 @@ impl Tune {
         self.output.print(&summary, &summary)?;
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
-            () if plot_failed => Exit::Unknown,
+            () if tuned.iter().any(|one| one.plot_failed) => Exit::Unknown,
             () if !skipped.is_empty() => Exit::InvalidInput,
             () if tuned.iter().any(ProblemReport::has_failed) || summary.left > 0 => Exit::No,
             () => Exit::Yes,

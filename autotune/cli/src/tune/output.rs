@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gridguard::profile::{DeviceIdentity, Entry};
@@ -15,7 +14,7 @@ use crate::error::CommandError;
 use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
-use crate::output::{Format, note, print};
+use crate::output::{Format, counted, note, print};
 
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
@@ -41,15 +40,16 @@ pub(crate) struct TuneSummary<'a> {
 
 #[derive(Serialize)]
 pub(crate) struct ProblemReport {
-    problem: String,
+    #[serde(flatten)]
+    task: Task,
     device: String,
-    policy: String,
-    objective: String,
     #[serde(skip)]
     model: DeviceIdentity,
     /// Another process searches the same problem.
     #[serde(skip)]
     is_held: bool,
+    #[serde(skip)]
+    pub(crate) plot_failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,6 @@ pub(crate) struct Reporter<'a> {
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
-    plot_failed: AtomicBool,
 }
 
 impl<'a> Reporter<'a> {
@@ -75,7 +74,6 @@ impl<'a> Reporter<'a> {
             several: problems > 1,
             bars: ProgressBars::new("tuned", problems),
             reports: Mutex::default(),
-            plot_failed: AtomicBool::new(false),
         }
     }
 
@@ -86,13 +84,13 @@ impl<'a> Reporter<'a> {
         result: Result<SearchResult, CommandError>,
     ) {
         self.bars.tick();
-        let Task { problem, policy, objective } = task;
-        let title = format!("{problem} on {device}");
+        let title = format!("{} on {device}", task.problem);
         let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
+        let mut plot_failed = false;
         let (report, error) = match result {
             Ok(found) => {
                 if let Err(error) = self.draw(task, device, &found) {
-                    self.plot_failed.store(true, Ordering::Relaxed);
+                    plot_failed = true;
                     self.bars.suspend(|| note(error));
                 }
                 let table = TuningReport::new(title, &found.outcome);
@@ -109,12 +107,11 @@ impl<'a> Reporter<'a> {
             }
         };
         let report = ProblemReport {
-            problem: problem.to_string(),
+            task: task.clone(),
             device: device.to_string(),
-            policy: policy.to_string(),
-            objective: objective.to_string(),
             model: device.identity.clone(),
             is_held,
+            plot_failed,
             report,
             error,
         };
@@ -134,11 +131,10 @@ impl<'a> Reporter<'a> {
         write_file(&path, &svg)
     }
 
-    /// Removes the progress bars. Returns the reports, and whether a plot could not be drawn.
-    pub(crate) fn finish(self) -> (Vec<ProblemReport>, bool) {
+    /// Removes the progress bars. Returns the reports.
+    pub(crate) fn finish(self) -> Vec<ProblemReport> {
         self.bars.clear();
-        let reports = self.reports.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (reports, self.plot_failed.into_inner())
+        self.reports.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,10 +142,7 @@ impl ProblemReport {
     /// The number of distinct problems with such a report, over all device models. Several shards may report the
     /// same problem.
     pub(crate) fn count(reports: &[Self], is_counted: impl Fn(&Self) -> bool) -> usize {
-        let problem = |report: &'_ Self| {
-            let Self { problem, policy, objective, model, .. } = report;
-            (model.clone(), problem.clone(), policy.clone(), objective.clone())
-        };
+        let problem = |report: &Self| (report.model.clone(), report.task.to_string());
         let counted = reports.iter().filter(|report| is_counted(report));
         counted.map(problem).collect::<BTreeSet<_>>().len()
     }
@@ -171,17 +164,12 @@ impl fmt::Display for TuneSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let complete = ProblemReport::count(self.tuned, ProblemReport::is_complete);
         let failed = ProblemReport::count(self.tuned, ProblemReport::has_failed);
-        write!(f, "{complete} tuned")?;
-        for (count, what) in [
+        let others = counted(&[
             (self.known, "already in the profile"),
             (failed, "failed"),
             (self.left, "left for the next run"),
-        ] {
-            if count > 0 {
-                write!(f, ", {count} {what}")?;
-            }
-        }
-        writeln!(f, ", in {:.1} s", self.wall_time_s)?;
+        ]);
+        writeln!(f, "{complete} tuned{others}, in {:.1} s", self.wall_time_s)?;
         if self.are_left_out {
             writeln!(f, "--all shows every candidate")?;
         }

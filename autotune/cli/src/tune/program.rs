@@ -12,6 +12,7 @@ use gridguard_kernels::bench::Problem;
 use crate::error::CommandError;
 use crate::measure::args;
 use crate::measure::target::Target;
+use crate::output::joined_sizes;
 
 #[derive(Args)]
 pub(crate) struct ProgramArgs {
@@ -57,8 +58,8 @@ pub(crate) struct ProgramArgs {
 /// A problem of an external program, with the key of its entry.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ProgramTask {
-    key: Key,
-    problem: ProgramProblem,
+    pub(crate) key: Key,
+    pub(crate) problem: ProgramProblem,
     timeout: Duration,
 }
 
@@ -76,17 +77,17 @@ impl ProgramArgs {
     ) -> Result<Vec<ProgramTask>, CommandError> {
         let Some(command) = &self.command else { return Ok(Vec::new()) };
         let [kernel] = kernels else {
-            return Err(invalid("a program measures one kernel: give --kernel once"));
+            let message = "a program measures one kernel: give --kernel once";
+            return Err(CommandError::Invalid(message.into()));
         };
         if Problem::KERNELS.contains(&kernel.as_str()) {
-            return Err(invalid(format!(
-                "{kernel} is a kernel of gridguard: give it another name"
-            )));
+            let message = format!("{kernel} is a kernel of gridguard: give it another name");
+            return Err(CommandError::Invalid(message));
         }
         if matches!(objective, Objective::Latency { .. }) {
-            return Err(invalid(
-                "a program times all of its launches together: the objective cannot be a latency",
-            ));
+            let message =
+                "a program times all of its launches together: the objective cannot be a latency";
+            return Err(CommandError::Invalid(message.into()));
         }
         let key = Key {
             kernel: kernel.clone(),
@@ -99,10 +100,10 @@ impl ProgramArgs {
         let task = |sizes: &Named| {
             let (parameters, chunks) = (self.parameters.clone(), self.chunks.clone());
             let problem = ProgramProblem::new(command, sizes.clone(), parameters, chunks);
-            let problem = problem.map_err(|error| invalid(format!("--command: {error}")))?;
+            let problem = problem.map_err(|error| invalid(&error))?;
             let task = ProgramTask { key: key.clone(), problem, timeout: self.timeout };
             // Reports errors before anything is measured.
-            task.entry().check().map_err(|error| invalid(format!("--command: {error}")))?;
+            task.entry().check().map_err(|error| invalid(&error))?;
             Ok(task)
         };
         self.sizes.iter().map(task).collect()
@@ -110,14 +111,6 @@ impl ProgramArgs {
 }
 
 impl ProgramTask {
-    pub(crate) const fn key(&self) -> &Key {
-        &self.key
-    }
-
-    pub(crate) const fn problem(&self) -> &ProgramProblem {
-        &self.problem
-    }
-
     /// Runs the program so that it sees only the target device.
     pub(crate) fn measurer(&self, target: &Target) -> ProgramMeasurer<'static> {
         let measurer = ProgramMeasurer::new(self.problem.clone(), self.timeout);
@@ -152,8 +145,7 @@ impl fmt::Display for ProgramTask {
         let Key { kernel, variant, dtypes, .. } = &self.key;
         let names = [kernel, variant, dtypes].into_iter().filter(|name| !name.is_empty());
         names.map(String::as_str).try_for_each(|name| write!(f, "{name} "))?;
-        let sizes = self.problem.sizes().iter().map(|(_, size)| size.to_string());
-        f.write_str(&sizes.collect::<Vec<_>>().join("x"))
+        f.write_str(&joined_sizes(self.problem.sizes()))
     }
 }
 
@@ -184,8 +176,8 @@ fn parameter(text: &str) -> Result<(String, Vec<u64>), String> {
     parse().ok_or_else(|| expected.into())
 }
 
-fn invalid(message: impl Into<String>) -> CommandError {
-    CommandError::Invalid(message.into())
+fn invalid(error: &dyn fmt::Display) -> CommandError {
+    CommandError::Invalid(format!("--command: {error}"))
 }
 
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";

@@ -29,22 +29,18 @@ impl fmt::Display for Shard {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a shard: expected I/N with I from 0 to N - 1, such as 0/4")]
-pub(crate) struct ShardError {
-    given: String,
-}
-
 impl FromStr for Shard {
-    type Err = ShardError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, ShardError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let parse = || {
             let (index, count) = text.split_once('/')?;
             let (index, count) = (index.trim().parse().ok()?, count.trim().parse().ok()?);
             (index < count).then_some(Self { index, count })
         };
-        parse().ok_or_else(|| ShardError { given: text.into() })
+        parse().ok_or_else(|| {
+            format!("{text:?} is not a shard: expected I/N with I from 0 to N - 1, such as 0/4")
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use super::program::ProgramArgs;
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::measure::args;
+use crate::output::joined_sizes;
 
 #[derive(Args)]
 pub(crate) struct Selection {
@@ -39,12 +40,6 @@ pub(crate) struct Selection {
     program: ProgramArgs,
 }
 
-/// The selected tasks, and why some shapes were skipped.
-pub(crate) struct SelectedTasks {
-    pub(crate) tasks: Vec<Task>,
-    pub(crate) skipped: Vec<String>,
-}
-
 impl Selection {
     /// Checks the arguments that do not depend on the device.
     pub(crate) fn check(&self) -> Result<(), CommandError> {
@@ -62,31 +57,27 @@ impl Selection {
         let (policy, objective) =
             (self.policy.unwrap_or_default(), self.objective.unwrap_or_default());
         let (kernels, dtypes) = (&self.kernels.kernels, self.dtype.as_deref());
-        let mut tasks = Vec::new();
-        for program in self.program.tasks(kernels, dtypes, policy, objective)? {
-            let problem = TaskProblem::Program(Arc::new(program));
-            let task = Task { problem, policy, objective };
-            if !tasks.contains(&task) {
-                tasks.push(task);
-            }
-        }
-        Ok(tasks)
+        let programs = self.program.tasks(kernels, dtypes, policy, objective)?.into_iter();
+        let problems = programs.map(|program| TaskProblem::Program(Arc::new(program)));
+        Ok(problems.map(|problem| Task { problem, policy, objective }).collect())
     }
 
+    /// The selected tasks, each once, and why some shapes were skipped.
     pub(crate) fn tasks(
         &self,
         on_host: bool,
         device: &DeviceLimits,
-    ) -> Result<SelectedTasks, CommandError> {
-        if self.is_of_program() {
-            return Ok(SelectedTasks { tasks: self.program_tasks()?, skipped: Vec::new() });
-        }
-        if let Some(path) = &self.file {
-            return self.read_shapes(path, device);
-        }
+    ) -> Result<(Vec<Task>, Vec<String>), CommandError> {
+        let (all, skipped) = match &self.file {
+            _ if self.is_of_program() => (self.program_tasks()?, Vec::new()),
+            Some(path) => self.read_shapes(path, device)?,
+            None => {
+                let task = |problem| self.task(problem, Policy::default(), Objective::default());
+                (self.problems(on_host)?.into_iter().map(task).collect(), Vec::new())
+            }
+        };
         let mut tasks = Vec::new();
-        for problem in self.problems(on_host)? {
-            let task = self.task(problem, Policy::default(), Objective::default());
+        for task in all {
             if !self.shapes.is_empty() {
                 // Reports an invalid size before anything is measured.
                 task.key(device)?;
@@ -95,7 +86,7 @@ impl Selection {
                 tasks.push(task);
             }
         }
-        Ok(SelectedTasks { tasks, skipped: Vec::new() })
+        Ok((tasks, skipped))
     }
 
     fn problems(&self, on_host: bool) -> Result<Vec<Problem>, CommandError> {
@@ -118,22 +109,21 @@ impl Selection {
         &self,
         path: &Path,
         device: &DeviceLimits,
-    ) -> Result<SelectedTasks, CommandError> {
+    ) -> Result<(Vec<Task>, Vec<String>), CommandError> {
         let file = MissLog::read(path).map_err(CommandError::profile(path))?;
         let file = file.ok_or_else(|| CommandError::missing_file(path))?;
-        let skipped = file.faults.iter().map(|fault| format!("{}:{fault}", path.display()));
-        let mut selected = SelectedTasks { tasks: Vec::new(), skipped: skipped.collect() };
+        let faults = file.faults.iter().map(|fault| format!("{}:{fault}", path.display()));
+        let (mut tasks, mut skipped) = (Vec::new(), faults.collect::<Vec<_>>());
         let mut shapes = file.shapes;
         // Most missed first.
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.seen));
         for shape in shapes.iter().filter(|shape| self.kernels.matches(&shape.key.kernel)) {
             match self.missed_task(shape, device) {
-                Ok(task) if selected.tasks.contains(&task) => {}
-                Ok(task) => selected.tasks.push(task),
-                Err(reason) => selected.skipped.push(format!("{}: {reason}", path.display())),
+                Ok(task) => tasks.push(task),
+                Err(reason) => skipped.push(format!("{}: {reason}", path.display())),
             }
         }
-        Ok(selected)
+        Ok((tasks, skipped))
     }
 
     /// A task, with this policy and objective by default.
@@ -146,8 +136,7 @@ impl Selection {
     /// The task of a missed shape, or why it cannot be tuned.
     fn missed_task(&self, shape: &MissedShape, device: &DeviceLimits) -> Result<Task, String> {
         let MissedShape { key, shape, .. } = shape;
-        let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();
-        let problem = Problem::new(&key.kernel, &key.dtypes, &sizes.join("x"))
+        let problem = Problem::new(&key.kernel, &key.dtypes, &joined_sizes(shape))
             .map_err(|error| error.to_string())?;
         let task = self.task(problem, key.policy, key.objective);
         let tuned = task.key(device).map_err(|error| error.to_string())?.variant;

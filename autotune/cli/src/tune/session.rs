@@ -5,16 +5,14 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-use gridguard::profile::{
-    self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
-};
+use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
 use gridguard_autotune::{
     Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, tune,
 };
 use gridguard_files::LockError;
 
 use super::group::DeviceGroup;
-use super::journal::{JournalFile, JournalOpenError};
+use super::journal::JournalFile;
 use super::output::{Reporter, SearchResult};
 use super::queue::{Shard, WorkItem};
 use super::task::{Task, TaskProblem};
@@ -38,12 +36,12 @@ pub(crate) struct Session<'a> {
     pub(crate) interrupt: &'a AtomicBool,
 }
 
-/// The candidates and the objective of a search.
-struct Selected<'a> {
-    /// A shard of all candidates, if `only` is empty.
-    shard: Shard,
-    only: &'a [Candidate],
-    objective: Objective,
+/// The candidates of a search.
+#[derive(Clone, Copy)]
+enum Round<'a> {
+    Shard(Shard),
+    /// The winners of all shards.
+    Finals(&'a [Candidate]),
 }
 
 impl Session<'_> {
@@ -56,7 +54,7 @@ impl Session<'_> {
             return None;
         }
         let (task, result) = match item {
-            WorkItem::Search(task, shard) => match self.search(task, shard, &[]) {
+            WorkItem::Search(task, shard) => match self.search(task, Round::Shard(shard)) {
                 Ok(found) => return Some(found),
                 Err(error) => (task, Err(error)),
             },
@@ -71,31 +69,22 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    /// Searches a shard of the candidates, or `only` the given ones.
-    fn search(
-        &mut self,
-        task: &Task,
-        shard: Shard,
-        only: &[Candidate],
-    ) -> Result<SearchResult, CommandError> {
+    fn search(&mut self, task: &Task, round: Round<'_>) -> Result<SearchResult, CommandError> {
         let key = task.key(&self.target.limits)?;
-        let (round, subject) = self.subject(task, &key, shard, only);
-        let file = self.open_journal(task, &round, subject)?;
+        let file = self.open_journal(task, &key, round)?;
         self.progress.begin(&task.problem);
         let (outcome, space) = match &task.problem {
             TaskProblem::Kernel(problem) => {
                 let mut remote = self.process.open(problem, task.policy)?;
                 let mut space = Space::new(remote.configurations()?);
-                let select = Selected { shard, only, objective: task.objective };
-                let (outcome, remote) = self.measure(remote, &mut space, select, file);
+                let (outcome, remote) = self.measure(remote, &mut space, task, round, file);
                 self.process.keep(remote, task.policy, &self.progress);
                 (outcome, space)
             }
             TaskProblem::Program(program) => {
                 let measurer = program.measurer(self.target).interrupt(self.interrupt);
-                let mut space = Space::listed(program.problem().candidates());
-                let select = Selected { shard, only, objective: task.objective };
-                (self.measure(measurer, &mut space, select, file).0, space)
+                let mut space = Space::listed(program.problem.candidates());
+                (self.measure(measurer, &mut space, task, round, file).0, space)
             }
         };
         if let Err(TuneError::Default(_)) = outcome {
@@ -108,19 +97,19 @@ impl Session<'_> {
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
     }
 
-    /// Searches the selected candidates of `space`. Returns the measurer too.
+    /// Searches candidates of `space`. Returns the measurer too.
     fn measure<M: Measurer>(
         &mut self,
         measurer: M,
         space: &mut Space,
-        select: Selected<'_>,
+        task: &Task,
+        round: Round<'_>,
         file: Option<JournalFile>,
     ) -> (Result<TuningOutcome, TuneError>, M) {
-        let Selected { shard, only, objective } = select;
-        space.restrict(objective);
-        match only {
-            [] => space.keep(&shard.of(space.candidates().to_vec())),
-            some => space.keep(some),
+        space.restrict(task.objective);
+        match round {
+            Round::Shard(shard) => space.keep(&shard.of(space.candidates().to_vec())),
+            Round::Finals(winners) => space.keep(winners),
         }
         let journal = file.as_ref().map(|file| file.journal.clone()).unwrap_or_default();
         let mut measurer = Resumed::new(measurer, journal);
@@ -132,7 +121,7 @@ impl Session<'_> {
             interrupt: Some(self.interrupt),
             ..Budget::default()
         };
-        let outcome = tune(&mut measurer, space, objective, &budget, &mut self.progress);
+        let outcome = tune(&mut measurer, space, task.objective, &budget, &mut self.progress);
         (outcome, measurer.into_parts().0)
     }
 
@@ -140,22 +129,21 @@ impl Session<'_> {
     fn open_journal(
         &self,
         task: &Task,
-        round: &str,
-        subject: BTreeMap<String, String>,
+        key: &Key,
+        round: Round<'_>,
     ) -> Result<Option<JournalFile>, CommandError> {
-        match JournalFile::open(&self.group.file, task, round, subject) {
+        let (name, subject) = self.subject(task, key, round);
+        match JournalFile::open(&self.group.file, task, &name, subject) {
             Ok((file, refused)) => {
-                if let Some(refused) = refused {
-                    self.progress.note(refused);
-                }
+                refused.into_iter().for_each(|note| self.progress.note(note));
                 Ok(Some(file))
             }
-            Err(JournalOpenError::Lock(held @ LockError::Held { .. })) => {
-                Err(CommandError::JournalHeld(held))
-            }
+            Err(held @ LockError::Held { .. }) => Err(CommandError::JournalHeld(held)),
             Err(error) => {
                 let problem = &task.problem;
-                self.progress.note(format_args!("{problem}: searched without a journal: {error}"));
+                self.progress.note(format_args!(
+                    "{problem}: searched without a journal: cannot open its journal: {error}"
+                ));
                 Ok(None)
             }
         }
@@ -166,32 +154,30 @@ impl Session<'_> {
         &self,
         task: &Task,
         key: &Key,
-        shard: Shard,
-        only: &[Candidate],
+        round: Round<'_>,
     ) -> (String, BTreeMap<String, String>) {
         let Environment { driver, compiler, tuner } = self.environment.clone();
-        let candidates = match only {
-            [] => shard.to_string(),
-            _ => "finals".to_owned(),
+        let (candidates, winners) = match round {
+            Round::Shard(shard) => (shard.to_string(), &[][..]),
+            Round::Finals(winners) => ("finals".to_owned(), winners),
         };
         // The results depend on the command and its values.
         let program = match &task.problem {
             TaskProblem::Kernel(_) => String::new(),
-            TaskProblem::Program(program) => format!("; {:?}", program.problem()),
+            TaskProblem::Program(program) => format!("; {:?}", program.problem),
         };
         // Each device has its own journal.
         let device = self.target.journal_name();
-        let round = format!("{}.{device}", candidates.replace('/', "-of-"));
+        let name = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = [
             ("problem", format!("{task}; {key:?}{program}")),
-            ("candidates", format!("{candidates} {only:?}")),
+            ("candidates", format!("{candidates} {winners:?}")),
             ("device", format!("{device}, {:?}", self.target.identity)),
             ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
             ("compiler", compiler),
             ("tuner", tuner),
         ];
-        let subject = subject.map(|(name, value)| (name.to_owned(), value)).into();
-        (round, subject)
+        (name, subject.map(|(name, value)| (name.to_owned(), value)).into())
     }
 
     /// Decides between the winners of all shards, and stores the choice.
@@ -203,7 +189,7 @@ impl Session<'_> {
         let winners: Vec<_> = shards.iter().map(|shard| shard.outcome.winner.clone()).collect();
         let found = match shards.pop() {
             Some(only) if shards.is_empty() => only,
-            _ => self.search(task, Shard::ALL, &winners)?,
+            _ => self.search(task, Round::Finals(&winners))?,
         };
         if let Some(entry) = &found.entry {
             self.publish(entry)?;

@@ -7,6 +7,7 @@ use gridguard::DeviceLimits;
 use gridguard::profile::{Key, Named, Objective, Policy};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::Problem;
+use serde::{Serialize, Serializer};
 
 use super::program::ProgramTask;
 
@@ -21,7 +22,7 @@ impl TaskProblem {
     pub(crate) fn shape(&self) -> Named {
         match self {
             Self::Kernel(problem) => problem.shape(),
-            Self::Program(program) => program.problem().sizes().clone(),
+            Self::Program(program) => program.problem.sizes().clone(),
         }
     }
 }
@@ -36,11 +37,18 @@ impl fmt::Display for TaskProblem {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Task {
+    #[serde(serialize_with = "as_text")]
     pub(crate) problem: TaskProblem,
+    #[serde(serialize_with = "as_text")]
     pub(crate) policy: Policy,
+    #[serde(serialize_with = "as_text")]
     pub(crate) objective: Objective,
+}
+
+fn as_text<S: Serializer>(part: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(part)
 }
 
 impl Task {
@@ -48,7 +56,7 @@ impl Task {
     pub(crate) fn key(&self, device: &DeviceLimits) -> Result<Key, KernelError> {
         match &self.problem {
             TaskProblem::Kernel(problem) => problem.key(device, self.policy, self.objective),
-            TaskProblem::Program(program) => Ok(program.key().clone()),
+            TaskProblem::Program(program) => Ok(program.key.clone()),
         }
     }
 }
