@@ -3,22 +3,18 @@
 
 use crate::failure::{KnownCause, KnownFailure, cause, driver, driver_only, renumbered, runtime};
 
-const ORDER: KnownCause = cause(
-    "the calls that register, map and unmap the resource are made in the wrong order",
-    "register it once; then map, use and unmap it, in this order",
-);
-const TEXTURE_REFERENCES: KnownCause = cause(
-    "the program uses texture or surface references, which CUDA 12 removed",
-    "use texture or surface objects",
-);
-const DESCRIPTION: KnownCause = cause(
-    "format, filter mode and read mode of the texture cannot be combined",
-    "look up which modes the texture's type supports",
-);
-const OLD_PROGRAM: KnownCause = cause(
-    "the program was built with a very old CUDA, or the number is not a CUDA error code",
-    "read the text next to the number, and build the program with a current CUDA",
-);
+const ORDER: KnownCause =
+    cause("the calls that register, map and unmap the resource are made in the wrong order")
+        .fix("register it once; then map, use and unmap it, in this order");
+const TEXTURE_REFERENCES: KnownCause =
+    cause("the program uses texture or surface references, which CUDA 12 removed")
+        .fix("use texture or surface objects");
+const DESCRIPTION: KnownCause =
+    cause("format, filter mode and read mode of the texture cannot be combined")
+        .fix("look up which modes the texture's type supports");
+const OLD_PROGRAM: KnownCause =
+    cause("the program was built with a very old CUDA, or the number is not a CUDA error code")
+        .fix("read the text next to the number, and build the program with a current CUDA");
 const NOT_SINCE_10_1: &str = "no CUDA release since 10.1 returns this";
 const NOT_SINCE_5_0: &str = "no CUDA release since 5.0 returns this";
 
@@ -81,18 +77,18 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(212, "CUDA_ERROR_NOT_MAPPED_AS_ARRAY", "cudaErrorNotMappedAsArray")
         .says(&["resource not mapped as array"])
         .means("the resource is used as an array but is not mapped as one")
-        .cause("it is a buffer", "get its pointer instead"),
+        .cause("it is a buffer")
+        .fix("get its pointer instead"),
     driver(213, "CUDA_ERROR_NOT_MAPPED_AS_POINTER", "cudaErrorNotMappedAsPointer")
         .says(&["resource not mapped as pointer"])
         .means("the resource is used as linear memory but is not mapped as such")
-        .cause("it is a texture", "get its array instead"),
+        .cause("it is a texture")
+        .fix("get its array instead"),
     renumbered(79, 219, "CUDA_ERROR_INVALID_GRAPHICS_CONTEXT", "cudaErrorInvalidGraphicsContext")
         .says(&["invalid OpenGL or DirectX context"])
         .means("no graphics context is current, or it is on another device")
-        .cause(
-            "the thread has no graphics context, or the display is on another GPU",
-            "make the context current, and use the device that drives the display",
-        ),
+        .cause("the thread has no graphics context, or the display is on another GPU")
+        .fix("make the context current, and use the device that drives the display"),
     driver(703, "CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING", "cudaErrorLaunchIncompatibleTexturing")
         .says(&["launch uses incompatible texturing mode"])
         .means("a kernel is launched with a texturing mode that its textures do not support")

@@ -33,20 +33,16 @@ const TABLES: [&[KnownFailure]; 10] = [
 /// A CUDA error code that the tables do not list.
 pub(super) static UNLISTED_CODE: KnownFailure = KnownFailure::new(Origin::Driver, "CUDA error")
     .means("a CUDA call failed with a code that this version of gridguard does not list")
-    .cause(
-        "the driver is newer than gridguard, or the number is not a CUDA error code",
-        "look the number up in the documentation of CUresult for the driver's CUDA version",
-    );
+    .cause("the driver is newer than gridguard, or the number is not a CUDA error code")
+    .fix("look the number up in the documentation of CUresult for the driver's CUDA version");
 
 /// An Xid that the tables do not list.
 pub(super) static UNLISTED_XID: KnownFailure = KnownFailure::new(Origin::Xid, "Xid")
     .means(
         "the NVIDIA kernel module reported an event that this version of gridguard does not list",
     )
-    .cause(
-        "the hardware, the driver or a program",
-        "look the number up in NVIDIA's Xid catalog, and read the lines around it",
-    )
+    .cause("the hardware, the driver or a program")
+    .fix("look the number up in NVIDIA's Xid catalog, and read the lines around it")
     .run(&[commands::NVIDIA_SMI_Q]);
 
 /// All listed failures.

@@ -3,30 +3,21 @@
 use super::commands::{EXECUTION, HARDWARE};
 use crate::failure::{KnownCause, KnownFailure, Origin, cause};
 
-const PROGRAM: KnownCause = cause(
-    "a kernel of the program named by pid is at fault",
-    "run that program under compute-sanitizer",
-);
-const BAD_MEMORY: KnownCause = cause(
-    "a memory cell is faulty: hardware, not the program",
-    "reset the device when it is idle; replace it if the event recurs",
-);
-const HARDWARE_LOST: KnownCause = cause(
-    "power, temperature, the slot or the device itself",
-    "reboot, check power and cooling, and have the device checked",
-);
-const FIRMWARE: KnownCause = cause(
-    "the device's system processor (GSP) or another controller hangs",
-    "reset the device or reboot, and update the driver",
-);
-const DRIVER_OR_DEVICE: KnownCause = cause(
-    "usually the driver or the device, rarely the program",
-    "update the driver; if it recurs on one device only, have that device checked",
-);
+const PROGRAM: KnownCause = cause("a kernel of the program named by pid is at fault")
+    .fix("run that program under compute-sanitizer");
+const BAD_MEMORY: KnownCause = cause("a memory cell is faulty: hardware, not the program")
+    .fix("reset the device when it is idle; replace it if the event recurs");
+const HARDWARE_LOST: KnownCause = cause("power, temperature, the slot or the device itself")
+    .fix("reboot, check power and cooling, and have the device checked");
+const FIRMWARE: KnownCause =
+    cause("the device's system processor (GSP) or another controller hangs")
+        .fix("reset the device or reboot, and update the driver");
+const DRIVER_OR_DEVICE: KnownCause = cause("usually the driver or the device, rarely the program")
+    .fix("update the driver; if it recurs on one device only, have that device checked");
 const LINK: KnownCause = cause(
     "a link, a bridge or a switch is faulty, or the other end was reset",
-    "read nvidia-smi nvlink -e and the fabric manager's log; reset or replace the faulty part",
-);
+)
+.fix("read nvidia-smi nvlink -e and the fabric manager's log; reset or replace the faulty part");
 
 const fn event(number: i32, messages: &'static [&'static str]) -> KnownFailure {
     KnownFailure::new(Origin::Xid, "Xid").numbered(number).says(messages).run(HARDWARE)
@@ -55,7 +46,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(EXECUTION),
     fault(8, &[])
         .means("work on the device took too long and was stopped")
-        .cause("a kernel does not terminate, or a watchdog stopped it", "launch in smaller chunks")
+        .cause("a kernel does not terminate, or a watchdog stopped it")
+        .fix("launch in smaller chunks")
         .causes(&[DRIVER_OR_DEVICE]),
     fault(32, &["Invalid or corrupted push buffer stream"])
         .means("the device received commands that it cannot decode")
@@ -67,7 +59,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(EXECUTION),
     fault(45, &["Preemptive cleanup, due to previous errors"])
         .means("work was removed because the program exited or failed before: a consequence")
-        .cause("an earlier Xid, or the program was killed", "find the Xid before it"),
+        .cause("an earlier Xid, or the program was killed")
+        .fix("find the Xid before it"),
     fault(48, &["Double Bit ECC Error"])
         .means("device memory lost data beyond correction")
         .causes(&[BAD_MEMORY]),
@@ -86,10 +79,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     fault(69, &["Class Error"])
         .means("the device received a command that it does not know")
         .causes(&[PROGRAM]),
-    fault(74, &["NVLink Error"]).means("a link between devices failed").cause(
-        "a link, a bridge or a switch is faulty",
-        "read the error counters with nvidia-smi nvlink -e",
-    ),
+    fault(74, &["NVLink Error"])
+        .means("a link between devices failed")
+        .cause("a link, a bridge or a switch is faulty")
+        .fix("read the error counters with nvidia-smi nvlink -e"),
     fault(79, &["GPU has fallen off the bus"])
         .means("the machine can no longer reach the device")
         .causes(&[HARDWARE_LOST]),
@@ -116,13 +109,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[FIRMWARE]),
     event(121, &["C2C Link corrected error"])
         .means("the link between CPU and GPU corrected an error")
-        .cause("single events are harmless", "have the link checked if there are many"),
+        .cause("single events are harmless")
+        .fix("have the link checked if there are many"),
     fault(137, &["NVLink FLA privilege error"])
         .means("a device accessed a peer's memory that is not shared with it")
-        .cause(
-            "a program used a peer's memory after the peer had freed it or had failed",
-            "find the first error across all devices and ranks",
-        ),
+        .cause("a program used a peer's memory after the peer had freed it or had failed")
+        .fix("find the first error across all devices and ranks"),
     fault(140, &["Unrecovered ECC Error"])
         .means("device memory lost data, and the device is recovering")
         .causes(&[BAD_MEMORY]),
@@ -138,10 +130,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     link(150),
     event(154, &["GPU recovery action changed"])
         .means("the driver says how to recover the device: nothing, a reset, or a reboot")
-        .cause(
-            "an earlier event",
-            "follow the recovery action in the line; find the Xid before it",
-        ),
+        .cause("an earlier event")
+        .fix("follow the recovery action in the line; find the Xid before it"),
     link(155),
     event(156, &["Resource Retirement Event"])
         .means("a faulty part of the device will be disabled at the next reset")

@@ -2,7 +2,8 @@
 
 use core::cell::LazyCell;
 
-use super::phrases::{Phrases, Scope};
+use super::facts::number;
+use super::phrases::{PHRASES, Scope};
 use super::work;
 use crate::codes::{by_number, known_failures};
 use crate::failure::Origin;
@@ -37,7 +38,7 @@ const UNKNOWN: i32 = 999;
 
 /// The failure that `line` reports. Takes time linear in its length.
 pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
-    if context == Context::Log && !Phrases::get().may_report(line) {
+    if context == Context::Log && !PHRASES.may_report(line) {
         return None;
     }
     let lower = line.to_ascii_lowercase();
@@ -120,9 +121,7 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
         Some((device, after)) if device.trim_start().starts_with('(') => after,
         _ => rest,
     };
-    let rest = rest.trim_start_matches([' ', ':', '=']);
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest.get(..end)?.parse().ok().map(FailureId::from_xid)
+    number(&mut rest.trim_start_matches([' ', ':', '='])).map(FailureId::from_xid)
 }
 
 /// The first failure named in the line, those of CUDA itself before those of a library.
@@ -168,7 +167,7 @@ fn by_message(lower: &str, context: Context) -> Option<FailureId> {
         Scope::KernelModule => *kernel_module,
         Scope::Question => *pycuda,
     };
-    Phrases::get().best(lower, admits).map(|phrase| phrase.failure.into())
+    PHRASES.best(lower, admits).map(|phrase| phrase.failure.into())
 }
 
 /// Whether the line is about CUDA, and not about a file in a folder of that name.
@@ -260,6 +259,11 @@ fn is_of_cuda(token: &str) -> bool {
 
 /// A library that the loader did not find, or that does not match another.
 fn missing_library(lower: &str) -> Option<FailureId> {
+    const LIBRARIES: [(&str, &str); 3] = [
+        ("libcuda missing", "libcuda.so"),
+        ("libnvrtc missing", "libnvrtc"),
+        ("CUDA library missing", OF_CUDA),
+    ];
     const OF_CUDA: &str = "libcudart libcublas libcudnn libcufft libcurand libcusparse libcusolver \
                            libcufile libcupti libnccl libnvjitlink libnvtoolsext";
     const NOT_LOADED: [&str; 4] =
@@ -279,12 +283,8 @@ fn missing_library(lower: &str) -> Option<FailureId> {
     } else {
         return None;
     };
-    let name = match library {
-        it if it.starts_with("libcuda.so") => "libcuda missing",
-        it if it.starts_with("libnvrtc") => "libnvrtc missing",
-        it if OF_CUDA.split(' ').any(|name| it.starts_with(name)) => "CUDA library missing",
-        _ => return None,
-    };
+    let is_one_of = |names: &str| names.split(' ').any(|name| library.starts_with(name));
+    let (name, _) = LIBRARIES.into_iter().find(|(_, names)| is_one_of(names))?;
     FailureId::from_name(name)
 }
 
