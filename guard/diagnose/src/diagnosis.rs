@@ -148,7 +148,7 @@ impl fmt::Display for Diagnosis {
         if let Some(name) = failure.entry().runtime_name {
             write!(f, ", {name} in the runtime")?;
         }
-        if let Some(message) = failure.entry().messages.first() {
+        if let Some(message) = failure.entry().messages().first() {
             write!(f, ": \"{message}\"")?;
         }
         write!(f, "\n  {meaning}")?;

@@ -62,8 +62,6 @@ pub struct KnownFailure {
     pub name: &'static str,
     /// The runtime's name for a failure of the driver.
     pub runtime_name: Option<&'static str>,
-    /// Its messages or parts of them, the most usual first.
-    pub messages: &'static [&'static str],
     /// Its meaning.
     pub meaning: &'static str,
     /// Another failure that it is often mistaken for, with the difference.
@@ -82,6 +80,8 @@ pub struct KnownFailure {
     pub commands: &'static [&'static str],
     causes: [KnownCause; MAX_CAUSES],
     cause_count: usize,
+    messages: [&'static str; MAX_MESSAGES],
+    message_count: usize,
 }
 
 /// A usual cause and its remedy.
@@ -214,6 +214,12 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 }
 
 impl KnownFailure {
+    /// Its messages or parts of them, the most usual first.
+    #[must_use]
+    pub const fn messages(&self) -> &[&'static str] {
+        self.messages.split_at(self.message_count).0
+    }
+
     /// Its usual causes, the most likely first.
     pub fn known_causes(&self) -> impl Iterator<Item = &KnownCause> {
         self.causes.iter().take(self.cause_count)
@@ -227,7 +233,6 @@ impl KnownFailure {
             former_number: None,
             name,
             runtime_name: None,
-            messages: &[],
             meaning: "",
             mistaken_for: None,
             sticky: false,
@@ -238,6 +243,8 @@ impl KnownFailure {
             commands: &[],
             causes: [cause(""); MAX_CAUSES],
             cause_count: 0,
+            messages: [""; MAX_MESSAGES],
+            message_count: 0,
         }
     }
 
@@ -249,8 +256,10 @@ impl KnownFailure {
         Self { former_number: Some(number), ..self }
     }
 
-    pub(super) const fn says(self, messages: &'static [&'static str]) -> Self {
-        Self { messages, ..self }
+    pub(super) const fn says(mut self, message: &'static str) -> Self {
+        self.messages[self.message_count] = message;
+        self.message_count += 1;
+        self
     }
 
     pub(super) const fn means(self, meaning: &'static str) -> Self {
@@ -315,5 +324,6 @@ impl KnownFailure {
     }
 }
 
-/// Entries with more causes do not compile.
+/// Entries with more causes or messages do not compile.
 const MAX_CAUSES: usize = 6;
+const MAX_MESSAGES: usize = 6;

@@ -25,7 +25,7 @@ const UNCHECKED: KnownCause = cause(
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(11, 1, "CUDA_ERROR_INVALID_VALUE", "cudaErrorInvalidValue")
-        .says(&["invalid argument"])
+        .says("invalid argument")
         .means("an argument of the call is invalid or out of range; the call had no effect")
         .not("out of memory: that is CUDA_ERROR_OUT_OF_MEMORY (2)")
         .causes(&[SIZES])
@@ -45,7 +45,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[UNCHECKED])
         .run(LAUNCH),
     runtime(9, "cudaErrorInvalidConfiguration")
-        .says(&["invalid configuration argument"])
+        .says("invalid configuration argument")
         .means(
             "the launch configuration exceeds a limit of the device or the kernel; no block ran; \
              the driver calls it CUDA_ERROR_INVALID_VALUE",
@@ -61,7 +61,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[UNCHECKED])
         .run(LAUNCH),
     renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
-        .says(&["too many resources requested for launch", "launch out of resources"])
+        .says("too many resources requested for launch")
+        .says("launch out of resources")
         .means("a block needs more registers or shared memory than an SM has; no block ran")
         .not("out of memory: it is about registers and shared memory, not device memory")
         .cause("registers per thread times threads per block exceed the registers per block")
@@ -74,7 +75,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(LAUNCH),
     driver(720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "cudaErrorCooperativeLaunchTooLarge")
         .formerly(82)
-        .says(&["too many blocks in cooperative launch"])
+        .says("too many blocks in cooperative launch")
         .means("a cooperative launch has more blocks than can be co-resident; no block ran")
         .not(NOT_MEMORY)
         .cause("the grid is larger than blocks per multiprocessor times multiprocessors")
@@ -85,7 +86,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .hint(Hint::LaunchRule)
         .run(&[CHECK, LIMITS]),
     driver(912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cudaErrorInvalidClusterSize")
-        .says(&["a kernel launch error has occurred due to cluster misconfiguration"])
+        .says("a kernel launch error has occurred due to cluster misconfiguration")
         .means("the cluster size does not fit the grid, the kernel or the device; no block ran")
         .cause(
             "the grid is not a multiple of the cluster size, or the cluster has more than 8 blocks",
@@ -105,7 +106,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[CHECK, LIMITS]),
     runtime(98, "cudaErrorInvalidDeviceFunction")
         .formerly(8)
-        .says(&["invalid device function"])
+        .says("invalid device function")
         .means("the program contains no code of this kernel for the device")
         .cause("the kernel was not compiled for the device's architecture")
         .fix("compile for the device's compute capability, or ship PTX")
@@ -114,31 +115,31 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("link one CUDA runtime only, and launch the kernel from its own library")
         .run(&[LIST_ELF, LIMITS]),
     runtime(12, "cudaErrorInvalidPitchValue")
-        .says(&["invalid pitch argument"])
+        .says("invalid pitch argument")
         .means("the pitch (bytes from row to row) passed to a copy is out of range")
         .cause("the pitch is smaller than a row, or larger than the device supports")
         .fix("pass the pitch that cudaMallocPitch returned, in bytes")
         .run(&[LIMITS]),
     runtime(13, "cudaErrorInvalidSymbol")
-        .says(&["invalid device symbol"])
+        .says("invalid device symbol")
         .means("a __device__ or __constant__ variable is not known on this device")
         .cause("the variable is passed by name, or no code for the device was loaded")
         .fix("pass the symbol itself, and compile for the device's compute capability")
         .run(&[LIST_ELF]),
     runtime(17, "cudaErrorInvalidDevicePointer")
         .retired()
-        .says(&["invalid device pointer"])
+        .says("invalid device pointer")
         .means("a pointer does not point to memory of this device")
         .cause("the memory was already freed, or belongs to the host or another device")
         .fix("free memory once, and make its device current first")
         .run(EXECUTION),
     runtime(21, "cudaErrorInvalidMemcpyDirection")
-        .says(&["invalid copy direction for memcpy"])
+        .says("invalid copy direction for memcpy")
         .means("the direction passed to a copy is not a cudaMemcpyKind")
         .cause("the constant is wrong")
         .fix("pass cudaMemcpyDefault, which derives the direction from the pointers"),
     runtime(52, "cudaErrorMissingConfiguration")
-        .says(&["__global__ function call is not configured"])
+        .says("__global__ function call is not configured")
         .means("a kernel was called without a launch configuration")
         .cause(
             "host code and runtime come from different CUDA versions, or the kernel's host stub is \
@@ -146,7 +147,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .fix("build the whole program with one CUDA version, and launch with <<<grid, block>>>"),
     renumbered(33, 400, "CUDA_ERROR_INVALID_HANDLE", "cudaErrorInvalidResourceHandle")
-        .says(&["invalid resource handle"])
+        .says("invalid resource handle")
         .means("a stream, event, module or function does not belong to the current context")
         .cause("the handle was created on another device than the current one")
         .fix("set the device before the call, and create handles per device")
@@ -154,17 +155,17 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("keep handles alive while they are used, and start processes with spawn")
         .run(&[BLOCKING]),
     renumbered(84, 401, "CUDA_ERROR_ILLEGAL_STATE", "cudaErrorIllegalState")
-        .says(&["the operation cannot be performed in the present state"])
+        .says("the operation cannot be performed in the present state")
         .means("the object is not in a state that allows the call")
         .cause("the calls are made in the wrong order")
         .fix("look up the required order"),
     driver(402, "CUDA_ERROR_LOSSY_QUERY", "cudaErrorLossyQuery")
-        .says(&["attempted introspection would be semantically lossy"])
+        .says("attempted introspection would be semantically lossy")
         .means("the queried object holds more than the call can return")
         .cause("the object uses a newer feature than the call knows, such as a new node attribute")
         .fix("use the newest version of the call"),
     driver(500, "CUDA_ERROR_NOT_FOUND", "cudaErrorSymbolNotFound")
-        .says(&["named symbol not found"])
+        .says("named symbol not found")
         .means("a module has no kernel or variable of this name")
         .cause(
             "the program compiles this kernel for newer devices only: bf16, for example, often \
@@ -178,7 +179,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("list the image's symbols, and rebuild both")
         .run(&["cuobjdump --dump-elf-symbols FILE"]),
     renumbered(34, 600, "CUDA_ERROR_NOT_READY", "cudaErrorNotReady")
-        .says(&["device not ready"])
+        .says("device not ready")
         .means("the queried work has not finished yet; this is a status, not an error")
         .cause("a stream or event was queried before its work finished")
         .fix("synchronize, or query again later"),

@@ -29,12 +29,10 @@ const fn nccl(result: i32, name: &'static str) -> KnownFailure {
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     KnownFailure::new(Origin::Xla, "RESOURCE_EXHAUSTED")
-        .says(&[
-            "RESOURCE_EXHAUSTED: Out of memory",
-            "RESOURCE_EXHAUSTED: Failed to allocate",
-            "OOM when allocating tensor",
-            "ran out of memory trying to allocate",
-        ])
+        .says("RESOURCE_EXHAUSTED: Out of memory")
+        .says("RESOURCE_EXHAUSTED: Failed to allocate")
+        .says("OOM when allocating tensor")
+        .says("ran out of memory trying to allocate")
         .means("the allocator of XLA or TensorFlow has no free block of the requested size")
         .causes(&[TOO_LITTLE_FREE])
         .cause(
@@ -48,11 +46,9 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[OTHER_PROCESS])
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Triton, "triton.OutOfResources")
-        .says(&[
-            "out of resource: shared memory",
-            "out of resource: threads",
-            "out of resource: tensor",
-        ])
+        .says("out of resource: shared memory")
+        .says("out of resource: threads")
+        .says("out of resource: tensor")
         .means("a Triton kernel needs more shared memory or threads than a block may have")
         .not("out of memory: it is about the shared memory of a block, not device memory")
         .cause("tile sizes or the number of stages are too large for this device")
@@ -60,12 +56,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[LIMITS]),
     KnownFailure::new(Origin::Triton, "Triton Error [CUDA]")
         .wraps()
-        .says(&["triton error [cuda]"])
+        .says("triton error [cuda]")
         .means("a CUDA call made by Triton failed")
         .causes(&[WRAPPED_ERROR]),
     KnownFailure::new(Origin::Nvrtc, "NVRTC_ERROR_INVALID_OPTION")
         .numbered(5)
-        .says(&["invalid value for --gpu-architecture"])
+        .says("invalid value for --gpu-architecture")
         .means("NVRTC was given an option that it does not know")
         .cause("NVRTC is older than the device and does not know its architecture")
         .fix("install a newer NVRTC, or a build of the program with a newer CUDA")
@@ -87,19 +83,19 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&["ldconfig -p | grep nvrtc"]),
     cublas(1, "CUBLAS_STATUS_NOT_INITIALIZED")
         .follows()
-        .says(&["the library was not initialized"])
+        .says("the library was not initialized")
         .means("cuBLAS could not initialize on the device")
         .not("usually a broken installation: memory is short, or the context is already lost")
         .causes(&[NO_WORKSPACE, EARLIER])
         .run(&[NVIDIA_SMI, BLOCKING]),
     cublas(3, "CUBLAS_STATUS_ALLOC_FAILED")
         .follows()
-        .says(&["the resource allocation failed"])
+        .says("the resource allocation failed")
         .means("cuBLAS could not allocate memory for its handle or workspace")
         .causes(&[NO_WORKSPACE])
         .run(&[NVIDIA_SMI]),
     cublas(7, "CUBLAS_STATUS_INVALID_VALUE")
-        .says(&["an unsupported value or parameter was passed to the function"])
+        .says("an unsupported value or parameter was passed to the function")
         .means("cuBLAS was given sizes, strides or types that it does not accept")
         .cause("a leading dimension is too small, or a size is 0 or above 2^31 - 1")
         .fix("print the arguments of the call")
@@ -107,21 +103,21 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("remove the system's from LD_LIBRARY_PATH")
         .run(&[TORCH_BUILD]),
     cublas(8, "CUBLAS_STATUS_ARCH_MISMATCH")
-        .says(&["the function requires an architectural feature absent from the"])
+        .says("the function requires an architectural feature absent from the")
         .means("the device lacks a feature the call needs, such as tensor cores for its type")
         .cause("the type is too new for the device")
         .fix("use f16 or f32 instead"),
     cublas(11, "CUBLAS_STATUS_MAPPING_ERROR")
         .follows()
         .late()
-        .says(&["an access to GPU memory space failed"])
+        .says("an access to GPU memory space failed")
         .means("cuBLAS could not access device memory")
         .causes(&[EARLIER])
         .run(EXECUTION),
     cublas(13, "CUBLAS_STATUS_EXECUTION_FAILED")
         .follows()
         .late()
-        .says(&["the GPU program failed to execute"])
+        .says("the GPU program failed to execute")
         .means("a kernel of cuBLAS did not complete")
         .causes(&[EARLIER])
         .cause("a batch exceeds 65535, or offsets exceed 32 bits")
@@ -129,24 +125,24 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(EXECUTION),
     cublas(14, "CUBLAS_STATUS_INTERNAL_ERROR")
         .follows()
-        .says(&["an internal operation failed"])
+        .says("an internal operation failed")
         .means("a CUDA call made by cuBLAS failed")
         .causes(&[EARLIER, WRAPPED_ERROR])
         .run(EXECUTION),
     cublas(15, "CUBLAS_STATUS_NOT_SUPPORTED")
-        .says(&["the requested functionality is not supported"])
+        .says("the requested functionality is not supported")
         .means("cuBLAS has no kernel for this combination of types, layout and alignment")
         .cause("sizes or pointers are not 16-byte aligned, as fp8 requires")
         .fix("pad them"),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_INITIALIZED")
         .follows()
-        .says(&["DNN library initialization failed"])
+        .says("DNN library initialization failed")
         .means("cuDNN could not initialize on the device")
         .causes(&[NO_WORKSPACE, MIXED_CUDNN, EARLIER])
         .run(&[NVIDIA_SMI, "python -c 'import torch; print(torch.backends.cudnn.version())'"]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_ALLOC_FAILED")
         .follows()
-        .says(&["unable to find a valid cuDNN algorithm"])
+        .says("unable to find a valid cuDNN algorithm")
         .means("cuDNN could not allocate memory for its workspace")
         .causes(&[NO_WORKSPACE])
         .run(&[NVIDIA_SMI]),
@@ -183,11 +179,9 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .cause("a tensor is not contiguous, is too large, or has an unusual type")
         .fix("call .contiguous(), split it, or disable cuDNN for the operation"),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH")
-        .says(&[
-            "cuDNN version incompatibility",
-            "loaded runtime CuDNN library",
-            "found cuDNN version",
-        ])
+        .says("cuDNN version incompatibility")
+        .says("loaded runtime CuDNN library")
+        .says("found cuDNN version")
         .means("the loaded cuDNN is not the version that the program was built with")
         .cause("the system's cuDNN is found before the package's own")
         .fix("remove the system's from LD_LIBRARY_PATH")
@@ -212,13 +206,14 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[NVIDIA_SMI, BLOCKING]),
     nccl(1, "ncclUnhandledCudaError")
         .wraps()
-        .says(&["unhandled cuda error", "call to cuda function failed"])
+        .says("unhandled cuda error")
+        .says("call to cuda function failed")
         .means("a CUDA call made by NCCL failed")
         .causes(&[WRAPPED_ERROR])
         .cause("the container's shared memory is too small, or two ranks use one device")
         .fix("start it with --shm-size=1g or --ipc=host, and give each rank its own device"),
     nccl(2, "ncclSystemError")
-        .says(&["unhandled system error"])
+        .says("unhandled system error")
         .means("a system or network call made by NCCL failed")
         .cause(
             "there is no route between ranks, the wrong interface is used, or shared memory is too \
@@ -226,10 +221,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .fix("set NCCL_SOCKET_IFNAME, start containers with --shm-size=1g, and read NCCL's output"),
     nccl(3, "ncclInternalError")
-        .says(&[
-            "NCCL internal error",
-            "internal error - please report this issue to the NCCL developers",
-        ])
+        .says("NCCL internal error")
+        .says("internal error - please report this issue to the NCCL developers")
         .means("an internal check of NCCL failed: a bug in NCCL, or memory corrupted by others")
         .causes(&[ANOTHER_RANK])
         .cause("ranks run different NCCL versions")
@@ -241,27 +234,23 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .fix("print shapes, types and devices before the call, on every rank"),
     nccl(5, "ncclInvalidUsage")
-        .says(&[
-            "this usually reflects invalid usage of NCCL library",
-            "duplicate GPU detected",
-            "invalid usage, NCCL version",
-        ])
+        .says("this usually reflects invalid usage of NCCL library")
+        .says("duplicate GPU detected")
+        .says("invalid usage, NCCL version")
         .means("NCCL was called in a way that it does not support")
         .cause("two ranks use one device")
         .fix("give each rank its own: torch.cuda.set_device(local_rank) before anything else"),
     nccl(6, "ncclRemoteError")
         .follows()
-        .says(&["remote process exited or there was a network error"])
+        .says("remote process exited or there was a network error")
         .means("another rank exited or could not be reached")
         .causes(&[ANOTHER_RANK])
         .run(&[]),
     KnownFailure::new(Origin::Nccl, "NCCL timeout")
         .follows()
-        .says(&[
-            "watchdog caught collective operation timeout",
-            "some NCCL operations have failed or timed out",
-            "timeout at NCCL work",
-        ])
+        .says("watchdog caught collective operation timeout")
+        .says("some NCCL operations have failed or timed out")
+        .says("timeout at NCCL work")
         .means("not all ranks reached a collective operation within the time limit")
         .causes(&[ANOTHER_RANK])
         .cause("ranks call collectives in different orders, or not all of them call one")

@@ -17,7 +17,8 @@ const ABSURD: KnownCause =
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     driver(2, "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
-        .says(&["out of memory", "Error Code 2: OutOfMemory"])
+        .says("out of memory")
+        .says("Error Code 2: OutOfMemory")
         .means("the driver could not allocate a buffer, a kernel's stack, a module or a context")
         .causes(&[TOO_LITTLE_FREE, OTHER_PROCESS, FRAGMENTS])
         .cause(
@@ -34,19 +35,19 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("raise the limit with ulimit -l, or pin less")
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Torch, "torch.OutOfMemoryError")
-        .says(&["CUDA out of memory", "torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError"])
+        .says("CUDA out of memory")
+        .says("torch.cuda.OutOfMemoryError")
+        .says("torch.OutOfMemoryError")
         .means("PyTorch's allocator got no memory from the driver, even after releasing its cache")
         .causes(&[TOO_LITTLE_FREE, OTHER_PROCESS, FRAGMENTS, ABSURD])
         .cause("tensors stay alive: a graph kept for backward, a list of outputs, a traceback")
         .fix("run inference under torch.inference_mode(), and delete tensors you no longer need")
         .run(&[NVIDIA_SMI, TORCH_BUILD]),
     KnownFailure::new(Origin::Vllm, "vLLM memory check")
-        .says(&[
-            "less than desired gpu memory utilization",
-            "no available memory for the cache blocks",
-            "larger than the maximum number of tokens that can be stored in KV cache",
-            "larger than the available KV cache memory",
-        ])
+        .says("less than desired gpu memory utilization")
+        .says("no available memory for the cache blocks")
+        .says("larger than the maximum number of tokens that can be stored in KV cache")
+        .says("larger than the available KV cache memory")
         .means("vLLM's share of the memory measured at start is too small for model and cache")
         .causes(&[OTHER_PROCESS])
         .cause("gpu_memory_utilization exceeds the free memory, or is too low for the model")
@@ -55,24 +56,24 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("lower max_model_len")
         .run(&[NVIDIA_SMI]),
     renumbered(64, 217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "cudaErrorPeerAccessUnsupported")
-        .says(&["peer access is not supported between these two devices"])
+        .says("peer access is not supported between these two devices")
         .means("one device cannot access the other's memory")
         .cause("the devices have no direct link, or virtualization forbids it")
         .fix("query cuDeviceCanAccessPeer first, and copy through the host where it returns false")
         .run(&["nvidia-smi topo -m"]),
     driver(704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "cudaErrorPeerAccessAlreadyEnabled")
         .formerly(50)
-        .says(&["peer access is already enabled"])
+        .says("peer access is already enabled")
         .means("access to the peer is already enabled")
         .cause("two parts of the program enable it")
         .fix("treat this result as a success"),
     renumbered(51, 705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "cudaErrorPeerAccessNotEnabled")
-        .says(&["peer access has not been enabled"])
+        .says("peer access has not been enabled")
         .means("access to the peer cannot be disabled because it is not enabled")
         .cause("it was disabled twice, or for the wrong device")
         .fix("enable it first"),
     renumbered(60, 711, "CUDA_ERROR_TOO_MANY_PEERS", "cudaErrorTooManyPeers")
-        .says(&["peer mapping resources exhausted"])
+        .says("peer mapping resources exhausted")
         .means("the device cannot map another peer")
         .cause("too many peers are enabled")
         .fix("enable only the peers you need"),
@@ -82,13 +83,13 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         "cudaErrorHostMemoryAlreadyRegistered",
     )
     .formerly(61)
-    .says(&["part or all of the requested memory range is already mapped"])
+    .says("part or all of the requested memory range is already mapped")
     .means("the host memory to be pinned is already pinned")
     .cause("the range or an overlapping one is already registered")
     .fix("register it once"),
     driver(713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered")
         .formerly(62)
-        .says(&["pointer does not correspond to a registered memory region"])
+        .says("pointer does not correspond to a registered memory region")
         .means("the host memory to be unpinned is not pinned")
         .cause("another pointer was registered")
         .fix("pass the pointer that was registered"),
@@ -99,7 +100,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .fix("align it to what cuMulticastGetGranularity recommends"),
     driver(914, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "cudaErrorInvalidResourceType")
-        .says(&["one or more resources passed in are not valid resource types for the operation"])
+        .says("one or more resources passed in are not valid resource types for the operation")
         .means("a resource passed to the call has a type that the call does not accept")
         .cause("resources of a green context are mixed up")
         .fix("look up which resource types the call accepts"),
@@ -108,7 +109,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION",
         "cudaErrorInvalidResourceConfiguration",
     )
-    .says(&["one or more resources are insufficient or non-applicable for the operation"])
+    .says("one or more resources are insufficient or non-applicable for the operation")
     .means("the resources passed to the call are insufficient or do not apply")
     .cause(
         "a green context is requested with a number of multiprocessors the device cannot provide",

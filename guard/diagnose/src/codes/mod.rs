@@ -109,7 +109,7 @@ mod tests {
                 assert!(is_text(cause.what), "{name}: {}", cause.what);
                 assert!(is_text(cause.remedy), "{name}: {}", cause.remedy);
             }
-            assert!(entry.messages.iter().all(|message| message.len() > 8), "{name}");
+            assert!(entry.messages().iter().all(|message| message.len() > 8), "{name}");
             assert!(entry.mistaken_for.is_none_or(is_text), "{name}");
             assert!(entry.commands.iter().all(|command| !command.is_empty()), "{name}");
         }
@@ -149,7 +149,11 @@ mod tests {
                 }
                 Origin::Runtime => {
                     assert!(entry.name.starts_with("cudaError") && entry.runtime_name.is_none());
-                    assert!(entry.number.is_some() && !entry.messages.is_empty(), "{}", entry.name);
+                    assert!(
+                        entry.number.is_some() && !entry.messages().is_empty(),
+                        "{}",
+                        entry.name
+                    );
                 }
                 _ => assert!(entry.runtime_name.is_none(), "{}", entry.name),
             }

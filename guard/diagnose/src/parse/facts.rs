@@ -108,15 +108,16 @@ fn dims_after(text: &str, word: &str) -> Option<[u64; 3]> {
             if between.is_empty() {
                 break;
             }
-            let (name, letter) = match between.strip_suffix(['x', 'y', 'z']) {
-                Some(name) if name.is_empty() || BETWEEN.split(' ').any(|it| it == name) => {
-                    (name, between.chars().next_back())
+            let is_between =
+                |name: &str| name.is_empty() || BETWEEN.split(' ').any(|it| it == name);
+            match between.strip_suffix(['x', 'y', 'z']) {
+                Some(name) if is_between(name) => {
+                    axis = axis.or(between.chars().next_back().and_then(|it| "xyz".find(it)));
                 }
-                _ => (between, None),
-            };
-            axis = axis.or(letter.and_then(|letter| "xyz".find(letter)));
-            let is_between = name.is_empty() || BETWEEN.split(' ').any(|it| it == name);
-            rest = if is_between { after.trim_start_matches('3') } else { return None };
+                _ if is_between(between) => {}
+                _ => return None,
+            }
+            rest = after.trim_start_matches('3');
         }
         match axis {
             Some(axis) => {

@@ -54,8 +54,10 @@ const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
 /// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
-const TRIGGERS: &str = "cuda cudnn cublas cufft cusolver curesult cuinit cumem culaunch cuctx \
-                        custream cuevent cumodule cudevice culink nccl nvr assertion libcu libn";
+const TRIGGERS: &str = "cudnn cublas cufft cusolver curesult cuinit nccl nvr assertion libcu libn";
+/// How functions of CUDA begin.
+pub(super) const FAMILIES: &str =
+    "cuda cumem culaunch cuctx custream cuevent cumodule cudevice culink";
 
 /// All phrases and the automaton that finds them.
 pub(super) struct Phrases {
@@ -69,7 +71,8 @@ pub(super) static PHRASES: LazyLock<Phrases> = LazyLock::new(|| {
     let mut ranked: Vec<Phrase> = known_failures().flat_map(phrases_of).collect();
     ranked.sort_by_key(|phrase| (phrase.failure.wraps, Reverse(phrase.text.len())));
     let texts = ranked.iter().map(|phrase| phrase.text.as_str());
-    let automaton = automaton(texts.chain(TRIGGERS.split(' ')));
+    let automaton =
+        automaton(texts.chain([TRIGGERS, FAMILIES].iter().flat_map(|words| words.split(' '))));
     Phrases { ranked, automaton }
 });
 
@@ -103,7 +106,7 @@ impl Phrases {
 }
 
 fn phrases_of(failure: &'static KnownFailure) -> impl Iterator<Item = Phrase> {
-    let messages = failure.messages.iter().map(move |message| {
+    let messages = failure.messages().iter().map(move |message| {
         let text = message.to_ascii_lowercase();
         let scope = match failure.origin {
             Origin::Xid => Scope::KernelModule,

@@ -3,7 +3,7 @@
 use core::cell::LazyCell;
 
 use super::facts::number;
-use super::phrases::{PHRASES, Scope};
+use super::phrases::{FAMILIES, PHRASES, Scope};
 use super::work;
 use crate::codes::{by_number, known_failures};
 use crate::failure::Origin;
@@ -99,7 +99,7 @@ pub fn similar_failures(text: &str) -> Vec<FailureId> {
     let contains = |other: &str| format!(" {} ", words(&other.replace('_', " "))).contains(&text);
     known_failures()
         .filter(|entry| entry.origin != Origin::Xid && !entry.retired)
-        .filter(|entry| contains(entry.name) || entry.messages.iter().any(|it| contains(it)))
+        .filter(|entry| contains(entry.name) || entry.messages().iter().any(|it| contains(it)))
         .map(FailureId::from)
         .collect()
 }
@@ -250,11 +250,7 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
 
 /// Whether `token` is CUDA, or a function of it, such as `cudaSetDevice` or `cuMemAlloc`.
 fn is_of_cuda(token: &str) -> bool {
-    const FAMILIES: [&str; 9] = [
-        "cuda", "cumem", "culaunch", "cuctx", "custream", "cuevent", "cumodule", "cudevice",
-        "culink",
-    ];
-    FAMILIES.iter().any(|family| token.starts_with(family)) && !token.contains('_')
+    FAMILIES.split(' ').any(|family| token.starts_with(family)) && !token.contains('_')
 }
 
 /// A library that the loader did not find, or that does not match another.
@@ -303,7 +299,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn every_message_and_every_name_is_recognized_as_its_own_failure() {
         for entry in known_failures().filter(|entry| entry.origin != Origin::Xid) {
-            for text in entry.messages.iter().chain(&entry.runtime_name) {
+            for text in entry.messages().iter().chain(&entry.runtime_name) {
                 assert_eq!(name(text, Context::Question), Some(entry.name), "{text}");
                 let line = format!("[rank0] RuntimeError: CUDA error: {text}.");
                 assert_eq!(name(&line, Context::Log), Some(entry.name), "{line}");

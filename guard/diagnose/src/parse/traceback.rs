@@ -73,8 +73,8 @@ impl Traceback {
         self.above.push_str(truncated(text, SHOWN_BYTES));
     }
 
-    /// Moves the clues to `evidence` of the failure that `text` reports.
-    pub(super) fn failure(&mut self, text: &str, number: u64, evidence: &mut Evidence) {
+    /// Moves the clues to the evidence of the failure that `text` reports.
+    pub(super) fn failure(&mut self, text: &str, number: u64) -> Evidence {
         self.forget_before(number);
         self.read(text, true);
         if number.saturating_sub(self.last) > 1 {
@@ -84,8 +84,10 @@ impl Traceback {
         if has_sizes(text) {
             facts::read_launch(&text.to_ascii_lowercase(), &mut self.launch);
         }
-        self.give(evidence);
         self.last = number;
+        let mut evidence = Evidence::default();
+        self.give(&mut evidence);
+        evidence
     }
 
     /// Whether the line belongs to a traceback that the last failure began.
