@@ -1,5 +1,7 @@
 //! Reads profiles and writes results, with notes about faults.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use gridguard::profile::{self, ParsedProfile, Published};
@@ -28,6 +30,14 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
     if let Some(change) = owner {
         note(format_args!("{file}: {change}"));
     }
+}
+
+/// The first bytes of a file or a pipe, up to `limit`.
+pub(crate) fn read_start(path: &Path, limit: u64) -> Result<Vec<u8>, CommandError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    read.map_err(CommandError::io(path.display().to_string()))?;
+    Ok(bytes)
 }
 
 pub(crate) fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<(), CommandError> {

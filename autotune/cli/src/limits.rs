@@ -46,7 +46,9 @@ struct LimitsWithSources<'a> {
 
 impl Limits {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let gpu = |name: &String| Ok::<_, CommandError>(Column::from(catalog::gpu(name)?));
+        let gpu = |name: &String| {
+            catalog::gpu(name).map(|Gpu { limits, facts, .. }| Column { limits, facts })
+        };
         match (self.name.as_ref().or(self.device.gpu.as_ref()), self.device.device) {
             (Some(name), _) => self.print_one(&gpu(name)?)?,
             (None, Some(ordinal)) => {
@@ -91,20 +93,16 @@ impl Limits {
         json: &impl Serialize,
         ron: &impl Serialize,
     ) -> Result<(), CommandError> {
-        let failed = |form: &str, error: &dyn Display| {
-            CommandError::Failed(format!("cannot write the limits as {form}: {error}"))
-        };
-        match self.format {
-            Format::Text => output::print(text),
+        let document = match self.format {
+            Format::Text => return output::print(text),
             Format::Json => {
-                let json = serde_json::to_string_pretty(json);
-                output::write(&(json.map_err(|error| failed("JSON", &error))? + "\n"))
+                serde_json::to_string_pretty(json).map_err(|error| format!("JSON: {error}"))
             }
-            Format::Ron => {
-                let ron = ron::ser::to_string_pretty(ron, ron::ser::PrettyConfig::new());
-                output::write(&(ron.map_err(|error| failed("RON", &error))? + "\n"))
-            }
-        }
+            Format::Ron => ron::ser::to_string_pretty(ron, ron::ser::PrettyConfig::new())
+                .map_err(|error| format!("RON: {error}")),
+        };
+        let failed = |why| CommandError::Failed(format!("cannot write the limits as {why}"));
+        output::write(&(document.map_err(failed)? + "\n"))
     }
 }
 
@@ -112,12 +110,6 @@ impl Limits {
 struct Column<'a> {
     limits: &'a DeviceLimits,
     facts: &'a [Fact],
-}
-
-impl<'a> From<&'a Gpu> for Column<'a> {
-    fn from(gpu: &'a Gpu) -> Self {
-        Self { limits: &gpu.limits, facts: &gpu.facts }
-    }
 }
 
 impl<'a> Column<'a> {

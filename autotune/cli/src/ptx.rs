@@ -120,10 +120,9 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "{table}")?;
         }
         let refusals = report.entries.iter().filter_map(|entry| entry.forms.as_ref().err());
-        let mut refused = 0;
+        let refused = refusals.clone().count();
         for refusal in refusals {
             writeln!(f, "{refusal}")?;
-            refused += 1;
         }
         if refused > 0 {
             writeln!(f)?;

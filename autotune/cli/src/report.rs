@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,6 +11,7 @@ use gridguard_report::{
 };
 
 use crate::error::{CommandError, Exit};
+use crate::files::read_start;
 use crate::output::{OutputArgs, Table, count, text};
 
 #[derive(Args)]
@@ -43,11 +42,7 @@ impl Report {
 }
 
 fn read(path: &Path) -> Result<WatchReport, CommandError> {
-    let mut text = Vec::new();
-    // `take`, because the size of a pipe is unknown.
-    let read =
-        File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
-    read.map_err(CommandError::io(path.display().to_string()))?;
+    let text = read_start(path, MAX_REPORT_BYTES + 1)?;
     WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
 }
 

@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use super::clue::Case;
 use super::codes::commands::{BLOCKING, CHECK, LIMITS, SANITIZER};
 use super::evidence::{CudaVersion, Evidence, Verdict, ViolatedRule};
 use super::failure::{Hint, KnownCause};
@@ -66,7 +65,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let has_rules = !rules.is_empty();
     let is_rejected_launch = entry.known_causes().any(|known| known.hint == Some(Hint::LaunchSize));
     let case = evidence.case().filter(|_| is_rejected_launch);
-    let case = case.map(|(case, why)| Cause::of_case(case, why));
+    let case = case.map(|(case, why)| Cause::known(&case, Some(why)));
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
     for known in entry.known_causes() {
         if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
@@ -123,12 +122,6 @@ impl Cause {
         Self { id, what: known.what.into(), why_likely, remedy: known.remedy.into() }
     }
 
-    fn of_case(case: &Case, why: String) -> Self {
-        let Case { id, what, remedy } = *case;
-        let [id, what, remedy] = [id, what, remedy].map(String::from);
-        Self { id: Some(id), what, why_likely: Some(why), remedy }
-    }
-
     fn violated(rule: &ViolatedRule) -> Self {
         let ViolatedRule { id, what, remedy, codes: _ } = rule;
         let why = format!("the launch violates rule {id}");
@@ -155,7 +148,7 @@ impl fmt::Display for Diagnosis {
         if let Some(name) = failure.entry().runtime_name {
             write!(f, ", {name} in the runtime")?;
         }
-        if let Some(message) = failure.entry().messages.first() {
+        if let Some(message) = failure.entry().messages().first() {
             write!(f, ": \"{message}\"")?;
         }
         write!(f, "\n  {meaning}")?;

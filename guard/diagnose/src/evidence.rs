@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use super::clue::{Case, Clue, Suggestion};
-use super::failure::Hint;
+use super::clue::Clue;
+use super::failure::{Hint, KnownCause};
 
 /// Facts about a failure. Every field may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,6 +151,11 @@ pub(super) enum Verdict {
 
 use Verdict::{Excluded, Likely, Unlikely};
 
+/// [`Likely`] if the cause applies, or else [`Excluded`].
+fn decided(applies: bool, why: String, why_not: String) -> Option<Verdict> {
+    Some(if applies { Likely(why) } else { Excluded(why_not) })
+}
+
 /// Host calls other than launches.
 const HOST_CALLS: [Hint; 3] = [Hint::Copy, Hint::Allocation, Hint::Synchronization];
 
@@ -160,12 +165,6 @@ impl Evidence {
         match hint {
             Hint::LaunchSize => self.sizes(),
             Hint::LaunchRule => None,
-            Hint::Copy
-            | Hint::Allocation
-            | Hint::Synchronization
-            | Hint::EmptyBatch
-            | Hint::MissingKernel
-            | Hint::RunTimeCompiler => self.suggested(hint),
             Hint::SharedDevice => self.shared_device(),
             Hint::IndexOutOfRange => self.index_out_of_range(),
             Hint::TooLittleFree => self.too_little_free(),
@@ -176,23 +175,17 @@ impl Evidence {
             Hint::AbsurdSize => self.absurd_size(),
             Hint::Architecture => self.architecture(),
             Hint::DriverAge => self.driver_age(),
-            Hint::NoDevice => Some(match self.visible_devices? {
-                0 => Likely("the driver reports 0 devices".into()),
-                count => Excluded(format!("hidden devices: {count} visible")),
-            }),
+            Hint::NoDevice => self.no_device(),
             Hint::Ordinal => self.ordinal_is_visible(),
             Hint::EarlierKernel => self.earlier_kernel(),
             Hint::FailedAssertion => self.assertion.clone().map(Likely),
+            _ => self.suggested(hint),
         }
     }
 
     /// The most specific known case that the log suggests, and the line that suggests it.
-    pub(super) fn case(&self) -> Option<(&'static Case, String)> {
-        let of_case = |clue: &Clue| match clue.suggests {
-            Suggestion::Case(case) => Some((case, says(&clue.text))),
-            Suggestion::Cause(_) => None,
-        };
-        self.clues.iter().find_map(of_case)
+    pub(super) fn case(&self) -> Option<(KnownCause, String)> {
+        self.clues.iter().find_map(|clue| Some((clue.row.case?, says(&clue.text))))
     }
 
     /// The failed host call.
@@ -201,7 +194,7 @@ impl Evidence {
     }
 
     fn suggested(&self, hint: Hint) -> Option<Verdict> {
-        let clue = self.clues.iter().find(|clue| clue.suggests == Suggestion::Cause(hint))?;
+        let clue = self.clues.iter().find(|clue| clue.row.hint == hint)?;
         Some(Likely(says(&clue.text)))
     }
 
@@ -253,34 +246,27 @@ impl Evidence {
     fn too_little_free(&self) -> Option<Verdict> {
         let (requested, free) = self.requested_and_free()?;
         let sizes = format!("{requested} were requested, {free} were free");
-        Some(match requested > free {
-            true => Likely(sizes),
-            false => Excluded(format!("too little free memory: {sizes}")),
-        })
+        decided(requested > free, sizes.clone(), format!("too little free memory: {sizes}"))
     }
 
     /// Handles and workspaces of libraries take some hundred MiB.
     fn little_free(&self) -> Option<Verdict> {
         const PLENTY: Bytes = Bytes(1 << 30);
         let free = Bytes(self.free_bytes?);
-        Some(match free < PLENTY {
-            true => Likely(format!("only {free} were free")),
-            false => Excluded(format!("too little free memory: {free} were free")),
-        })
+        let why_not = format!("too little free memory: {free} were free");
+        decided(free < PLENTY, format!("only {free} were free"), why_not)
     }
 
     fn fragments(&self) -> Option<Verdict> {
         let requested = Bytes(self.requested_bytes?);
         let cached = self.cached_bytes.map(Bytes).filter(|cached| *cached >= requested);
-        Some(Likely(match cached {
-            Some(cached) => {
-                format!("{cached} are reserved but unused, {requested} were requested")
-            }
-            None => {
-                let (_, free) = self.enough_free()?;
-                format!("{free} were free, enough for {requested} in one contiguous block")
-            }
-        }))
+        if let Some(cached) = cached {
+            let why = format!("{cached} are reserved but unused, {requested} were requested");
+            return Some(Likely(why));
+        }
+        let (_, free) = self.enough_free()?;
+        let why = format!("{free} were free, enough for {requested} in one contiguous block");
+        Some(Likely(why))
     }
 
     fn local_memory(&self) -> Option<Verdict> {
@@ -300,23 +286,23 @@ impl Evidence {
         // Contexts and rounding leave a small difference.
         let is_notable = others > total / 8;
         let [total, free, own, others] = [total, free, own, others].map(Bytes);
-        Some(match is_notable {
-            true => Likely(format!(
+        decided(
+            is_notable,
+            format!(
                 "of {total}, this process uses {own}, {free} were free and others use {others}"
-            )),
-            false => Excluded(format!("another process: this one uses {own} of {total}")),
-        })
+            ),
+            format!("another process: this one uses {own} of {total}"),
+        )
     }
 
     fn absurd_size(&self) -> Option<Verdict> {
         let total = Bytes(self.total_bytes.filter(|bytes| *bytes > 0)?);
         let requested = Bytes(self.requested_bytes?);
-        Some(match requested > total {
-            true => Likely(format!("{requested} were requested, the device has {total} in total")),
-            false => Excluded(format!(
-                "a miscalculated size: {requested} is within the device's {total}"
-            )),
-        })
+        decided(
+            requested > total,
+            format!("{requested} were requested, the device has {total} in total"),
+            format!("a miscalculated size: {requested} is within the device's {total}"),
+        )
     }
 
     fn architecture(&self) -> Option<Verdict> {
@@ -344,20 +330,23 @@ impl Evidence {
             return Some(Likely(format!("the driver {supports}")));
         };
         let versions = format!("{supports}, the program needs {program}");
-        Some(match self.driver_cuda < self.program_cuda {
-            true => Likely(format!("the driver {versions}")),
-            false => Excluded(format!("an old driver: it {versions}")),
-        })
+        let why_not = format!("an old driver: it {versions}");
+        decided(driver_cuda < program, format!("the driver {versions}"), why_not)
+    }
+
+    fn no_device(&self) -> Option<Verdict> {
+        let count = self.visible_devices?;
+        let why_not = format!("hidden devices: {count} visible");
+        decided(count == 0, "the driver reports 0 devices".into(), why_not)
     }
 
     fn ordinal_is_visible(&self) -> Option<Verdict> {
         let (ordinal, count) = (self.ordinal?, self.visible_devices?);
-        Some(match ordinal >= count {
-            true => Likely(format!("device {ordinal} was requested, {count} devices are visible")),
-            false => Excluded(format!(
-                "the device number: device {ordinal} is one of the {count} visible"
-            )),
-        })
+        decided(
+            ordinal >= count,
+            format!("device {ordinal} was requested, {count} devices are visible"),
+            format!("the device number: device {ordinal} is one of the {count} visible"),
+        )
     }
 }
 

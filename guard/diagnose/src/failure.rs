@@ -62,8 +62,6 @@ pub struct KnownFailure {
     pub name: &'static str,
     /// The runtime's name for a failure of the driver.
     pub runtime_name: Option<&'static str>,
-    /// Its messages or parts of them, the most usual first.
-    pub messages: &'static [&'static str],
     /// Its meaning.
     pub meaning: &'static str,
     /// Another failure that it is often mistaken for, with the difference.
@@ -80,7 +78,10 @@ pub struct KnownFailure {
     pub retired: bool,
     /// Commands that give more information.
     pub commands: &'static [&'static str],
-    causes: [Option<KnownCause>; MAX_CAUSES],
+    causes: [KnownCause; MAX_CAUSES],
+    cause_count: usize,
+    messages: [&'static str; MAX_MESSAGES],
+    message_count: usize,
 }
 
 /// A usual cause and its remedy.
@@ -142,6 +143,14 @@ pub(super) enum Hint {
     MissingKernel,
     /// The program compiles its kernels when it runs.
     RunTimeCompiler,
+    /// Launches of known programs that exceed a limit.
+    TemporalAttention,
+    SortRow,
+    MoeTokens,
+    AttentionBatch,
+    MatrixRows,
+    NormalizedRows,
+    ImagePlanes,
 }
 
 impl Hint {
@@ -158,14 +167,19 @@ impl Hint {
     }
 }
 
-/// A usual cause that no evidence decides.
-pub(super) const fn cause(what: &'static str, remedy: &'static str) -> KnownCause {
-    KnownCause { what, remedy, hint: None }
+/// A usual cause.
+pub(super) const fn cause(what: &'static str) -> KnownCause {
+    KnownCause { what, remedy: "", hint: None }
 }
 
-/// A usual cause that evidence may decide.
-pub(super) const fn hinted(hint: Hint, what: &'static str, remedy: &'static str) -> KnownCause {
-    KnownCause { what, remedy, hint: Some(hint) }
+impl KnownCause {
+    pub(super) const fn fix(self, remedy: &'static str) -> Self {
+        Self { remedy, ..self }
+    }
+
+    pub(super) const fn hint(self, hint: Hint) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
 }
 
 /// A failure that the driver and the runtime report, each under its own name.
@@ -200,9 +214,15 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 }
 
 impl KnownFailure {
+    /// Its messages or parts of them, the most usual first.
+    #[must_use]
+    pub const fn messages(&self) -> &[&'static str] {
+        self.messages.split_at(self.message_count).0
+    }
+
     /// Its usual causes, the most likely first.
     pub fn known_causes(&self) -> impl Iterator<Item = &KnownCause> {
-        self.causes.iter().flatten()
+        self.causes.iter().take(self.cause_count)
     }
 
     /// An entry with origin and name. The methods below add the rest.
@@ -213,7 +233,6 @@ impl KnownFailure {
             former_number: None,
             name,
             runtime_name: None,
-            messages: &[],
             meaning: "",
             mistaken_for: None,
             sticky: false,
@@ -222,7 +241,10 @@ impl KnownFailure {
             follows: false,
             retired: false,
             commands: &[],
-            causes: [None; MAX_CAUSES],
+            causes: [cause(""); MAX_CAUSES],
+            cause_count: 0,
+            messages: [""; MAX_MESSAGES],
+            message_count: 0,
         }
     }
 
@@ -234,8 +256,10 @@ impl KnownFailure {
         Self { former_number: Some(number), ..self }
     }
 
-    pub(super) const fn says(self, messages: &'static [&'static str]) -> Self {
-        Self { messages, ..self }
+    pub(super) const fn says(mut self, message: &'static str) -> Self {
+        self.messages[self.message_count] = message;
+        self.message_count += 1;
+        self
     }
 
     pub(super) const fn means(self, meaning: &'static str) -> Self {
@@ -246,26 +270,31 @@ impl KnownFailure {
         Self { mistaken_for: Some(mistaken_for), ..self }
     }
 
-    /// Adds a cause that no evidence decides.
-    pub(super) const fn cause(self, what: &'static str, remedy: &'static str) -> Self {
-        self.causes(&[cause(what, remedy)])
-    }
-
-    /// Adds a cause that evidence may decide.
-    pub(super) const fn hinted(self, hint: Hint, what: &'static str, remedy: &'static str) -> Self {
-        self.causes(&[hinted(hint, what, remedy)])
-    }
-
     /// Adds causes that several failures have.
     pub(super) const fn causes(mut self, shared: &[KnownCause]) -> Self {
-        let (mut place, mut next) = (0, 0);
+        let mut next = 0;
         while next < shared.len() {
-            if self.causes[place].is_none() {
-                self.causes[place] = Some(shared[next]);
-                next += 1;
-            }
-            place += 1;
+            self.causes[self.cause_count] = shared[next];
+            self.cause_count += 1;
+            next += 1;
         }
+        self
+    }
+
+    /// Adds a cause. [`Self::fix`] and [`Self::hint`] complete it.
+    pub(super) const fn cause(self, what: &'static str) -> Self {
+        self.causes(&[cause(what)])
+    }
+
+    /// The remedy of the last cause.
+    pub(super) const fn fix(mut self, remedy: &'static str) -> Self {
+        self.causes[self.cause_count - 1].remedy = remedy;
+        self
+    }
+
+    /// The evidence that decides whether the last cause applies.
+    pub(super) const fn hint(mut self, hint: Hint) -> Self {
+        self.causes[self.cause_count - 1].hint = Some(hint);
         self
     }
 
@@ -295,5 +324,6 @@ impl KnownFailure {
     }
 }
 
-/// Entries with more causes do not compile.
+/// Entries with more causes or messages do not compile.
 const MAX_CAUSES: usize = 6;
+const MAX_MESSAGES: usize = 6;

@@ -89,7 +89,7 @@ impl serde::Serialize for FailureId {
         fields.serialize_field("name", self.entry.name)?;
         fields.serialize_field("number", &self.number)?;
         fields.serialize_field("runtime_name", &self.entry.runtime_name)?;
-        fields.serialize_field("message", &self.entry.messages.first())?;
+        fields.serialize_field("message", &self.entry.messages().first())?;
         fields.end()
     }
 }

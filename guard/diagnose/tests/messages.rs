@@ -35,7 +35,7 @@ fn messages_of_many_programs_are_recognized() {
 
 #[test]
 fn every_current_failure_of_cuda_occurs_in_a_message() {
-    for entry in known_failures().filter(|it| it.number.is_some() && !it.messages.is_empty()) {
+    for entry in known_failures().filter(|it| it.number.is_some() && !it.messages().is_empty()) {
         let is_entry = |(heading, _): (&str, &str)| heading.starts_with(entry.name);
         assert!(entry.retired || messages().any(is_entry), "{}", entry.name);
     }

@@ -1,17 +1,16 @@
 //! The arguments `--image` and `--kernel`: reads the kernels of a file and their attributes.
 
 use std::fmt::{self, Write};
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cpp_demangle::{DemangleOptions, Symbol};
 use gridguard::image::{FileImage, ImageFile, KernelAttributes};
-use gridguard::{DeviceLimits, Dim3, Rule};
+use gridguard::{DeviceLimits, Rule};
 use serde::Serialize;
 
 use crate::error::CommandError;
+use crate::files::read_start;
 use crate::output::Table;
 
 #[derive(Args)]
@@ -46,15 +45,12 @@ pub(super) struct ImageKernel {
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
-    let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(CommandError::io(&name))?;
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(CommandError::io(&name))?;
+    let bytes = read_start(path, MOST_BYTES + 1)?;
     if u64::try_from(bytes.len()).is_ok_and(|read| read <= MOST_BYTES) {
         return Ok(bytes);
     }
     let too_large = format!("the file has more than {MOST_BYTES} bytes");
-    Err(CommandError::io(name)(io::Error::new(io::ErrorKind::FileTooLarge, too_large)))
+    Err(CommandError::Failed(format!("{}: {too_large}", path.display())))
 }
 
 impl<'a> KernelFile<'a> {
@@ -216,33 +212,12 @@ impl ImageKernel {
     }
 
     fn description(&self) -> String {
-        let KernelAttributes {
-            name: _,
-            registers_per_thread,
-            static_shared_bytes,
-            local_bytes_per_thread,
-            parameter_bytes,
-            max_threads_per_block,
-            required_block,
-            required_cluster,
-            cluster_must_be_set,
-        } = self.attributes;
-        let number = |number: Option<u64>, what: &str| Some(format!("{}{what}", number?));
-        let size = |size: Option<Dim3>, what: &str| Some(format!("{what} of {}", size?));
-        let any_cluster = cluster_must_be_set && required_cluster.is_none();
-        let attributes: Vec<String> = [
-            number(registers_per_thread, " registers"),
-            number(static_shared_bytes, " bytes of static shared memory"),
-            number(local_bytes_per_thread, " bytes of local memory"),
-            number(parameter_bytes, " bytes of parameters"),
-            max_threads_per_block.map(|threads| format!("at most {threads} threads")),
-            size(required_block, "block"),
-            size(required_cluster, "cluster"),
-            any_cluster.then(|| "any cluster".into()),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let of_column = |(_, template, value): &Column| {
+            let value = value(&self.attributes)?;
+            let template = if value == ANY { "{} cluster" } else { template };
+            Some(template.replace("{}", &value))
+        };
+        let attributes: Vec<String> = COLUMNS.iter().filter_map(of_column).collect();
         let kind = if self.ptx { "PTX for " } else { "" };
         let architecture = self.architecture.as_deref().unwrap_or("any architecture");
         format!("kernel {} ({kind}{architecture}): {}", self.name(), attributes.join(", "))
@@ -262,38 +237,36 @@ impl ImageKernel {
     }
 }
 
+/// An attribute: its title in the table, its text in a description, and its value.
+type Column = (&'static str, &'static str, fn(&KernelAttributes) -> Option<String>);
+
+const COLUMNS: [Column; 7] = [
+    (">registers", "{} registers", |it| text(it.registers_per_thread)),
+    (">static shared", "{} bytes of static shared memory", |it| text(it.static_shared_bytes)),
+    (">local", "{} bytes of local memory", |it| text(it.local_bytes_per_thread)),
+    (">parameters", "{} bytes of parameters", |it| text(it.parameter_bytes)),
+    (">max threads", "at most {} threads", |it| text(it.max_threads_per_block)),
+    ("block", "block of {}", |it| text(it.required_block)),
+    ("cluster", "cluster of {}", |it| {
+        text(it.required_cluster).or(it.cluster_must_be_set.then(|| ANY.to_owned()))
+    }),
+];
+/// The cluster of a kernel that needs one of any size.
+const ANY: &str = "any";
+
+fn text(value: Option<impl ToString>) -> Option<String> {
+    Some(value?.to_string())
+}
+
 pub(super) fn table(kernels: &[ImageKernel]) -> Table {
-    let mut table = Table::new([
-        "kernel",
-        "image",
-        ">registers",
-        ">static shared",
-        ">local",
-        ">parameters",
-        ">max threads",
-        "block",
-        "cluster",
-    ]);
+    let titles = COLUMNS.iter().map(|(title, ..)| *title);
+    let mut table = Table::new(["kernel", "image"].into_iter().chain(titles));
     for kernel in kernels {
-        let attributes = &kernel.attributes;
-        let number = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
-        let size = |size: Option<Dim3>| size.map_or_else(String::new, |size| size.to_string());
         let kind = if kernel.ptx { "PTX " } else { "" };
-        let cluster = match attributes.required_cluster {
-            None if attributes.cluster_must_be_set => "any".into(),
-            cluster => size(cluster),
-        };
-        table.push([
-            kernel.name().to_owned(),
-            format!("{kind}{}", kernel.architecture.as_deref().unwrap_or_default()),
-            number(attributes.registers_per_thread),
-            number(attributes.static_shared_bytes),
-            number(attributes.local_bytes_per_thread),
-            number(attributes.parameter_bytes),
-            number(attributes.max_threads_per_block),
-            size(attributes.required_block),
-            cluster,
-        ]);
+        let image = format!("{kind}{}", kernel.architecture.as_deref().unwrap_or_default());
+        let values = COLUMNS.iter().map(|(_, _, value)| value(&kernel.attributes));
+        let values = values.map(Option::unwrap_or_default);
+        table.push([kernel.name().to_owned(), image].into_iter().chain(values));
     }
     table
 }

@@ -19,7 +19,7 @@ use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, text};
 use crate::requests;
 use kernel_image::{ImageArgs, KernelFile};
-use reply::{Case, DeviceReply, KernelReply, LargestBatch, Reply, legality, write_text};
+use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
 
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["grid", "requests", "image"]))]
@@ -194,28 +194,23 @@ impl Check {
 
     /// Completes the attributes of the image by the options, which may not contradict them.
     fn stated(&self, of_image: KernelAttributes) -> Result<KernelAttributes, CommandError> {
-        let agreed = |option: &str, stated: Option<u64>, of_image: Option<u64>| match of_image {
-            Some(number) if stated.is_some_and(|stated| stated != number) => {
-                let reason = format!("--{option} contradicts the image, which states {number}");
-                Err(CommandError::Invalid(reason))
+        let mut stated = of_image;
+        for (option, number, of_image) in [
+            ("registers", self.registers, &mut stated.registers_per_thread),
+            ("local-mem", self.local_mem, &mut stated.local_bytes_per_thread),
+            ("static-shared-mem", self.static_shared_mem, &mut stated.static_shared_bytes),
+            ("param-bytes", self.param_bytes, &mut stated.parameter_bytes),
+            ("kernel-max-threads", self.kernel_max_threads, &mut stated.max_threads_per_block),
+        ] {
+            match *of_image {
+                Some(other) if number.is_some_and(|number| number != other) => {
+                    let reason = format!("--{option} contradicts the image, which states {other}");
+                    return Err(CommandError::Invalid(reason));
+                }
+                _ => *of_image = number.or(*of_image),
             }
-            _ => Ok(stated.or(of_image)),
-        };
-        let KernelAttributes { max_threads_per_block: threads, .. } = of_image;
-        let local = of_image.local_bytes_per_thread;
-        let shared = of_image.static_shared_bytes;
-        Ok(KernelAttributes {
-            registers_per_thread: agreed(
-                "registers",
-                self.registers,
-                of_image.registers_per_thread,
-            )?,
-            local_bytes_per_thread: agreed("local-mem", self.local_mem, local)?,
-            static_shared_bytes: agreed("static-shared-mem", self.static_shared_mem, shared)?,
-            parameter_bytes: agreed("param-bytes", self.param_bytes, of_image.parameter_bytes)?,
-            max_threads_per_block: agreed("kernel-max-threads", self.kernel_max_threads, threads)?,
-            ..of_image
-        })
+        }
+        Ok(stated)
     }
 
     fn check_one(&self, case: &Case) -> Result<Exit, CommandError> {
@@ -223,7 +218,13 @@ impl Check {
         let largest = self.max_items.then(|| self.largest_batch(case));
         let (hint, kernel) = (self.hint(&verdict), case.kernel.as_ref());
         self.output.print(
-            &Reply { verdict: &verdict, kernel, largest_batch: largest, hint: hint.as_deref() },
+            &Reply {
+                gpu: None,
+                verdict: &verdict,
+                kernel,
+                largest_batch: largest,
+                hint: hint.as_deref(),
+            },
             text(|f| {
                 write_text(f, &verdict, case)?;
                 largest.map_or(Ok(()), |largest| write!(f, "{largest}"))?;
@@ -239,8 +240,8 @@ impl Check {
         let rows: Vec<_> = verdicts
             .iter()
             .map(|(case, verdict)| {
-                let (gpu, kernel) = (&*case.device.name, case.kernel.as_ref());
-                DeviceReply { gpu, verdict, kernel }
+                let (gpu, kernel) = (Some(&*case.device.name), case.kernel.as_ref());
+                Reply { gpu, verdict, kernel, largest_batch: None, hint: None }
             })
             .collect();
         let mut table =

@@ -60,8 +60,12 @@ impl Case {
     }
 }
 
+/// The document for one device.
 #[derive(Serialize)]
 pub(super) struct Reply<'a> {
+    /// The device's name, if it is one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gpu: Option<&'a str>,
     #[serde(flatten)]
     pub(super) verdict: &'a Verdict,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,16 +74,6 @@ pub(super) struct Reply<'a> {
     pub(super) largest_batch: Option<LargestBatch>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hint: Option<&'a str>,
-}
-
-/// The document for one of several devices.
-#[derive(Serialize)]
-pub(super) struct DeviceReply<'a> {
-    pub(super) gpu: &'a str,
-    #[serde(flatten)]
-    pub(super) verdict: &'a Verdict,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) kernel: Option<&'a KernelReply>,
 }
 
 /// The largest batches in items; `None` for no limit.

@@ -8,9 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use humantime::format_duration;
+use serde::de::DeserializeOwned;
 
 use super::finding::shorten;
 
+/// The start of a line with a result, because libraries also print to standard output.
+pub(super) const MARK: &str = "gridguard-doctor ";
 /// The most bytes read of each stream; the programs write far less.
 const MOST_BYTES: u64 = 1 << 20;
 const POLL: Duration = Duration::from_millis(5);
@@ -86,6 +89,11 @@ pub(super) fn run(
     // Does not wait: the kernel may keep the process while a device hangs.
     let _ = child.kill();
     output
+}
+
+/// A result that a line states as JSON after [`MARK`].
+pub(super) fn marked<T: DeserializeOwned>(line: &str) -> Option<T> {
+    serde_json::from_str(line.strip_prefix(MARK)?).ok()
 }
 
 /// The last line that is not blank, which usually explains the exit.

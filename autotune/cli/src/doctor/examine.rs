@@ -15,15 +15,12 @@ use gridguard::cuda;
 use humantime::format_duration;
 use serde::{Deserialize, Serialize};
 
-use super::child::{self, ChildError, ChildOutput};
+use super::child::{self, ChildError, ChildOutput, MARK, marked};
 use super::driver::{DRIVER, Driver};
 use super::finding::{Finding, Subject};
 use super::{profiles, smoke_test};
 use crate::error::{CommandError, Exit};
 use crate::output::json;
-
-/// The start of each line, because libraries also print to standard output.
-const MARK: &str = "gridguard-doctor ";
 
 /// Examines driver and devices; started by `doctor`
 #[derive(Args)]
@@ -84,10 +81,6 @@ fn send(event: &Event) -> Result<(), CommandError> {
     written.map_err(CommandError::io("sending a result"))
 }
 
-fn event(line: &str) -> Option<Event> {
-    serde_json::from_str(line.strip_prefix(MARK)?).ok()
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Examination {
     /// `None` without a response.
@@ -106,13 +99,13 @@ pub(super) fn examine(profile: Option<&Path>, limit: Duration) -> Examination {
     if let Some(path) = profile {
         command.arg("--profile").arg(path);
     }
-    Examination::new(child::run(command, limit, |line| event(line) == Some(Event::Done)))
+    Examination::new(child::run(command, limit, |line| marked(line) == Some(Event::Done)))
 }
 
 impl Examination {
     fn new(output: ChildOutput) -> Self {
         let mut examination = Self { failure: output.end.err(), ..Self::default() };
-        for event in output.out.lines().filter_map(event) {
+        for event in output.out.lines().filter_map(marked) {
             match event {
                 Event::Driver(driver) => examination.driver = Some(driver),
                 Event::Device(ordinal, device) => examination.devices.extend([(ordinal, device)]),

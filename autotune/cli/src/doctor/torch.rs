@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gridguard::ComputeCapability;
 use gridguard::diagnose::CudaVersion;
+use gridguard::image::Architecture;
 use humantime::format_duration;
 use serde::Deserialize;
 
@@ -15,8 +16,6 @@ use super::examine::Device;
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
 const TORCH: Subject = Subject::new("torch");
-/// The start of the probe's result line.
-const MARK: &str = "gridguard-doctor ";
 const PROBE: &str = include_str!("torch_probe.py");
 
 /// A PyTorch, described by the probe.
@@ -72,8 +71,7 @@ pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ChildError>
     let mut command = Command::new(python);
     command.args(["-c", PROBE]);
     let output = child::run(command, limit, |_| false);
-    let line = output.out.lines().find_map(|line| line.strip_prefix(MARK));
-    let torch = line.and_then(|line| serde_json::from_str::<Torch>(line).ok());
+    let torch = output.out.lines().find_map(child::marked::<Torch>);
     match (torch.filter(|torch| *torch != Torch::default()), output.end) {
         // The result counts even after a crash.
         (Some(torch), _) => Ok(torch),
@@ -203,26 +201,21 @@ fn check_code(torch: &Torch, cuda: &str, device: &Device, machine: &Machine) -> 
 /// The best architecture for a device: its own machine code, older machine code, or PTX.
 fn best_code(architectures: &[String], device: ComputeCapability) -> Option<&str> {
     let names = architectures.iter().map(String::as_str);
-    let fitting = names.filter(|name| runs_on(name, device) == Some(true));
+    let fitting = names.filter(|name| runs_on(name, device));
     fitting.max_by_key(|name| (name.starts_with("sm_"), *name == device.sm()))
 }
 
-/// Whether code for an architecture, for example `sm_90a`, runs on a device. Machine code needs the same major
-/// capability and at least its minor one. PTX compiles for any later capability.
-fn runs_on(architecture: &str, device: ComputeCapability) -> Option<bool> {
-    let (kind, number) = architecture.split_once('_')?;
-    let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
-    let (digits, suffix) = number.split_at(end);
-    let number: u32 = digits.parse().ok()?;
-    let code = ComputeCapability::new(number / 10, number % 10);
-    let is_in_family = code.major == device.major && code.minor <= device.minor;
-    match (kind, suffix) {
-        // Only this compute capability.
-        (_, "a") => Some(code == device),
-        (_, "f") | ("sm", "") => Some(is_in_family),
-        (_, "") => Some(code <= device),
-        _ => None,
-    }
+/// Whether code for an architecture, for example `sm_90a` or the PTX `compute_90`, runs on a device.
+fn runs_on(name: &str, device: ComputeCapability) -> bool {
+    let Some((kind, number)) = name.split_once('_') else { return false };
+    let sm = format!("sm_{number}");
+    // The meaning of other suffixes is not known.
+    let code = Architecture::from_name(&sm).filter(|code| code.to_string() == sm);
+    code.is_some_and(|code| match kind {
+        "sm" => code.runs_on(device),
+        "compute" => code.compiles_for(device),
+        _ => false,
+    })
 }
 
 /// Whether PyTorch finds the devices that the driver lists.

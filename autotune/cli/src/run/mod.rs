@@ -5,7 +5,6 @@ mod output;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +14,9 @@ use clap::Args;
 use gridguard_report::WatchReport;
 
 use self::output::{Kind, Output};
-use crate::elf::{Elf, ElfError};
+use crate::elf::{self, ElfError};
 use crate::error::{CommandError, Exit};
+use crate::files::read_start;
 use crate::output::json;
 
 #[derive(Args)]
@@ -117,8 +117,9 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
     }
     // Checks the interpreter of a script.
     let path = interpreter(path)?.unwrap_or_else(|| path.to_owned());
-    let refused = |why: &str| Err(CommandError::Invalid(format!("{}: {why}", path.display())));
-    let file = fs::metadata(&path).map_err(CommandError::io(path.display().to_string()))?;
+    let io = || CommandError::io(path.display().to_string());
+    let refused = |why: &str| Err(CommandError::invalid_file(&path, why));
+    let file = fs::metadata(&path).map_err(io())?;
     let own = fs::metadata("/proc/self").map_err(CommandError::io("/proc/self"))?;
     let mode = file.permissions().mode();
     if mode & SETUID != 0 && file.uid() != own.uid() {
@@ -127,29 +128,16 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
     if mode & SETGID != 0 && file.gid() != own.gid() {
         return refused("is a setgid program: the loader ignores preloaded libraries");
     }
-    match Elf::read(&path) {
-        Ok(elf) if !elf.is_of_this_machine => {
-            refused("is a program of another architecture than this command")
-        }
-        Ok(Elf { interpreter: None, .. }) => {
-            refused("is a static program: it has no loader that could preload a library")
-        }
-        Ok(Elf { interpreter: Some(loader), .. }) if loader.contains("musl") => {
-            refused("is a program of musl; the library is one of glibc")
-        }
-        Ok(_) => Ok(()),
-        Err(ElfError::NotElf) => refused("is no program: neither ELF nor a script with `#!`"),
-        Err(ElfError::Malformed) => refused("is a malformed ELF file"),
-        Err(ElfError::Io(error)) => Err(CommandError::io(path.display().to_string())(error)),
+    match elf::check(File::open(&path).map_err(io())?) {
+        Ok(()) => Ok(()),
+        Err(ElfError::Refused(why)) => refused(why),
+        Err(ElfError::Io(error)) => Err(io()(error)),
     }
 }
 
 /// The interpreter of the script at `path`; `None` for other files.
 fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
-    let mut start = Vec::new();
-    let file = File::open(path).map_err(CommandError::io(path.display().to_string()))?;
-    let read = file.take(FIRST_LINE).read_to_end(&mut start);
-    read.map_err(CommandError::io(path.display().to_string()))?;
+    let start = read_start(path, FIRST_LINE)?;
     let text = String::from_utf8_lossy(&start);
     let Some(line) = text.strip_prefix("#!").and_then(|line| line.lines().next()) else {
         return Ok(None);

@@ -2,183 +2,160 @@
 
 use super::causes::EARLIER_KERNEL;
 use super::commands::{BLOCKING, EXECUTION, HARDWARE, SANITIZER, XIDS};
-use crate::failure::{Hint, KnownCause, KnownFailure, driver, hinted, renumbered};
+use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, renumbered};
 
-const INDEX_OVERFLOW: KnownCause = hinted(
-    Hint::LaunchRule,
-    "a 32-bit index overflows: a tensor has 2^31 elements or more",
-    "compile the kernel with 64-bit indices, or launch it in chunks",
-);
+const INDEX_OVERFLOW: KnownCause =
+    cause("a 32-bit index overflows: a tensor has 2^31 elements or more")
+        .fix("compile the kernel with 64-bit indices, or launch it in chunks")
+        .hint(Hint::LaunchRule);
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(77, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress")
-        .says(&[
-            "an illegal memory access was encountered",
-            "invalid __global__ read of size",
-            "invalid __global__ write of size",
-            "invalid __global__ atomic of size",
-        ])
+        .says("an illegal memory access was encountered")
+        .says("invalid __global__ read of size")
+        .says("invalid __global__ write of size")
+        .says("invalid __global__ atomic of size")
         .means("a kernel accessed memory that is not allocated or not accessible to it")
         .causes(&[EARLIER_KERNEL])
         .cause(
             "a kernel runs past the end of a tensor: wrong strides, an index out of range, or a \
              grid larger than the shape without a bounds check",
-            "run under compute-sanitizer, which reports kernel, thread and address",
         )
+        .fix("run under compute-sanitizer, which reports kernel, thread and address")
         .causes(&[INDEX_OVERFLOW])
-        .cause(
-            "memory was freed or reused while a kernel on another stream still used it",
-            "order the streams with events, and free after the last use",
-        )
+        .cause("memory was freed or reused while a kernel on another stream still used it")
+        .fix("order the streams with events, and free after the last use")
         .run(EXECUTION),
     renumbered(4, 719, "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
         .follows()
-        .says(&[
-            "unspecified launch failure",
-            "invalid __shared__ read of size",
-            "invalid __shared__ write of size",
-            "invalid __local__ read of size",
-            "invalid __local__ write of size",
-        ])
+        .says("unspecified launch failure")
+        .says("invalid __shared__ read of size")
+        .says("invalid __shared__ write of size")
+        .says("invalid __local__ read of size")
+        .says("invalid __local__ write of size")
         .means(
             "a kernel raised an exception that has no code of its own, often an invalid access to \
              shared or local memory",
         )
         .causes(&[EARLIER_KERNEL])
-        .cause(
-            "a kernel runs past the end of its shared memory, its stack or an allocation",
-            "run under compute-sanitizer",
-        )
+        .cause("a kernel runs past the end of its shared memory, its stack or an allocation")
+        .fix("run under compute-sanitizer")
         .causes(&[INDEX_OVERFLOW])
-        .cause("the device was reset or lost", "look for an Xid in the system log")
+        .cause("the device was reset or lost")
+        .fix("look for an Xid in the system log")
         .run(&[SANITIZER, BLOCKING, XIDS]),
     renumbered(59, 710, "CUDA_ERROR_ASSERT", "cudaErrorAssert")
-        .says(&["device-side assert triggered"])
+        .says("device-side assert triggered")
         .means("an assertion in device code failed")
-        .hinted(
-            Hint::IndexOutOfRange,
+        .cause(
             "an index is out of range: a label >= the number of classes, a token >= the vocabulary \
              size, a position beyond the embedding",
-            "check indices on the host; the same operation on the CPU reports the index",
         )
-        .hinted(
-            Hint::FailedAssertion,
+        .fix("check indices on the host; the same operation on the CPU reports the index")
+        .hint(Hint::IndexOutOfRange)
+        .cause(
             "the first line with Assertion `...` failed, above the traceback, names the file and \
              the condition",
-            "read that line; if it is missing, run with blocking launches to get it",
         )
+        .fix("read that line; if it is missing, run with blocking launches to get it")
+        .hint(Hint::FailedAssertion)
         .causes(&[EARLIER_KERNEL])
         .run(&[BLOCKING]),
     renumbered(74, 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "cudaErrorMisalignedAddress")
-        .says(&["misaligned address"])
+        .says("misaligned address")
         .means("a kernel accessed memory at an address that is not a multiple of the access size")
         .cause(
             "a kernel uses 8- or 16-byte vector loads on a tensor whose offset or stride is not \
              aligned",
-            "align slices to 16 bytes, or use a kernel without vector loads",
         )
+        .fix("align slices to 16 bytes, or use a kernel without vector loads")
         .causes(&[EARLIER_KERNEL])
         .run(EXECUTION),
     renumbered(73, 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "cudaErrorIllegalInstruction")
-        .says(&["an illegal instruction was encountered"])
+        .says("an illegal instruction was encountered")
         .means("a kernel executed an instruction that the device does not support")
         .cause(
             "the code is for another variant of the architecture, such as sm_90a, or the image is \
              damaged",
-            "compile for exactly this device",
         )
-        .cause(
-            "an instruction has operands that it does not support, as in inline PTX",
-            "check the kernel's inline assembly",
-        )
+        .fix("compile for exactly this device")
+        .cause("an instruction has operands that it does not support, as in inline PTX")
+        .fix("check the kernel's inline assembly")
         .run(EXECUTION),
     renumbered(6, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout")
-        .says(&["the launch timed out and was terminated"])
+        .says("the launch timed out and was terminated")
         .means("a kernel ran longer than the system allows on a device that drives a display")
-        .cause(
-            "the display driver's watchdog stopped the kernel",
-            "launch in smaller chunks, or use a device without a display",
-        )
-        .cause("the kernel does not terminate", "run it on less data, in a debugger")
+        .cause("the display driver's watchdog stopped the kernel")
+        .fix("launch in smaller chunks, or use a device without a display")
+        .cause("the kernel does not terminate")
+        .fix("run it on less data, in a debugger")
         .run(&["nvidia-smi -q -d COMPUTE", BLOCKING]),
     renumbered(72, 714, "CUDA_ERROR_HARDWARE_STACK_ERROR", "cudaErrorHardwareStackError")
-        .says(&["hardware stack error"])
+        .says("hardware stack error")
         .means("the call stack of a kernel overflowed or was corrupted")
-        .cause(
-            "recursion or large local arrays need more stack than the limit",
-            "raise CU_LIMIT_STACK_SIZE, or recurse less",
-        )
+        .cause("recursion or large local arrays need more stack than the limit")
+        .fix("raise CU_LIMIT_STACK_SIZE, or recurse less")
         .run(EXECUTION),
     renumbered(75, 717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "cudaErrorInvalidAddressSpace")
-        .says(&["operation not supported on global/shared address space"])
+        .says("operation not supported on global/shared address space")
         .means("an instruction for one address space was given an address of another")
-        .cause(
-            "a shared-memory pointer is used as a global one, or the reverse",
-            "check the pointer casts",
-        )
+        .cause("a shared-memory pointer is used as a global one, or the reverse")
+        .fix("check the pointer casts")
         .run(EXECUTION),
     renumbered(76, 718, "CUDA_ERROR_INVALID_PC", "cudaErrorInvalidPc")
-        .says(&["invalid program counter"])
+        .says("invalid program counter")
         .means("a kernel jumped to an address that holds no code")
-        .cause(
-            "a host function pointer is called on the device, or the stack was corrupted",
-            "take the address of a device function in device code",
-        )
+        .cause("a host function pointer is called on the device, or the stack was corrupted")
+        .fix("take the address of a device function in device code")
         .run(EXECUTION),
     renumbered(39, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable")
-        .says(&["uncorrectable ECC error encountered", "ecc error"])
+        .says("uncorrectable ECC error encountered")
+        .says("ecc error")
         .means("device memory lost data that its error correction (ECC) could not restore")
-        .cause(
-            "a memory cell is faulty: hardware, not the program",
-            "drain the device and reset it; replace it if no more rows can be remapped",
-        )
+        .cause("a memory cell is faulty: hardware, not the program")
+        .fix("drain the device and reset it; replace it if no more rows can be remapped")
         .run(HARDWARE),
     renumbered(80, 220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "cudaErrorNvlinkUncorrectable")
-        .says(&["uncorrectable NVLink error detected during the execution"])
+        .says("uncorrectable NVLink error detected during the execution")
         .means("an NVLink between devices lost data")
-        .cause(
-            "an NVLink or a switch is faulty: hardware, not the program",
-            "read the link's error counters; reset the device, and replace the part if it recurs",
-        )
+        .cause("an NVLink or a switch is faulty: hardware, not the program")
+        .fix("read the link's error counters; reset the device, and replace the part if it recurs")
         .run(&["nvidia-smi nvlink -e", XIDS]),
     driver(226, "CUDA_ERROR_CONTAINED", "cudaErrorContained")
-        .says(&["invalid access of peer gpu memory over nvlink or a hardware error"])
+        .says("invalid access of peer gpu memory over nvlink or a hardware error")
         .means("a memory or NVLink error was contained to this process, which has to be restarted")
-        .cause(
-            "another process or device of the fabric failed, or memory is faulty",
-            "restart the process, and look for an Xid in the system log",
-        )
+        .cause("another process or device of the fabric failed, or memory is faulty")
+        .fix("restart the process, and look for an Xid in the system log")
         .run(HARDWARE),
     driver(721, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "cudaErrorTensorMemoryLeak")
-        .says(&["tensor memory not completely freed"])
+        .says("tensor memory not completely freed")
         .means("a kernel exited without freeing the tensor memory it had allocated")
-        .cause(
-            "a path through the kernel exits before tcgen05.dealloc",
-            "free on every path, from the warp that allocated",
-        )
+        .cause("a path through the kernel exits before tcgen05.dealloc")
+        .fix("free on every path, from the warp that allocated")
         .run(EXECUTION),
     driver(909, "CUDA_ERROR_TIMEOUT", "cudaErrorTimeout")
         .late()
-        .says(&["wait operation timed out"])
+        .says("wait operation timed out")
         .means("a wait on the device took longer than its time limit")
-        .cause("its signal never arrives", "look for a missing signal or failed peer"),
+        .cause("its signal never arrives")
+        .fix("look for a missing signal or failed peer"),
     driver(911, "CUDA_ERROR_EXTERNAL_DEVICE", "cudaErrorExternalDevice")
-        .says(&[
-            "an async error has occured in external entity outside of CUDA",
-            "an async error has occurred in external entity outside of CUDA",
-        ])
+        .says("an async error has occured in external entity outside of CUDA")
+        .says("an async error has occurred in external entity outside of CUDA")
         .means("an engine or device outside CUDA, which a stream waits for, reported an error")
-        .cause("the external engine or device failed", "read its own log"),
+        .cause("the external engine or device failed")
+        .fix("read its own log"),
     renumbered(30, 999, "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown")
         .follows()
-        .says(&["unknown error"])
+        .says("unknown error")
         .means("the driver had an internal error that has no code of its own")
         .cause(
             "a driver module is missing: nvidia-uvm is not loaded after an update or a suspend, or \
              the container lacks /dev/nvidia-uvm",
-            "load it with nvidia-modprobe -u, or reboot",
         )
-        .cause("the device was lost", "look for an Xid in the system log")
+        .fix("load it with nvidia-modprobe -u, or reboot")
+        .cause("the device was lost")
+        .fix("look for an Xid in the system log")
         .causes(&[EARLIER_KERNEL])
         .run(HARDWARE),
 ];

@@ -33,20 +33,16 @@ const TABLES: [&[KnownFailure]; 10] = [
 /// A CUDA error code that the tables do not list.
 pub(super) static UNLISTED_CODE: KnownFailure = KnownFailure::new(Origin::Driver, "CUDA error")
     .means("a CUDA call failed with a code that this version of gridguard does not list")
-    .cause(
-        "the driver is newer than gridguard, or the number is not a CUDA error code",
-        "look the number up in the documentation of CUresult for the driver's CUDA version",
-    );
+    .cause("the driver is newer than gridguard, or the number is not a CUDA error code")
+    .fix("look the number up in the documentation of CUresult for the driver's CUDA version");
 
 /// An Xid that the tables do not list.
 pub(super) static UNLISTED_XID: KnownFailure = KnownFailure::new(Origin::Xid, "Xid")
     .means(
         "the NVIDIA kernel module reported an event that this version of gridguard does not list",
     )
-    .cause(
-        "the hardware, the driver or a program",
-        "look the number up in NVIDIA's Xid catalog, and read the lines around it",
-    )
+    .cause("the hardware, the driver or a program")
+    .fix("look the number up in NVIDIA's Xid catalog, and read the lines around it")
     .run(&[commands::NVIDIA_SMI_Q]);
 
 /// All listed failures.
@@ -113,7 +109,7 @@ mod tests {
                 assert!(is_text(cause.what), "{name}: {}", cause.what);
                 assert!(is_text(cause.remedy), "{name}: {}", cause.remedy);
             }
-            assert!(entry.messages.iter().all(|message| message.len() > 8), "{name}");
+            assert!(entry.messages().iter().all(|message| message.len() > 8), "{name}");
             assert!(entry.mistaken_for.is_none_or(is_text), "{name}");
             assert!(entry.commands.iter().all(|command| !command.is_empty()), "{name}");
         }
@@ -153,7 +149,11 @@ mod tests {
                 }
                 Origin::Runtime => {
                     assert!(entry.name.starts_with("cudaError") && entry.runtime_name.is_none());
-                    assert!(entry.number.is_some() && !entry.messages.is_empty(), "{}", entry.name);
+                    assert!(
+                        entry.number.is_some() && !entry.messages().is_empty(),
+                        "{}",
+                        entry.name
+                    );
                 }
                 _ => assert!(entry.runtime_name.is_none(), "{}", entry.name),
             }

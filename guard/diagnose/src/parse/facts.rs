@@ -1,52 +1,55 @@
 //! Reads sizes, versions and architectures from messages.
 
+use core::str::FromStr;
+
 use super::work;
 use crate::evidence::{Capability, CudaVersion, Evidence, LaunchSizes};
+
+/// An amount of memory: the fact, the words before its number, and the words after it.
+type Amount =
+    (fn(&mut Evidence) -> &mut Option<u64>, &'static [&'static str], &'static [&'static str]);
+
+const AMOUNTS: [Amount; 5] = [
+    (
+        |it| &mut it.requested_bytes,
+        &["to allocate ", "allocating ", "failed to alloc ", "allocate request for "],
+        &[],
+    ),
+    (|it| &mut it.free_bytes, &[], &[" is free", " free"]),
+    (
+        |it| &mut it.total_bytes,
+        &["total capacity of ", "total capacty of "],
+        &[" total capacity", " total."],
+    ),
+    (|it| &mut it.process_bytes, &["this process has "], &[]),
+    (|it| &mut it.cached_bytes, &[], &[" is reserved by pytorch but unallocated"]),
+];
+const ORDINALS: [&str; 5] = ["gpu ", "device ", "cuda:", "device=", "device: "];
 
 /// Adds the facts in `line` to `evidence`, without replacing known facts.
 pub(super) fn read(line: &str, evidence: &mut Evidence) {
     work::scanned(line);
     let lower = line.to_ascii_lowercase();
-    read_memory(&lower, evidence);
-    let ordinal = ["gpu ", "device ", "cuda:", "device=", "device: "]
-        .iter()
-        .find_map(|before| integer_after(&lower, before));
+    for (fact, before, after) in AMOUNTS {
+        let found = before.iter().find_map(|words| bytes_after(&lower, words));
+        let found = found.or_else(|| after.iter().find_map(|words| bytes_before(&lower, words)));
+        fill(fact(evidence), found);
+    }
+    // Older messages state how much is reserved, and how much of that is allocated.
+    let older =
+        bytes_before(&lower, " reserved in total").zip(bytes_before(&lower, " already alloc"));
+    fill(&mut evidence.cached_bytes, older.map(|(all, used)| all.saturating_sub(used)));
+    let ordinal = ORDINALS.iter().find_map(|before| number_after(&lower, before));
     fill(&mut evidence.ordinal, ordinal);
-    let version = integer_after(&lower, "found version ").and_then(|it| i32::try_from(it).ok());
     // 11040 is a CUDA version; 515.65 would be a driver version.
+    let version = number_after(&lower, "found version ");
     let version = version.filter(|version| (1000..100_000).contains(version));
     fill(&mut evidence.driver_cuda, version.map(CudaVersion));
     read_architectures(&lower, evidence);
 }
 
 fn fill<T>(place: &mut Option<T>, value: Option<T>) {
-    if place.is_none() {
-        *place = value;
-    }
-}
-
-fn read_memory(lower: &str, evidence: &mut Evidence) {
-    let requested = ["to allocate ", "allocating ", "failed to alloc ", "allocate request for "]
-        .iter()
-        .find_map(|before| bytes_after(lower, before));
-    fill(&mut evidence.requested_bytes, requested);
-    let free = bytes_before(lower, " is free").or_else(|| bytes_before(lower, " free"));
-    fill(&mut evidence.free_bytes, free);
-    let total = ["total capacity of ", "total capacty of "]
-        .iter()
-        .find_map(|before| bytes_after(lower, before))
-        .or_else(|| bytes_before(lower, " total capacity"))
-        .or_else(|| bytes_before(lower, " total."));
-    fill(&mut evidence.total_bytes, total);
-    fill(&mut evidence.process_bytes, bytes_after(lower, "this process has "));
-    fill(
-        &mut evidence.cached_bytes,
-        bytes_before(lower, " is reserved by pytorch but unallocated"),
-    );
-    // Older messages state how much is reserved, and how much of that is allocated.
-    let older =
-        bytes_before(lower, " reserved in total").zip(bytes_before(lower, " already alloc"));
-    fill(&mut evidence.cached_bytes, older.map(|(all, used)| all.saturating_sub(used)));
+    *place = place.take().or(value);
 }
 
 /// PyTorch states the device's architecture in one sentence and its own architectures in the next.
@@ -84,8 +87,8 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
         sizes.block = dims_after(lower, "block").or(sizes.block);
     }
     let shared = ["shared memory size: ", "shared memory: ", "shared_mem_bytes: ", "shared_mem="];
-    let shared = shared.iter().find_map(|before| integer_after(lower, before));
-    sizes.shared_bytes = shared.and_then(|it| u64::try_from(it).ok()).or(sizes.shared_bytes);
+    let shared = shared.iter().find_map(|before| number_after(lower, before));
+    sizes.shared_bytes = shared.or(sizes.shared_bytes);
 }
 
 /// The numbers after `word` and words such as `dimensions:`, as in `grid=(1, 65536, 1)`, `grid
@@ -105,15 +108,16 @@ fn dims_after(text: &str, word: &str) -> Option<[u64; 3]> {
             if between.is_empty() {
                 break;
             }
-            let (name, letter) = match between.strip_suffix(['x', 'y', 'z']) {
-                Some(name) if name.is_empty() || BETWEEN.split(' ').any(|it| it == name) => {
-                    (name, between.chars().next_back())
+            let is_between =
+                |name: &str| name.is_empty() || BETWEEN.split(' ').any(|it| it == name);
+            match between.strip_suffix(['x', 'y', 'z']) {
+                Some(name) if is_between(name) => {
+                    axis = axis.or(between.chars().next_back().and_then(|it| "xyz".find(it)));
                 }
-                _ => (between, None),
-            };
-            axis = axis.or(letter.and_then(|letter| "xyz".find(letter)));
-            let is_between = name.is_empty() || BETWEEN.split(' ').any(|it| it == name);
-            rest = if is_between { after.trim_start_matches('3') } else { return None };
+                _ if is_between(between) => {}
+                _ => return None,
+            }
+            rest = after.trim_start_matches('3');
         }
         match axis {
             Some(axis) => {
@@ -149,7 +153,8 @@ fn dims(rest: &mut &str, or_one: bool) -> Option<[u64; 3]> {
     is_enough.then_some(sizes)
 }
 
-fn number(rest: &mut &str) -> Option<u64> {
+/// The number that `rest` begins with, and removes it.
+pub(super) fn number<T: FromStr>(rest: &mut &str) -> Option<T> {
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (digits, after) = rest.split_at(end);
     let number = digits.parse().ok()?;
@@ -157,12 +162,9 @@ fn number(rest: &mut &str) -> Option<u64> {
     Some(number)
 }
 
-fn integer_after(text: &str, before: &str) -> Option<usize> {
-    text.match_indices(before).find_map(|(start, found)| {
-        let rest = text.get(start + found.len()..)?;
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest.get(..end)?.parse().ok()
-    })
+fn number_after<T: FromStr>(text: &str, before: &str) -> Option<T> {
+    text.match_indices(before)
+        .find_map(|(start, found)| number(&mut text.get(start + found.len()..)?))
 }
 
 fn bytes_after(text: &str, before: &str) -> Option<u64> {

@@ -10,15 +10,8 @@ pub const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Overlap of the pieces of a longer line, in bytes: more than any message has.
 const OVERLAP_BYTES: usize = 8 * 1024;
 
-/// The encoding of the input, by its byte order mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encoding {
-    Utf8,
-    /// As PowerShell redirects output.
-    Utf16 {
-        big_endian: bool,
-    },
-}
+/// The value of two bytes of UTF-16, in its byte order. PowerShell redirects output as UTF-16.
+type Unit = fn([u8; 2]) -> u16;
 
 /// Calls `take` with every piece of `input` and whether it ends a line.
 ///
@@ -29,14 +22,15 @@ pub(super) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io:
     let mut head = Vec::new();
     // The longest byte order mark.
     input.by_ref().take(3).read_to_end(&mut head)?;
-    let (encoding, mark) = match head.as_slice() {
-        [0xff, 0xfe, ..] => (Encoding::Utf16 { big_endian: false }, 2),
-        [0xfe, 0xff, ..] => (Encoding::Utf16 { big_endian: true }, 2),
-        [0xef, 0xbb, 0xbf] => (Encoding::Utf8, 3),
-        _ => (Encoding::Utf8, 0),
+    let (utf_16, mark): (Option<Unit>, usize) = match head.as_slice() {
+        [0xff, 0xfe, ..] => (Some(u16::from_le_bytes), 2),
+        [0xfe, 0xff, ..] => (Some(u16::from_be_bytes), 2),
+        [0xef, 0xbb, 0xbf] => (None, 3),
+        _ => (None, 0),
     };
     let mut pieces = Pieces { bytes: Vec::new(), is_open: false, take };
-    let mut units = Units { half: None, high: None };
+    // The bytes of a character whose end is not read yet.
+    let mut begun = Vec::new();
     let rest = head.get(mark..).unwrap_or_default();
     let mut input = rest.chain(input);
     loop {
@@ -46,14 +40,18 @@ pub(super) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io:
             Err(error) => return Err(error),
         };
         if buffer.is_empty() {
-            pieces.push(units.rest().as_bytes());
+            // Half of a character.
+            if begun.len() > 1 {
+                pieces.push("\u{fffd}".as_bytes());
+            }
             pieces.finish();
             return Ok(());
         }
-        match encoding {
-            Encoding::Utf8 => pieces.push(buffer),
-            Encoding::Utf16 { big_endian } => {
-                pieces.push(units.decode(buffer, big_endian).as_bytes());
+        match utf_16 {
+            None => pieces.push(buffer),
+            Some(unit) => {
+                begun.extend_from_slice(buffer);
+                pieces.push(decode(&mut begun, unit).as_bytes());
             }
         }
         let used = buffer.len();
@@ -115,31 +113,14 @@ impl<T: FnMut(&str, bool)> Pieces<T> {
     }
 }
 
-/// Decodes UTF-16 from buffers of any length.
-struct Units {
-    half: Option<u8>,
-    high: Option<u16>,
-}
-
-impl Units {
-    fn decode(&mut self, bytes: &[u8], big_endian: bool) -> String {
-        let mut units: Vec<u16> = self.high.take().into_iter().collect();
-        for byte in bytes {
-            match (self.half.take(), big_endian) {
-                (None, _) => self.half = Some(*byte),
-                (Some(first), true) => units.push(u16::from_be_bytes([first, *byte])),
-                (Some(first), false) => units.push(u16::from_le_bytes([first, *byte])),
-            }
-        }
-        // A high surrogate waits for the low one.
-        self.high = units.pop_if(|unit| (0xd800..0xdc00).contains(unit));
-        String::from_utf16_lossy(&units)
-    }
-
-    /// A high surrogate without a low surrogate at the end.
-    fn rest(&mut self) -> String {
-        String::from_utf16_lossy(self.high.take().as_slice())
-    }
+/// Decodes UTF-16, and keeps the bytes of a character whose end is missing.
+fn decode(bytes: &mut Vec<u8>, unit: Unit) -> String {
+    let (pairs, _) = bytes.as_chunks();
+    let mut units: Vec<u16> = pairs.iter().copied().map(unit).collect();
+    // A high surrogate waits for the low one.
+    units.pop_if(|unit| (0xd800..0xdc00).contains(unit));
+    bytes.drain(..2 * units.len());
+    String::from_utf16_lossy(&units)
 }
 
 /// The first `bytes` of `text`, or fewer to end at a character.

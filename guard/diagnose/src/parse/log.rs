@@ -153,8 +153,7 @@ impl LogScanner {
             self.scan_below(text, number);
             return;
         };
-        let mut evidence = Evidence::default();
-        self.traceback.failure(text, number, &mut evidence);
+        let evidence = self.traceback.failure(text, number);
         let driver_log = core::mem::take(&mut self.driver_log);
         let Some(finding) = self.finding(recognized, text, number) else {
             return;
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn twice_the_line_is_twice_the_work() {
-        let messages = known_failures().flat_map(|entry| entry.messages.iter().copied());
+        let messages = known_failures().flat_map(|entry| entry.messages().iter().copied());
         for message in messages.chain(TRIGGERS) {
             for unit in [format!("{message} "), message.trim().to_owned()] {
                 let [once, twice] = [40, 80].map(|times| work(&unit.repeat(times)));

@@ -1,7 +1,7 @@
 //! The messages of all failures, searched for in one pass over a line.
 
 use core::cmp::Reverse;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
@@ -54,8 +54,10 @@ const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
 /// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
-const TRIGGERS: &str = "cuda cudnn cublas cufft cusolver curesult cuinit cumem culaunch cuctx \
-                        custream cuevent cumodule cudevice culink nccl nvr assertion libcu libn";
+const TRIGGERS: &str = "cudnn cublas cufft cusolver curesult cuinit nccl nvr assertion libcu libn";
+/// How functions of CUDA begin.
+pub(super) const FAMILIES: &str =
+    "cuda cumem culaunch cuctx custream cuevent cumodule cudevice culink";
 
 /// All phrases and the automaton that finds them.
 pub(super) struct Phrases {
@@ -65,24 +67,23 @@ pub(super) struct Phrases {
     automaton: AhoCorasick,
 }
 
+pub(super) static PHRASES: LazyLock<Phrases> = LazyLock::new(|| {
+    let mut ranked: Vec<Phrase> = known_failures().flat_map(phrases_of).collect();
+    ranked.sort_by_key(|phrase| (phrase.failure.wraps, Reverse(phrase.text.len())));
+    let texts = ranked.iter().map(|phrase| phrase.text.as_str());
+    let automaton =
+        automaton(texts.chain([TRIGGERS, FAMILIES].iter().flat_map(|words| words.split(' '))));
+    Phrases { ranked, automaton }
+});
+
+/// Finds each of `words`, in any case.
+#[allow(clippy::expect_used, reason = "the words are constants, and the tests find each")]
+pub(super) fn automaton<'a>(words: impl IntoIterator<Item = &'a str>) -> AhoCorasick {
+    let mut builder = AhoCorasick::builder();
+    builder.ascii_case_insensitive(true).build(words).expect("a few hundred short words")
+}
+
 impl Phrases {
-    pub(super) fn get() -> &'static Self {
-        static PHRASES: OnceLock<Phrases> = OnceLock::new();
-        PHRASES.get_or_init(Self::new)
-    }
-
-    #[allow(clippy::expect_used, reason = "the patterns are constants, and the tests build them")]
-    fn new() -> Self {
-        let mut ranked: Vec<Phrase> = known_failures().flat_map(phrases_of).collect();
-        ranked.sort_by_key(|phrase| (phrase.failure.wraps, Reverse(phrase.text.len())));
-        let texts = ranked.iter().map(|phrase| phrase.text.as_str());
-        let automaton = AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .build(texts.chain(TRIGGERS.split(' ')))
-            .expect("a few hundred short patterns");
-        Self { ranked, automaton }
-    }
-
     /// Whether `line` may report a failure. Most lines of a log do not.
     pub(super) fn may_report(&self, line: &str) -> bool {
         work::scanned(line);
@@ -105,7 +106,7 @@ impl Phrases {
 }
 
 fn phrases_of(failure: &'static KnownFailure) -> impl Iterator<Item = Phrase> {
-    let messages = failure.messages.iter().map(move |message| {
+    let messages = failure.messages().iter().map(move |message| {
         let text = message.to_ascii_lowercase();
         let scope = match failure.origin {
             Origin::Xid => Scope::KernelModule,
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_phrase_is_found_and_its_line_is_never_skipped() {
-        let phrases = Phrases::get();
+        let phrases = &*PHRASES;
         for phrase in &phrases.ranked {
             let line = format!("a line of x: {}.", phrase.text.to_ascii_uppercase());
             assert!(phrases.may_report(&line), "{line}");
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn phrases_are_whole_words() {
-        let find = |line| Phrases::get().best(line, |_| true).map(|phrase| phrase.text.as_str());
+        let find = |line| PHRASES.best(line, |_| true).map(|phrase| phrase.text.as_str());
         assert_eq!(find("x out of memory."), Some("out of memory"));
         assert_eq!(find("about of memory"), None);
         assert_eq!(find("out of memoryless"), None);
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn ordinary_lines_are_skipped() {
         for line in ["", "abc", "step 12 loss 0.1234 tokens/s 12345.6", "\u{fc}\u{1f600}"] {
-            assert!(!Phrases::get().may_report(line), "{line}");
+            assert!(!PHRASES.may_report(line), "{line}");
         }
     }
 }

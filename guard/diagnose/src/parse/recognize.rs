@@ -2,7 +2,8 @@
 
 use core::cell::LazyCell;
 
-use super::phrases::{Phrases, Scope};
+use super::facts::number;
+use super::phrases::{FAMILIES, PHRASES, Scope};
 use super::work;
 use crate::codes::{by_number, known_failures};
 use crate::failure::Origin;
@@ -37,7 +38,7 @@ const UNKNOWN: i32 = 999;
 
 /// The failure that `line` reports. Takes time linear in its length.
 pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
-    if context == Context::Log && !Phrases::get().may_report(line) {
+    if context == Context::Log && !PHRASES.may_report(line) {
         return None;
     }
     let lower = line.to_ascii_lowercase();
@@ -98,7 +99,7 @@ pub fn similar_failures(text: &str) -> Vec<FailureId> {
     let contains = |other: &str| format!(" {} ", words(&other.replace('_', " "))).contains(&text);
     known_failures()
         .filter(|entry| entry.origin != Origin::Xid && !entry.retired)
-        .filter(|entry| contains(entry.name) || entry.messages.iter().any(|it| contains(it)))
+        .filter(|entry| contains(entry.name) || entry.messages().iter().any(|it| contains(it)))
         .map(FailureId::from)
         .collect()
 }
@@ -120,9 +121,7 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
         Some((device, after)) if device.trim_start().starts_with('(') => after,
         _ => rest,
     };
-    let rest = rest.trim_start_matches([' ', ':', '=']);
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest.get(..end)?.parse().ok().map(FailureId::from_xid)
+    number(&mut rest.trim_start_matches([' ', ':', '='])).map(FailureId::from_xid)
 }
 
 /// The first failure named in the line, those of CUDA itself before those of a library.
@@ -168,7 +167,7 @@ fn by_message(lower: &str, context: Context) -> Option<FailureId> {
         Scope::KernelModule => *kernel_module,
         Scope::Question => *pycuda,
     };
-    Phrases::get().best(lower, admits).map(|phrase| phrase.failure.into())
+    PHRASES.best(lower, admits).map(|phrase| phrase.failure.into())
 }
 
 /// Whether the line is about CUDA, and not about a file in a folder of that name.
@@ -251,15 +250,16 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
 
 /// Whether `token` is CUDA, or a function of it, such as `cudaSetDevice` or `cuMemAlloc`.
 fn is_of_cuda(token: &str) -> bool {
-    const FAMILIES: [&str; 9] = [
-        "cuda", "cumem", "culaunch", "cuctx", "custream", "cuevent", "cumodule", "cudevice",
-        "culink",
-    ];
-    FAMILIES.iter().any(|family| token.starts_with(family)) && !token.contains('_')
+    FAMILIES.split(' ').any(|family| token.starts_with(family)) && !token.contains('_')
 }
 
 /// A library that the loader did not find, or that does not match another.
 fn missing_library(lower: &str) -> Option<FailureId> {
+    const LIBRARIES: [(&str, &str); 3] = [
+        ("libcuda missing", "libcuda.so"),
+        ("libnvrtc missing", "libnvrtc"),
+        ("CUDA library missing", OF_CUDA),
+    ];
     const OF_CUDA: &str = "libcudart libcublas libcudnn libcufft libcurand libcusparse libcusolver \
                            libcufile libcupti libnccl libnvjitlink libnvtoolsext";
     const NOT_LOADED: [&str; 4] =
@@ -279,12 +279,8 @@ fn missing_library(lower: &str) -> Option<FailureId> {
     } else {
         return None;
     };
-    let name = match library {
-        it if it.starts_with("libcuda.so") => "libcuda missing",
-        it if it.starts_with("libnvrtc") => "libnvrtc missing",
-        it if OF_CUDA.split(' ').any(|name| it.starts_with(name)) => "CUDA library missing",
-        _ => return None,
-    };
+    let is_one_of = |names: &str| names.split(' ').any(|name| library.starts_with(name));
+    let (name, _) = LIBRARIES.into_iter().find(|(_, names)| is_one_of(names))?;
     FailureId::from_name(name)
 }
 
@@ -303,7 +299,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn every_message_and_every_name_is_recognized_as_its_own_failure() {
         for entry in known_failures().filter(|entry| entry.origin != Origin::Xid) {
-            for text in entry.messages.iter().chain(&entry.runtime_name) {
+            for text in entry.messages().iter().chain(&entry.runtime_name) {
                 assert_eq!(name(text, Context::Question), Some(entry.name), "{text}");
                 let line = format!("[rank0] RuntimeError: CUDA error: {text}.");
                 assert_eq!(name(&line, Context::Log), Some(entry.name), "{line}");

@@ -1,13 +1,15 @@
 //! Clues in a traceback: functions that suggest a cause, the launch, and the program.
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-use super::facts;
+use super::facts::{self, number};
 use super::input::truncated;
+use super::phrases::automaton;
 use super::work;
-use crate::clue::{Clue, Place, ROWS};
+use crate::clue::{Clue, Place, ROWS, Row};
 use crate::evidence::{Evidence, LaunchSizes};
 
 /// Bytes of a line that a clue keeps.
@@ -21,7 +23,7 @@ const INNERMOST: u64 = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traceback {
     /// The line of each clue, by its place in [`ROWS`].
-    found: Vec<Option<String>>,
+    found: BTreeMap<usize, String>,
     launch: LaunchSizes,
     program: Option<String>,
     /// The last line that belongs to the traceback.
@@ -55,7 +57,7 @@ impl Traceback {
             self.last = number;
             if frame == Some(Frame::Inner) {
                 // The functions before are not the innermost.
-                self.forget(Place::Innermost);
+                self.found.retain(|row, _| ROWS[*row].place != Place::Innermost);
             }
             let is_innermost = !matches!(frame, Some(Frame::Outer(depth)) if depth > INNERMOST);
             self.read(text, is_innermost);
@@ -71,8 +73,8 @@ impl Traceback {
         self.above.push_str(truncated(text, SHOWN_BYTES));
     }
 
-    /// Moves the clues to `evidence` of the failure that `text` reports.
-    pub(super) fn failure(&mut self, text: &str, number: u64, evidence: &mut Evidence) {
+    /// Moves the clues to the evidence of the failure that `text` reports.
+    pub(super) fn failure(&mut self, text: &str, number: u64) -> Evidence {
         self.forget_before(number);
         self.read(text, true);
         if number.saturating_sub(self.last) > 1 {
@@ -82,8 +84,10 @@ impl Traceback {
         if has_sizes(text) {
             facts::read_launch(&text.to_ascii_lowercase(), &mut self.launch);
         }
-        self.give(evidence);
         self.last = number;
+        let mut evidence = Evidence::default();
+        self.give(&mut evidence);
+        evidence
     }
 
     /// Whether the line belongs to a traceback that the last failure began.
@@ -96,14 +100,10 @@ impl Traceback {
 
     /// Moves the clues to `evidence`, without replacing known facts.
     pub(super) fn give(&mut self, evidence: &mut Evidence) {
-        let found = core::mem::take(&mut self.found);
-        let clues = ROWS
-            .iter()
-            .zip(found)
-            .filter_map(|(row, text)| text.map(|text| Clue { suggests: row.suggests, text }));
-        for clue in clues {
-            if !evidence.clues.iter().any(|it| it.suggests == clue.suggests) {
-                evidence.clues.push(clue);
+        for (row, text) in core::mem::take(&mut self.found) {
+            let row = &ROWS[row];
+            if !evidence.clues.iter().any(|it| it.row == row) {
+                evidence.clues.push(Clue { row, text });
             }
         }
         let launch = core::mem::take(&mut self.launch);
@@ -118,23 +118,15 @@ impl Traceback {
         }
     }
 
-    fn forget(&mut self, place: Place) {
-        let rows = ROWS.iter().zip(&mut self.found).filter(|(row, _)| row.place == place);
-        rows.for_each(|(_, found)| *found = None);
-    }
-
     fn read(&mut self, text: &str, is_innermost: bool) {
         work::scanned(text);
-        for found in words().find_overlapping_iter(text) {
-            let row = row_of(found.pattern().as_usize());
-            let Some(place) = ROWS.get(row).map(|row| row.place) else { continue };
+        let (words, rows) = &*WORDS;
+        for found in words.find_overlapping_iter(text) {
+            let row = rows[found.pattern()];
             let is_part = ends_in_a_word(text, found.start(), found.end());
-            if is_part || place == Place::Innermost && !is_innermost {
-                continue;
-            }
-            self.found.resize(ROWS.len(), None);
-            if let Some(place) = self.found.get_mut(row).filter(|place| place.is_none()) {
-                *place = Some(truncated(text, SHOWN_BYTES).to_owned());
+            if !is_part && (is_innermost || ROWS[row].place != Place::Innermost) {
+                let shown = || truncated(text, SHOWN_BYTES).to_owned();
+                self.found.entry(row).or_insert_with(shown);
             }
         }
     }
@@ -165,11 +157,10 @@ impl Frame {
             return Some(Self::Outer(0));
         }
         let text = text.strip_prefix("frame ").unwrap_or(text);
-        let text = text.strip_prefix('#').unwrap_or(text);
-        let digits = text.find(|c: char| !c.is_ascii_digit())?;
-        let (depth, rest) = text.split_at(digits);
+        let mut rest = text.strip_prefix('#').unwrap_or(text);
+        let depth = number(&mut rest)?;
         let is_frame = rest.starts_with(": ") || rest.starts_with("  ");
-        depth.parse().ok().filter(|_| is_frame).map(Self::Outer)
+        is_frame.then_some(Self::Outer(depth))
     }
 }
 
@@ -184,32 +175,16 @@ fn ends_in_a_word(text: &str, start: usize, end: usize) -> bool {
     has_space && next.is_some_and(|it| it.is_ascii_alphanumeric() || *it == b'_')
 }
 
-fn words() -> &'static AhoCorasick {
-    static WORDS: OnceLock<AhoCorasick> = OnceLock::new();
-    WORDS.get_or_init(build)
-}
-
-#[allow(clippy::expect_used, reason = "the words are constants, and the tests find each")]
-fn build() -> AhoCorasick {
-    let words = ROWS.iter().flat_map(|row| row.words);
-    let mut builder = AhoCorasick::builder();
-    builder.ascii_case_insensitive(true).build(words).expect("a hundred short words")
-}
-
-/// The row of the word at `place` among the words of all rows.
-fn row_of(place: usize) -> usize {
-    let mut end = 0;
-    let ends = ROWS.iter().map(|row| {
-        end += row.words.len();
-        end
-    });
-    ends.take_while(|end| *end <= place).count()
-}
+/// The automaton for the words of all rows, and the place in [`ROWS`] of each word.
+static WORDS: LazyLock<(AhoCorasick, Vec<usize>)> = LazyLock::new(|| {
+    let of_row = |(place, row): (usize, &'static Row)| row.words().map(move |word| (word, place));
+    let (words, rows): (Vec<&str>, Vec<usize>) = ROWS.iter().enumerate().flat_map(of_row).unzip();
+    (automaton(words), rows)
+});
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clue::Suggestion;
     use crate::failure::Hint;
 
     fn clues(lines: &str) -> Vec<Clue> {
@@ -223,15 +198,15 @@ mod tests {
     }
 
     fn has(clues: &[Clue], hint: Hint) -> bool {
-        clues.iter().any(|clue| clue.suggests == Suggestion::Cause(hint))
+        clues.iter().any(|clue| clue.row.hint == hint)
     }
 
     #[test]
     fn every_word_is_found_in_a_function() {
-        for row in ROWS {
-            for word in row.words {
+        for row in &ROWS {
+            for word in row.words() {
                 let found = clues(&format!("File \"x.py\", line 1, in x {word} x"));
-                assert!(found.iter().any(|clue| clue.suggests == row.suggests), "{word}");
+                assert!(found.iter().any(|clue| clue.row == row), "{word}");
             }
         }
     }
