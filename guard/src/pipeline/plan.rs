@@ -382,8 +382,7 @@ impl StageSpec {
         let Some(StageLaunch { limits, .. }) = &self.launch else { return Ok(Some(1)) };
         let plan = Plan::new(request, Some(batch), limits, Choice::AUTOMATIC);
         let _legal = plan.map_err(|violations| self.illegal(violations))?;
-        let cluster = request.cluster_with(limits.kernel());
-        Ok(batch.cluster_unit(cluster.map_or(1, |cluster| cluster.along(batch.axis()))))
+        Ok(batch.cluster_unit(request.cluster_with(limits.kernel())))
     }
 
     /// The launches of chunks of `chunk` items, after the first `done`.
