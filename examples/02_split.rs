@@ -49,7 +49,7 @@ fn show(plan: &Plan) {
         let [x, y, z] = planned.launch.grid();
         println!("    items {}..{}, grid {x} x {y} x {z}", chunk.start, chunk.end());
     }
-    let more = plan.launches().len().saturating_sub(3);
+    let more = plan.len().saturating_sub(3);
     if more > 0 {
         println!("    and {more} more");
     }

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Timing};
 use crate::verify::Verification;
 
 /// The most chunks that are listed.
-const SHOWN: usize = 8;
+const SHOWN: u64 = 8;
 
 pub(crate) fn device(guard: &Guard, backend: &Backend) {
     let limits = guard.limits();
@@ -79,12 +79,12 @@ pub(crate) fn plan(plan: &Plan) {
     let launches = plan.len();
     let plural = if launches == 1 { "" } else { "es" };
     println!("plan     {}, {launches} launch{plural}", plan.strategy());
-    for planned in plan.launches().take(SHOWN) {
+    for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
         let (chunk, grid) = (planned.chunk, planned.launch.grid());
         let [x, y, z] = grid;
         println!("         items {}..{}, grid {x} x {y} x {z}", chunk.start, chunk.end());
     }
-    let more = plan.launches().len().saturating_sub(SHOWN);
+    let more = launches.saturating_sub(SHOWN);
     if more > 0 {
         println!("         and {more} more");
     }

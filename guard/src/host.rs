@@ -1,14 +1,12 @@
 //! The CPU back end: runs plans chunk by chunk under any GPU's limits, items in parallel.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use rayon::prelude::*;
 
 use crate::guard::Guard;
 use crate::observe;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::Plan;
-use crate::plan::run::{PartialRun, panic_message, run};
+use crate::plan::run::{PartialRun, catch_panic, run};
 
 /// Why the host failed to run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,19 +102,11 @@ pub fn launch_chunk_on_host<T: Send>(
         }
     };
     let output = output.get_mut(range).unwrap_or_default();
-    // The caller discards the output of a panicked chunk, as after a device fault.
-    catch_unwind(AssertUnwindSafe(|| {
-        output
-            .par_chunks_mut(per_item)
-            .enumerate()
-            .for_each(|(place, out)| kernel(item_at(chunk.start, place), out));
-    }))
-    .map_err(|panic| HostError::KernelPanicked { message: panic_message(panic.as_ref()) })
-}
-
-/// An index within a chunk is below its number of items, so the sum is an item of the batch.
-fn item_at(start: u64, place: usize) -> u64 {
-    start.saturating_add(u64::try_from(place).unwrap_or(u64::MAX))
+    // An index within a chunk is below its number of items, so the sum is an item of the batch.
+    let item_at = |place| chunk.start.saturating_add(u64::try_from(place).unwrap_or(u64::MAX));
+    let items = output.par_chunks_mut(per_item).enumerate();
+    catch_panic(|| items.for_each(|(place, out)| kernel(item_at(place), out)))
+        .map_err(|message| HostError::KernelPanicked { message })
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ pub use plan::check;
 pub use plan::choice::{Choice, Strategy};
 pub use plan::chunks::{Chunk, Chunks};
 pub use plan::explain::explain;
-pub use plan::launches::{Launches, Plan, PlannedLaunch};
+pub use plan::launches::{Plan, PlannedLaunch};
 pub use plan::run::PartialRun;
 pub use plan::signature::Parameter;
 pub use plan::slot::Scalar;

@@ -15,10 +15,10 @@ mod builder;
 pub(crate) mod driver;
 pub(crate) mod error;
 mod guard;
-mod kernel;
+pub(crate) mod kernel;
 mod launch;
 pub(crate) mod pipeline;
-mod product;
+pub(crate) mod product;
 
 pub use arguments::Args;
 pub use arguments::memory::{InOrder, Memory, MemoryMut};

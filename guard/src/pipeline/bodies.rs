@@ -4,12 +4,18 @@ use core::fmt;
 use core::marker::PhantomData;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::pipeline::device_stage::DeviceStage;
+use crate::cuda::kernel::Kernel;
 #[cfg(feature = "cuda")]
-use crate::cuda::pipeline::graph::PipelineGraph;
+use crate::cuda::pipeline::{device_stage::Call, graph::PipelineGraph};
+#[cfg(feature = "cuda")]
+use crate::cuda::product::ProductStage;
+#[cfg(feature = "cuda")]
+use crate::pipeline::buffer::BufferId;
 use crate::pipeline::definition::Definition;
 #[cfg(feature = "host")]
 use crate::pipeline::host_memory::HostCall;
+#[cfg(feature = "cuda")]
+use crate::plan::arguments::KernelArgs;
 
 /// A batch of items that goes through several stages, chunk by chunk: `Guard::run_pipeline`.
 ///
@@ -32,10 +38,34 @@ pub(crate) enum Body<'a> {
     #[cfg(feature = "host")]
     Host(Box<HostCall<'a>>),
     #[cfg(feature = "cuda")]
-    Device(DeviceStage<'a>),
+    Kernel {
+        kernel: Kernel,
+        /// With an address of 0 for each buffer.
+        arguments: Box<KernelArgs<'a>>,
+        /// For each argument that is a buffer: its index, the buffer, and the offset in bytes.
+        buffers: Vec<(usize, BufferId, u64)>,
+    },
+    #[cfg(feature = "cuda")]
+    Product(Box<ProductStage>),
+    #[cfg(feature = "cuda")]
+    Call {
+        call: Box<Call<'a>>,
+        /// Whether a graph may repeat its work.
+        in_graphs: bool,
+    },
 }
 
-impl Pipeline<'_> {
+impl<'a> Pipeline<'a> {
+    pub(crate) const fn new(definition: Definition, bodies: Vec<Body<'a>>) -> Self {
+        Self {
+            definition,
+            #[cfg(feature = "cuda")]
+            graph: None,
+            bodies,
+            poisoned: None,
+        }
+    }
+
     /// The number of items.
     #[must_use]
     pub const fn items(&self) -> u64 {
@@ -51,24 +81,31 @@ impl Pipeline<'_> {
     /// The same pipeline without the work of its stages. Plans of one are plans of the other.
     #[must_use]
     pub fn outline(&self) -> Pipeline<'static> {
-        Pipeline {
-            definition: self.definition.clone(),
+        let bodies = self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect();
+        Pipeline::new(self.definition.clone(), bodies)
+    }
+}
+
+impl Body<'_> {
+    /// Where the stage runs; `None` without work.
+    pub(crate) const fn place(&self) -> Option<&'static str> {
+        match self {
+            Self::Outline(_) => None,
+            #[cfg(feature = "host")]
+            Self::Host(_) => Some(ON_HOST),
             #[cfg(feature = "cuda")]
-            graph: None,
-            bodies: self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect(),
-            poisoned: None,
+            Self::Kernel { .. } | Self::Product(_) | Self::Call { .. } => Some(ON_DEVICE),
         }
     }
 }
 
+#[cfg(feature = "host")]
+pub(crate) const ON_HOST: &str = "the host";
+#[cfg(feature = "cuda")]
+pub(crate) const ON_DEVICE: &str = "a device";
+
 impl fmt::Debug for Body<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outline(_) => f.write_str("Outline"),
-            #[cfg(feature = "host")]
-            Self::Host(_) => f.write_str("Host"),
-            #[cfg(feature = "cuda")]
-            Self::Device(stage) => stage.fmt(f),
-        }
+        f.debug_tuple("Body").field(&self.place()).finish()
     }
 }

@@ -9,9 +9,9 @@ use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
-use crate::pipeline::definition::{Definition, OTHER_PIPELINE, StageLaunch, StageSpec, next_id};
+use crate::pipeline::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::pipeline::error::{BufferUse, BuildError};
-use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
+use crate::pipeline::layout::{Layout, SCRATCH_ALIGNMENT};
 use crate::plan::batch::BatchAxis;
 
 /// The name of the launch parameter that every pipeline has: its chunks in flight.
@@ -25,13 +25,8 @@ pub const IN_FLIGHT: &str = "in_flight";
 /// [`Self::build`] reports mistakes.
 #[derive(Debug)]
 pub struct PipelineBuilder<'a> {
-    id: u64,
-    items: u64,
-    buffers: Vec<BufferSpec>,
-    stages: Vec<StageSpec>,
+    pub(crate) definition: Definition,
     bodies: Vec<Body<'a>>,
-    parameters: Vec<(String, u64)>,
-    sources: Vec<String>,
     /// The first mistake in a declaration.
     mistake: Option<BuildError>,
 }
@@ -40,16 +35,8 @@ impl<'a> Pipeline<'a> {
     /// Declares a pipeline of `items` independent items.
     #[must_use]
     pub fn builder(items: u64) -> PipelineBuilder<'a> {
-        PipelineBuilder {
-            id: next_id(),
-            items,
-            buffers: Vec::new(),
-            stages: Vec::new(),
-            bodies: Vec::new(),
-            parameters: Vec::new(),
-            sources: Vec::new(),
-            mistake: None,
-        }
+        let definition = Definition { id: next_id(), items, ..Definition::default() };
+        PipelineBuilder { definition, bodies: Vec::new(), mistake: None }
     }
 }
 
@@ -107,32 +94,29 @@ impl<'a> PipelineBuilder<'a> {
     /// flight: with three, the device computes and copies in both directions at the same time. A pipeline
     /// on the host copies nothing.
     pub fn in_host_memory<T>(&mut self, buffer: Buffer<T>) {
-        let of_pipeline = buffer.id.pipeline == self.id;
-        let spec = self.buffers.get_mut(buffer.id.index).filter(|_| of_pipeline);
-        let refused = match spec {
+        let refused = BuildError::NotOnHost(self.definition.buffer_name(buffer.id));
+        let of_pipeline = buffer.id.pipeline == self.definition.id;
+        match self.definition.buffers.get_mut(buffer.id.index).filter(|_| of_pipeline) {
             Some(BufferSpec { role, extent: Extent::PerItem(_), on_host, .. })
                 if *role != Role::Scratch =>
             {
                 *on_host = true;
-                return;
             }
-            Some(spec) => spec.name.clone(),
-            None => OTHER_PIPELINE.to_owned(),
-        };
-        self.mistake(BuildError::NotOnHost(refused));
+            _ => self.mistake(refused),
+        }
     }
 
     /// Declares a launch parameter that a stage was built with, for example `attention.block`. A tuned plan
     /// only applies to a pipeline with the same parameters. No name appears twice, and none is
     /// [`IN_FLIGHT`].
     pub fn parameter(&mut self, name: impl Into<String>, value: u64) {
-        self.parameters.push((name.into(), value));
+        self.definition.parameters.push((name.into(), value));
     }
 
     /// Declares a hash of the code of stages, or its version: when it changes, profiles no longer apply.
     /// A kernel `with_tuning` (features `cuda` and `profile`) declares its own source.
     pub fn source(&mut self, hash: impl Into<String>) {
-        self.sources.push(hash.into());
+        self.definition.sources.push(hash.into());
     }
 
     /// Adds a stage after the stages before it that has no work: the pipeline can be planned, but not run.
@@ -147,11 +131,11 @@ impl<'a> PipelineBuilder<'a> {
     /// [`BuildError`] if a stage reads a buffer that no stage wrote, writes one that another chunk reads,
     /// or a declaration contradicts another.
     pub fn build(self) -> Result<Pipeline<'a>, BuildError> {
-        let Self { id, items, mut buffers, mut stages, bodies, parameters, sources, mistake } =
-            self;
+        let Self { mut definition, bodies, mistake } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
+        let Definition { items, buffers, stages, parameters, .. } = &mut definition;
         if stages.is_empty() {
             return Err(BuildError::NoStages);
         }
@@ -160,32 +144,19 @@ impl<'a> PipelineBuilder<'a> {
         let named: Vec<&str> =
             parameters.iter().map(|(name, _)| &**name).chain([IN_FLIGHT]).collect();
         check_names("parameters", named.into_iter())?;
-        for stage in &mut stages {
+        for stage in &mut *stages {
             stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
         }
-        check_uses(items, &mut buffers, &stages)?;
-        let (places, layout) = place(&buffers, &mut stages)?;
-        let definition =
-            Definition { id, items, buffers, places, layout, stages, parameters, sources };
-        Ok(Pipeline {
-            definition,
-            #[cfg(feature = "cuda")]
-            graph: None,
-            bodies,
-            poisoned: None,
-        })
+        check_uses(*items, buffers, stages)?;
+        definition.layout = Layout::new(buffers).ok_or(BuildError::ScratchTooLarge)?;
+        Ok(Pipeline::new(definition, bodies))
     }
 
     pub(crate) fn add_stage(&mut self, name: String, body: Body<'a>) -> StageBuilder<'_, 'a> {
-        let (uses, at_most, live) = (Vec::new(), u64::MAX, (0, 0));
-        self.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most, live });
+        let (uses, at_most) = (Vec::new(), u64::MAX);
+        self.definition.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most });
         self.bodies.push(body);
         StageBuilder { builder: self }
-    }
-
-    /// The declaration of a buffer, if it is of this pipeline.
-    pub(crate) fn spec(&self, buffer: BufferId) -> Option<&BufferSpec> {
-        self.buffers.get(buffer.index).filter(|_| buffer.pipeline == self.id)
     }
 
     /// Keeps the first mistake.
@@ -210,10 +181,11 @@ impl<'a> PipelineBuilder<'a> {
         } else if bytes.is_none() {
             self.mistake(BuildError::TooLarge(name.clone()));
         }
-        let id = BufferId { pipeline: self.id, index: self.buffers.len() };
+        let buffers = &mut self.definition.buffers;
+        let id = BufferId { pipeline: self.definition.id, index: buffers.len() };
         let (extent, on_host, lifetime) = (extent(bytes.unwrap_or(0)), false, (0, 0));
         let elements = core::any::type_name::<T>();
-        self.buffers.push(BufferSpec { name, role, extent, elements, on_host, lifetime });
+        buffers.push(BufferSpec { name, role, extent, elements, on_host, lifetime });
         Buffer::new(id)
     }
 }
@@ -236,7 +208,7 @@ impl<'a> StageBuilder<'_, 'a> {
     /// item on. A stage may read several parts of a buffer, for example queries, keys and values that one
     /// product wrote side by side.
     pub fn read_from<T>(mut self, buffer: Buffer<T>, first: u64) -> Self {
-        let Some(spec) = self.builder.spec(buffer.id) else { return self.read(buffer) };
+        let Some(spec) = self.builder.definition.spec(buffer.id) else { return self.read(buffer) };
         let (Extent::PerItem(bytes) | Extent::Fixed(bytes)) = spec.extent;
         let size = size_of_element::<T>();
         let elements = bytes.checked_div(size).unwrap_or(0);
@@ -246,7 +218,7 @@ impl<'a> StageBuilder<'_, 'a> {
             return self;
         }
         let read = (buffer.id.index, Access::Read);
-        if !self.builder.stages.last().is_some_and(|stage| stage.uses.contains(&read)) {
+        if !self.stage().is_some_and(|stage| stage.uses.contains(&read)) {
             self = self.declare(|stage| stage.uses.push(read));
         }
         self.argument_at(buffer.id, first.saturating_mul(size))
@@ -280,7 +252,7 @@ impl<'a> StageBuilder<'_, 'a> {
     }
 
     fn uses(self, buffer: BufferId, access: Access) -> Self {
-        if buffer.pipeline != self.builder.id {
+        if buffer.pipeline != self.builder.definition.id {
             let stage = self.name();
             self.builder.mistake(BuildError::OtherPipeline(stage));
             return self;
@@ -308,11 +280,15 @@ impl<'a> StageBuilder<'_, 'a> {
     }
 
     fn name(&self) -> String {
-        self.builder.stages.last().map_or_else(String::new, |stage| stage.name.clone())
+        self.stage().map_or_else(String::new, |stage| stage.name.clone())
+    }
+
+    fn stage(&self) -> Option<&StageSpec> {
+        self.builder.definition.stages.last()
     }
 
     fn declare(self, declare: impl FnOnce(&mut StageSpec)) -> Self {
-        if let Some(stage) = self.builder.stages.last_mut() {
+        if let Some(stage) = self.builder.definition.stages.last_mut() {
             declare(stage);
         }
         self
@@ -392,34 +368,6 @@ fn check_uses(
         Some(buffer) => Err(BuildError::NeverUsed(buffer)),
         None => Ok(()),
     }
-}
-
-/// Lays out scratch, and sums up the scratch that is live at each stage.
-fn place(
-    buffers: &[BufferSpec],
-    stages: &mut [StageSpec],
-) -> Result<(Vec<Option<usize>>, Layout), BuildError> {
-    let (mut fixed, mut per_item) = (Vec::new(), Vec::new());
-    let mut place = |buffer: &BufferSpec| {
-        let (first, last) = buffer.lifetime;
-        let (list, bytes) = match buffer.extent {
-            Extent::PerItem(bytes) => (&mut per_item, bytes),
-            Extent::Fixed(bytes) => (&mut fixed, bytes),
-        };
-        list.push(Lifetime { first, last, bytes });
-        list.len() - 1
-    };
-    let places = buffers.iter().map(|buffer| buffer.in_scratch().then(|| place(buffer))).collect();
-    let layout = Layout::new(&fixed, &per_item).ok_or(BuildError::ScratchTooLarge)?;
-    // `Layout::new` checked that the sum of all sizes fits.
-    let live = |list: &[Lifetime], stage: usize| -> u64 {
-        let alive = list.iter().filter(|buffer| (buffer.first..=buffer.last).contains(&stage));
-        alive.map(|buffer| buffer.bytes).sum()
-    };
-    for (index, stage) in stages.iter_mut().enumerate() {
-        stage.live = (live(&per_item, index), live(&fixed, index));
-    }
-    Ok((places, layout))
 }
 
 /// The most stages, buffers and parameters of a pipeline.

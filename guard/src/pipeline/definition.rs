@@ -4,19 +4,16 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
-use crate::pipeline::buffer::{Access, BufferSpec, Role};
+use crate::pipeline::buffer::{Access, BufferId, BufferSpec, Role};
 use crate::pipeline::layout::Layout;
 use crate::plan::batch::BatchAxis;
 
 /// Everything about a pipeline except the work of its stages.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Definition {
     pub(crate) id: u64,
     pub(crate) items: u64,
     pub(crate) buffers: Vec<BufferSpec>,
-    /// For each buffer in scratch, its index in the layout: among buffers of a fixed size, or among
-    /// buffers per item.
-    pub(crate) places: Vec<Option<usize>>,
     pub(crate) layout: Layout,
     pub(crate) stages: Vec<StageSpec>,
     /// Names and values of the launch parameters that the stages were built with.
@@ -37,8 +34,6 @@ pub(crate) struct StageSpec {
     pub(crate) align: u64,
     /// The most items of a chunk.
     pub(crate) at_most: u64,
-    /// Bytes an item, and bytes of a fixed size, of the scratch that is live at this stage.
-    pub(crate) live: (u64, u64),
 }
 
 /// The launch of a stage's kernel for the whole batch.
@@ -50,6 +45,16 @@ pub(crate) struct StageLaunch {
 }
 
 impl Definition {
+    /// The declaration of a buffer, if it is of this pipeline.
+    pub(crate) fn spec(&self, buffer: BufferId) -> Option<&BufferSpec> {
+        self.buffers.get(buffer.index).filter(|_| buffer.pipeline == self.id)
+    }
+
+    /// The name of a buffer, for messages.
+    pub(crate) fn buffer_name(&self, buffer: BufferId) -> String {
+        self.spec(buffer).map_or_else(|| OTHER_PIPELINE.to_owned(), |spec| spec.name.clone())
+    }
+
     /// Whether chunks must run one after another.
     pub(crate) fn is_sequential(&self) -> bool {
         self.buffers.iter().any(|buffer| buffer.role == Role::Accumulator)
@@ -89,4 +94,4 @@ pub(crate) fn next_id() -> u64 {
 }
 
 /// Stands for the name of a buffer of another pipeline.
-pub(crate) const OTHER_PIPELINE: &str = "a buffer of another pipeline";
+const OTHER_PIPELINE: &str = "a buffer of another pipeline";

@@ -2,12 +2,11 @@
 
 use core::mem::take;
 use core::panic::Location;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
 use crate::guard::Guard;
-use crate::pipeline::bodies::{Body, Pipeline};
+use crate::pipeline::bodies::{Body, ON_HOST, Pipeline};
 use crate::pipeline::buffer::Role;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::definition::Definition;
@@ -18,7 +17,7 @@ use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::PipelineRun;
 use crate::pipeline::run::{Backend, ChunkFailure, Run, run};
 use crate::plan::chunks::Chunk;
-use crate::plan::run::panic_message;
+use crate::plan::run::catch_panic;
 
 impl<'a> PipelineBuilder<'a> {
     /// Adds a stage on the host after the stages before it. `call` gets the chunk and views of the buffers
@@ -42,7 +41,7 @@ impl Run for HostMemory<'_> {
         plan: &PipelinePlan,
         _: &'static Location<'static>,
     ) -> Result<PipelineRun, RunError> {
-        pipeline.check_run(plan, true)?;
+        pipeline.check_run(plan, ON_HOST)?;
         let definition = &pipeline.definition;
         let calls = pipeline.bodies.iter().filter_map(|body| match body {
             Body::Host(call) => Some(&**call),
@@ -50,7 +49,7 @@ impl Run for HostMemory<'_> {
         });
         let (memory, monitor) = self.check(definition)?;
         let mut backend = Host { definition, calls: calls.collect(), memory, scratch: Vec::new() };
-        run(definition, plan, &mut backend, monitor.0)
+        run(definition, plan, &mut backend, monitor)
     }
 }
 
@@ -82,11 +81,8 @@ impl Backend for Host<'_, '_, '_> {
             .map(|(chunk, scratch)| Lane { chunk, callers: Vec::new(), scratch: scratch.bytes() })
             .collect();
         for (memory, buffer) in memory.iter_mut().zip(&definition.buffers) {
-            let parts = match memory {
-                Some(memory) => memory.split(buffer.extent, chunks),
-                None => Vec::new(),
-            };
-            let parts = parts.into_iter().chain(core::iter::repeat_with(|| None));
+            let parts = memory.as_mut().map(|memory| memory.split(buffer.extent, chunks));
+            let parts = parts.into_iter().flatten().chain(core::iter::repeat_with(|| None));
             lanes.iter_mut().zip(parts).for_each(|(lane, part)| lane.callers.push(part));
         }
         let run = |lane: &mut Lane<'_>| lane.run(definition, calls, plan);
@@ -94,10 +90,7 @@ impl Backend for Host<'_, '_, '_> {
             [only] => vec![run(only)],
             lanes => lanes.par_iter_mut().map(run).collect(),
         };
-        let failed = |(position, ran): (usize, Result<(), (usize, StageError)>)| {
-            ran.err().map(|(stage, error)| ChunkFailure { position, stage, error })
-        };
-        ran.into_iter().enumerate().find_map(failed).map_or(Ok(()), Err)
+        ran.into_iter().collect()
     }
 }
 
@@ -110,23 +103,21 @@ struct Lane<'l> {
 }
 
 impl Lane<'_> {
-    /// Runs all stages, or returns the index of the one that failed.
+    /// Runs all stages.
     fn run(
         &mut self,
         definition: &Definition,
         calls: &[&HostCall<'_>],
         plan: &PipelinePlan,
-    ) -> Result<(), (usize, StageError)> {
-        for (index, call) in calls.iter().enumerate() {
-            // A panic leaves outputs half written, like any other failure.
-            let ran = catch_unwind(AssertUnwindSafe(|| {
-                let scratch = scratch_views(definition, index, plan, self.chunk, self.scratch);
-                let mut views = Views::new(definition, index, &mut self.callers, scratch);
-                call(self.chunk, &mut views)
-            }));
-            let ran = ran
-                .unwrap_or_else(|panic| Err(StageError::Panicked(panic_message(panic.as_ref()))));
-            ran.map_err(|error| (index, error))?;
+    ) -> Result<(), ChunkFailure> {
+        let chunk = self.chunk;
+        for (stage, call) in calls.iter().enumerate() {
+            let ran = catch_panic(|| {
+                let scratch = scratch_views(definition, stage, plan, chunk, self.scratch);
+                call(chunk, &mut Views::new(definition, stage, &mut self.callers, scratch))
+            });
+            ran.unwrap_or_else(|message| Err(StageError::Panicked(message)))
+                .map_err(|error| ChunkFailure { chunk: *chunk, stage, error })?;
         }
         Ok(())
     }

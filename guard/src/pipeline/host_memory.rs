@@ -8,7 +8,7 @@ use crate::pipeline::buffer::{Access, Buffer, BufferId, Extent};
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{BufferUse, MemoryError, StageError};
 use crate::pipeline::memory::Given;
-use crate::pipeline::progress::{Monitor, MonitorSlot};
+use crate::pipeline::progress::Monitor;
 use crate::plan::chunks::Chunk;
 
 /// The memory of one run of a pipeline on the host: for `Guard::run_pipeline`.
@@ -16,18 +16,18 @@ use crate::plan::chunks::Chunk;
 #[must_use]
 pub struct HostMemory<'m> {
     given: Vec<(BufferId, Bytes<'m>)>,
-    monitor: MonitorSlot<'m>,
+    monitor: Option<&'m mut dyn Monitor>,
 }
 
 impl<'m> HostMemory<'m> {
     /// No memory yet.
     pub const fn new() -> Self {
-        Self { given: Vec::new(), monitor: MonitorSlot(None) }
+        Self { given: Vec::new(), monitor: None }
     }
 
     /// Lets `monitor` watch the run.
     pub fn monitor(self, monitor: &'m mut dyn Monitor) -> Self {
-        Self { monitor: MonitorSlot(Some(monitor)), ..self }
+        Self { monitor: Some(monitor), ..self }
     }
 
     /// The memory of an input.
@@ -51,18 +51,18 @@ impl<'m> HostMemory<'m> {
     pub(crate) fn check(
         self,
         definition: &Definition,
-    ) -> Result<(Vec<Option<Bytes<'m>>>, MonitorSlot<'m>), MemoryError> {
-        let given = |(id, bytes): &(BufferId, Bytes<'_>)| Given {
-            id: *id,
-            bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
-            writable: matches!(bytes, Bytes::Write(_)),
+    ) -> Result<(Vec<Option<Bytes<'m>>>, Option<&'m mut dyn Monitor>), MemoryError> {
+        let given = self.given.into_iter().map(|(id, memory)| {
+            let (writable, bytes) = match &memory {
+                Bytes::Read(bytes) => (false, bytes.len()),
+                Bytes::Write(bytes) => (true, bytes.len()),
+            };
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             // On the host, every buffer is in host memory.
-            on_host: definition.buffers.get(id.index).is_some_and(|spec| spec.on_host),
-        };
-        let places = definition.check_memory(&self.given.iter().map(given).collect::<Vec<_>>())?;
-        let mut given: Vec<_> = self.given.into_iter().map(|(_, bytes)| Some(bytes)).collect();
-        let by_buffer = places.into_iter().map(|place| given.get_mut(place?)?.take());
-        Ok((by_buffer.collect(), self.monitor))
+            let on_host = definition.spec(id).is_some_and(|spec| spec.on_host);
+            (Given { id, bytes, writable, on_host }, memory)
+        });
+        Ok((definition.check_memory(given)?, self.monitor))
     }
 }
 
@@ -74,34 +74,21 @@ pub(crate) enum Bytes<'m> {
 }
 
 impl Bytes<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Read(bytes) => bytes.len(),
-            Self::Write(bytes) => bytes.len(),
-        }
-    }
-
     /// The part of this buffer for each of consecutive chunks. If chunks share writable memory, the first chunk
     /// gets everything and the others nothing.
     pub(crate) fn split(&mut self, extent: Extent, chunks: &[Chunk]) -> Vec<Option<Bytes<'_>>> {
-        let place = |items: u64| usize::try_from(extent.bytes(items)).unwrap_or(usize::MAX);
-        let first = chunks.first().map_or(0, |chunk| chunk.start);
-        match (self, extent) {
-            (Self::Read(all), Extent::Fixed(_)) => {
-                chunks.iter().map(|_| Some(Bytes::Read(all))).collect()
-            }
-            (Self::Read(all), Extent::PerItem(_)) => {
-                let part = |chunk: &Chunk| all.get(place(chunk.start)..place(chunk.end()));
+        let bytes = |bytes: u128| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let start = |chunk: &Chunk| bytes(u128::from(extent.per_item()) * u128::from(chunk.start));
+        let len = |chunk: &Chunk| bytes(extent.bytes(chunk.items));
+        match self {
+            Self::Read(all) => {
+                let part = |chunk: &Chunk| all.get(start(chunk)..)?.get(..len(chunk));
                 chunks.iter().map(|chunk| part(chunk).map(Bytes::Read)).collect()
             }
-            (Self::Write(all), Extent::Fixed(_)) => {
-                let mut all = Some(&mut **all);
-                chunks.iter().map(|_| all.take().map(Bytes::Write)).collect()
-            }
-            (Self::Write(all), Extent::PerItem(_)) => {
-                let mut rest = all.get_mut(place(first)..).unwrap_or_default();
+            Self::Write(all) => {
+                let mut rest = all.get_mut(chunks.first().map_or(0, start)..).unwrap_or_default();
                 let part = |chunk: &Chunk| {
-                    let (part, after) = take(&mut rest).split_at_mut_checked(place(chunk.items))?;
+                    let (part, after) = take(&mut rest).split_at_mut_checked(len(chunk))?;
                     rest = after;
                     Some(Bytes::Write(part))
                 };
@@ -131,33 +118,28 @@ impl<'v> Views<'v> {
         callers: &'v mut [Option<Bytes<'_>>],
         scratch: Vec<(usize, &'v mut [u8])>,
     ) -> Self {
-        let (mut callers, mut before) = (callers, 0);
-        let mut views: Vec<_> = scratch
-            .into_iter()
-            .map(|(buffer, bytes)| (buffer, Some(Bytes::Write(bytes))))
-            .collect();
         let stage = definition.stages.get(index);
-        for &(buffer, access) in stage.iter().flat_map(|stage| &stage.uses) {
-            // Uses are sorted by buffer, so `callers` begins after the buffer before.
-            let rest = take(&mut callers).split_at_mut_checked(buffer - before + 1);
-            let Some((passed, rest)) = rest else { break };
-            (callers, before) = (rest, buffer + 1);
-            match passed.last_mut() {
-                Some(Some(Bytes::Read(bytes))) => views.push((buffer, Some(Bytes::Read(bytes)))),
-                Some(Some(Bytes::Write(bytes))) => views.push((buffer, Some(Bytes::Write(bytes)))),
-                _ => {}
-            }
-            // A stage that only reads may take its view more than once.
-            if access == Access::Read
-                && let Some((_, view)) = views.iter_mut().find(|(other, _)| *other == buffer)
-                && let Some(Bytes::Write(bytes)) =
-                    view.take_if(|view| matches!(view, Bytes::Write(_)))
-            {
-                *view = Some(Bytes::Read(bytes));
-            }
-        }
-        let stage = stage.map_or("", |stage| &stage.name);
-        Self { definition, stage, views }
+        let uses = stage.map_or(&[][..], |stage| &stage.uses);
+        let scratch = scratch.into_iter().map(|(buffer, bytes)| (buffer, Bytes::Write(bytes)));
+        let callers = callers.iter_mut().enumerate().filter_map(|(buffer, bytes)| {
+            let bytes = match bytes.as_mut()? {
+                Bytes::Read(bytes) => Bytes::Read(bytes),
+                Bytes::Write(bytes) => Bytes::Write(bytes),
+            };
+            Some((buffer, bytes))
+        });
+        let view = |(buffer, bytes)| {
+            // Uses are sorted by buffer.
+            let place = uses.binary_search_by_key(&buffer, |(buffer, _)| *buffer).ok()?;
+            let view = match (bytes, uses.get(place)?.1) {
+                // A stage that only reads may take its view more than once.
+                (Bytes::Write(bytes), Access::Read) => Bytes::Read(bytes),
+                (bytes, _) => bytes,
+            };
+            Some((buffer, Some(view)))
+        };
+        let views = scratch.chain(callers).filter_map(view).collect();
+        Self { definition, stage: stage.map_or("", |stage| &stage.name), views }
     }
 
     /// A buffer that the stage reads.

@@ -3,15 +3,19 @@
 
 use core::cmp::Reverse;
 
+use crate::pipeline::buffer::{BufferSpec, Extent};
+
 /// The alignment in bytes of every scratch buffer, which CUDA guarantees for its allocations.
 pub(crate) const SCRATCH_ALIGNMENT: u64 = 256;
 
-/// The bytes of a buffer, and the stages from its first to its last use.
+/// A buffer in scratch, and the stages from its first to its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lifetime {
-    pub(crate) first: usize,
-    pub(crate) last: usize,
-    pub(crate) bytes: u64,
+struct Lifetime {
+    /// The index of the buffer.
+    buffer: usize,
+    first: usize,
+    last: usize,
+    bytes: u64,
 }
 
 /// The offsets of scratch buffers in the scratch of one chunk.
@@ -22,9 +26,8 @@ pub(crate) struct Lifetime {
 /// chunk within a budget needs no search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
-    /// In the order of the lifetimes given.
-    fixed: Vec<u64>,
-    per_item: Vec<Place>,
+    /// By buffer.
+    places: Vec<Place>,
     /// Bytes of all buffers of a fixed size.
     fixed_bytes: u64,
     /// Bytes an item of all buffers per item.
@@ -33,35 +36,46 @@ pub(crate) struct Layout {
     steps: u64,
 }
 
-/// The offset of a buffer per item.
+/// The offset of a buffer: the bytes of some items, rounded down to the alignment, plus fixed bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     bytes_per_item: u64,
-    /// Places below it.
-    step: u64,
+    bytes: u64,
 }
 
 impl Layout {
-    /// Places buffers of a fixed size and per item; `None` if a sum of sizes exceeds u64.
-    pub(crate) fn new(fixed: &[Lifetime], per_item: &[Lifetime]) -> Option<Self> {
-        let align = |buffer: &Lifetime| {
-            let bytes = buffer.bytes.checked_next_multiple_of(SCRATCH_ALIGNMENT)?;
-            Some(Lifetime { bytes, ..*buffer })
-        };
-        let fixed = pack(&fixed.iter().map(align).collect::<Option<Vec<_>>>()?)?;
-        let per_item = pack(per_item)?;
-        let mut starts = per_item.offsets.clone();
+    /// Places the buffers that are in scratch; `None` if a sum of sizes exceeds u64.
+    pub(crate) fn new(buffers: &[BufferSpec]) -> Option<Self> {
+        let (mut fixed, mut per_item) = (Vec::new(), Vec::new());
+        for (buffer, spec) in buffers.iter().enumerate().filter(|(_, spec)| spec.in_scratch()) {
+            let (first, last) = spec.lifetime;
+            let (list, bytes) = match spec.extent {
+                Extent::PerItem(bytes) => (&mut per_item, bytes),
+                Extent::Fixed(bytes) => {
+                    (&mut fixed, bytes.checked_next_multiple_of(SCRATCH_ALIGNMENT)?)
+                }
+            };
+            list.push(Lifetime { buffer, first, last, bytes });
+        }
+        let (packed_fixed, packed) = (pack(&fixed)?, pack(&per_item)?);
+        let mut starts = packed.offsets.clone();
         starts.sort_unstable();
         starts.dedup();
-        let place = |start: &u64| Place {
-            bytes_per_item: *start,
-            step: wide(starts.partition_point(|other| other < start)),
+        let at_fixed = |bytes: &u64| Place { bytes_per_item: 0, bytes: *bytes };
+        let per_item_at = |start: &u64| {
+            let below = wide(starts.partition_point(|other| other < start)) * SCRATCH_ALIGNMENT;
+            Place { bytes_per_item: *start, bytes: packed_fixed.bytes.saturating_add(below) }
         };
+        let placed = packed_fixed.offsets.iter().map(at_fixed);
+        let placed = placed.chain(packed.offsets.iter().map(per_item_at));
+        let mut places = vec![Place::default(); buffers.len()];
+        for (lifetime, place) in fixed.iter().chain(&per_item).zip(placed) {
+            places.get_mut(lifetime.buffer).into_iter().for_each(|slot| *slot = place);
+        }
         Some(Self {
-            per_item: per_item.offsets.iter().map(place).collect(),
-            fixed: fixed.offsets,
-            fixed_bytes: fixed.bytes,
-            bytes_per_item: per_item.bytes,
+            places,
+            fixed_bytes: packed_fixed.bytes,
+            bytes_per_item: packed.bytes,
             steps: wide(starts.len().saturating_sub(1)),
         })
     }
@@ -81,18 +95,11 @@ impl Layout {
         Some(left.checked_div(self.bytes_per_item).unwrap_or(u64::MAX))
     }
 
-    /// The offset of the buffer of a fixed size at `index`.
-    pub(crate) fn fixed_offset(&self, index: usize) -> u64 {
-        self.fixed.get(index).copied().unwrap_or(0)
-    }
-
-    /// The offset of the buffer per item at `index`, in scratch for chunks of `items`, whose size fits
-    /// u64.
-    pub(crate) fn per_item_offset(&self, index: usize, items: u64) -> u64 {
-        let place = self.per_item.get(index).copied().unwrap_or_default();
+    /// The offset of the buffer at `index`, in scratch for chunks of `items`, whose size fits u64.
+    pub(crate) fn offset(&self, index: usize, items: u64) -> u64 {
+        let place = self.places.get(index).copied().unwrap_or_default();
         let start = place.bytes_per_item.saturating_mul(items);
-        let aligned = start - start % SCRATCH_ALIGNMENT;
-        self.fixed_bytes.saturating_add(aligned).saturating_add(place.step * SCRATCH_ALIGNMENT)
+        place.bytes.saturating_add(start - start % SCRATCH_ALIGNMENT)
     }
 }
 
@@ -121,7 +128,7 @@ fn pack(buffers: &[Lifetime]) -> Option<Packing> {
         #[cfg(test)]
         compared: 0,
     };
-    for (index, &Lifetime { first, last, bytes }) in order {
+    for (index, &Lifetime { first, last, bytes, .. }) in order {
         let mut others: Vec<(u64, u64)> = living.get(first).cloned().unwrap_or_default();
         others.extend(beginning.get(first + 1..=last).into_iter().flatten().flatten());
         others.sort_unstable();
@@ -159,9 +166,28 @@ fn wide(count: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::buffer::Role;
 
     fn live(first: usize, last: usize, bytes: u64) -> Lifetime {
-        Lifetime { first, last, bytes }
+        Lifetime { buffer: 0, first, last, bytes }
+    }
+
+    fn scratch(lifetime: &Lifetime, extent: fn(u64) -> Extent) -> BufferSpec {
+        BufferSpec {
+            name: String::new(),
+            role: Role::Scratch,
+            extent: extent(lifetime.bytes),
+            elements: "u8",
+            on_host: false,
+            lifetime: (lifetime.first, lifetime.last),
+        }
+    }
+
+    /// Buffers of a fixed size, then buffers per item.
+    fn layout(fixed: &[Lifetime], per_item: &[Lifetime]) -> Option<Layout> {
+        let fixed = fixed.iter().map(|lifetime| scratch(lifetime, Extent::Fixed));
+        let per_item = per_item.iter().map(|lifetime| scratch(lifetime, Extent::PerItem));
+        Layout::new(&fixed.chain(per_item).collect::<Vec<_>>())
     }
 
     /// A generator of numbers below a bound.
@@ -208,17 +234,15 @@ mod tests {
                 (0..count).map(|_| one()).collect()
             };
             let (fixed, per_item) = (lifetimes(seed % 5, 5000), lifetimes(1 + seed % 17, 3000));
-            let layout = Layout::new(&fixed, &per_item).expect("small");
+            let layout = layout(&fixed, &per_item).expect("small");
             for items in [1, 2, 3, 63, 64, 65, 1000, 4097] {
-                let fixed = fixed.iter().enumerate().map(|(index, buffer)| {
-                    let start = layout.fixed_offset(index);
-                    (buffer, start, start + buffer.bytes)
-                });
-                let growing = per_item.iter().enumerate().map(|(index, buffer)| {
-                    let start = layout.per_item_offset(index, items);
-                    (buffer, start, start + buffer.bytes * items)
-                });
-                let all: Vec<_> = fixed.chain(growing).collect();
+                let sizes = fixed.iter().map(|buffer| (buffer, buffer.bytes));
+                let growing = per_item.iter().map(|buffer| (buffer, buffer.bytes * items));
+                let place = |(index, (buffer, bytes))| {
+                    let start = layout.offset(index, items);
+                    (buffer, start, start + bytes)
+                };
+                let all: Vec<_> = sizes.chain(growing).enumerate().map(place).collect();
                 for (place, (one, start, end)) in all.iter().enumerate() {
                     assert!(
                         start % SCRATCH_ALIGNMENT == 0 && u128::from(*end) <= layout.bytes(items)
@@ -239,7 +263,7 @@ mod tests {
     #[test]
     fn the_largest_chunk_within_a_budget_fits_and_the_next_does_not() {
         let per_item = [live(0, 1, 12), live(1, 2, 700), live(2, 3, 4)];
-        let layout = Layout::new(&[live(1, 1, 1000)], &per_item).expect("small");
+        let layout = layout(&[live(1, 1, 1000)], &per_item).expect("small");
         for budget in (0..40_000).step_by(37) {
             let Some(items) = layout.items_within(budget) else {
                 assert!(layout.bytes(0) > budget.into());
@@ -282,9 +306,9 @@ mod tests {
 
     #[test]
     fn sizes_past_64_bits_are_no_layout() {
-        assert!(Layout::new(&[], &[live(0, 0, u64::MAX), live(1, 1, 1)]).is_none());
-        assert!(Layout::new(&[live(0, 0, u64::MAX)], &[]).is_none());
-        let layout = Layout::new(&[], &[live(0, 0, u64::MAX)]).expect("one buffer");
+        assert!(layout(&[], &[live(0, 0, u64::MAX), live(1, 1, 1)]).is_none());
+        assert!(layout(&[live(0, 0, u64::MAX)], &[]).is_none());
+        let layout = layout(&[], &[live(0, 0, u64::MAX)]).expect("one buffer");
         assert_eq!(layout.bytes(2), 2 * u128::from(u64::MAX) + 2);
         assert_eq!(layout.items_within(u64::MAX), Some(0));
     }

@@ -1,7 +1,7 @@
 //! Checks the caller's memory against the buffers of a pipeline.
 
-use crate::pipeline::buffer::{BufferId, Role};
-use crate::pipeline::definition::{Definition, OTHER_PIPELINE};
+use crate::pipeline::buffer::{BufferId, BufferSpec, Role};
+use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;
 
 /// Memory that the caller gave for a buffer.
@@ -16,37 +16,32 @@ pub(crate) struct Given {
 }
 
 impl Definition {
-    /// Checks that every buffer except scratch has the memory that it needs. Returns the index in `given`
-    /// of each buffer's memory, `None` for scratch.
-    pub(crate) fn check_memory(&self, given: &[Given]) -> Result<Vec<Option<usize>>, MemoryError> {
-        let mut places = vec![None; self.buffers.len()];
-        for (index, memory) in given.iter().enumerate() {
-            let of_pipeline = memory.id.pipeline == self.id;
-            let (true, Some(place)) = (of_pipeline, places.get_mut(memory.id.index)) else {
+    /// Checks that every buffer except scratch has the memory that it needs. Returns the memory by buffer,
+    /// `None` for scratch.
+    pub(crate) fn check_memory<M>(
+        &self,
+        given: impl Iterator<Item = (Given, M)>,
+    ) -> Result<Vec<Option<M>>, MemoryError> {
+        let mut by_buffer: Vec<Option<M>> = self.buffers.iter().map(|_| None).collect();
+        for (given, memory) in given {
+            let (Some(spec), Some(slot)) = (self.spec(given.id), by_buffer.get_mut(given.id.index))
+            else {
                 return Err(MemoryError::OtherPipeline);
             };
-            self.check_given(memory)?;
-            if place.replace(index).is_some() {
-                return Err(MemoryError::Twice(self.buffer_name(memory.id)));
+            self.check_given(spec, &given)?;
+            if slot.replace(memory).is_some() {
+                return Err(MemoryError::Twice(spec.name.clone()));
             }
         }
-        for (spec, place) in self.buffers.iter().zip(&places) {
-            if place.is_none() && spec.role != Role::Scratch {
+        for (spec, memory) in self.buffers.iter().zip(&by_buffer) {
+            if memory.is_none() && spec.role != Role::Scratch {
                 return Err(MemoryError::Missing(spec.name.clone()));
             }
         }
-        Ok(places)
+        Ok(by_buffer)
     }
 
-    /// The name of a buffer, for messages.
-    pub(crate) fn buffer_name(&self, id: BufferId) -> String {
-        let of_pipeline = id.pipeline == self.id;
-        let spec = self.buffers.get(id.index).filter(|_| of_pipeline);
-        spec.map_or_else(|| OTHER_PIPELINE.to_owned(), |spec| spec.name.clone())
-    }
-
-    fn check_given(&self, memory: &Given) -> Result<(), MemoryError> {
-        let Some(spec) = self.buffers.get(memory.id.index) else { return Ok(()) };
+    fn check_given(&self, spec: &BufferSpec, memory: &Given) -> Result<(), MemoryError> {
         let buffer = || spec.name.clone();
         let kind = |writable, on_host| match (writable, on_host) {
             (false, false) => "memory to read",

@@ -4,8 +4,10 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::launch::request::LaunchRequest;
+use crate::launch::violation::Violations;
+use crate::limits::LaunchLimits;
 use crate::pipeline::bodies::Pipeline;
-use crate::pipeline::buffer::Extent;
+use crate::pipeline::buffer::BufferSpec;
 use crate::pipeline::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::pipeline::error::PlanError;
 use crate::plan::batch::{BatchAxis, least_common_multiple};
@@ -273,7 +275,9 @@ impl Definition {
         let chunks = Chunks::balanced(items, chunk, chunk);
         let launches =
             self.stages.iter().map(|stage| stage.plan(done, chunk)).collect::<Result<_, _>>()?;
-        let stages = self.stages.iter().map(|stage| (stage.name.clone(), stage.live_bytes(chunk)));
+        let stages = self.stages.iter().enumerate();
+        let stages =
+            stages.map(|(index, stage)| (stage.name.clone(), self.live_bytes(index, chunk)));
         Ok(PipelinePlan {
             pipeline: self.id,
             graph: None,
@@ -309,14 +313,20 @@ impl Definition {
     fn unit(&self, done: u64) -> Result<u64, PlanError> {
         let mut unit = 1;
         for stage in &self.stages {
-            let own = match stage.launch_after(done) {
-                Some((request, batch)) => stage.check(&request, &batch)?,
-                None => Some(1),
-            };
-            let both = own.and_then(|own| least_common_multiple(own, stage.align));
-            unit = both.and_then(|both| least_common_multiple(unit, both)).unwrap_or(u64::MAX);
+            let both = stage.unit(done)?.and_then(|own| least_common_multiple(unit, own));
+            unit = both.unwrap_or(u64::MAX);
         }
         Ok(unit)
+    }
+
+    /// Bytes of scratch of a chunk of `items` that are live at the stage at `index`; saturated.
+    fn live_bytes(&self, index: usize, items: u64) -> u64 {
+        let is_live = |buffer: &&BufferSpec| {
+            let (first, last) = buffer.lifetime;
+            buffer.in_scratch() && (first..=last).contains(&index)
+        };
+        let live = self.buffers.iter().filter(is_live);
+        saturated(live.map(|buffer| buffer.extent.bytes(items)).sum())
     }
 
     /// The largest chunk within the budget, and the number of chunks in flight.
@@ -344,11 +354,8 @@ impl Definition {
         plan: &PipelinePlan,
         items: u64,
     ) -> Option<(u64, u64)> {
-        let (buffer, place) = (self.buffers.get(index)?, (*self.places.get(index)?)?);
-        let offset = match buffer.extent {
-            Extent::PerItem(_) => self.layout.per_item_offset(place, plan.chunk_items()),
-            Extent::Fixed(_) => self.layout.fixed_offset(place),
-        };
+        let buffer = self.buffers.get(index).filter(|buffer| buffer.in_scratch())?;
+        let offset = self.layout.offset(index, plan.chunk_items());
         Some((offset, saturated(buffer.extent.bytes(items))))
     }
 }
@@ -356,16 +363,15 @@ impl Definition {
 impl StageSpec {
     /// The most items of a chunk.
     fn cap(&self) -> u64 {
-        let launch =
-            self.launch.as_ref().map_or(u64::MAX, |StageLaunch { batch, limits, .. }| {
-                batch.items_within(limits.thresholds().grid.along(batch.axis()))
-            });
-        launch.min(self.at_most)
+        let launch = self.launch.as_ref().map(|StageLaunch { batch, limits, .. }| {
+            batch.items_within(limits.thresholds().grid.along(batch.axis()))
+        });
+        launch.map_or(self.at_most, |cap| cap.min(self.at_most))
     }
 
     /// The launch for the items after the first `done`.
-    fn launch_after(&self, done: u64) -> Option<(LaunchRequest, BatchAxis)> {
-        let StageLaunch { request, batch, .. } = self.launch.as_ref()?;
+    fn launch_after(&self, done: u64) -> Option<(LaunchRequest, BatchAxis, &LaunchLimits)> {
+        let StageLaunch { request, batch, limits } = self.launch.as_ref()?;
         let rest = batch.after(done);
         let blocks = rest.blocks(rest.items()).unwrap_or(u64::MAX);
         // The caller's grid is checked unchanged. A dependent launch would overlap the stage before it, so
@@ -374,39 +380,30 @@ impl StageSpec {
             0 => request.grid,
             _ => request.grid.with(batch.axis(), blocks),
         };
-        Some((LaunchRequest { grid, dependent: false, ..*request }, rest))
+        Some((LaunchRequest { grid, dependent: false, ..*request }, rest, limits))
     }
 
-    /// Checks that the launch is legal whole or in chunks, and returns the items of its smallest chunk.
-    fn check(&self, request: &LaunchRequest, batch: &BatchAxis) -> Result<Option<u64>, PlanError> {
-        let Some(StageLaunch { limits, .. }) = &self.launch else { return Ok(Some(1)) };
-        let plan = Plan::new(request, Some(batch), limits, Choice::AUTOMATIC);
-        let _legal = plan.map_err(|violations| self.illegal(violations))?;
-        let cluster = request.cluster_with(limits.kernel());
-        Ok(batch.cluster_unit(cluster.map_or(1, |cluster| cluster.along(batch.axis()))))
+    /// The items of the smallest chunk, if the launch is legal whole or in chunks; `None` past u64.
+    fn unit(&self, done: u64) -> Result<Option<u64>, PlanError> {
+        let Some((request, batch, limits)) = self.launch_after(done) else {
+            return Ok(Some(self.align));
+        };
+        let _legal = self.legal(Plan::new(&request, Some(&batch), limits, Choice::AUTOMATIC))?;
+        let unit = batch.cluster_unit(request.cluster_with(limits.kernel()));
+        Ok(unit.and_then(|unit| least_common_multiple(unit, self.align)))
     }
 
     /// The launches of chunks of `chunk` items, after the first `done`.
     fn plan(&self, done: u64, chunk: u64) -> Result<Option<Plan>, PlanError> {
-        let (Some(StageLaunch { limits, .. }), Some((request, batch))) =
-            (&self.launch, self.launch_after(done))
-        else {
-            return Ok(None);
-        };
+        let Some((request, batch, limits)) = self.launch_after(done) else { return Ok(None) };
         // The alignment makes the planner choose the pipeline's chunks.
         let batch = if chunk < batch.items() { batch.align(chunk) } else { batch };
         let choice = Choice::at_most(chunk).strategy(Strategy::Chunked);
-        let plan = Plan::new(&request, Some(&batch), limits, choice);
-        plan.map(Some).map_err(|violations| self.illegal(violations))
+        self.legal(Plan::new(&request, Some(&batch), limits, choice)).map(Some)
     }
 
-    fn live_bytes(&self, chunk: u64) -> u64 {
-        let (per_item, fixed) = self.live;
-        saturated(u128::from(per_item) * u128::from(chunk) + u128::from(fixed))
-    }
-
-    fn illegal(&self, violations: crate::launch::violation::Violations) -> PlanError {
-        PlanError::Stage { stage: self.name.clone(), violations }
+    fn legal(&self, plan: Result<Plan, Violations>) -> Result<Plan, PlanError> {
+        plan.map_err(|violations| PlanError::Stage { stage: self.name.clone(), violations })
     }
 }
 

@@ -48,13 +48,9 @@ impl<F: FnMut(&Progress) -> ControlFlow<()>> Monitor for F {
     }
 }
 
-/// A monitor of a run, if there is one.
-#[derive(Default)]
-pub(crate) struct MonitorSlot<'m>(pub(crate) Option<&'m mut dyn Monitor>);
-
-impl fmt::Debug for MonitorSlot<'_> {
+impl fmt::Debug for dyn Monitor + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MonitorSlot").field(&self.0.is_some()).finish()
+        f.write_str("Monitor")
     }
 }
 

@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use crate::guard::Guard;
-#[cfg(any(feature = "cuda", feature = "host"))]
-use crate::pipeline::bodies::Body;
 use crate::pipeline::bodies::Pipeline;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{RunError, StageError};
@@ -33,27 +31,22 @@ pub(crate) trait Run {
 
 #[cfg(any(feature = "cuda", feature = "host"))]
 impl Pipeline<'_> {
-    /// Checks that `plan` is for this pipeline, and that all stages run on the device or, if `on_host`, on
-    /// the host.
-    pub(crate) fn check_run(&self, plan: &PipelinePlan, on_host: bool) -> Result<(), RunError> {
+    /// Checks that `plan` is for this pipeline, and that all stages run where the memory is.
+    pub(crate) fn check_run(
+        &self,
+        plan: &PipelinePlan,
+        memory_on: &'static str,
+    ) -> Result<(), RunError> {
         if let Some(stage) = &self.poisoned {
             return Err(RunError::Poisoned(stage.clone()));
         }
         if plan.pipeline() != self.definition.id {
             return Err(RunError::OtherPlan);
         }
-        let place = |on_host| if on_host { "the host" } else { "a device" };
         for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
             let stage = || spec.name.clone();
-            let runs_on_host = match body {
-                Body::Outline(_) => return Err(RunError::Outline(stage())),
-                #[cfg(feature = "host")]
-                Body::Host(_) => true,
-                #[cfg(feature = "cuda")]
-                Body::Device(_) => false,
-            };
-            if runs_on_host != on_host {
-                let (runs_on, memory_on) = (place(runs_on_host), place(on_host));
+            let runs_on = body.place().ok_or_else(|| RunError::Outline(stage()))?;
+            if runs_on != memory_on {
                 return Err(RunError::OtherBackend { stage: stage(), runs_on, memory_on });
             }
         }
@@ -132,12 +125,11 @@ pub(crate) trait Backend {
     }
 }
 
-/// A chunk that failed.
+/// A stage that failed at a chunk.
 #[derive(Debug)]
 pub(crate) struct ChunkFailure {
-    /// The position among the chunks in flight.
-    pub(crate) position: usize,
-    /// The index of the stage that failed.
+    pub(crate) chunk: Chunk,
+    /// The index of the stage.
     pub(crate) stage: usize,
     pub(crate) error: StageError,
 }
@@ -150,49 +142,24 @@ pub(crate) fn run(
     mut monitor: Option<&mut dyn Monitor>,
 ) -> Result<PipelineRun, RunError> {
     let (mut plan, mut done) = (Cow::Borrowed(plan), PipelineRun::default());
-    let (begun, items) = (Instant::now(), definition.items);
+    let begun = Instant::now();
     while !plan.is_empty() {
         done.tried.push(plan.chunk_items());
         let ended = run_plan(definition, &plan, backend, &mut monitor, begun, &mut done);
-        let Err(failure) = ended else { break };
-        let (chunk, bytes) = (plan.chunk_items(), plan.bytes());
-        if failure.is_out_of_memory(definition)
-            && let Some(smaller) = definition.plan_smaller(&plan, done.items_done)
-        {
-            plan = Cow::Owned(smaller);
-            continue;
-        }
-        let done = Box::new(done);
-        return Err(match failure {
-            Failure::Scratch(error) => RunError::Scratch { chunk, bytes, items, done, error },
-            Failure::Late(error) => RunError::Late { items, done, error },
-            Failure::Stage { stage, chunk, error } => {
-                let name = definition.stages.get(stage).map(|stage| stage.name.clone());
-                let stage = name.unwrap_or_default();
-                RunError::Stage { stage, chunk, items, done, error }
-            }
-        });
+        let Err(error) = ended else { break };
+        let smaller = may_run_smaller(definition, &error)
+            .then(|| definition.plan_smaller(&plan, done.items_done));
+        plan = Cow::Owned(smaller.flatten().ok_or(error)?);
     }
     Ok(done)
 }
 
-/// Why a plan was not run to its end.
-enum Failure {
-    Scratch(StageError),
-    Late(StageError),
-    Stage { stage: usize, chunk: Chunk, error: StageError },
-}
-
-impl Failure {
-    /// Whether smaller chunks may help, and the failed chunk can run again.
-    fn is_out_of_memory(&self, definition: &Definition) -> bool {
-        match self {
-            Self::Scratch(error) => matches!(error, StageError::OutOfMemory(_)),
-            Self::Late(_) => false,
-            Self::Stage { error, .. } => {
-                matches!(error, StageError::OutOfMemory(_)) && definition.can_run_again()
-            }
-        }
+/// Whether smaller chunks may help, and the failed chunk can run again.
+fn may_run_smaller(definition: &Definition, error: &RunError) -> bool {
+    match error {
+        RunError::Scratch { error: StageError::OutOfMemory(_), .. } => true,
+        RunError::Stage { error: StageError::OutOfMemory(_), .. } => definition.can_run_again(),
+        _ => false,
     }
 }
 
@@ -204,17 +171,27 @@ fn run_plan(
     monitor: &mut Option<&mut dyn Monitor>,
     begun: Instant,
     done: &mut PipelineRun,
-) -> Result<(), Failure> {
-    let bytes = plan.bytes();
-    if monitor.as_mut().is_some_and(|monitor| bytes > 0 && !monitor.may_allocate(bytes)) {
-        return Err(Failure::Scratch(StageError::out_of_memory("refused by the monitor")));
-    }
-    backend.allocate(plan).map_err(Failure::Scratch)?;
+) -> Result<(), RunError> {
+    let (bytes, chunk, items) = (plan.bytes(), plan.chunk_items(), definition.items);
+    let failed = |ChunkFailure { chunk, stage, error }, done: &PipelineRun| {
+        let stage = definition.stages.get(stage).map(|stage| stage.name.clone());
+        let (stage, done) = (stage.unwrap_or_default(), Box::new(done.clone()));
+        RunError::Stage { stage, chunk, items, done, error }
+    };
+    let may = |monitor: &mut &mut dyn Monitor| bytes == 0 || monitor.may_allocate(bytes);
+    let allocated = match monitor.as_mut().is_none_or(may) {
+        true => backend.allocate(plan),
+        false => Err(StageError::out_of_memory("refused by the monitor")),
+    };
+    allocated.map_err(|error| {
+        let done = Box::new(done.clone());
+        RunError::Scratch { chunk, bytes, items, done, error }
+    })?;
     done.scratch_bytes = done.scratch_bytes.max(bytes);
     if let Some(first) = plan.chunks().next() {
         let chunk = Chunk { index: done.chunks, ..first };
-        let failed = |(stage, error)| Failure::Stage { stage, chunk, error };
-        backend.prepare(plan).map_err(failed)?;
+        let prepared = backend.prepare(plan);
+        prepared.map_err(|(stage, error)| failed(ChunkFailure { chunk, stage, error }, done))?;
     }
     let in_flight = usize::try_from(plan.in_flight()).unwrap_or(usize::MAX);
     let mut chunks = plan.chunks();
@@ -230,26 +207,23 @@ fn run_plan(
         }
         let ran = backend.run(plan, &together);
         if ran.is_ok() && monitor.is_some() {
-            backend.wait().map_err(Failure::Late)?;
+            let late = |error| RunError::Late { items, done: Box::new(done.clone()), error };
+            backend.wait().map_err(late)?;
         }
-        let complete = ran.as_ref().err().map_or(together.len(), |failure| failure.position);
-        for chunk in together.iter().take(complete) {
+        let end = ran.as_ref().err().map_or(u64::MAX, |failure| failure.chunk.index);
+        for chunk in together.iter().take_while(|chunk| chunk.index < end) {
             done.chunks = done.chunks.saturating_add(1);
             done.items_done = chunk.end();
         }
-        if let Err(ChunkFailure { position, stage, error }) = ran
-            && let Some(chunk) = together.get(position)
-        {
-            return Err(Failure::Stage { stage, chunk: *chunk, error });
-        }
+        ran.map_err(|failure| failed(failure, done))?;
         let Some(monitor) = monitor else { continue };
         let progress = Progress {
             items_done: done.items_done,
-            items: definition.items,
+            items,
             bytes_done: definition.callers_bytes_per_item().saturating_mul(done.items_done),
             elapsed: begun.elapsed(),
         };
-        if monitor.progress(&progress).is_break() && done.items_done < definition.items {
+        if monitor.progress(&progress).is_break() && done.items_done < items {
             done.cancelled = true;
             return Ok(());
         }

@@ -78,8 +78,7 @@ fn smaller(
     limits: &LaunchLimits,
     chunk: u64,
 ) -> Option<Plan> {
-    let cluster = request.cluster_with(limits.kernel());
-    let unit = batch.cluster_unit(cluster.map_or(1, |cluster| cluster.along(batch.axis())))?;
+    let unit = batch.cluster_unit(request.cluster_with(limits.kernel()))?;
     let most = (chunk / 2).max(unit);
     if most >= chunk {
         return None;

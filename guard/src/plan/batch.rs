@@ -4,6 +4,7 @@ use core::num::NonZeroU64;
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
+use crate::limits::kernel::KernelLimits;
 
 /// A declaration that the blocks along one axis of the grid belong to independent items, so that the
 /// launch may be split there.
@@ -63,7 +64,7 @@ pub struct BatchAxis {
     #[cfg_attr(feature = "serde", serde(default))]
     elements_per_item: u64,
     #[cfg_attr(feature = "serde", serde(default = "wide_index", deserialize_with = "index_bits"))]
-    index_bits: u32,
+    pub(crate) index_bits: u32,
     #[cfg_attr(feature = "serde", serde(default))]
     workspace_bytes_per_item: u64,
     /// `None` where no limit was declared.
@@ -222,7 +223,7 @@ impl BatchAxis {
     /// workspace memory.
     #[must_use]
     pub fn items_within(&self, blocks: u64) -> u64 {
-        self.items_in(blocks).min(self.index_cap()).min(self.workspace_cap())
+        self.items_in(blocks).min(self.item_cap())
     }
 
     /// Whether the grid of `request` has exactly the blocks that the items need.
@@ -253,14 +254,14 @@ impl BatchAxis {
         self.foldable && self.axis != Axis::X
     }
 
-    /// `request` with the batch axis moved to x, if the kernel supports it and no `cluster` would be
+    /// `request` with the batch axis moved to x, if the kernel supports it and no cluster would be
     /// torn apart.
     pub(crate) fn fold(
         &self,
         request: &LaunchRequest,
-        cluster: Option<Dim3>,
+        kernel: &KernelLimits,
     ) -> Option<LaunchRequest> {
-        let axis = self.axis;
+        let (axis, cluster) = (self.axis, request.cluster_with(kernel));
         let cut = cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1);
         if !self.is_foldable() || cut {
             return None;
@@ -283,11 +284,19 @@ impl BatchAxis {
     }
 
     /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.
-    pub(crate) fn cluster_unit(&self, cluster: u64) -> Option<u64> {
+    #[inline]
+    pub(crate) fn cluster_unit(&self, cluster: Option<Dim3>) -> Option<u64> {
         let unit = self.unit()?;
-        let blocks = self.blocks(unit)?;
+        let Some(cluster) = cluster else { return Some(unit) };
+        let (blocks, cluster) = (self.blocks(unit)?, cluster.along(self.axis));
         let times = cluster / greatest_common_divisor(blocks, cluster).max(1);
         unit.checked_mul(times.max(1))
+    }
+
+    /// The most items of a chunk that the kernel's indices can address, and whose workspace fits.
+    #[inline]
+    pub(crate) fn item_cap(&self) -> u64 {
+        self.index_cap().min(self.workspace_cap())
     }
 
     /// The most items of a chunk that the kernel's indices can address.
@@ -314,10 +323,6 @@ impl BatchAxis {
     pub(crate) const fn after(mut self, done: u64) -> Self {
         self.items = self.items.saturating_sub(done);
         self
-    }
-
-    pub(crate) const fn index_bits(&self) -> u32 {
-        self.index_bits
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -397,10 +402,11 @@ mod tests {
 
     #[test]
     fn a_cluster_widens_the_unit_until_its_blocks_divide() {
+        let on_y = |batch: BatchAxis, y| batch.cluster_unit(Some(Dim3::new(1, y, 1)));
         let batch = BatchAxis::new(Axis::Y, 100).blocks_per_item(6);
-        assert_eq!(batch.cluster_unit(4), Some(2));
-        assert_eq!(batch.cluster_unit(1), Some(1));
-        assert_eq!(batch.align(5).cluster_unit(4), Some(10));
+        assert_eq!(on_y(batch, 4), Some(2));
+        assert_eq!(on_y(batch, 1), Some(1));
+        assert_eq!(on_y(batch.align(5), 4), Some(10));
     }
 
     #[test]

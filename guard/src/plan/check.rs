@@ -1,11 +1,9 @@
 //! Launch checks as data, for `gridguard check` and the launch corpus.
 
-use core::fmt;
-
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::dim::Dim3;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
 use crate::limits::device::DeviceLimits;
@@ -35,7 +33,8 @@ use crate::plan::launches::Plan;
 /// assert_eq!(verdict.plan.map(|plan| plan.len()), Some(2));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Fields")]
 pub struct CheckRequest {
     /// The launch's name, repeated in the verdict.
     pub name: String,
@@ -135,116 +134,51 @@ impl CheckRequest {
     }
 }
 
-/// All fields of a serialized [`CheckRequest`].
-const FIELDS: &[&str] = &[
-    "name",
-    "grid",
-    "block",
-    "dynamic_shared_bytes",
-    "cluster",
-    "cooperative",
-    "parameter_bytes",
-    "priority",
-    "dependent",
-    "kernel",
-    "batch",
-];
-
-/// Reads the launch configuration from the same map as the fields around it. `serde(flatten)` would do
-/// so without this code, but rejects RON structs and reports errors without their position.
-impl<'de> Deserialize<'de> for CheckRequest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldVisitor;
-
-        impl<'de> Visitor<'de> for FieldVisitor {
-            type Value = CheckRequest;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a launch request")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CheckRequest, A::Error> {
-                let mut others = OtherFields::default();
-                let request = RequestFields { map, others: &mut others };
-                let request = LaunchRequest::deserialize(MapAccessDeserializer::new(request))?;
-                let OtherFields { name, kernel, batch } = others;
-                Ok(CheckRequest {
-                    name: name.unwrap_or_default(),
-                    request,
-                    kernel: kernel.unwrap_or_default(),
-                    batch: batch.flatten(),
-                })
-            }
-        }
-
-        deserializer.deserialize_struct("CheckRequest", FIELDS, FieldVisitor)
-    }
-}
-
-#[derive(Default)]
-struct OtherFields {
-    name: Option<String>,
-    kernel: Option<KernelLimits>,
-    batch: Option<Option<BatchAxis>>,
-}
-
-/// A map's entries that belong to the [`LaunchRequest`]; the others are stored in `others`.
-struct RequestFields<'a, A> {
-    map: A,
-    others: &'a mut OtherFields,
-}
-
+/// The fields of a serialized [`CheckRequest`]. `serde(flatten)` would reject RON structs and report
+/// errors without their position.
 #[derive(Deserialize)]
-#[serde(field_identifier, rename_all = "lowercase")]
-enum Field {
-    Name,
-    Kernel,
-    Batch,
-    OfRequest(String),
+#[serde(deny_unknown_fields, expecting = "a launch request")]
+struct Fields {
+    #[serde(default)]
+    name: String,
+    grid: Dim3,
+    block: Dim3,
+    #[serde(default)]
+    dynamic_shared_bytes: u64,
+    cluster: Option<Dim3>,
+    #[serde(default)]
+    cooperative: bool,
+    #[serde(default)]
+    parameter_bytes: u64,
+    priority: Option<i32>,
+    #[serde(default)]
+    dependent: bool,
+    #[serde(default)]
+    kernel: KernelLimits,
+    #[serde(default, deserialize_with = "batch_with_elements")]
+    batch: Option<BatchAxis>,
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for RequestFields<'_, A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, A::Error> {
-        let Self { map, others } = self;
-        while let Some(field) = map.next_key()? {
-            match field {
-                Field::Name => read_once("name", &mut others.name, map)?,
-                Field::Kernel => read_once("kernel", &mut others.kernel, map)?,
-                Field::Batch => {
-                    read_once("batch", &mut others.batch, map)?;
-                    let batch = others.batch.flatten();
-                    if batch.is_some_and(|batch| batch.index_bits() == 32 && batch.elements(1) == 0)
-                    {
-                        let reason = "32-bit indices need batch.elements_per_item of at least 1";
-                        return Err(A::Error::custom(reason));
-                    }
-                }
-                Field::OfRequest(name) if FIELDS.contains(&&*name) => {
-                    return seed.deserialize(name.into_deserializer()).map(Some);
-                }
-                Field::OfRequest(name) => return Err(A::Error::unknown_field(&name, FIELDS)),
-            }
-        }
-        Ok(None)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
+impl From<Fields> for CheckRequest {
+    fn from(fields: Fields) -> Self {
+        let request = LaunchRequest {
+            grid: fields.grid,
+            block: fields.block,
+            dynamic_shared_bytes: fields.dynamic_shared_bytes,
+            cluster: fields.cluster,
+            cooperative: fields.cooperative,
+            parameter_bytes: fields.parameter_bytes,
+            priority: fields.priority,
+            dependent: fields.dependent,
+        };
+        Self { name: fields.name, request, kernel: fields.kernel, batch: fields.batch }
     }
 }
 
-fn read_once<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
-    field: &'static str,
-    into: &mut Option<T>,
-    map: &mut A,
-) -> Result<(), A::Error> {
-    match into.replace(map.next_value()?) {
-        Some(_) => Err(A::Error::duplicate_field(field)),
-        None => Ok(()),
+fn batch_with_elements<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BatchAxis>, D::Error> {
+    let batch = Option::<BatchAxis>::deserialize(from)?;
+    if batch.is_some_and(|batch| batch.index_bits == 32 && batch.elements(1) == 0) {
+        return Err(D::Error::custom("32-bit indices need batch.elements_per_item of at least 1"));
     }
+    Ok(batch)
 }

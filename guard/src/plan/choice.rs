@@ -60,6 +60,10 @@ impl Choice {
         !matches!(self.strategy, Some(Strategy::Folded | Strategy::Shifted))
     }
 
+    pub(crate) fn most_items(self) -> u64 {
+        self.max_items.map_or(u64::MAX, NonZeroU64::get)
+    }
+
     pub(crate) fn allows(self, strategy: Strategy) -> bool {
         self.strategy.is_none_or(|chosen| chosen == strategy)
     }

@@ -52,6 +52,11 @@ pub struct Chunks {
 }
 
 impl Chunks {
+    /// One chunk of all items; none of zero items.
+    pub(crate) fn one(items: u64) -> Self {
+        Self::balanced(items, items, 1)
+    }
+
     /// Divides `items` into the fewest chunks of whole alignment units of at most `cap` items; the end
     /// of the batch may shorten the last one. A `cap` below `align` counts as one unit, an `align` of
     /// zero as one.

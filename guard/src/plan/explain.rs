@@ -8,6 +8,7 @@ use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::launch::LaunchLimits;
 use crate::limits::occupancy::OccupancyLimits;
 use crate::plan::batch::{BatchAxis, INDEX_32_ELEMENTS};
+use crate::plan::choice::Strategy;
 use crate::plan::chunks::Chunks;
 
 /// All violations of `request` as one launch, including those of its batch: index width and
@@ -52,68 +53,75 @@ pub(crate) fn check_empty(
 
 #[cold]
 pub(crate) fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Violations {
+    let (axis, blocks) = (batch.axis(), batch.blocks(batch.items()).unwrap_or(u64::MAX));
+    let remedy = Remedy::MatchBatch { items: batch.items() };
+    let along = request.grid.along(axis).into();
+    let mismatch = reason(Rule::BatchCoversGrid, along, blocks, Owner::Batch, remedy);
     let mut violations = Violations::of_request(request);
-    violations.push(Violation {
-        rule: Rule::BatchCoversGrid,
-        axis: Some(batch.axis()),
-        requested: request.grid.along(batch.axis()).into(),
-        limit: batch.blocks(batch.items()).unwrap_or(u64::MAX),
-        owner: Owner::Batch,
-        remedy: Remedy::MatchBatch { items: batch.items() },
-    });
+    violations.push(Violation { axis: Some(axis), ..mismatch });
     violations
 }
 
-/// Why `request` cannot be folded into one launch.
+/// As [`explain`], with the reason why the launch cannot be changed into legal ones.
 #[cold]
-pub(crate) fn explain_fold(
+pub(crate) fn explain_with(
     request: &LaunchRequest,
-    batch: &BatchAxis,
+    batch: Option<&BatchAxis>,
     limits: &LaunchLimits,
+    reason: Violation,
 ) -> Violations {
-    let mut violations = explain(request, Some(batch), limits);
-    match batch.fold(request, request.cluster_with(limits.kernel())) {
-        None => violations.push(fold_unavailable()),
+    let mut violations = explain(request, batch, limits);
+    violations.push(reason);
+    violations
+}
+
+/// Why `request` cannot be launched by `strategy`, or not as one launch.
+#[cold]
+pub(crate) fn explain_strategy(
+    request: &LaunchRequest,
+    batch: Option<&BatchAxis>,
+    limits: &LaunchLimits,
+    strategy: Option<Strategy>,
+) -> Violations {
+    let mut violations = explain(request, batch, limits);
+    let folded = batch.and_then(|batch| batch.fold(request, limits.kernel()));
+    match (strategy, folded) {
+        (Some(Strategy::Shifted), _) => {
+            let owner = Owner::Kernel(limits.kernel().name.clone());
+            violations.push(reason(Rule::ShiftUnavailable, 1, 0, owner, Remedy::LoadRewritten));
+        }
+        (Some(Strategy::Folded), None) => violations.push(fold_unavailable()),
         // What the folded launch breaks beyond the unsplit one.
-        Some(folded) => {
+        (Some(Strategy::Folded), Some(folded)) => {
             for violation in validate(&folded, limits).err().unwrap_or_default() {
                 if !violations.contains(violation.rule) {
                     violations.push(violation);
                 }
             }
         }
+        _ => {}
     }
     violations
 }
 
-/// Why `request` cannot be launched shifted.
-#[cold]
-pub(crate) fn explain_shift(
-    request: &LaunchRequest,
-    batch: Option<&BatchAxis>,
-    limits: &LaunchLimits,
-) -> Violations {
-    let mut violations = explain(request, batch, limits);
-    violations.push(Violation {
-        rule: Rule::ShiftUnavailable,
-        axis: None,
-        requested: 1,
-        limit: 0,
-        owner: Owner::Kernel(limits.kernel().name.clone()),
-        remedy: Remedy::LoadRewritten,
-    });
-    violations
+pub(crate) fn fold_unavailable() -> Violation {
+    reason(Rule::FoldUnavailable, 1, 0, Owner::Batch, Remedy::DeclareFold)
 }
 
-pub(crate) const fn fold_unavailable() -> Violation {
-    Violation {
-        rule: Rule::FoldUnavailable,
-        axis: None,
-        requested: 1,
-        limit: 0,
-        owner: Owner::Batch,
-        remedy: Remedy::DeclareFold,
-    }
+pub(crate) fn split_cooperative(launches: u64) -> Violation {
+    let (owner, remedy) = (Owner::CooperativeLaunch, Remedy::ShrinkGrid);
+    reason(Rule::SplitCooperative, launches.into(), 1, owner, remedy)
+}
+
+/// A violation that is about no axis.
+pub(crate) fn reason(
+    rule: Rule,
+    requested: u128,
+    limit: u64,
+    owner: Owner,
+    remedy: Remedy,
+) -> Violation {
+    Violation { rule, axis: None, requested, limit, owner, remedy }
 }
 
 #[cold]
@@ -126,11 +134,11 @@ fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
             let chunks = Chunks::balanced(items, cap, batch.unit().unwrap_or(1));
             Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() }
         };
-        violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
+        violations.push(reason(rule, requested, limit, owner, remedy));
     };
     let (index_cap, workspace_cap) = (batch.index_cap(), batch.workspace_cap());
     if items > index_cap {
-        let (elements, owner) = (batch.elements(items), Owner::IndexBits(batch.index_bits()));
+        let (elements, owner) = (batch.elements(items), Owner::IndexBits(batch.index_bits));
         report(Rule::IndexWidth, elements, INDEX_32_ELEMENTS, index_cap, owner, Remedy::WiderIndex);
     }
     if items > workspace_cap {

@@ -107,8 +107,9 @@ impl Plan {
     }
 
     /// The launches, in order.
-    pub const fn launches(&self) -> Launches<'_> {
-        Launches { plan: self, next: 0 }
+    #[inline]
+    pub fn launches(&self) -> impl Iterator<Item = PlannedLaunch> {
+        (0..self.len()).map_while(|index| self.at(index))
     }
 
     /// The launch at `index`, from 0.
@@ -188,8 +189,9 @@ impl serde::Serialize for Plan {
             let first_block = self.whole.map(|_| first_block);
             ListedLaunch { start, items, grid: launch.grid(), first_block }
         };
-        let launches: Vec<_> = self.launches().take(LISTED_LAUNCHES).map(listed).collect();
-        let omitted = self.launches().len() - launches.len();
+        let launches = self.launches().take_while(|one| one.chunk.index < LISTED_LAUNCHES);
+        let launches: Vec<_> = launches.map(listed).collect();
+        let omitted = self.len().saturating_sub(LISTED_LAUNCHES);
         let mut fields = serializer.serialize_struct("Plan", 3)?;
         fields.serialize_field("strategy", &self.strategy)?;
         fields.serialize_field("launches", &launches)?;
@@ -202,35 +204,4 @@ impl serde::Serialize for Plan {
 
 /// Launches that a serialized plan lists, so that an absurd request does not exhaust memory.
 #[cfg(feature = "serde")]
-const LISTED_LAUNCHES: usize = 4096;
-
-/// The launches of a [`Plan`], in order.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Launches<'a> {
-    plan: &'a Plan,
-    next: u64,
-}
-
-impl Iterator for Launches<'_> {
-    type Item = PlannedLaunch;
-
-    #[inline]
-    fn next(&mut self) -> Option<PlannedLaunch> {
-        let launch = self.plan.at(self.next)?;
-        self.next += 1;
-        Some(launch)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.plan.len().saturating_sub(self.next);
-        match usize::try_from(left) {
-            Ok(left) => (left, Some(left)),
-            Err(_) => (usize::MAX, None),
-        }
-    }
-}
-
-/// Exact wherever `usize` has 64 bits.
-impl ExactSizeIterator for Launches<'_> {}
-impl core::iter::FusedIterator for Launches<'_> {}
+const LISTED_LAUNCHES: u64 = 4096;

@@ -1,8 +1,6 @@
 //! Plans a request: as one launch, folded into x, in chunks, or as a rewritten kernel's, each launch
 //! validated.
 
-use core::num::NonZeroU64;
-
 use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
@@ -15,7 +13,7 @@ use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
 use crate::plan::explain::{
-    batch_mismatch, check_empty, explain, explain_fold, explain_shift, fold_unavailable,
+    batch_mismatch, check_empty, explain, explain_strategy, explain_with, reason, split_cooperative,
 };
 use crate::plan::launches::Plan;
 use crate::plan::rewritten::rewritten;
@@ -46,16 +44,17 @@ impl Plan {
             return Self::empty(request, batch, limits);
         }
         let checked = check_along(batch.axis(), request, limits);
-        let caps = Caps::new(batch, choice);
         // A cap on chunks does not apply where all items are in one launch, or see the whole batch.
-        let all_items = !choice.allows(Strategy::Chunked);
-        let fits = batch.items() <= if all_items { caps.declared } else { caps.all };
+        let cap = match choice.allows(Strategy::Chunked) {
+            true => batch.item_cap().min(choice.most_items()),
+            false => batch.item_cap(),
+        };
+        let fits = batch.items() <= cap;
         if let Ok(launch) = checked
             && fits
             && choice.allows_original()
         {
-            let whole = Chunks::balanced(batch.items(), batch.items(), 1);
-            return Ok(build(Strategy::Whole, whole, Some(batch), launch));
+            return Ok(build(Strategy::Whole, Chunks::one(batch.items()), Some(batch), launch));
         }
         let broken = checked.err().unwrap_or(RuleSet::EMPTY);
         let fixable = Rule::grid_dim(batch.axis());
@@ -80,17 +79,13 @@ impl Plan {
             return Ok(plan);
         }
         if choice.allows(Strategy::Chunked) {
-            return match chunked(request, batch, limits, caps) {
+            return match chunked(request, batch, limits, cap) {
                 Err(violations) => rewritten().unwrap_or(Err(violations)),
                 plan => plan,
             };
         }
-        rewritten().unwrap_or_else(|| {
-            Err(match choice.strategy {
-                Some(Strategy::Shifted) => explain_shift(request, Some(batch), limits),
-                _ => explain_fold(request, batch, limits),
-            })
-        })
+        rewritten()
+            .unwrap_or_else(|| Err(explain_strategy(request, Some(batch), limits, choice.strategy)))
     }
 
     #[inline]
@@ -99,36 +94,14 @@ impl Plan {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Self, Violations> {
-        match check(request, limits) {
+        let broken = match check(request, limits) {
             Ok(launch) if choice.allows_original() => {
-                let one = Chunks::balanced(1, 1, 1);
-                Ok(build(Strategy::Whole, one, None, launch))
+                return Ok(build(Strategy::Whole, Chunks::one(1), None, launch));
             }
-            checked => {
-                Self::otherwise(request, limits, choice, checked.err().unwrap_or(RuleSet::EMPTY))
-            }
-        }
-    }
-
-    /// The plan of a request without a batch that breaks these rules, or is not to be launched whole.
-    #[cold]
-    fn otherwise(
-        request: &LaunchRequest,
-        limits: &LaunchLimits,
-        choice: Choice,
-        broken: RuleSet,
-    ) -> Result<Self, Violations> {
-        rewritten(request, None, limits, choice, broken).unwrap_or_else(|| {
-            Err(match choice.strategy {
-                Some(Strategy::Shifted) => explain_shift(request, None, limits),
-                Some(Strategy::Folded) => {
-                    let mut violations = explain(request, None, limits);
-                    violations.push(fold_unavailable());
-                    violations
-                }
-                _ => explain(request, None, limits),
-            })
-        })
+            checked => checked.err().unwrap_or(RuleSet::EMPTY),
+        };
+        rewritten(request, None, limits, choice, broken)
+            .unwrap_or_else(|| Err(explain_strategy(request, None, limits, choice.strategy)))
     }
 
     /// A plan without launches.
@@ -139,31 +112,13 @@ impl Plan {
         limits: &LaunchLimits,
     ) -> Result<Self, Violations> {
         let (one_item, broken) = check_empty(request, batch, limits);
-        let none = Chunks::balanced(0, 1, 1);
         let legal = LaunchRequest { grid: request.grid.with(batch.axis(), 1), ..*request };
         match ValidLaunch::unchecked(&legal, limits) {
             Some(launch) if broken.is_empty() => {
-                Ok(build(Strategy::Whole, none, Some(batch), launch))
+                Ok(build(Strategy::Whole, Chunks::one(0), Some(batch), launch))
             }
             _ => Err(violations(&one_item, limits, &OccupancyLimits::UNKNOWN, broken)),
         }
-    }
-}
-
-/// The most items of one launch.
-#[derive(Clone, Copy)]
-struct Caps {
-    /// By index width, workspace and choice.
-    all: u64,
-    /// By index width and workspace.
-    declared: u64,
-}
-
-impl Caps {
-    fn new(batch: &BatchAxis, choice: Choice) -> Self {
-        let declared = batch.index_cap().min(batch.workspace_cap());
-        let chosen = choice.max_items.map_or(u64::MAX, NonZeroU64::get);
-        Self { all: declared.min(chosen), declared }
     }
 }
 
@@ -180,49 +135,37 @@ fn build(
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
-    let cluster = request.cluster_with(limits.kernel());
-    let request = batch.fold(request, cluster)?;
+    let request = batch.fold(request, limits.kernel())?;
     let launch = check(&request, limits).ok()?;
-    let one = Chunks::balanced(batch.items(), batch.items(), 1);
-    Some(build(Strategy::Folded, one, Some(batch), launch))
+    Some(build(Strategy::Folded, Chunks::one(batch.items()), Some(batch), launch))
 }
 
 fn chunked(
     request: &LaunchRequest,
     batch: &BatchAxis,
     limits: &LaunchLimits,
-    caps: Caps,
+    cap: u64,
 ) -> Result<Plan, Violations> {
     let axis = batch.axis();
-    let reject = |rule, axis, requested: u64, limit, owner, remedy| {
-        let mut violations = explain(request, Some(batch), limits);
-        let requested = requested.into();
-        violations.push(Violation { rule, axis, requested, limit, owner, remedy });
-        Err(violations)
-    };
+    let reject = |reason| Err(explain_with(request, Some(batch), limits, reason));
     let blocks_limit = limits.plain().grid_along(axis);
-    let cap = caps.all.min(batch.items_in(blocks_limit));
-    if caps.declared == 0 {
+    let cap = cap.min(batch.items_in(blocks_limit));
+    if batch.item_cap() == 0 {
         // Not even one item fits, which the violations of the unsplit launch report.
         return Err(explain(request, Some(batch), limits));
     }
     if request.cooperative {
-        let launches = batch.items().div_ceil(cap.max(1));
-        let (owner, remedy) = (Owner::CooperativeLaunch, Remedy::ShrinkGrid);
-        return reject(Rule::SplitCooperative, None, launches, 1, owner, remedy);
+        return reject(split_cooperative(batch.items().div_ceil(cap.max(1))));
     }
     let one_item = batch.blocks(1).unwrap_or(u64::MAX);
     if one_item > blocks_limit {
         let owner = Owner::Device(limits.device().name.clone());
         let remedy = Remedy::FewerBlocksPerItem;
-        return reject(Rule::SplitItem, Some(axis), one_item, blocks_limit, owner, remedy);
+        let too_large = reason(Rule::SplitItem, one_item.into(), blocks_limit, owner, remedy);
+        return reject(Violation { axis: Some(axis), ..too_large });
     }
     let cluster = request.cluster_with(limits.kernel());
-    let unit = match cluster {
-        Some(cluster) => batch.cluster_unit(cluster.along(axis)),
-        None => batch.unit(),
-    };
-    let unit = unit.unwrap_or(u64::MAX);
+    let unit = batch.cluster_unit(cluster).unwrap_or(u64::MAX);
     if cap < unit {
         let (rule, owner) = match cluster {
             Some(cluster) if cap >= batch.unit().unwrap_or(u64::MAX) => {
@@ -230,7 +173,7 @@ fn chunked(
             }
             _ => (Rule::SplitAlignment, Owner::Batch),
         };
-        return reject(rule, None, unit, cap, owner, Remedy::ChunkUnit { items: unit });
+        return reject(reason(rule, unit.into(), cap, owner, Remedy::ChunkUnit { items: unit }));
     }
     let chunks = Chunks::balanced(batch.items(), cap, unit);
     // The largest launch is validated like any other, which also narrows it to 32 bits.

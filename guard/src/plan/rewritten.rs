@@ -1,18 +1,16 @@
 //! Plans the launches of a rewritten kernel: parts of its grid, or all blocks flat on x.
 
-use core::num::NonZeroU64;
-
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
-use crate::launch::violation::{Owner, Remedy, Violation, Violations};
+use crate::launch::violation::Violations;
 use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
-use crate::plan::explain::{explain, fold_unavailable};
+use crate::plan::explain::{explain_with, fold_unavailable, split_cooperative};
 use crate::plan::launches::Plan;
 use crate::plan::parts::{GridParts, saturated};
 
@@ -36,7 +34,7 @@ pub(crate) fn rewritten(
         .is_empty();
     let cluster = request.cluster_with(limits.kernel());
     let has_clusters = cluster.is_some_and(|cluster| cluster != Dim3::ONE);
-    let is_batch_within = |batch: &BatchAxis| batch.items_within(u64::MAX) >= batch.items();
+    let is_batch_within = |batch: &BatchAxis| batch.item_cap() >= batch.items();
     let is_within = batch.is_none_or(is_batch_within) && request.grid.narrow().is_some();
     if !is_fixable || has_clusters || !is_within {
         return None;
@@ -47,11 +45,8 @@ pub(crate) fn rewritten(
     let plan = match choice.strategy {
         Some(Strategy::Whole | Strategy::Chunked) => return None,
         Some(Strategy::Shifted) => shifted(),
-        Some(Strategy::Folded) => folded().unwrap_or_else(|| {
-            let mut violations = explain(request, batch, limits);
-            violations.push(fold_unavailable());
-            Err(violations)
-        }),
+        Some(Strategy::Folded) => folded()
+            .unwrap_or_else(|| Err(explain_with(request, batch, limits, fold_unavailable()))),
         None => match (shifted(), folded()) {
             (Ok(shifted), Some(Ok(folded))) if folded.len() < shifted.len() => Ok(folded),
             (Err(_), Some(Ok(folded))) => Ok(folded),
@@ -60,9 +55,7 @@ pub(crate) fn rewritten(
     };
     Some(match plan {
         Ok(plan) if request.cooperative && plan.len() > 1 => {
-            let mut violations = explain(request, batch, limits);
-            violations.push(split_cooperative(plan.len()));
-            Err(violations)
+            Err(explain_with(request, batch, limits, split_cooperative(plan.len())))
         }
         plan => plan,
     })
@@ -70,7 +63,7 @@ pub(crate) fn rewritten(
 
 /// The blocks of a launch that `choice` allows: those that as many items need, or as many blocks.
 fn most_blocks(request: &LaunchRequest, batch: Option<&BatchAxis>, choice: Choice) -> u64 {
-    let most = choice.max_items.map_or(u64::MAX, NonZeroU64::get);
+    let most = choice.most_items();
     let Some(batch) = batch else { return most };
     let along = batch.blocks(most.min(batch.items())).unwrap_or(u64::MAX);
     saturated(request.grid.with(batch.axis(), along).volume()).max(1)
@@ -122,24 +115,13 @@ impl Grid<'_> {
         let items = batch.map_or(1, BatchAxis::items);
         Ok(Plan {
             // What an argument that follows items gets, in every launch.
-            chunks: Chunks::balanced(items, items, 1),
+            chunks: Chunks::one(items),
             launch,
             share: Share::ONE,
             axis: batch.map(BatchAxis::axis),
             strategy,
             whole: request.grid.narrow(),
         })
-    }
-}
-
-fn split_cooperative(launches: u64) -> Violation {
-    Violation {
-        rule: Rule::SplitCooperative,
-        axis: None,
-        requested: launches.into(),
-        limit: 1,
-        owner: Owner::CooperativeLaunch,
-        remedy: Remedy::ShrinkGrid,
     }
 }
 

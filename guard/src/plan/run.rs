@@ -1,7 +1,7 @@
 //! Runs the launches of a plan one by one.
 
-use core::any::Any;
 use core::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::plan::launches::{Plan, PlannedLaunch};
 
@@ -63,11 +63,16 @@ where
     }
 }
 
-/// The text of a panic.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let owned = || panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(owned).unwrap_or("no message").to_owned()
+/// Calls the caller's code, whose output is discarded if it panics. The error is the text of the panic.
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let owned = || panic.downcast_ref::<String>().map(String::as_str);
+        let message = text.or_else(owned).unwrap_or("no message").to_owned();
+        // Dropping the payload may panic.
+        core::mem::forget(panic);
+        message
+    })
 }
 
 #[cfg(test)]

@@ -1,47 +1,17 @@
-//! The work of a stage on a device, and the buffers that it gets.
+//! The buffers on the device that a stage gets.
 
-use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use crate::cuda::kernel::Kernel;
-use crate::cuda::product::ProductStage;
 use crate::pipeline::buffer::{Access, Buffer, BufferId};
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{BufferUse, StageError};
-use crate::plan::arguments::KernelArgs;
 use crate::plan::chunks::Chunk;
 
-/// The work of a stage on a device.
-pub(crate) enum DeviceStage<'a> {
-    Kernel {
-        kernel: Kernel,
-        /// With an address of 0 for each buffer.
-        arguments: Box<KernelArgs<'a>>,
-        /// For each argument that is a buffer: its index, the buffer, and the offset in bytes.
-        buffers: Vec<(usize, BufferId, u64)>,
-    },
-    Product(Box<ProductStage>),
-    Call {
-        call: Box<Call<'a>>,
-        /// Whether a graph may repeat its work.
-        in_graphs: bool,
-    },
-}
-
-pub(super) type Call<'a> =
+/// The work of a stage that submits its own work.
+pub(crate) type Call<'a> =
     dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a;
-
-impl fmt::Debug for DeviceStage<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kernel { kernel, .. } => kernel.fmt(f),
-            Self::Product(_) => f.write_str("Product"),
-            Self::Call { .. } => f.write_str("Call"),
-        }
-    }
-}
 
 /// The buffers on the device that a stage declared: of a buffer per item, the part of the chunk's items.
 #[derive(Debug)]

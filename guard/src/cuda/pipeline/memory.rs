@@ -12,7 +12,7 @@ use crate::pipeline::buffer::Buffer;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;
 use crate::pipeline::memory::Given;
-use crate::pipeline::progress::{Monitor, MonitorSlot};
+use crate::pipeline::progress::Monitor;
 use crate::plan::arguments::MAX_ARGS;
 use crate::plan::chunks::Chunk;
 
@@ -31,7 +31,7 @@ pub struct DeviceMemory<'m> {
     pub(super) scratch: Option<&'m mut PipelineScratch>,
     /// Scratch of another CUDA binding.
     pub(super) raw_scratch: Option<DeviceRange>,
-    pub(super) monitor: MonitorSlot<'m>,
+    pub(super) monitor: Option<&'m mut dyn Monitor>,
 }
 
 /// Scratch that is kept from one run to the next: [`DeviceMemory::scratch`].
@@ -81,7 +81,7 @@ impl<'m> DeviceMemory<'m> {
             given: Vec::new(),
             scratch: None,
             raw_scratch: None,
-            monitor: MonitorSlot(None),
+            monitor: None,
         }
     }
 
@@ -95,7 +95,7 @@ impl<'m> DeviceMemory<'m> {
     /// Lets `monitor` watch the run. The run waits for the chunks in flight before each report, so the
     /// device is idle for a moment between them.
     pub fn monitor(self, monitor: &'m mut dyn Monitor) -> Self {
-        Self { monitor: MonitorSlot(Some(monitor)), ..self }
+        Self { monitor: Some(monitor), ..self }
     }
 
     /// Reuses the scratch of an earlier run on the first stream, of this pipeline or another, and keeps it
@@ -190,11 +190,10 @@ impl<'m> DeviceMemory<'m> {
             // `Args` would not order the uses of more memory.
             return Err(MemoryError::TooMany { given: given.len(), most: MAX_ARGS });
         }
-        let places = definition.check_memory(given)?;
-        let range = |place: Option<usize>| {
-            let (given, slot) = (given.get(place?)?, args.values().slots().get(place?)?);
-            Some(DeviceRange { address: slot.bits(&Chunk::only(0)), bytes: given.bytes })
-        };
-        Ok(places.into_iter().map(range).collect())
+        let ranges = given.iter().zip(args.values().slots()).map(|(given, slot)| {
+            let address = slot.bits(&Chunk::only(0));
+            (*given, DeviceRange { address, bytes: given.bytes })
+        });
+        definition.check_memory(ranges)
     }
 }

@@ -15,11 +15,10 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::CudaError;
 use crate::cuda::guard::other_context;
-use crate::cuda::pipeline::device_stage::DeviceStage;
 use crate::cuda::pipeline::memory::DeviceMemory;
 use crate::cuda::pipeline::run::{OnStreams, bind_streams};
 use crate::guard::Guard;
-use crate::pipeline::bodies::{Body, Pipeline};
+use crate::pipeline::bodies::{Body, ON_DEVICE, Pipeline};
 use crate::pipeline::error::{MemoryError, RunError};
 use crate::pipeline::plan::{Budget, PipelinePlan};
 use crate::pipeline::progress::PipelineRun;
@@ -51,11 +50,9 @@ impl Guard {
         let driver = self.bind_run(pipeline, &memory)?;
         let DeviceMemory { args, stream, more, scratch, raw_scratch, monitor, .. } = memory;
         let _in_use = args.uses().begin();
-        let Pipeline { definition, bodies, .. } = pipeline;
-        let mut backend =
-            OnStreams::new(self, driver, (definition, bodies), buffers, (stream, more), watch);
+        let mut backend = OnStreams::new(self, driver, pipeline, buffers, (stream, more), watch);
         backend.keep_scratch(scratch, raw_scratch);
-        let ran = run(definition, plan, &mut backend, monitor.0);
+        let ran = run(backend.definition, plan, &mut backend, monitor);
         let (ran, launches) = backend.end(args.uses(), ran);
         match &ran {
             Ok(_) => self.counters.ran(launches),
@@ -82,12 +79,10 @@ impl Guard {
         }
         for body in &pipeline.bodies {
             match body {
-                Body::Device(DeviceStage::Kernel { kernel, .. })
-                    if kernel.inner().owned.as_ref() != Some(context) =>
-                {
+                Body::Kernel { kernel, .. } if kernel.inner().owned.as_ref() != Some(context) => {
                     return Err(RunError::device(other_context("the guard", kernel)));
                 }
-                Body::Device(DeviceStage::Product(product)) if product.context() != context => {
+                Body::Product(product) if product.context() != context => {
                     return other("a product");
                 }
                 _ => {}
@@ -107,7 +102,7 @@ impl Run for DeviceMemory<'_> {
         plan: &PipelinePlan,
         caller: &'static Location<'static>,
     ) -> Result<PipelineRun, RunError> {
-        pipeline.check_run(plan, false)?;
+        pipeline.check_run(plan, ON_DEVICE)?;
         let watch = guard.watch(caller);
         match plan.graph() {
             Some(id) => guard.run_graph(pipeline, plan, id, &self, watch),

@@ -8,10 +8,10 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::from_cudarc;
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::launch::capture::capture_launches;
-use crate::cuda::pipeline::device_stage::{DeviceRange, DeviceStage};
+use crate::cuda::pipeline::device_stage::DeviceRange;
 use crate::cuda::pipeline::graph::PipelineGraph;
 use crate::cuda::pipeline::memory::DeviceMemory;
-use crate::cuda::pipeline::run::{OnStreams, bind_streams, join};
+use crate::cuda::pipeline::run::{Capture, OnStreams, bind_streams, join};
 use crate::guard::Guard;
 use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::error::{MemoryError, RunError};
@@ -29,11 +29,11 @@ impl Guard {
         memory: &DeviceMemory<'_>,
         watch: Watch,
     ) -> Result<PipelineRun, RunError> {
-        if memory.monitor.0.is_some() {
+        if memory.monitor.is_some() {
             return Err(RunError::MonitoredGraph);
         }
         for (body, spec) in pipeline.bodies.iter().zip(&pipeline.definition.stages) {
-            if matches!(body, Body::Device(DeviceStage::Call { in_graphs: false, .. })) {
+            if matches!(body, Body::Call { in_graphs: false, .. }) {
                 return Err(RunError::NotCapturable(spec.name.clone()));
             }
         }
@@ -103,17 +103,14 @@ impl Guard {
         let new_stream = || context.new_stream().map_err(|error| failed("cuStreamCreate", error));
         let order = new_stream()?;
         let more = (1..plan.in_flight()).map(|_| new_stream()).collect::<Result<Vec<_>, _>>()?;
-        let Pipeline { definition, bodies, .. } = pipeline;
-        let streams = (&order, more.as_slice());
-        let ranges = buffers.clone();
-        let mut backend =
-            OnStreams::new(self, driver, (definition, bodies), ranges, streams, watch);
-        backend.capture_next();
+        let (streams, ranges) = ((&order, more.as_slice()), buffers.clone());
+        let mut backend = OnStreams::new(self, driver, pipeline, ranges, streams, watch);
+        backend.capture = Capture::Wanted;
         // SAFETY: the pipeline keeps kernels and scratch, and the caller of `call_in_graphs` has promised
         // to keep the rest. The caller's memory is given again for each launch of the graph.
-        let ran = unsafe { capture_launches(|| run(definition, plan, &mut backend, None)) };
+        let ran = unsafe { capture_launches(|| run(backend.definition, plan, &mut backend, None)) };
         let ended = backend.end_capture();
-        let (launches, scratch) = (backend.launches, backend.take_scratch());
+        let (launches, scratch) = (backend.launches, core::mem::take(&mut backend.scratch));
         drop(backend);
         let run = ran?;
         let graph = ended.map_err(|error| failed("cuStreamEndCapture", error))?;

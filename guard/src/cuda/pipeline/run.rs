@@ -1,6 +1,5 @@
 //! Submits the chunks of a pipeline to streams of a device: chunks in flight alternate between them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
@@ -12,10 +11,10 @@ use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::LaunchError;
 use crate::cuda::launch::capture::may_capture;
 use crate::cuda::launch::{Submission, prepare};
-use crate::cuda::pipeline::device_stage::{Call, DeviceRange, DeviceStage, DeviceViews};
+use crate::cuda::pipeline::device_stage::{DeviceRange, DeviceViews};
 use crate::cuda::pipeline::memory::PipelineScratch;
 use crate::guard::Guard;
-use crate::pipeline::bodies::Body;
+use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::buffer::Extent;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{MemoryError, RunError, StageError};
@@ -24,15 +23,15 @@ use crate::pipeline::run::{Backend, ChunkFailure};
 use crate::plan::arguments::{ArgsError, KernelArgs};
 use crate::plan::backoff::AllocationError;
 use crate::plan::chunks::Chunk;
-use crate::plan::run::panic_message;
+use crate::plan::run::catch_panic;
 use crate::plan::slot::Slot;
 
 /// A run on the streams of a device.
 pub(super) struct OnStreams<'r, 'a> {
     guard: &'r Guard,
     pub(super) driver: &'static Driver,
-    definition: &'r Definition,
-    stages: Vec<&'r mut DeviceStage<'a>>,
+    pub(super) definition: &'r Definition,
+    stages: &'r mut [Body<'a>],
     /// The caller's memory of each buffer, on the device or the host.
     buffers: Vec<Option<DeviceRange>>,
     pub(super) stream: &'r Arc<CudaStream>,
@@ -40,10 +39,9 @@ pub(super) struct OnStreams<'r, 'a> {
     watch: Watch,
     /// The number of further streams with work that the first stream does not wait for yet.
     pub(super) forked: usize,
-    /// The scratch of each chunk in flight, freed on the first stream.
-    scratch: Vec<CudaSlice<u8>>,
-    /// Scratch of earlier runs.
-    kept: Vec<CudaSlice<u8>>,
+    /// The scratch of each chunk in flight, freed on the first stream. Before the first allocation, scratch
+    /// of earlier runs.
+    pub(super) scratch: Vec<CudaSlice<u8>>,
     /// Keeps the scratch for later runs.
     keeper: Option<&'r mut PipelineScratch>,
     /// Scratch of another CUDA binding.
@@ -69,6 +67,16 @@ pub(super) enum Capture {
     Begun,
 }
 
+/// A stage of a chunk in flight.
+#[derive(Clone, Copy)]
+struct Step<'p> {
+    plan: &'p PipelinePlan,
+    chunk: &'p Chunk,
+    lane: usize,
+    /// The index of the stage.
+    stage: usize,
+}
+
 /// One of the chunks in flight.
 struct Lane<'a> {
     /// The address of the scratch.
@@ -81,11 +89,11 @@ impl Backend for OnStreams<'_, '_> {
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
         self.resume()?;
         self.join();
-        self.scratch.clear();
-        self.lanes.clear();
         let bytes = plan.scratch_bytes();
-        let mut kept = core::mem::take(&mut self.kept);
-        kept.retain(|memory| wide(memory.num_bytes()) >= bytes);
+        let mut kept = core::mem::take(&mut self.scratch);
+        let is_first = self.lanes.is_empty();
+        kept.retain(|memory| is_first && wide(memory.num_bytes()) >= bytes);
+        self.lanes.clear();
         let raw = self.raw.filter(|raw| raw.bytes >= plan.bytes());
         for lane in 0..plan.in_flight() {
             // In range, because `raw` has the bytes of all lanes.
@@ -126,7 +134,7 @@ impl Backend for OnStreams<'_, '_> {
     fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
         let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
         for (index, stage) in self.stages.iter_mut().enumerate() {
-            if let DeviceStage::Product(product) = stage {
+            if let Body::Product(product) = stage {
                 let items = [plan.chunk_items(), last];
                 product.prepare(self.guard, items).map_err(|error| (index, error.into()))?;
             }
@@ -144,10 +152,10 @@ impl Backend for OnStreams<'_, '_> {
     }
 
     fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
-        for (position, chunk) in chunks.iter().enumerate() {
+        for (lane, chunk) in chunks.iter().enumerate() {
             for stage in 0..self.stages.len() {
-                let ran = self.run_stage(position, stage, plan, chunk);
-                ran.map_err(|error| self.failure(position, stage, error))?;
+                let ran = self.run_stage(Step { plan, chunk, lane, stage });
+                ran.map_err(|error| self.failure(*chunk, stage, error))?;
             }
         }
         Ok(())
@@ -166,27 +174,22 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     pub(super) fn new(
         guard: &'r Guard,
         driver: &'static Driver,
-        (definition, bodies): (&'r Definition, &'r mut [Body<'a>]),
+        pipeline: &'r mut Pipeline<'a>,
         buffers: Vec<Option<DeviceRange>>,
         (stream, more): (&'r Arc<CudaStream>, &'r [Arc<CudaStream>]),
         watch: Watch,
     ) -> Self {
-        let stages = bodies.iter_mut().filter_map(|body| match body {
-            Body::Device(stage) => Some(stage),
-            _ => None,
-        });
         Self {
             guard,
             driver,
-            definition,
-            stages: stages.collect(),
+            definition: &pipeline.definition,
+            stages: &mut pipeline.bodies,
             buffers,
             stream,
             more,
             watch,
             forked: 0,
             scratch: Vec::new(),
-            kept: Vec::new(),
             keeper: None,
             raw: None,
             lanes: Vec::new(),
@@ -205,14 +208,9 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         raw: Option<DeviceRange>,
     ) {
         if let Some(keeper) = &mut keeper {
-            self.kept = keeper.take(self.stream);
+            self.scratch = keeper.take(self.stream);
         }
         (self.keeper, self.raw) = (keeper, raw);
-    }
-
-    /// Captures the run. Nobody else may use its streams.
-    pub(super) fn capture_next(&mut self) {
-        self.capture = Capture::Wanted;
     }
 
     pub(super) fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
@@ -227,7 +225,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         index: usize,
         plan: &PipelinePlan,
     ) -> Result<Option<KernelArgs<'a>>, LaunchError> {
-        let (Some(DeviceStage::Kernel { kernel, arguments, buffers }), Some(launches)) =
+        let (Some(Body::Kernel { kernel, arguments, buffers }), Some(launches)) =
             (self.stages.get(index), plan.launches_of(index))
         else {
             return Ok(None);
@@ -263,47 +261,41 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         })
     }
 
-    fn run_stage(
-        &mut self,
-        lane: usize,
-        index: usize,
-        plan: &PipelinePlan,
-        chunk: &Chunk,
-    ) -> Result<(), StageError> {
+    fn run_stage(&mut self, step: Step<'_>) -> Result<(), StageError> {
         self.resume()?;
-        self.check_capture(lane)?;
-        self.copy(lane, index, plan, chunk, false)?;
-        self.submit_stage(lane, index, plan, chunk)?;
-        self.copy(lane, index, plan, chunk, true)
+        self.check_capture(step.lane)?;
+        self.copy(step, false)?;
+        self.submit_stage(step)?;
+        self.copy(step, true)
     }
 
-    fn submit_stage(
-        &mut self,
-        lane: usize,
-        index: usize,
-        plan: &PipelinePlan,
-        chunk: &Chunk,
-    ) -> Result<(), StageError> {
+    fn submit_stage(&mut self, step: Step<'_>) -> Result<(), StageError> {
+        let Step { plan, chunk, lane, stage: index } = step;
         let stream = self.stream_of(lane);
-        let views = self.views(lane, index, plan, chunk);
-        if matches!(self.stages.get(index), Some(DeviceStage::Call { .. })) {
+        let views = self.views(step);
+        if matches!(self.stages.get(index), Some(Body::Call { .. })) {
             self.leave()?;
         }
-        let Some(stage) = self.stages.get_mut(index) else { return Ok(()) };
-        let kernel = match stage {
-            DeviceStage::Kernel { kernel, .. } => kernel,
-            DeviceStage::Product(product) => {
-                let operands = product.operands().try_map(|buffer| views.address(buffer))?;
+        let kernel = match self.stages.get_mut(index) {
+            Some(Body::Kernel { kernel, .. }) => kernel,
+            Some(Body::Product(product)) => {
+                let mut operands = [None; 6];
+                for (address, buffer) in operands.iter_mut().zip(product.operands()) {
+                    *address = buffer.map(|buffer| views.address(buffer)).transpose()?;
+                }
                 // SAFETY: `bind_run` checked that the stream is of the product's context. The chunk's
                 // memory is valid as below.
                 unsafe { product.submit(stream, chunk.items, &operands) }?;
                 return Ok(());
             }
-            DeviceStage::Call { call, .. } => {
-                let called = call_stage(call, stream, chunk, &views);
+            Some(Body::Call { call, .. }) => {
+                let called = catch_panic(|| call(stream, chunk, &views));
+                let called = called.unwrap_or_else(|panic| Err(StageError::Panicked(panic)));
                 let resumed = self.resume();
                 return called.and(resumed);
             }
+            // `check_run` checked that every stage is on the device.
+            _ => return Ok(()),
         };
         let lane = self.lanes.get(lane).and_then(|lane| lane.arguments.get(index)?.as_ref());
         let (Some(arguments), Some(planned)) = (lane, plan.launch(index, *chunk)) else {
@@ -325,17 +317,10 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         Ok(())
     }
 
-    /// Copies the chunk's items of buffers in host memory to scratch before the stage at `index`, or `back`
-    /// after it.
-    fn copy(
-        &self,
-        lane: usize,
-        index: usize,
-        plan: &PipelinePlan,
-        chunk: &Chunk,
-        back: bool,
-    ) -> Result<(), StageError> {
-        for (buffer, per_item) in self.definition.copies(index, back) {
+    /// Copies the chunk's items of buffers in host memory to scratch before the stage, or `back` after it.
+    fn copy(&self, step: Step<'_>, back: bool) -> Result<(), StageError> {
+        let Step { plan, chunk, lane, stage } = step;
+        for (buffer, per_item) in self.definition.copies(stage, back) {
             let (Some(Some(memory)), Some(slot)) =
                 (self.buffers.get(buffer), self.slot(lane, buffer, plan))
             else {
@@ -368,15 +353,8 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         Ok(())
     }
 
-    /// The views of the stage at `index`.
-    fn views(
-        &self,
-        lane: usize,
-        index: usize,
-        plan: &PipelinePlan,
-        chunk: &Chunk,
-    ) -> DeviceViews<'r> {
-        let stage = self.definition.stages.get(index);
+    fn views(&self, Step { plan, chunk, lane, stage }: Step<'_>) -> DeviceViews<'r> {
+        let stage = self.definition.stages.get(stage);
         let uses = stage.iter().flat_map(|stage| &stage.uses);
         let view = |&(buffer, access): &(usize, _)| {
             let extent = self.definition.buffers.get(buffer)?.extent;
@@ -391,7 +369,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 
     /// The failure of a chunk. In a capture no smaller chunk is tried, because work in the scratch of this
     /// plan is captured already.
-    fn failure(&mut self, position: usize, stage: usize, error: StageError) -> ChunkFailure {
+    fn failure(&mut self, chunk: Chunk, stage: usize, error: StageError) -> ChunkFailure {
         // The caller may call a monitor next.
         let _ = self.leave();
         let error = match error {
@@ -400,7 +378,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             }
             error => error,
         };
-        ChunkFailure { position, stage, error }
+        ChunkFailure { chunk, stage, error }
     }
 
     /// Ends the capture, and returns its graph, if it has any work.
@@ -411,11 +389,6 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         }
         self.capture = Capture::No;
         self.stream.end_capture(sys::CUgraphInstantiate_flags(0))
-    }
-
-    /// Moves the scratch to the caller.
-    pub(super) fn take_scratch(&mut self) -> Vec<CudaSlice<u8>> {
-        core::mem::take(&mut self.scratch)
     }
 
     /// Makes the first stream wait for the others.
@@ -450,23 +423,6 @@ pub(super) fn join(stream: &CudaStream, other: &CudaStream) {
         context.record_err(other.synchronize());
     }
     context.record_err(joined);
-}
-
-/// Calls a stage.
-fn call_stage(
-    call: &mut Call<'_>,
-    stream: &Arc<CudaStream>,
-    chunk: &Chunk,
-    views: &DeviceViews<'_>,
-) -> Result<(), StageError> {
-    // A panic leaves outputs half written, like any other failure.
-    let called = catch_unwind(AssertUnwindSafe(|| call(stream, chunk, views)));
-    called.unwrap_or_else(|panic| {
-        let message = panic_message(panic.as_ref());
-        // Dropping the payload may panic.
-        core::mem::forget(panic);
-        Err(StageError::Panicked(message))
-    })
 }
 
 /// Makes the context of the streams current. Refuses streams that are being captured, unless

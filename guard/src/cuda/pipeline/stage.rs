@@ -5,14 +5,14 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 
 use crate::cuda::kernel::Kernel;
-use crate::cuda::pipeline::device_stage::{Call, DeviceStage, DeviceViews};
+use crate::cuda::pipeline::device_stage::{Call, DeviceViews};
 use crate::cuda::product::{
     ProductBuffers, ProductElement, ProductError, ProductShape, ProductStage,
 };
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::bodies::Body;
-use crate::pipeline::buffer::{BufferId, BufferSpec};
+use crate::pipeline::buffer::BufferId;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::error::StageError;
 use crate::plan::arguments::KernelArgs;
@@ -38,8 +38,8 @@ impl<'a> PipelineBuilder<'a> {
         if let Some(tuning) = kernel.tuning() {
             self.source(&*tuning.key().source);
         }
-        let stage = DeviceStage::Kernel { kernel: kernel.clone(), arguments, buffers };
-        let stage = self.add_stage(name.into(), Body::Device(stage));
+        let stage = Body::Kernel { kernel: kernel.clone(), arguments, buffers };
+        let stage = self.add_stage(name.into(), stage);
         stage.launches(request, batch, kernel.limits())
     }
 
@@ -91,11 +91,11 @@ impl<'a> PipelineBuilder<'a> {
         shape: ProductShape,
         buffers: ProductBuffers<T>,
     ) -> Result<(), ProductError> {
-        let extent = |id| self.spec(id).map(|spec: &BufferSpec| spec.extent);
+        let extent = |id| self.definition.spec(id).map(|spec| spec.extent);
         let product = ProductStage::new(guard, shape, &buffers, extent)?;
         let at_most = product.most_items();
         let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm: _ } = buffers;
-        let product = Body::Device(DeviceStage::Product(Box::new(product)));
+        let product = Body::Product(Box::new(product));
         let stage = self.add_stage(name.into(), product).at_most(at_most);
         let stage = stage.read(x).read(weight).write(workspace);
         let stage = bias.into_iter().fold(stage, StageBuilder::read);
@@ -113,7 +113,7 @@ impl<'a> PipelineBuilder<'a> {
         call: Box<Call<'a>>,
         in_graphs: bool,
     ) -> StageBuilder<'_, 'a> {
-        self.add_stage(name, Body::Device(DeviceStage::Call { call, in_graphs }))
+        self.add_stage(name, Body::Call { call, in_graphs })
     }
 }
 
@@ -171,7 +171,7 @@ impl<'a> StageBuilder<'_, 'a> {
 
     /// Adds the address of a buffer to the arguments of the stage's kernel, if it launches one.
     pub(crate) fn argument_at(mut self, id: BufferId, offset: u64) -> Self {
-        if let Some(Body::Device(DeviceStage::Kernel { arguments, buffers, .. })) = self.body() {
+        if let Some(Body::Kernel { arguments, buffers, .. }) = self.body() {
             buffers.push((arguments.len(), id, offset));
             arguments.address(0);
         }
@@ -183,7 +183,7 @@ impl<'a> StageBuilder<'_, 'a> {
         add: impl for<'k> FnOnce(&'k mut KernelArgs<'a>) -> &'k mut KernelArgs<'a>,
     ) -> Self {
         match self.body() {
-            Some(Body::Device(DeviceStage::Kernel { arguments, .. })) => {
+            Some(Body::Kernel { arguments, .. }) => {
                 add(arguments);
                 self
             }

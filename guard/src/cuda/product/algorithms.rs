@@ -7,9 +7,8 @@ use std::rc::Rc;
 use cudarc::driver::CudaStream;
 
 use super::error::{ALIGNMENT, ProductError};
-use super::library::{LibraryHandle, Object, bind, check, describe};
-use super::operands::Operands;
-use super::shape::{ProductElement, ProductShape, Sealed as _};
+use super::library::{LibraryHandle, Object};
+use super::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
 use crate::cuda::arguments::memory::wide;
 use crate::cuda::driver::library::handle;
 use crate::cuda::driver::symbols::{HeuristicResult, Status};
@@ -21,7 +20,7 @@ use crate::guard::Guard;
 pub struct Product {
     shape: ProductShape,
     /// The name of the element type.
-    element: &'static str,
+    pub(super) element: &'static str,
     description: Object,
     weight: Object,
     x: Object,
@@ -29,11 +28,11 @@ pub struct Product {
     algorithms: Vec<HeuristicResult>,
     /// The most bytes of workspace of an algorithm.
     #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "entries of profiles have it"))]
-    allowed_workspace: u64,
+    pub(super) allowed_workspace: u64,
     /// The index of the chosen algorithm.
     algorithm: usize,
     /// Dropped last. All products of a stage share it.
-    library: Rc<LibraryHandle>,
+    pub(super) library: Rc<LibraryHandle>,
 }
 
 impl Guard {
@@ -65,28 +64,25 @@ impl Product {
         shape.check()?;
         let library = handle.library;
         let functions = library.functions;
-        let description = Object::new(functions.description_destroy, |object| {
+        let (call, destroy) = ("cublasLtMatmulDescCreate", functions.description_destroy);
+        let description = Object::new(library, call, destroy, |object| {
             // SAFETY: the pointer is to a live handle.
-            let status =
-                unsafe { (functions.description_create)(object, COMPUTE_F32, f32::DATA_TYPE) };
-            check(library, "cublasLtMatmulDescCreate", status)
+            unsafe { (functions.description_create)(object, COMPUTE_F32, f32::DATA_TYPE) }
         })?;
         // The library's matrices are column-major, where a row-major matrix is its own transpose: out is the
         // product of weight, transposed, and x.
-        describe(library, &description, TRANSPOSE_A, &OP_T)?;
+        description.describe(library, TRANSPOSE_A, &OP_T)?;
         if shape.bias {
-            describe(library, &description, EPILOGUE, &EPILOGUE_BIAS)?;
+            description.describe(library, EPILOGUE, &EPILOGUE_BIAS)?;
             // The pointer is not read, but its alignment decides which algorithms are possible.
-            describe(library, &description, BIAS_POINTER, &ALIGNMENT)?;
+            description.describe(library, BIAS_POINTER, &ALIGNMENT)?;
         }
         let layout = |rows: u64, columns: u64| {
-            Object::new(functions.layout_destroy, |object| {
-                let stride = i64::try_from(rows).unwrap_or(i64::MAX);
+            let (call, destroy) = ("cublasLtMatrixLayoutCreate", functions.layout_destroy);
+            let stride = i64::try_from(rows).unwrap_or(i64::MAX);
+            Object::new(library, call, destroy, |object| {
                 // SAFETY: the pointer is to a live handle.
-                let status = unsafe {
-                    (functions.layout_create)(object, T::DATA_TYPE, rows, columns, stride)
-                };
-                check(library, "cublasLtMatrixLayoutCreate", status)
+                unsafe { (functions.layout_create)(object, T::DATA_TYPE, rows, columns, stride) }
             })
         };
         let weight = layout(shape.inner, shape.columns)?;
@@ -141,21 +137,6 @@ impl Product {
         Ok(())
     }
 
-    #[cfg(feature = "profile")]
-    pub(super) const fn element(&self) -> &'static str {
-        self.element
-    }
-
-    #[cfg(feature = "profile")]
-    pub(super) const fn allowed_workspace(&self) -> u64 {
-        self.allowed_workspace
-    }
-
-    #[cfg(feature = "profile")]
-    pub(super) fn library_version(&self) -> (u32, u32, u32) {
-        self.library.library.version()
-    }
-
     /// Submits the product to `stream`.
     ///
     /// # Safety
@@ -169,16 +150,17 @@ impl Product {
         stream: &CudaStream,
         operands: &Operands<u64>,
     ) -> Result<(), ProductError> {
-        check_addresses(operands)?;
         let Some(algorithm) = self.algorithms.get(self.algorithm) else {
             return Err(ProductError::Algorithm { given: wide(self.algorithm), count: 0 });
         };
-        let Operands { x, weight, bias, residual, out, workspace } = *operands;
+        let [x, weight, bias, residual, out, workspace] = *operands;
+        let workspace = workspace.filter(|_| algorithm.workspace_bytes > 0);
+        check_addresses(&[x, weight, bias, residual, out, workspace])?;
         let library = self.library.library;
         if let Some(bias) = bias {
-            describe(library, &self.description, BIAS_POINTER, &bias)?;
+            self.description.describe(library, BIAS_POINTER, &bias)?;
         }
-        bind(self.library.driver, stream.context())?;
+        self.library.bind()?;
         let (alpha, beta) = (1.0_f32, if residual.is_some() { 1.0_f32 } else { 0.0 });
         let Self { description, weight: weight_layout, x: x_layout, out: out_layout, .. } = self;
         // SAFETY: the objects are alive in `self` and the factors on the stack, and the library reads them
@@ -195,7 +177,7 @@ impl Product {
                 pointer(x).cast_const(),
                 x_layout.handle,
                 (&raw const beta).cast(),
-                pointer(residual.unwrap_or(out)).cast_const(),
+                pointer(residual.or(out)).cast_const(),
                 out_layout.handle,
                 pointer(out),
                 out_layout.handle,
@@ -205,17 +187,17 @@ impl Product {
                 handle(stream),
             )
         };
-        check(library, "cublasLtMatmul", status)
+        library.check("cublasLtMatmul", status)
     }
 
     /// The library's algorithms, by its estimate the fastest first.
     fn heuristic(&self, workspace_bytes: u64) -> Result<Vec<HeuristicResult>, ProductError> {
         let library = self.library.library;
         let functions = library.functions;
-        let preference = Object::new(functions.preference_destroy, |object| {
+        let (call, destroy) = ("cublasLtMatmulPreferenceCreate", functions.preference_destroy);
+        let preference = Object::new(library, call, destroy, |object| {
             // SAFETY: the pointer is to a live handle.
-            let status = unsafe { (functions.preference_create)(object) };
-            check(library, "cublasLtMatmulPreferenceCreate", status)
+            unsafe { (functions.preference_create)(object) }
         })?;
         let alignment = u32::try_from(ALIGNMENT).unwrap_or(1);
         let alignments =
@@ -225,7 +207,7 @@ impl Product {
             // SAFETY: the object is alive, and the pointer is to a live integer of this size.
             let status =
                 unsafe { (functions.preference_set)(preference.handle, attribute, value, bytes) };
-            check(library, "cublasLtMatmulPreferenceSetAttribute", status)?;
+            library.check("cublasLtMatmulPreferenceSetAttribute", status)?;
         }
         let mut found = vec![HeuristicResult::NONE; MAX_ALGORITHMS];
         let (asked, mut count) = (c_int::try_from(found.len()).unwrap_or(1), 0);
@@ -245,7 +227,7 @@ impl Product {
             )
         };
         if status != NOT_SUPPORTED {
-            check(library, "cublasLtMatmulAlgoGetHeuristic", status)?;
+            library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
             found.truncate(usize::try_from(count).unwrap_or(0));
             found.retain(|found| found.status == 0);
             if !found.is_empty() {
@@ -254,6 +236,19 @@ impl Product {
         }
         let (shape, element) = (self.shape, self.element);
         Err(ProductError::NoAlgorithm { shape, element, workspace_bytes })
+    }
+}
+
+impl ProductShape {
+    /// Checks the sizes against the library's range. The bytes of every matrix then fit u64.
+    pub(super) fn check(&self) -> Result<(), ProductError> {
+        let Self { rows, inner, columns, .. } = *self;
+        for (size, given) in [("rows", rows), ("inner", inner), ("columns", columns)] {
+            if !(1..=MAX_SIZE).contains(&given) {
+                return Err(ProductError::Size { size, given, most: MAX_SIZE });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -267,24 +262,20 @@ impl fmt::Debug for Product {
 
 /// Checks the alignment of all operands.
 fn check_addresses(operands: &Operands<u64>) -> Result<(), ProductError> {
-    let Operands { x, weight, bias, residual, out, workspace } = *operands;
-    let all = [
-        ("x", Some(x)),
-        ("weight", Some(weight)),
-        ("bias", bias),
-        ("residual", residual),
-        ("out", Some(out)),
-        ("the workspace", Some(workspace)),
-    ];
-    match all.into_iter().find(|(_, at)| at.is_some_and(|at| !at.is_multiple_of(ALIGNMENT))) {
-        Some((tensor, Some(address))) => Err(ProductError::Misaligned { tensor, address }),
-        _ => Ok(()),
+    for (tensor, address) in OPERANDS.into_iter().zip(operands) {
+        if let Some(address) = *address
+            && !address.is_multiple_of(ALIGNMENT)
+        {
+            return Err(ProductError::Misaligned { tensor, address });
+        }
     }
+    Ok(())
 }
 
-/// A device address for the library.
-fn pointer(address: u64) -> *mut c_void {
-    core::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
+/// A device address for the library; null for none.
+fn pointer(address: Option<u64>) -> *mut c_void {
+    let address = address.map_or(0, |address| usize::try_from(address).unwrap_or(usize::MAX));
+    core::ptr::without_provenance_mut(address)
 }
 
 /// The number of algorithms that the library is asked for. Indices in profiles count its results.
@@ -307,3 +298,20 @@ const MAX_WORKSPACE_BYTES: c_int = 1;
 const MIN_ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: Status = 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_the_library_cannot_count_are_errors() {
+        let checked = |[rows, inner, columns]: [u64; 3]| {
+            ProductShape { rows, inner, columns, bias: true, residual: false }.check()
+        };
+        let refused = |sizes| checked(sizes).expect_err("refused").to_string();
+        assert_eq!(refused([0, 1, 1]), "rows is 0, cuBLASLt takes 1 to 2147483647");
+        assert_eq!(refused([1, 1 << 31, 1]), "inner is 2147483648, cuBLASLt takes 1 to 2147483647");
+        assert_eq!(refused([1, 1, 0]), "columns is 0, cuBLASLt takes 1 to 2147483647");
+        assert_eq!(checked([MAX_SIZE, 2, 3]), Ok(()));
+    }
+}

@@ -14,7 +14,7 @@ use crate::cuda::driver::symbols::{CublasLtFunctions, Status};
 /// NVIDIA's library of matrix products.
 #[derive(Clone, Copy, Debug)]
 pub struct CublasLt {
-    pub(crate) functions: &'static CublasLtFunctions,
+    pub(super) functions: &'static CublasLtFunctions,
     library: &'static str,
 }
 
@@ -57,15 +57,18 @@ impl CublasLt {
         (part(version / 10_000), part(version / 100 % 100), part(version % 100))
     }
 
-    /// The name of a status, such as `CUBLAS_STATUS_NOT_SUPPORTED`.
-    pub(crate) fn name_of(&self, status: Status) -> String {
-        // SAFETY: returns a static string for every number, known or not.
-        let text = unsafe { (self.functions.get_status_name)(status) };
-        if text.is_null() {
-            return "unknown error".into();
+    pub(super) fn check(&self, call: &'static str, code: Status) -> Result<(), ProductError> {
+        if code == 0 {
+            return Ok(());
         }
-        // SAFETY: not null, so a static zero-terminated string.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        // SAFETY: returns a static string for every number, known or not.
+        let text = unsafe { (self.functions.get_status_name)(code) };
+        let name = match text.is_null() {
+            true => "unknown error".into(),
+            // SAFETY: not null, so a static zero-terminated string.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        Err(ProductError::Call { call, code, name })
     }
 }
 

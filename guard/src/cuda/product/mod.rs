@@ -1,11 +1,9 @@
 //! Products of matrices by cuBLASLt as stages of pipelines, row-major as in PyTorch's linear layers.
 
 mod algorithms;
-mod check;
 pub(crate) mod cublaslt;
 mod error;
 mod library;
-mod operands;
 mod shape;
 mod stage;
 #[cfg(feature = "profile")]
@@ -16,4 +14,4 @@ pub use cublaslt::CublasLt;
 pub use error::ProductError;
 pub use shape::{ProductElement, ProductShape};
 pub use stage::ProductBuffers;
-pub(super) use stage::ProductStage;
+pub(crate) use stage::ProductStage;

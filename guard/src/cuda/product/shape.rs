@@ -1,4 +1,4 @@
-//! The sizes of a product, and the types of its elements.
+//! The sizes of a product, the types of its elements, and its operands.
 
 use core::ffi::c_int;
 
@@ -12,34 +12,29 @@ use half::{bf16, f16};
 pub trait ProductElement: Sealed + Pod {
     /// The name: `f16`, `bf16` or `f32`.
     const NAME: &'static str;
-}
-
-pub(super) trait Sealed {
     /// The `cudaDataType_t`.
+    #[doc(hidden)]
     const DATA_TYPE: c_int;
 }
 
+trait Sealed {}
+
+impl Sealed for f16 {}
+impl Sealed for bf16 {}
+impl Sealed for f32 {}
+
 impl ProductElement for f16 {
     const NAME: &'static str = "f16";
+    const DATA_TYPE: c_int = 2;
 }
 
 impl ProductElement for bf16 {
     const NAME: &'static str = "bf16";
+    const DATA_TYPE: c_int = 14;
 }
 
 impl ProductElement for f32 {
     const NAME: &'static str = "f32";
-}
-
-impl Sealed for f16 {
-    const DATA_TYPE: c_int = 2;
-}
-
-impl Sealed for bf16 {
-    const DATA_TYPE: c_int = 14;
-}
-
-impl Sealed for f32 {
     const DATA_TYPE: c_int = 0;
 }
 
@@ -60,3 +55,8 @@ pub struct ProductShape {
 
 /// The library counts in 32 bits.
 pub(super) const MAX_SIZE: u64 = 0x7fff_ffff;
+
+/// The operands of a product in the order of [`OPERANDS`]: buffers or addresses.
+pub(in crate::cuda) type Operands<A> = [Option<A>; OPERANDS.len()];
+
+pub(super) const OPERANDS: [&str; 6] = ["x", "weight", "bias", "residual", "out", "the workspace"];

@@ -8,8 +8,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::algorithms::Product;
 use super::error::{ALIGNMENT, ProductError};
 use super::library::LibraryHandle;
-use super::operands::Operands;
-use super::shape::{MAX_SIZE, ProductElement, ProductShape};
+use super::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
 use crate::guard::Guard;
 use crate::pipeline::buffer::{Buffer, BufferId, Extent};
 
@@ -61,14 +60,9 @@ impl ProductStage {
         shape.check()?;
         let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm } = *buffers;
         shape.check_operands(bias.is_some(), residual.is_some())?;
-        let operands = Operands {
-            x: x.id,
-            weight: weight.id,
-            bias: bias.map(|bias| bias.id),
-            residual: residual.map(|residual| residual.id),
-            out: out.id,
-            workspace: workspace.id,
-        };
+        let [bias, residual] = [bias, residual].map(|buffer| buffer.map(|buffer| buffer.id));
+        let (x, weight, out) = (Some(x.id), Some(weight.id), Some(out.id));
+        let operands = [x, weight, bias, residual, out, Some(workspace.id)];
         let workspace_bytes = check_extents::<T>(&shape, &operands, extent)?;
         let library = Rc::new(LibraryHandle::of(guard)?);
         let make: MakeProduct = Product::new::<T>;
@@ -141,6 +135,23 @@ impl ProductStage {
 // handle is in this stage or its products, so all of them move together.
 unsafe impl Send for ProductStage {}
 
+impl ProductShape {
+    /// Checks that a bias and a residual are given exactly if the product has them.
+    pub(super) fn check_operands(&self, bias: bool, residual: bool) -> Result<(), ProductError> {
+        for (tensor, given, declared) in
+            [("bias", bias, self.bias), ("residual", residual, self.residual)]
+        {
+            let (given, expected) = match (given, declared) {
+                (true, false) => ("given", "without"),
+                (false, true) => ("not given", "with"),
+                _ => continue,
+            };
+            return Err(ProductError::Operand { tensor, given, expected });
+        }
+        Ok(())
+    }
+}
+
 /// Checks that the buffers have the bytes of the shape, and returns the bytes of the workspace.
 fn check_extents<T>(
     shape: &ProductShape,
@@ -153,14 +164,14 @@ fn check_extents<T>(
     let per_item =
         |columns: u64| Extent::PerItem(rows.saturating_mul(columns).saturating_mul(size));
     let shared = |elements: u64| Extent::Fixed(elements.saturating_mul(size));
-    let Operands { x, weight, bias, residual, out, workspace } = *operands;
-    for (tensor, id, expected) in [
-        ("x", Some(x), per_item(inner)),
-        ("weight", Some(weight), shared(columns * inner)),
-        ("bias", bias, shared(columns)),
-        ("residual", residual, per_item(columns)),
-        ("out", Some(out), per_item(columns)),
-    ] {
+    let expected = [
+        per_item(inner),
+        shared(columns * inner),
+        shared(columns),
+        per_item(columns),
+        per_item(columns),
+    ];
+    for ((tensor, id), expected) in OPERANDS.into_iter().zip(operands).zip(expected) {
         let Some(given) = id.and_then(&extent) else { continue };
         if given != expected {
             let (given, expected) = (given.to_string(), expected.to_string());
@@ -171,7 +182,8 @@ fn check_extents<T>(
             return Err(ProductError::MisalignedItems { tensor, bytes });
         }
     }
-    match extent(workspace) {
+    let [.., workspace] = *operands;
+    match workspace.and_then(extent) {
         None => Ok(0),
         Some(Extent::Fixed(bytes)) => Ok(bytes),
         Some(given @ Extent::PerItem(_)) => Err(ProductError::Buffer {
@@ -185,3 +197,23 @@ fn check_extents<T>(
 /// The most products that are kept for other chunk sizes: asking the library again takes longer than a
 /// launch.
 const MAX_KEPT: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bias_and_a_residual_are_given_exactly_if_the_product_has_them() {
+        let shape = ProductShape { rows: 1, inner: 1, columns: 1, bias: true, residual: false };
+        assert_eq!(shape.check_operands(true, false), Ok(()));
+        let refused = |bias, residual| shape.check_operands(bias, residual).expect_err("refused");
+        assert_eq!(
+            refused(false, false).to_string(),
+            "bias was not given, the product was made with it"
+        );
+        assert_eq!(
+            refused(true, true).to_string(),
+            "residual was given, the product was made without it"
+        );
+    }
+}

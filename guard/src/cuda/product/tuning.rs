@@ -12,7 +12,7 @@ impl Product {
     #[must_use]
     pub fn key(&self, policy: Policy) -> Key {
         let ProductShape { bias, residual, .. } = *self.shape();
-        let (major, minor, patch) = self.library_version();
+        let (major, minor, patch) = self.library.library.version();
         let added = match (bias, residual) {
             (false, false) => "",
             (true, false) => "bias",
@@ -23,7 +23,7 @@ impl Product {
             kernel: KERNEL.to_owned(),
             source: format!("{major}.{minor}.{patch}"),
             variant: added.to_owned(),
-            dtypes: self.element().to_owned(),
+            dtypes: self.element.to_owned(),
             policy,
             objective: Objective::Throughput,
         }
@@ -51,7 +51,7 @@ impl Product {
 
     fn sizes(&self) -> [u64; 4] {
         let ProductShape { rows, inner, columns, .. } = *self.shape();
-        [rows, inner, columns, self.allowed_workspace()]
+        [rows, inner, columns, self.allowed_workspace]
     }
 }
 

@@ -72,14 +72,13 @@ fn check_plan(case: &Case, limits: &LaunchLimits, plan: &Plan) {
     assert!(case.covers(), "the grid is not that of the batch");
     assert_eq!(plan.items(), case.batch.items);
     assert_eq!(plan.is_empty(), case.batch.items == 0);
-    assert_eq!(u64::try_from(plan.launches().len()), Ok(plan.len()));
     let mut next = 0;
     for (place, one) in (0..).zip(plan.launches().take(WALKED)) {
         assert_eq!((one.chunk.index, one.chunk.start), (place, next), "a gap or an overlap");
         next = one.chunk.end();
         check_launch(case, limits, plan, &one);
     }
-    if plan.launches().len() <= WALKED {
+    if plan.launches().nth(WALKED).is_none() {
         assert_eq!(next, case.batch.items, "items are missing at the end");
     } else {
         let last = plan.chunks().at(plan.len() - 1).expect("a last one");
