@@ -160,7 +160,7 @@ fn driver_code_of(error: &Error) -> Option<i32> {
 
 #[cfg(feature = "cuda")]
 mod cuda {
-    use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError};
+    use gridguard::cuda::{CudaError, LaunchError, LibraryUnavailable};
 
     use super::gg_status;
 
@@ -181,7 +181,7 @@ mod cuda {
 
     pub(super) const fn code_of(error: &CudaError) -> Option<i32> {
         match error {
-            CudaError::Unavailable(DriverUnavailable::InitFailed(error))
+            CudaError::Unavailable(LibraryUnavailable::InitFailed(error))
             | CudaError::Driver(error) => Some(error.code),
             _ => None,
         }

@@ -213,9 +213,9 @@ unsafe fn add<'a>(
         let one = following.iter().find(|one| one.parameter == number);
         let kind = one.map_or(0, |one| one.kind);
         match (kind, one, *size) {
-            (GG_OFFSET, _, 4) => args.offset_i32(),
+            (GG_OFFSET, _, 4) => args.offset_as::<i32>(),
             (GG_OFFSET, _, _) => args.offset(),
-            (GG_LENGTH, _, 4) => args.length_i32(),
+            (GG_LENGTH, _, 4) => args.length_as::<i32>(),
             (GG_LENGTH, _, _) => args.length(),
             (GG_ITEMS, Some(one), size) => {
                 // SAFETY: this function's contract.
@@ -224,7 +224,7 @@ unsafe fn add<'a>(
                 let or = |given: u64, otherwise| if given == 0 { otherwise } else { given };
                 let span_bytes = or(one.span_bytes, one.stride_bytes);
                 let reach_bytes = or(one.reach_bytes, u64::MAX);
-                args.strided_items_within(base, one.stride_bytes, span_bytes, reach_bytes)
+                args.items_within(base, one.stride_bytes, span_bytes, reach_bytes)
             }
             (0 | GG_CONSTANT, _, size) => {
                 // SAFETY: this function's contract.
