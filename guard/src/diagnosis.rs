@@ -111,7 +111,7 @@ mod cuda {
     use crate::cuda::driver::error::DriverError;
     use crate::cuda::driver::suspects::{FaultSuspects, NAMED};
     use crate::cuda::error::{
-        CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
+        CudaError, CudaLibrary, LaunchError, LibraryUnavailable, LoadError, NvrtcError,
     };
     use crate::launch::violation::Violations;
 
@@ -157,15 +157,21 @@ mod cuda {
         Evidence { recent_launches: recent_launches.collect(), ..evidence }
     }
 
-    impl DriverUnavailable {
-        /// Why no driver is available, and how to install one.
+    impl LibraryUnavailable {
+        /// Why the library is not available, and how to install it.
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
-                Self::LibraryMissing { .. } => named("libcuda missing", &Evidence::default()),
-                Self::SymbolMissing { .. } => {
+                Self::LibraryMissing { of: CudaLibrary::Driver, .. } => {
+                    named("libcuda missing", &Evidence::default())
+                }
+                Self::LibraryMissing { of: CudaLibrary::Nvrtc, .. } => {
+                    named("libnvrtc missing", &Evidence::default())
+                }
+                Self::SymbolMissing { of: CudaLibrary::Driver, .. } => {
                     named("cudaErrorCallRequiresNewerDriver", &Evidence::default())
                 }
+                Self::LibraryMissing { .. } | Self::SymbolMissing { .. } => None,
                 Self::OtherLibrary { .. } => named("CUDA_ERROR_STUB_LIBRARY", &Evidence::default()),
                 Self::TooOld { version, oldest } => {
                     let driver_cuda = Some(CudaVersion(*version));
@@ -242,7 +248,9 @@ mod cuda {
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
-                Self::Unavailable(error) => error.diagnosis(),
+                Self::Unavailable(error) | Self::Compile(NvrtcError::Unavailable(error)) => {
+                    error.diagnosis()
+                }
                 Self::NoSuchDevice { ordinal, count } => {
                     let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
                     let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
@@ -250,9 +258,6 @@ mod cuda {
                 }
                 Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::Load(error) => error.diagnosis(),
-                Self::Compile(NvrtcError::Unavailable(NvrtcUnavailable::LibraryMissing {
-                    ..
-                })) => named("libnvrtc missing", &Evidence::default()),
                 Self::Compile(
                     NvrtcError::Compilation { name, .. } | NvrtcError::Call { name, .. },
                 ) => named(name, &Evidence::default()),

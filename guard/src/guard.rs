@@ -188,7 +188,7 @@ impl Guard {
         let counts = self.counters.snapshot();
         #[cfg(feature = "cuda")]
         if let Some(cuda) = &self.cuda {
-            return cuda.add_context_counts(counts);
+            return cuda.history.add_context_counts(counts);
         }
         counts
     }

@@ -95,9 +95,9 @@ pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;
 pub use launch::validate::validate;
 // For the packages of this workspace.
-#[doc(hidden)]
-pub use launch::validate::validate_co_resident;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
+#[doc(hidden)]
+pub use launch::{abi, validate::validate_co_resident};
 pub use limits::{ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits};
 // Evidence of the driver's errors, and a constant for the conformance test.
 #[doc(hidden)]

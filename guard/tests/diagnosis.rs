@@ -1,7 +1,7 @@
 //! What the guard's own errors are diagnosed as.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError, LoadError};
+use gridguard::cuda::{CudaError, LaunchError, LibraryUnavailable, LoadError};
 use gridguard::diagnose::{Evidence, FailureId, LogScanner, diagnose};
 use gridguard::{
     ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, Rule,
@@ -104,7 +104,7 @@ fn an_image_for_another_architecture_names_both_architectures() {
 
 #[test]
 fn a_missing_device_is_the_first_cause() {
-    let hidden = DriverUnavailable::NoDevice {
+    let hidden = LibraryUnavailable::NoDevice {
         cuda_visible_devices: Some(String::new()),
         driver_version: None,
     };

@@ -107,11 +107,11 @@ fn building_arguments_allocates_nothing() {
     let (len, allocations) = allocations_of(|| {
         let mut args = KernelArgs::new();
         args.items_at(1 << 40, 2048)
-            .items_within(1 << 41, 2048, 1 << 30)
+            .items_within(1 << 41, 2048, 2048, 1 << 30)
             .value(0.125_f32)
             .bytes(&settings)
             .offset()
-            .length_u32();
+            .length_as::<u32>();
         args.len()
     });
     assert_eq!((len, allocations), (6, 0));

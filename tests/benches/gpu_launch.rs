@@ -179,7 +179,7 @@ impl<'b> Empty<'b> {
             ("guard, planned once", Self::guard_planned_once),
             ("rewritten, planned at each launch", Self::rewritten_planned),
             ("rewritten, launch_builder", Self::rewritten_builder),
-            ("cudarc launch_builder_guarded", Self::cudarc_guarded),
+            ("guard builder, function of cudarc", Self::guarded_builder),
             ("raw handles, planned at each launch", Self::raw_guarded),
             ("C interface, gg_launch", Self::c_interface),
         ];
@@ -266,7 +266,7 @@ impl<'b> Empty<'b> {
         Ok(())
     }
 
-    fn cudarc_guarded(&self) -> Result<(), Box<dyn Error>> {
+    fn guarded_builder(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..BURST {
             // SAFETY: the kernel has no parameters.
             unsafe { self.guard.builder(&self.stream, &self.function).launch(CONFIG)? };

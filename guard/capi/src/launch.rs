@@ -184,16 +184,16 @@ unsafe fn add<'a>(
         // SAFETY: this function's contract.
         let bytes = || unsafe { memory::array(value.cast::<u8>(), *size, usize::MAX, VALUE) };
         match (kind, one, *size) {
-            (GG_OFFSET, _, 4) => args.offset_i32(),
+            (GG_OFFSET, _, 4) => args.offset_as::<i32>(),
             (GG_OFFSET, _, 8) => args.offset(),
-            (GG_LENGTH, _, 4) => args.length_i32(),
+            (GG_LENGTH, _, 4) => args.length_as::<i32>(),
             (GG_LENGTH, _, 8) => args.length(),
             (GG_ITEMS, Some(one), 8) => {
                 let base = <[u8; 8]>::try_from(bytes()?).map_or(0, u64::from_ne_bytes);
                 let or = |given: u64, otherwise| if given == 0 { otherwise } else { given };
                 let span_bytes = or(one.span_bytes, one.stride_bytes);
                 let reach_bytes = or(one.reach_bytes, u64::MAX);
-                args.strided_items_within(base, one.stride_bytes, span_bytes, reach_bytes)
+                args.items_within(base, one.stride_bytes, span_bytes, reach_bytes)
             }
             // If the driver does not know the sizes, nothing else checks them.
             (GG_ITEMS | GG_OFFSET | GG_LENGTH, ..) => {

@@ -1,5 +1,7 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
+use core::fmt;
+
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
 
@@ -11,20 +13,55 @@ use crate::plan::arguments::ArgsError;
 use crate::plan::backoff::WorkspaceError;
 use crate::plan::run::PartialRun;
 
-/// Why the CUDA driver cannot be used.
+/// A library of NVIDIA's that the guard loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CudaLibrary {
+    /// libcuda, the driver.
+    Driver,
+    /// libnvrtc.
+    Nvrtc,
+    /// libcublasLt.
+    CublasLt,
+}
+
+impl CudaLibrary {
+    /// Its file name without suffix, and its name.
+    pub(crate) const fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Driver => ["libcuda", "CUDA driver"],
+            Self::Nvrtc => ["libnvrtc", "NVRTC"],
+            Self::CublasLt => ["libcublasLt", "cuBLASLt"],
+        }
+    }
+}
+
+impl fmt::Display for CudaLibrary {
+    /// As in a sentence: `the CUDA driver`, `NVRTC` or `cuBLASLt`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [_, name] = self.names();
+        write!(f, "{}{name}", if *self == Self::Driver { "the " } else { "" })
+    }
+}
+
+/// Why a CUDA library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DriverUnavailable {
-    /// The loader finds no libcuda.
-    #[error("no CUDA driver library found (tried {})", names(tried))]
+pub enum LibraryUnavailable {
+    /// The loader finds no such library.
+    #[error("{}", missing(*of, tried))]
     LibraryMissing {
+        /// Which one.
+        of: CudaLibrary,
         /// Each name tried, with the loader's message.
         tried: Vec<(String, String)>,
     },
-    /// libcuda lacks a function: it is too old, or not the driver.
-    #[error("{library} has no {symbol}: it is too old, or not the CUDA driver")]
+    /// The library lacks a function: it is too old, or another one.
+    #[error("{library} has no {symbol}: it is too old, or not {of}")]
     SymbolMissing {
-        /// The library.
+        /// Which one.
+        of: CudaLibrary,
+        /// Its name for the loader.
         library: String,
         /// The function.
         symbol: &'static str,
@@ -69,42 +106,24 @@ fn hidden(cuda_visible_devices: Option<&str>) -> String {
     })
 }
 
-/// The names, each with the loader's message unless that only says that there is no such file.
-pub(crate) fn names(tried: &[(String, String)]) -> String {
+/// Names each attempt, with the loader's message unless that only says that there is no such file.
+fn missing(of: CudaLibrary, tried: &[(String, String)]) -> String {
     let one = |(name, message): &(String, String)| match message.contains("No such file") {
         true => name.clone(),
         false => format!("{name}: {message}"),
     };
-    tried.iter().map(one).collect::<Vec<_>>().join(", ")
+    let tried = tried.iter().map(one).collect::<Vec<_>>().join(", ");
+    let [file, name] = of.names();
+    let remedy = match of {
+        CudaLibrary::Driver => String::new(),
+        _ => format!(": install the CUDA toolkit's {file}, or add its folder to the library path"),
+    };
+    format!("no {name} library found (tried {tried}){remedy}")
 }
 
 /// `12.8` for 12080.
 pub(crate) fn cuda_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
-}
-
-/// Why NVRTC cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NvrtcUnavailable {
-    /// The loader finds no libnvrtc.
-    #[error(
-        "no NVRTC library found (tried {}): install the CUDA toolkit's libnvrtc, or add its \
-         folder to the library path",
-        names(tried)
-    )]
-    LibraryMissing {
-        /// Each name tried, with the loader's message.
-        tried: Vec<(String, String)>,
-    },
-    /// libnvrtc lacks a function: it is too old, or not NVRTC.
-    #[error("{library} has no {symbol}: it is too old, or not NVRTC")]
-    SymbolMissing {
-        /// The library.
-        library: String,
-        /// The function.
-        symbol: &'static str,
-    },
 }
 
 /// Why a program could not be compiled.
@@ -113,7 +132,7 @@ pub enum NvrtcUnavailable {
 pub enum NvrtcError {
     /// NVRTC cannot be used.
     #[error(transparent)]
-    Unavailable(#[from] NvrtcUnavailable),
+    Unavailable(#[from] LibraryUnavailable),
     /// The source or an option contains a zero byte.
     #[error("{what} contains a zero byte")]
     ZeroByte {
@@ -343,7 +362,7 @@ impl LaunchError {
 pub enum CudaError {
     /// The driver cannot be used.
     #[error(transparent)]
-    Unavailable(#[from] DriverUnavailable),
+    Unavailable(#[from] LibraryUnavailable),
     /// There is no such device.
     #[error("there is no device {ordinal}: {}", visible(*count))]
     NoSuchDevice {

@@ -1,5 +1,6 @@
 //! The methods of [`Guard`] for CUDA devices.
 
+use core::cmp::Reverse;
 use core::ffi::c_void;
 use core::ops::RangeInclusive;
 use core::panic::Location;
@@ -14,8 +15,7 @@ use crate::cuda::driver::library::{Pushed, from_cudarc};
 use crate::cuda::driver::nvrtc::{CompileOptions, Compiler};
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
-use crate::cuda::error::{CudaError, LaunchError, LoadError, NvrtcError};
-use crate::cuda::kernel::Kernel;
+use crate::cuda::error::{CudaError, LoadError, NvrtcError};
 use crate::cuda::kernel::module::Module;
 #[cfg(feature = "profile")]
 use crate::cuda::kernel::tuning::KernelTuning;
@@ -89,16 +89,15 @@ impl Guard {
             return Self::cuda(0);
         }
         // A device that cannot be queried is skipped as long as another can.
-        let mut best = Err(CudaError::NoSuchDevice { ordinal: 0, count });
+        let mut failure = CudaError::NoSuchDevice { ordinal: 0, count };
+        let mut best = None;
         for ordinal in 0..count {
-            best = match (query::free_memory(ordinal), best) {
-                (Ok((free, _)), Ok((most, other))) if most >= free => Ok((most, other)),
-                (Ok((free, _)), _) => Ok((free, ordinal)),
-                (Err(_), Ok(other)) => Ok(other),
-                (Err(error), Err(_)) => Err(error),
-            };
+            match query::free_memory(ordinal) {
+                Ok((free, _)) => best = best.max(Some((free, Reverse(ordinal)))),
+                Err(error) => failure = error,
+            }
         }
-        best.and_then(|(_, ordinal)| Self::cuda(ordinal))
+        best.map_or(Err(failure), |(_, Reverse(ordinal))| Self::cuda(ordinal))
     }
 
     /// The same guard, which synchronises each launch at once if `checked`, so that an error names the
@@ -152,7 +151,15 @@ impl Guard {
     ///
     /// [`CudaError`] if the query fails, or the guard runs on the host.
     pub fn priorities(&self) -> Result<Option<RangeInclusive<i32>>, CudaError> {
-        query::priorities_of(self.device_context()?)
+        let (driver, context) = (Driver::get()?, self.device_context()?);
+        let Some(look_up) = driver.stream_priority_range else { return Ok(None) };
+        driver.bind_cudarc(context)?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both pointers are to live integers, and a context is current.
+        let status = unsafe { look_up(&raw mut least, &raw mut greatest) };
+        driver.check("cuCtxGetStreamPriorityRange", status)?;
+        // The highest priority is the lowest number.
+        Ok(Some(greatest..=least))
     }
 
     /// Free and total memory of the guard's device in bytes, at this moment. Freed memory that the
@@ -232,14 +239,14 @@ impl Guard {
         };
         let mut sizes = ArrayVec::<u64, MAX_SIZES>::new();
         // No entry has more sizes, so the lookup of a longer shape finds none.
-        let sizes = match sizes.try_extend_from_slice(tuning.sizes()) {
+        let sizes = match sizes.try_extend_from_slice(&tuning.sizes) {
             Ok(()) => sizes.as_mut_slice(),
-            Err(_) => &mut tuning.sizes().to_vec(),
+            Err(_) => &mut tuning.sizes.clone(),
         };
         if let Some(first) = sizes.first_mut() {
             *first = items;
         }
-        let tuned = self.tuned(tuning.key(), tuning.names(), sizes);
+        let tuned = self.tuned(&tuning.key, &tuning.names, sizes);
         tuned.entry?;
         let plan = Plan::new(request, batch, limits, tuned.choice());
         if let (Err(_), Some(profile)) = (&plan, self.profile()) {
@@ -252,14 +259,5 @@ impl Guard {
     pub(crate) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
         let checked = matches!(&self.cuda, Some(GuardContext { checked: true, .. }));
         Watch { call_site, checked }
-    }
-}
-
-#[cold]
-pub(crate) fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
-    let name = kernel.name().to_owned();
-    match &kernel.inner().owned {
-        Some(_) => LaunchError::OtherContext { what, kernel: name },
-        None => LaunchError::Undeclared { kernel: name },
     }
 }

@@ -1,6 +1,7 @@
 //! Launch requests, the rules that they must obey, and their validation against the limits of device and
 //! kernel. No function here calls a driver.
 
+pub mod abi;
 mod check;
 pub(crate) mod explain;
 pub(crate) mod predicted;

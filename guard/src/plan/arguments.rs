@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
-use crate::plan::slot::{Scalar, Slot, Width};
+use crate::plan::slot::{Count, Scalar, Slot, Width};
 
 /// The most arguments that [`KernelArgs`] holds.
 pub const MAX_ARGS: usize = 32;
@@ -88,18 +88,12 @@ impl<'a> KernelArgs<'a> {
     ///
     /// Use [`Self::items_within`] where the size of the memory is known.
     pub fn items_at(&mut self, base: u64, stride_bytes: u64) -> &mut Self {
-        self.items_within(base, stride_bytes, u64::MAX)
+        self.items_within(base, stride_bytes, stride_bytes, u64::MAX)
     }
 
-    /// As [`Self::items_at`], in a buffer of `reach_bytes`: a launch whose items reach further is
-    /// rejected.
-    pub fn items_within(&mut self, base: u64, stride_bytes: u64, reach_bytes: u64) -> &mut Self {
-        self.strided_items_within(base, stride_bytes, stride_bytes, reach_bytes)
-    }
-
-    /// As [`Self::items_within`], for items that span more or less than `stride_bytes`, for example with
-    /// interleaved rows.
-    pub fn strided_items_within(
+    /// As [`Self::items_at`], in a buffer of `reach_bytes`: a launch whose items reach further is rejected. Items may
+    /// span more or less than `stride_bytes`, for example with interleaved rows.
+    pub fn items_within(
         &mut self,
         base: u64,
         stride_bytes: u64,
@@ -111,34 +105,25 @@ impl<'a> KernelArgs<'a> {
 
     /// The chunk's first item as `u64`.
     pub fn offset(&mut self) -> &mut Self {
-        self.push(Slot::Offset { width: Width::U64 })
+        self.offset_as::<u64>()
     }
 
-    /// The chunk's first item as `u32`; a batch beyond 32 bits is rejected.
-    pub fn offset_u32(&mut self) -> &mut Self {
-        self.push(Slot::Offset { width: Width::U32 })
-    }
-
-    /// The chunk's first item as `i32`, for kernels with an `int`; a batch beyond 31 bits is
+    /// The chunk's first item as `u32`, or as `i32` for kernels with an `int`; a batch beyond 32 or 31 bits is
     /// rejected.
-    pub fn offset_i32(&mut self) -> &mut Self {
-        self.push(Slot::Offset { width: Width::I32 })
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn offset_as<T: Count>(&mut self) -> &mut Self {
+        self.push(Slot::Offset { width: T::WIDTH })
     }
 
     /// The chunk's number of items as `u64`.
     pub fn length(&mut self) -> &mut Self {
-        self.push(Slot::Length { width: Width::U64 })
+        self.length_as::<u64>()
     }
 
-    /// The chunk's number of items as `u32`; a batch beyond 32 bits is rejected.
-    pub fn length_u32(&mut self) -> &mut Self {
-        self.push(Slot::Length { width: Width::U32 })
-    }
-
-    /// The chunk's number of items as `i32`, for kernels with an `int`; a batch beyond 31 bits is
-    /// rejected.
-    pub fn length_i32(&mut self) -> &mut Self {
-        self.push(Slot::Length { width: Width::I32 })
+    /// The chunk's number of items, of a type as for [`Self::offset_as`].
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn length_as<T: Count>(&mut self) -> &mut Self {
+        self.push(Slot::Length { width: T::WIDTH })
     }
 
     /// The chunk's number of parts as `u64`: its items times `per_item`, for example the rows of a matrix. A batch
@@ -155,11 +140,6 @@ impl<'a> KernelArgs<'a> {
 
     pub(crate) const fn has_workspace(&self) -> bool {
         self.has_workspace
-    }
-
-    /// The index of the workspace argument, from 0.
-    pub(crate) fn workspace_place(&self) -> Option<usize> {
-        self.slots.iter().position(|slot| matches!(slot, Slot::Workspace))
     }
 
     /// The same arguments with the workspace at `address`.
@@ -196,26 +176,16 @@ impl<'a> KernelArgs<'a> {
         if self.surplus > 0 {
             return Err(ArgsError::TooMany { given: self.len() });
         }
-        let Some(items) = items else { return self.check_without_batch() };
         let mut slots = self.slots().iter().enumerate();
-        slots.try_for_each(|(index, slot)| check_slot(slot, index, items))
-    }
-
-    /// Without a batch the number of items is unknown, so no argument may depend on it.
-    fn check_without_batch(&self) -> Result<(), ArgsError> {
-        for (index, slot) in self.slots().iter().enumerate() {
-            match slot {
-                Slot::Items { .. }
-                | Slot::Offset { .. }
-                | Slot::Length { .. }
-                | Slot::Parts { .. } => {
-                    return Err(ArgsError::NoBatch { index });
-                }
-                Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
-                _ => {}
-            }
-        }
-        Ok(())
+        slots.try_for_each(|(index, slot)| match (slot, items) {
+            (Slot::Workspace, _) => Err(ArgsError::WorkspaceNotAllocated { index }),
+            (slot, Some(items)) => check_slot(slot, index, items),
+            (
+                Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } | Slot::Parts { .. },
+                None,
+            ) => Err(ArgsError::NoBatch { index }),
+            _ => Ok(()),
+        })
     }
 
     /// Checks that no value equals the `items` of a split batch whose blocks share items. A kernel that compares
@@ -280,21 +250,15 @@ pub enum ArgsError {
         index: usize,
     },
     /// A 32-bit offset or length cannot represent the batch's items.
-    #[error("kernel argument {index} is 32 bits wide, the batch has {items} items: use 64 bits")]
+    #[error(
+        "kernel argument {index} is 32 bits wide{}, the batch has {items} items: use 64 bits",
+        if *signed { " and signed" } else { "" }
+    )]
     ItemsPast32Bits {
         /// The argument, from 0.
         index: usize,
-        /// Items of the batch.
-        items: u64,
-    },
-    /// A signed 32-bit offset or length cannot represent the batch's items.
-    #[error(
-        "kernel argument {index} is 32 bits wide and signed, the batch has {items} items: use 64 \
-         bits"
-    )]
-    ItemsPastI32 {
-        /// The argument, from 0.
-        index: usize,
+        /// Whether it is an `i32`.
+        signed: bool,
         /// Items of the batch.
         items: u64,
     },
@@ -370,7 +334,7 @@ pub enum ArgsError {
 
 /// Checks that every chunk of a batch of `items` stays within the buffer or type of argument `index`.
 #[inline]
-pub(crate) fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<(), ArgsError> {
+fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<(), ArgsError> {
     match *slot {
         Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
             let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
@@ -389,7 +353,6 @@ pub(crate) fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<()
         Slot::Parts { per_item } if items.checked_mul(per_item).is_none() => {
             Err(ArgsError::PartsPast64Bits { index, per_item, items })
         }
-        Slot::Workspace => Err(ArgsError::WorkspaceNotAllocated { index }),
         _ => Ok(()),
     }
 }
@@ -397,15 +360,12 @@ pub(crate) fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<()
 /// Checks that argument `index`, of the type `width`, can represent `items`.
 #[inline]
 fn check_width(width: Width, index: usize, items: u64) -> Result<(), ArgsError> {
-    match width {
-        Width::U32 if u32::try_from(items).is_err() => {
-            Err(ArgsError::ItemsPast32Bits { index, items })
-        }
-        Width::I32 if i32::try_from(items).is_err() => {
-            Err(ArgsError::ItemsPastI32 { index, items })
-        }
-        _ => Ok(()),
-    }
+    let (fits, signed) = match width {
+        Width::U64 => return Ok(()),
+        Width::U32 => (u32::try_from(items).is_ok(), false),
+        Width::I32 => (i32::try_from(items).is_ok(), true),
+    };
+    if fits { Ok(()) } else { Err(ArgsError::ItemsPast32Bits { index, signed, items }) }
 }
 
 #[cfg(test)]

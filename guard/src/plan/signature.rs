@@ -90,19 +90,19 @@ impl Signature {
     /// Checks the number, sizes and kinds of `args` as far as they are known.
     #[inline]
     pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
-        self.check_count(kernel, args.len())?;
+        let given = args.len();
+        if let Some(expected) = self.len()
+            && expected != given
+        {
+            return Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given });
+        }
         let mut slots = args.slots().iter().enumerate();
         slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
     }
 
     /// Checks the size and kind of argument `index` as far as they are known.
     #[inline]
-    pub(crate) fn check_slot(
-        &self,
-        kernel: &str,
-        index: usize,
-        slot: &Slot<'_>,
-    ) -> Result<(), ArgsError> {
+    fn check_slot(&self, kernel: &str, index: usize, slot: &Slot<'_>) -> Result<(), ArgsError> {
         let (bytes, takes, missed) = match self {
             Self::Declared(parameters) => match parameters.get(index) {
                 Some(parameter) => {
@@ -136,16 +136,6 @@ impl Signature {
             Self::Declared(parameters) => parameters.get(index).map(|one| one.bytes()),
             Self::Sizes(sizes) => sizes.get(index).copied(),
             Self::Unknown => None,
-        }
-    }
-
-    /// Checks only the number of arguments.
-    pub(crate) fn check_count(&self, kernel: &str, given: usize) -> Result<(), ArgsError> {
-        match self.len() {
-            Some(expected) if expected != given => {
-                Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given })
-            }
-            _ => Ok(()),
         }
     }
 }

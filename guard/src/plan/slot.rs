@@ -58,6 +58,23 @@ pub(crate) enum Width {
     I32,
 }
 
+/// A type of offsets and lengths.
+pub(crate) trait Count {
+    const WIDTH: Width;
+}
+
+impl Count for u64 {
+    const WIDTH: Width = Width::U64;
+}
+
+impl Count for u32 {
+    const WIDTH: Width = Width::U32;
+}
+
+impl Count for i32 {
+    const WIDTH: Width = Width::I32;
+}
+
 impl Width {
     const fn size(self) -> usize {
         match self {

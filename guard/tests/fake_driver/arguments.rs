@@ -59,7 +59,7 @@ fn one_argument_too_many_is_refused() {
 fn an_argument_of_another_size_is_refused() {
     with_fake(&[], || {
         let refused = refused(8, 8, |args, out| {
-            args.write_items(out, 1).offset().length_u32();
+            args.write_items(out, 1).offset().length_as::<u32>();
         });
         let wrong =
             ArgsError::WrongSize { kernel: "fake_iota_y".into(), index: 2, expected: 8, given: 4 };
@@ -112,8 +112,8 @@ fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
         let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC)
             .expect("x takes 2^30 blocks");
         let mut args = Args::new(&stream);
-        args.value(0_u64).offset_u32().length();
-        let wrong = ArgsError::ItemsPast32Bits { index: 1, items };
+        args.value(0_u64).offset_as::<u32>().length();
+        let wrong = ArgsError::ItemsPast32Bits { index: 1, signed: false, items };
         assert_eq!(refusal_of(&guard, &kernel, &plan, args), wrong);
     });
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gridguard::catalog;
 use gridguard::cuda::{
-    Compiler, CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable,
+    Compiler, CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError,
     driver_version,
 };
 use gridguard::{DeviceLimits, FallbackReason, Guard};
@@ -14,7 +14,7 @@ use gridguard_test_support::fake_library;
 use crate::kernels::{self, PTX};
 
 /// Why there is no guard of device 0.
-fn unavailable() -> DriverUnavailable {
+fn unavailable() -> LibraryUnavailable {
     match Guard::cuda(0).expect_err("there is no usable driver") {
         CudaError::Unavailable(reason) => reason,
         other => panic!("another error: {other:?}"),
@@ -28,7 +28,7 @@ fn a_missing_driver_is_an_error_with_all_names_that_were_tried() {
         let text = reason.to_string();
         assert!(text.starts_with("no CUDA driver library found (tried libcuda.so.1: "), "{text}");
         assert!(text.contains("file too short"), "the loader's words are kept: {text}");
-        let DriverUnavailable::LibraryMissing { tried } = reason else {
+        let LibraryUnavailable::LibraryMissing { tried, .. } = reason else {
             panic!("another reason: {reason:?}");
         };
         let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
@@ -41,7 +41,7 @@ fn a_missing_driver_is_an_error_with_all_names_that_were_tried() {
 fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
     with_driver(Driver::Two, &[], || {
         let reason = unavailable();
-        assert_eq!(reason, DriverUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
+        assert_eq!(reason, LibraryUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
         assert_eq!(
             reason.to_string(),
             "cudarc loads another libcuda than libcuda.so.1: remove libraries that are no driver, \
@@ -66,7 +66,10 @@ fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_with_a_reason()
         let FallbackReason::Cuda(reason) = reason else {
             panic!("another reason: {reason}");
         };
-        assert!(matches!(reason, CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. })));
+        assert!(matches!(
+            reason,
+            CudaError::Unavailable(LibraryUnavailable::LibraryMissing { .. })
+        ));
         let image = Image::new(PTX).expect("PTX");
         let refused = guard.load(&image).expect_err("the host loads nothing");
         assert_eq!(&refused, reason);
@@ -89,7 +92,7 @@ fn a_driver_without_devices_is_an_error() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
         assert_eq!(reason.to_string(), "the CUDA driver sees no device");
-        let none = DriverUnavailable::NoDevice {
+        let none = LibraryUnavailable::NoDevice {
             cuda_visible_devices: None,
             driver_version: Some(13_000),
         };
@@ -114,7 +117,7 @@ fn a_list_of_devices_that_do_not_exist_is_in_the_error() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
         let reason = unavailable();
         assert!(reason.to_string().contains("CUDA_VISIBLE_DEVICES=\"7\""));
-        let hidden = DriverUnavailable::NoDevice {
+        let hidden = LibraryUnavailable::NoDevice {
             cuda_visible_devices: Some("7".into()),
             driver_version: Some(13_000),
         };
@@ -132,7 +135,7 @@ fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
              CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / \
              cuda driver combination"
         );
-        let DriverUnavailable::InitFailed(error) = reason else {
+        let LibraryUnavailable::InitFailed(error) = reason else {
             panic!("another reason: {reason:?}");
         };
         assert_eq!((error.call, error.code), ("cuInit", 803));
@@ -142,7 +145,7 @@ fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
 #[test]
 fn an_unknown_failure_of_the_driver_keeps_its_code() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "999")], || {
-        let DriverUnavailable::InitFailed(error) = unavailable() else {
+        let LibraryUnavailable::InitFailed(error) = unavailable() else {
             panic!("another reason");
         };
         assert_eq!((error.code, error.name.as_str()), (999, "CUDA_ERROR_UNKNOWN"));
@@ -152,7 +155,7 @@ fn an_unknown_failure_of_the_driver_keeps_its_code() {
 #[test]
 fn an_error_code_without_a_name_is_still_typed() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "54321")], || {
-        let DriverUnavailable::InitFailed(error) = unavailable() else {
+        let LibraryUnavailable::InitFailed(error) = unavailable() else {
             panic!("another reason");
         };
         assert_eq!((error.code, error.name.as_str()), (54_321, "unknown error"));
@@ -167,7 +170,8 @@ fn a_function_that_the_driver_lacks_is_named() {
             reason.to_string(),
             "libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver"
         );
-        let missing = DriverUnavailable::SymbolMissing {
+        let missing = LibraryUnavailable::SymbolMissing {
+            of: CudaLibrary::Driver,
             library: "libcuda.so.1".into(),
             symbol: "cuLaunchKernel",
         };
@@ -183,7 +187,7 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
             reason.to_string(),
             "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver"
         );
-        let old = DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 };
+        let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
         assert_eq!(reason, old);
     });
 }
@@ -196,9 +200,9 @@ fn a_driver_that_failed_once_is_tried_again_and_kept_once_it_works() {
             // SAFETY: no other thread of this process reads the environment meanwhile.
             unsafe { std::env::set_var("GRIDGUARD_FAKE_INIT", code) };
         };
-        assert!(matches!(unavailable(), DriverUnavailable::InitFailed(_)));
+        assert!(matches!(unavailable(), LibraryUnavailable::InitFailed(_)));
         set("100");
-        assert!(matches!(unavailable(), DriverUnavailable::NoDevice { .. }));
+        assert!(matches!(unavailable(), LibraryUnavailable::NoDevice { .. }));
         assert!(!Guard::best().is_cuda());
         set("0");
         assert!(Guard::best().is_cuda());
@@ -237,7 +241,7 @@ fn a_missing_compiler_is_an_error_with_all_paths_that_were_tried() {
             .find(|path| path.exists());
         match (Compiler::find(), toolkit) {
             (Ok(compiler), Some(path)) => assert_eq!(Path::new(compiler.library()), path),
-            (Err(NvrtcUnavailable::LibraryMissing { tried }), None) => {
+            (Err(LibraryUnavailable::LibraryMissing { tried, .. }), None) => {
                 let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
                 assert!(names.starts_with(&["libnvrtc.so", "libnvrtc.so.13"]), "{names:?}");
                 assert!(names.contains(&"/usr/local/cuda/lib64/libnvrtc.so"), "{names:?}");
@@ -261,7 +265,7 @@ fn no_compiler_is_loaded_from_the_working_directory() {
                 Ok(compiler) => {
                     assert!(Path::new(compiler.library()).is_absolute(), "{compiler:?}");
                 }
-                Err(NvrtcUnavailable::LibraryMissing { tried }) => {
+                Err(LibraryUnavailable::LibraryMissing { tried, .. }) => {
                     let is_file = |name: &str| name.contains("lib64") && !name.starts_with('/');
                     assert!(!tried.iter().any(|(name, _)| is_file(name)), "{tried:?}");
                 }

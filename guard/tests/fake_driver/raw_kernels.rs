@@ -38,7 +38,7 @@ fn plan(kernel: &Kernel, items: u64) -> Plan {
 fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> KernelArgs<'static> {
     let (address, _sync) = out.device_ptr(stream);
     let mut args = KernelArgs::new();
-    args.items_within(address, 8, 8 * items).offset().length();
+    args.items_within(address, 8, 8, 8 * items).offset().length();
     args
 }
 

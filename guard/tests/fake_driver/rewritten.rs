@@ -246,7 +246,7 @@ fn arguments_that_follow_items_have_the_whole_batch_in_every_part() {
         let launch = |out: &mut CudaSlice<u64>, grid, choice| {
             let batch = BatchAxis::new(Axis::Y, 70_000);
             let mut args = Args::new(&stream);
-            args.write_items(out, 1).length_u32();
+            args.write_items(out, 1).length_as::<u32>();
             let plan = Plan::new(&request(grid), Some(&batch), kernel.limits(), choice)?;
             guard.launch(&kernel, &plan, args)
         };

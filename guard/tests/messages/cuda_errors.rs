@@ -2,7 +2,7 @@
 
 use gridguard::ComputeCapability;
 use gridguard::cuda::{
-    CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable, ProductError,
+    CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError, ProductError,
     ProductShape,
 };
 
@@ -74,28 +74,29 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
         ("libcuda.so.1".to_owned(), NO_FILE.to_owned()),
         ("libcuda.so".to_owned(), NO_FILE.to_owned()),
     ];
-    let hidden = DriverUnavailable::NoDevice {
+    let hidden = LibraryUnavailable::NoDevice {
         cuda_visible_devices: Some("7".into()),
         driver_version: Some(13_000),
     };
     read_as(&[
         (
-            &DriverUnavailable::LibraryMissing { tried },
+            &LibraryUnavailable::LibraryMissing { of: CudaLibrary::Driver, tried },
             "no CUDA driver library found (tried libcuda.so.1, libcuda.so)",
         ),
         (
-            &DriverUnavailable::SymbolMissing {
+            &LibraryUnavailable::SymbolMissing {
+                of: CudaLibrary::Driver,
                 library: "libcuda.so.1".into(),
                 symbol: "cuLaunchKernel",
             },
             "libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver",
         ),
         (
-            &DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 },
+            &LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 },
             "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver",
         ),
         (
-            &DriverUnavailable::NoDevice {
+            &LibraryUnavailable::NoDevice {
                 cuda_visible_devices: None,
                 driver_version: Some(13_000),
             },
@@ -115,10 +116,15 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
 
 #[test]
 fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
-    let missing =
-        NvrtcUnavailable::LibraryMissing { tried: vec![("libnvrtc.so".into(), NO_FILE.into())] };
-    let old =
-        NvrtcUnavailable::SymbolMissing { library: "libnvrtc.so".into(), symbol: "nvrtcGetCUBIN" };
+    let missing = LibraryUnavailable::LibraryMissing {
+        of: CudaLibrary::Nvrtc,
+        tried: vec![("libnvrtc.so".into(), NO_FILE.into())],
+    };
+    let old = LibraryUnavailable::SymbolMissing {
+        of: CudaLibrary::Nvrtc,
+        library: "libnvrtc.so".into(),
+        symbol: "nvrtcGetCUBIN",
+    };
     read_as(&[
         (
             &CudaError::from(NvrtcError::from(missing)),
@@ -155,14 +161,18 @@ fn products_say_which_tensor_or_size_does_not_fit() {
     let tried = vec![("libcublasLt.so".to_owned(), NO_FILE.to_owned())];
     read_as(&[
         (
-            &ProductError::SymbolMissing {
+            &ProductError::from(LibraryUnavailable::SymbolMissing {
+                of: CudaLibrary::CublasLt,
                 library: "libc.so.6".to_owned(),
                 symbol: "cublasLtGetVersion",
-            },
+            }),
             "libc.so.6 has no cublasLtGetVersion: it is too old, or not cuBLASLt",
         ),
         (
-            &ProductError::LibraryMissing { tried },
+            &ProductError::from(LibraryUnavailable::LibraryMissing {
+                of: CudaLibrary::CublasLt,
+                tried,
+            }),
             "no cuBLASLt library found (tried libcublasLt.so): install the CUDA toolkit's \
              libcublasLt, or add its folder to the library path",
         ),

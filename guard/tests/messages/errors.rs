@@ -34,11 +34,11 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             "kernel argument 0 would advance past the end of the address space",
         ),
         (
-            &ArgsError::ItemsPast32Bits { index: 1, items: 4_294_967_296 },
+            &ArgsError::ItemsPast32Bits { index: 1, signed: false, items: 4_294_967_296 },
             "kernel argument 1 is 32 bits wide, the batch has 4294967296 items: use 64 bits",
         ),
         (
-            &ArgsError::ItemsPastI32 { index: 1, items: 2_147_483_648 },
+            &ArgsError::ItemsPast32Bits { index: 1, signed: true, items: 2_147_483_648 },
             "kernel argument 1 is 32 bits wide and signed, the batch has 2147483648 items: use 64 \
              bits",
         ),

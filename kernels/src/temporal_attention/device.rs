@@ -135,7 +135,7 @@ impl Prepared<TemporalAttention> {
         for (address, extent) in addresses.into_iter().chain(bias).zip(tensors.all()) {
             let (stride, span) = item_of(extent);
             let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
-            args.strided_items_within(address, stride, span, u64::MAX);
+            args.items_within(address, stride, span, u64::MAX);
         }
         args.length().constant(narrow(operation.shape.heads));
         if operation.strided {

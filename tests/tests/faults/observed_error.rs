@@ -1,8 +1,7 @@
 //! Describes errors by the path of their enums, such as `LaunchError::Stopped/700 CUDA_ERROR_ILLEGAL_ADDRESS`.
 
 use gridguard::cuda::{
-    CudaError, DriverError, DriverUnavailable, ImageError, LaunchError, LoadError, NvrtcError,
-    NvrtcUnavailable,
+    CudaError, DriverError, ImageError, LaunchError, LibraryUnavailable, LoadError, NvrtcError,
 };
 use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard::profile::{ProfileError, ProfileNotice};
@@ -122,24 +121,24 @@ impl Describe for CudaError {
     }
 }
 
-fn unavailable(reason: &DriverUnavailable) -> ObservedError {
+fn unavailable(reason: &LibraryUnavailable) -> ObservedError {
     let path = "CudaError::Unavailable";
     match reason {
-        DriverUnavailable::LibraryMissing { .. } => {
+        LibraryUnavailable::LibraryMissing { .. } => {
             ObservedError::outcome(format!("{path}/LibraryMissing"))
         }
-        DriverUnavailable::SymbolMissing { symbol, .. } => {
+        LibraryUnavailable::SymbolMissing { symbol, .. } => {
             ObservedError::outcome(format!("{path}/SymbolMissing {symbol}"))
         }
-        DriverUnavailable::OtherLibrary { .. } => {
+        LibraryUnavailable::OtherLibrary { .. } => {
             ObservedError::outcome(format!("{path}/OtherLibrary"))
         }
-        DriverUnavailable::TooOld { .. } => ObservedError::outcome(format!("{path}/TooOld")),
-        DriverUnavailable::InitFailed(error) => {
+        LibraryUnavailable::TooOld { .. } => ObservedError::outcome(format!("{path}/TooOld")),
+        LibraryUnavailable::InitFailed(error) => {
             ObservedError::driver(&format!("{path}/InitFailed"), error)
         }
-        DriverUnavailable::NoDevice { .. } => ObservedError::outcome(format!("{path}/NoDevice")),
-        other => ObservedError::outcome(format!("an unknown DriverUnavailable {other:?}")),
+        LibraryUnavailable::NoDevice { .. } => ObservedError::outcome(format!("{path}/NoDevice")),
+        other => ObservedError::outcome(format!("an unknown LibraryUnavailable {other:?}")),
     }
 }
 
@@ -175,10 +174,10 @@ fn image(error: &ImageError) -> String {
 
 fn compile(error: &NvrtcError) -> String {
     match error {
-        NvrtcError::Unavailable(NvrtcUnavailable::LibraryMissing { .. }) => {
+        NvrtcError::Unavailable(LibraryUnavailable::LibraryMissing { .. }) => {
             "/Unavailable/LibraryMissing".into()
         }
-        NvrtcError::Unavailable(NvrtcUnavailable::SymbolMissing { symbol, .. }) => {
+        NvrtcError::Unavailable(LibraryUnavailable::SymbolMissing { symbol, .. }) => {
             format!("/Unavailable/SymbolMissing {symbol}")
         }
         NvrtcError::ZeroByte { .. } => "/ZeroByte".into(),

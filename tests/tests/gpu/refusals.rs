@@ -137,7 +137,7 @@ fn arguments_that_do_not_fit_are_refused_before_the_driver_sees_them() {
     assert!(matches!(refused, LaunchError::Args(ArgsError::WrongKind { index: 0, .. })));
 
     let mut args = Args::new(&stream);
-    args.write(&mut out).offset().length_u32();
+    args.write(&mut out).offset().length_as::<u32>();
     let refused = guard().launch(&kernel, &plan, args).expect_err("four bytes for eight");
     assert!(matches!(
         refused,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gridguard::cuda::{self, CudaError, DriverUnavailable};
+use gridguard::cuda::{self, CudaError, LibraryUnavailable};
 use gridguard::diagnose::CudaVersion;
 use serde::{Deserialize, Serialize};
 
@@ -38,9 +38,9 @@ impl Driver {
         let driver = Self { loaded, version: cuda::driver_version().ok(), ..Self::default() };
         match devices {
             Ok(count) => Self { devices: Some(count), ..driver },
-            Err(CudaError::Unavailable(DriverUnavailable::NoDevice { driver_version, .. })) => {
-                Self { version: driver.version.or(driver_version), devices: Some(0), ..driver }
-            }
+            Err(CudaError::Unavailable(LibraryUnavailable::NoDevice {
+                driver_version, ..
+            })) => Self { version: driver.version.or(driver_version), devices: Some(0), ..driver },
             Err(error) => Self { fault: Some(error.into()), ..driver },
         }
     }
@@ -68,21 +68,21 @@ impl From<CudaError> for DriverFault {
         let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
         let library = |remedy| Self::Library(LIBCUDA.bad(&what, remedy));
         match &error {
-            CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. }) => {
+            CudaError::Unavailable(LibraryUnavailable::LibraryMissing { .. }) => {
                 Self::NoLibrary(what)
             }
-            CudaError::Unavailable(DriverUnavailable::SymbolMissing { .. }) => {
+            CudaError::Unavailable(LibraryUnavailable::SymbolMissing { .. }) => {
                 library("update the driver; if it is new, another library shadows its own")
             }
-            CudaError::Unavailable(DriverUnavailable::OtherLibrary { .. }) => {
+            CudaError::Unavailable(LibraryUnavailable::OtherLibrary { .. }) => {
                 library("remove the folder of the other one from LD_LIBRARY_PATH")
             }
-            CudaError::Unavailable(DriverUnavailable::TooOld { version, oldest }) => {
+            CudaError::Unavailable(LibraryUnavailable::TooOld { version, oldest }) => {
                 let [version, oldest] = [*version, *oldest].map(CudaVersion);
                 let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
                 Self::Driver(DRIVER.bad(what, "update the driver"))
             }
-            CudaError::Unavailable(DriverUnavailable::InitFailed(error)) => {
+            CudaError::Unavailable(LibraryUnavailable::InitFailed(error)) => {
                 Self::Driver(DRIVER.bad(error.to_string(), remedy))
             }
             _ => Self::Driver(DRIVER.bad(what, remedy)),

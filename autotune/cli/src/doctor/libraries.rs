@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use gridguard::cuda::{Compiler, NvrtcUnavailable};
+use gridguard::cuda::{Compiler, LibraryUnavailable};
 use gridguard::diagnose::CudaVersion;
 
 use super::child;
@@ -155,8 +155,8 @@ pub(super) fn find_nvrtc() -> Result<(PathBuf, i32), Option<String>> {
     Ok((path, version_number(major, minor)))
 }
 
-fn why_unavailable(error: &NvrtcUnavailable) -> Option<String> {
-    let NvrtcUnavailable::LibraryMissing { tried } = error else {
+fn why_unavailable(error: &LibraryUnavailable) -> Option<String> {
+    let LibraryUnavailable::LibraryMissing { tried, .. } = error else {
         return Some(error.to_string());
     };
     let (name, message) = tried.iter().find(|(_, message)| !message.contains("No such file"))?;
@@ -307,7 +307,7 @@ mod tests {
     fn an_nvrtc_that_does_not_load_is_not_reported_as_missing() {
         let nvrtc = |tried: &[(&str, &str)]| {
             let tried = tried.iter().map(|(name, why)| ((*name).into(), (*why).into())).collect();
-            why_unavailable(&NvrtcUnavailable::LibraryMissing { tried })
+            why_unavailable(&LibraryUnavailable::LibraryMissing { tried, .. })
         };
         let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
         assert_eq!(nvrtc(&[absent]), None);

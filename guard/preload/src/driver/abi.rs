@@ -48,27 +48,6 @@ pub(crate) const POOL_USED: c_int = 7;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 pub(crate) const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// `CUlaunchConfig`.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct LaunchConfig {
-    pub(crate) grid: [c_uint; 3],
-    pub(crate) block: [c_uint; 3],
-    pub(crate) shared_bytes: c_uint,
-    pub(crate) stream: Handle,
-    pub(crate) attributes: *const LaunchAttribute,
-    pub(crate) attribute_count: c_uint,
-}
-
-/// `CUlaunchAttribute`: an id and a union of 64 bytes.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchAttribute {
-    pub(crate) id: c_uint,
-    pub(crate) padding: [u8; 4],
-    pub(crate) value: [c_uint; 16],
-}
-
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
 pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
@@ -82,18 +61,8 @@ pub(crate) const PARAM_END: usize = 0;
 pub(crate) const PARAM_BUFFER_POINTER: usize = 1;
 pub(crate) const PARAM_BUFFER_SIZE: usize = 2;
 
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-pub(crate) const COOPERATIVE: c_uint = 2;
-/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-pub(crate) const CLUSTER_DIMENSION: c_uint = 4;
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-pub(crate) const DEPENDENT: c_uint = 6;
-/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
-pub(crate) const PRIORITY: c_uint = 8;
 /// Attributes that mean the same for each of several launches: none, access policy, cooperative,
 /// synchronization policy, clusters, programmatic dependence, priority, memory domains, carveout.
 pub(crate) const SHAREABLE_ATTRIBUTES: [c_uint; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 14];
 /// Those that mean the same for one other launch: events that it records.
 pub(crate) const EVENT_ATTRIBUTES: [c_uint; 2] = [7, 12];
-
-const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);

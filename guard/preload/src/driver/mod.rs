@@ -5,12 +5,10 @@ use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use gridguard::abi::{LaunchAttribute, LaunchConfig};
 use gridguard::{ComputeCapability, DeviceLimits, KernelLimits, OccupancyLimits};
 
-use self::abi::{
-    Handle, LaunchAttribute, LaunchConfig, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS,
-    Status,
-};
+use self::abi::{Handle, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS, Status};
 use self::functions::{FUNCTIONS, SLOTS};
 use self::node::{AttributeValue, KernelNode, OldKernelNode};
 use self::request::Launch;

@@ -2,11 +2,12 @@
 
 use core::ffi::c_uint;
 
+use gridguard::abi::{
+    CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, LaunchAttribute, LaunchConfig, PRIORITY,
+};
 use gridguard::{Dim3, LaunchRequest};
 
-use crate::driver::abi::{
-    CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, Handle, LaunchAttribute, LaunchConfig, PRIORITY,
-};
+use crate::driver::abi::Handle;
 
 /// The largest launch configurations of a kernel, each axis by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use core::ffi::c_uint;
 use core::sync::atomic::Ordering;
 use std::ffi::CString;
 
+use gridguard::abi::{DEPENDENT, LaunchAttribute};
 use gridguard::ptx::{EntryReport, Fold, shifted_words};
 use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
 
 use crate::driver::Driver;
 use crate::driver::abi::{
-    DEPENDENT, EVENT_ATTRIBUTES, FindKernel, Handle, LaunchAttribute, SHAREABLE_ATTRIBUTES,
-    SUCCESS, Status,
+    EVENT_ATTRIBUTES, FindKernel, Handle, SHAREABLE_ATTRIBUTES, SUCCESS, Status,
 };
 use crate::driver::functions;
 use crate::driver::request::Launch;

@@ -7,7 +7,9 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use crate::driver::abi::{CLUSTER_DIMENSION, COOPERATIVE, Handle, SUCCESS, Status};
+use gridguard::abi::{CLUSTER_DIMENSION, COOPERATIVE};
+
+use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::driver::node::{
     AttributeValue, KERNEL, KernelNode, Node, OldKernelNode, of_any_kind, of_kernel,

@@ -2,7 +2,9 @@
 
 use core::ffi::{c_uint, c_void};
 
-use crate::driver::abi::{Handle, LaunchConfig, SUCCESS, Status};
+use gridguard::abi::LaunchConfig;
+
+use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
 use crate::fix::arguments::Passed;

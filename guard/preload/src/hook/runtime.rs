@@ -4,7 +4,9 @@
 use core::ffi::{CStr, c_uint, c_void};
 use core::{mem, ptr};
 
-use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, Status};
+use gridguard::abi::{LaunchAttribute, LaunchConfig};
+
+use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured};
 use crate::driver::written;

@@ -10,8 +10,9 @@ use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
 
 use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of, wide};
 use crate::cuda::arguments::uses::Uses;
+use crate::cuda::launch::Contract;
 use crate::plan::arguments::KernelArgs;
-use crate::plan::slot::{Scalar, Slot};
+use crate::plan::slot::{Count, Scalar, Slot};
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
@@ -35,14 +36,14 @@ impl<'a> Args<'a> {
     #[must_use]
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
-        let (values, uses) = (KernelArgs::new(), Uses::new(stream));
-        Self { stream, values, uses, this_thread: PhantomData }
+        Self::ordered_by(stream, Contract::Declared)
     }
 
-    /// Leaves what cudarc's events do not order to the caller of an unsafe launch.
+    /// As [`Self::new`]. The caller of an unsafe launch orders what cudarc's events do not order.
     #[inline]
-    pub(crate) fn only_events(self, only_events: bool) -> Self {
-        Self { uses: self.uses.only_events(only_events), ..self }
+    pub(crate) fn ordered_by(stream: &'a CudaStream, contract: Contract) -> Self {
+        let (values, uses) = (KernelArgs::new(), Uses::new(stream, contract));
+        Self { stream, values, uses, this_thread: PhantomData }
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
@@ -76,8 +77,7 @@ impl<'a> Args<'a> {
     {
         let reach = wide(memory.num_bytes());
         let address = self.uses.read(memory);
-        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
-        self.values.strided_items_within(address, stride, span, reach);
+        self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
         self
     }
 
@@ -103,8 +103,7 @@ impl<'a> Args<'a> {
     {
         let reach = wide(memory.num_bytes());
         let address = self.uses.write(memory);
-        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
-        self.values.strided_items_within(address, stride, span, reach);
+        self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
         self
     }
 
@@ -127,39 +126,27 @@ impl<'a> Args<'a> {
         self
     }
 
-    /// The chunk's first item as `u64`.
+    /// As [`KernelArgs::offset`].
     pub fn offset(&mut self) -> &mut Self {
-        self.values.offset();
+        self.offset_as::<u64>()
+    }
+
+    /// As [`KernelArgs::offset_as`].
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn offset_as<T: Count>(&mut self) -> &mut Self {
+        self.values.offset_as::<T>();
         self
     }
 
-    /// The chunk's first item as `u32`.
-    pub fn offset_u32(&mut self) -> &mut Self {
-        self.values.offset_u32();
-        self
-    }
-
-    /// The chunk's first item as `i32`, for kernels with an `int`.
-    pub fn offset_i32(&mut self) -> &mut Self {
-        self.values.offset_i32();
-        self
-    }
-
-    /// The chunk's number of items as `u64`.
+    /// As [`KernelArgs::length`].
     pub fn length(&mut self) -> &mut Self {
-        self.values.length();
-        self
+        self.length_as::<u64>()
     }
 
-    /// The chunk's number of items as `u32`.
-    pub fn length_u32(&mut self) -> &mut Self {
-        self.values.length_u32();
-        self
-    }
-
-    /// The chunk's number of items as `i32`, for kernels with an `int`.
-    pub fn length_i32(&mut self) -> &mut Self {
-        self.values.length_i32();
+    /// As [`KernelArgs::length_as`].
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn length_as<T: Count>(&mut self) -> &mut Self {
+        self.values.length_as::<T>();
         self
     }
 
@@ -177,11 +164,6 @@ impl<'a> Args<'a> {
         self
     }
 
-    /// Memory at `address`. No use of it is recorded.
-    pub(crate) fn address(&mut self, address: u64) {
-        self.values.address(address);
-    }
-
     pub(crate) const fn stream(&self) -> &'a CudaStream {
         self.stream
     }
@@ -190,6 +172,7 @@ impl<'a> Args<'a> {
         &self.values
     }
 
+    /// Adds an argument. No use of its memory is recorded.
     pub(crate) fn push(&mut self, slot: Slot<'a>) {
         self.values.push(slot);
     }

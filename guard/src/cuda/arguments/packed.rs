@@ -1,24 +1,26 @@
 //! Packs arguments into the array of pointers that `cuLaunchKernel` takes.
 
 use core::ffi::c_void;
-
-use arrayvec::ArrayVec;
+use core::mem::MaybeUninit;
 
 use crate::plan::arguments::{KernelArgs, MAX_ARGS};
 use crate::plan::chunks::Chunk;
 use crate::plan::slot::Slot;
 
-/// Argument values, and pointers to them, as `cuLaunchKernel` takes them.
+/// Argument values, and pointers to them, as `cuLaunchKernel` takes them. Unused places stay uninitialised.
 pub(crate) struct Packed {
-    values: ArrayVec<u64, MAX_ARGS>,
+    values: [MaybeUninit<u64>; MAX_ARGS],
     /// One more, for the parameter that a rewritten kernel has.
-    pointers: ArrayVec<*mut c_void, { MAX_ARGS + 1 }>,
+    pointers: [MaybeUninit<*mut c_void>; MAX_ARGS + 1],
 }
 
 impl Packed {
     #[inline]
     pub(crate) const fn new() -> Self {
-        Self { values: ArrayVec::new_const(), pointers: ArrayVec::new_const() }
+        Self {
+            values: [const { MaybeUninit::uninit() }; MAX_ARGS],
+            pointers: [const { MaybeUninit::uninit() }; MAX_ARGS + 1],
+        }
     }
 
     /// The arguments for `chunk`, and `words` as one more unless there are none. The pointer is valid until the
@@ -30,21 +32,20 @@ impl Packed {
         chunk: &Chunk,
         words: &[u32],
     ) -> *mut *mut c_void {
-        self.values.clear();
-        self.pointers.clear();
-        // Both arrays are large enough: `KernelArgs` has at most `MAX_ARGS` slots.
-        self.values.extend(args.slots().iter().map(|slot| slot.bits(chunk)));
-        let values = self.values.iter_mut();
-        self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {
-            // `cuLaunchKernel` takes mutable pointers, but only reads through them.
-            Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
-            Slot::ByAddress(value) => core::ptr::with_exposed_provenance_mut(value.address),
-            _ => core::ptr::from_mut(value).cast(),
-        }));
-        if !words.is_empty() {
-            self.pointers.push(words.as_ptr().cast_mut().cast());
+        let mut pointers = self.pointers.iter_mut();
+        for ((slot, value), pointer) in args.slots().iter().zip(&mut self.values).zip(&mut pointers)
+        {
+            pointer.write(match slot {
+                // `cuLaunchKernel` takes mutable pointers, but only reads through them.
+                Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast(),
+                Slot::ByAddress(value) => core::ptr::with_exposed_provenance_mut(value.address),
+                _ => core::ptr::from_mut(value.write(slot.bits(chunk))).cast(),
+            });
         }
-        self.pointers.as_mut_ptr()
+        if let (false, Some(pointer)) = (words.is_empty(), pointers.next()) {
+            pointer.write(words.as_ptr().cast_mut().cast());
+        }
+        self.pointers.as_mut_ptr().cast()
     }
 }
 
@@ -82,11 +83,11 @@ mod tests {
             .bytes(&structure)
             .bytes(&[])
             .items_at(1 << 40, 2048)
-            .strided_items_within(4096, 8, 72, 1 << 20)
+            .items_within(4096, 8, 72, 1 << 20)
             .offset()
-            .offset_u32()
+            .offset_as::<u32>()
             .length()
-            .length_u32()
+            .length_as::<u32>()
             .workspace();
         let args = args.with_workspace_at(0x5000);
         let expected: [&[u8]; 14] = [

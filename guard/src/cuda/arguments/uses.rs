@@ -11,6 +11,7 @@ use crate::cuda::arguments::memory::{Memory, MemoryMut};
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{failed_earlier, handle, recorded_failure};
 use crate::cuda::driver::symbols::Driver;
+use crate::cuda::launch::Contract;
 use crate::cuda::launch::capture::{discard, may_capture};
 use crate::plan::arguments::MAX_ARGS;
 use crate::record::recent::PER_THREAD;
@@ -25,17 +26,16 @@ use crate::record::recent::PER_THREAD;
 pub(crate) struct Uses<'a> {
     launches: &'a CudaStream,
     /// Whether some memory belongs to another context than the launches' stream.
-    foreign: bool,
-    /// Whether only cudarc's events order the launches, as for cudarc's own launch builder.
-    only_events: bool,
+    pub(crate) foreign: bool,
+    /// Whether the caller of an unsafe launch orders what cudarc's events do not order, as with cudarc's own launch
+    /// builder, and keeps kernel and memory for a graph.
+    contract: Contract,
     /// Why the launches might not come after earlier work.
     failed: Option<cudarc::driver::DriverError>,
     /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
-    added_in_capture: bool,
+    pub(crate) added_in_capture: bool,
     /// Whether launches were submitted: else there are no uses.
     submitted: Cell<bool>,
-    /// Whether the caller of an unsafe launch keeps kernel and memory for a graph.
-    promised: Cell<bool>,
     /// Streams that own memory and wait for the launches, which are on another stream.
     owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
     /// Recorded once the launches are submitted. None of them needs to be dropped, so that a launch builder may
@@ -55,26 +55,18 @@ struct Use<'a> {
 
 impl<'a> Uses<'a> {
     #[inline]
-    pub(crate) fn new(launches: &'a CudaStream) -> Self {
+    pub(crate) fn new(launches: &'a CudaStream, contract: Contract) -> Self {
         let (owners, events) = (ArrayVec::new(), ManuallyDrop::new(ArrayVec::new()));
         Self {
             launches,
             foreign: false,
-            only_events: false,
+            contract,
             failed: None,
             added_in_capture: false,
             submitted: Cell::new(false),
-            promised: Cell::new(false),
             owners,
             events,
         }
-    }
-
-    /// Leaves what cudarc's events do not order to the caller of an unsafe launch.
-    #[inline]
-    pub(crate) const fn only_events(mut self, only_events: bool) -> Self {
-        self.only_events = only_events;
-        self
     }
 
     /// The address of memory that the launches read.
@@ -82,7 +74,7 @@ impl<'a> Uses<'a> {
     pub(crate) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
         let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
-        let is_elsewhere = self.order_unless(memory.is_in_order(), owner);
+        let is_elsewhere = self.order(memory.is_in_order(), owner);
         let (address, used) = memory.device_ptr(self.launches);
         if waits {
             self.check_wait();
@@ -99,7 +91,7 @@ impl<'a> Uses<'a> {
     pub(crate) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
         let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
         let waits = has_one_event || owner.context().is_managing_stream_synchronization();
-        self.order_unless(memory.is_in_order(), owner);
+        self.order(memory.is_in_order(), owner);
         let (address, used) = memory.device_ptr_mut(self.launches);
         if waits {
             self.check_wait();
@@ -109,10 +101,11 @@ impl<'a> Uses<'a> {
     }
 
     /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
-    /// the launches. Returns whether it does the latter.
+    /// the launches, unless the memory is in order. Returns whether it does the latter.
     #[inline]
-    pub(crate) fn order(&mut self, owner: &Arc<CudaStream>) -> bool {
-        if !self.is_own(owner.context()) {
+    fn order(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
+        let is_own = self.is_own(owner.context());
+        if !is_own || is_in_order || self.contract == Contract::Launched {
             return false;
         }
         let is_same = owner.cu_stream() == self.launches.cu_stream();
@@ -121,16 +114,6 @@ impl<'a> Uses<'a> {
         }
         self.add(owner);
         true
-    }
-
-    /// As [`Self::order`], but only checks the context of memory that is in order.
-    #[inline]
-    pub(crate) fn order_unless(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
-        if is_in_order || self.only_events {
-            self.is_own(owner.context());
-            return false;
-        }
-        self.order(owner)
     }
 
     /// Whether memory is of the launches' context.
@@ -163,41 +146,17 @@ impl<'a> Uses<'a> {
         }
     }
 
-    pub(crate) const fn launches(&self) -> &'a CudaStream {
-        self.launches
-    }
-
-    pub(crate) const fn has_foreign_memory(&self) -> bool {
-        self.foreign
-    }
-
-    /// Why the launches might not come after earlier work, if anything failed.
-    pub(crate) const fn failed(&self) -> Option<cudarc::driver::DriverError> {
-        self.failed
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty() && self.owners.is_empty()
     }
 
-    /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
-    pub(crate) const fn were_added_in_capture(&self) -> bool {
-        self.added_in_capture
-    }
-
-    /// Launches are submitted from now on, on a stream that is not being captured, or within
-    /// [`capture_launches`](crate::cuda::capture_launches).
-    /// [`Self::end`] is called when the returned value is dropped, if not before.
+    /// Launches are submitted from now on to the current context. The stream is not being captured, except within
+    /// [`capture_launches`](crate::cuda::capture_launches) or by an unsafe launch. [`Self::end`] is called when the
+    /// returned value is dropped, if not before.
     #[inline]
     pub(crate) fn begin(&self) -> InUse<'_, 'a> {
         self.submitted.set(true);
         InUse(self)
-    }
-
-    /// As [`Self::begin`], for an unsafe launch, whose caller keeps kernel and memory for a graph.
-    pub(crate) fn begin_unsafe(&self) -> InUse<'_, 'a> {
-        self.promised.set(true);
-        self.begin()
     }
 
     /// The launches have run: later work need not wait for them.
@@ -205,8 +164,8 @@ impl<'a> Uses<'a> {
         self.submitted.set(false);
     }
 
-    /// All launches are submitted: orders later work after them. Returns whether another thread had begun to
-    /// capture the stream. That capture is discarded, and may have contained launches.
+    /// All launches are submitted, and the context is current: orders later work after them. Returns whether another
+    /// thread had begun to capture the stream. That capture is discarded, and may have contained launches.
     #[inline]
     pub(crate) fn end(&self) -> bool {
         self.submitted.replace(false) && !self.is_empty() && self.order_later_work()
@@ -277,6 +236,7 @@ impl<'a> Uses<'a> {
             return;
         }
         let is_tracked = self.is_tracked(owner);
+        self.make_current();
         if !is_tracked && self.is_capturing() {
             // The capture would become invalid.
             self.added_in_capture = true;
@@ -310,16 +270,28 @@ impl<'a> Uses<'a> {
     }
 
     fn refuses_captures(&self) -> bool {
-        !self.promised.get() && !may_capture()
+        self.contract == Contract::Declared && !may_capture()
     }
 
-    /// Not by cudarc's own query, which would clear a failure that it recorded.
+    /// Not by cudarc's own query, which would clear a failure that it recorded. The context is current.
     fn is_capturing(&self) -> bool {
         let Ok(driver) = Driver::get() else { return false };
-        let context = self.launches.context().cu_ctx().cast();
         // SAFETY: the stream is alive in `self`, and its context current.
-        let is_capturing = || unsafe { driver.is_capturing(self.launches.cu_stream().cast()) };
-        matches!(driver.bind(context).and_then(|()| is_capturing()), Ok(true))
+        matches!(unsafe { driver.is_capturing(handle(self.launches)) }, Ok(true))
+    }
+
+    fn make_current(&self) {
+        if let Ok(driver) = Driver::get() {
+            // If it fails, so do the calls that need it.
+            let _ = driver.bind(self.launches.context().cu_ctx().cast());
+        }
+    }
+
+    /// As [`Self::end`], where the caller's code may have made another context current.
+    #[cold]
+    fn end_early(&self) {
+        self.make_current();
+        self.end();
     }
 }
 
@@ -330,7 +302,9 @@ pub(crate) struct InUse<'u, 'a>(&'u Uses<'a>);
 impl Drop for InUse<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.end();
+        if self.0.submitted.get() {
+            self.0.end_early();
+        }
     }
 }
 
@@ -340,8 +314,8 @@ const LEGACY_STREAM: usize = 1;
 /// Reports what failed when the stream was to wait for others, or earlier in its context.
 #[inline]
 pub(crate) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
-    let context = uses.launches().context();
-    match uses.failed() {
+    let context = uses.launches.context();
+    match uses.failed {
         Some(error) => Err(failed_earlier(context, error)),
         None => recorded_failure(context),
     }

@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::cuda::driver::library::code_of;
 use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
-use crate::cuda::error::{CudaError, DriverUnavailable, LaunchError, LoadError};
+use crate::cuda::error::{CudaError, LaunchError, LibraryUnavailable, LoadError};
 
 impl From<&LaunchError> for CudarcError {
     /// The error with the code that the driver returned, or would have returned: that of a violation is
@@ -50,7 +50,7 @@ impl CudaError {
     pub const fn driver_code(&self) -> Option<i32> {
         match self {
             Self::Driver(error)
-            | Self::Unavailable(DriverUnavailable::InitFailed(error))
+            | Self::Unavailable(LibraryUnavailable::InitFailed(error))
             | Self::Load(LoadError::Driver(error)) => Some(error.code),
             _ => None,
         }

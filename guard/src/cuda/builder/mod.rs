@@ -8,20 +8,23 @@ use core::panic::Location;
 use std::borrow::Cow;
 
 use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, LaunchConfig, sys};
+use once_cell::unsync::OnceCell;
 
 use crate::cuda::arguments::Args;
 use crate::cuda::arguments::memory::{Memory, MemoryMut};
 use crate::cuda::builder::arg::{Argument, Value};
-use crate::cuda::driver::library::from_cudarc;
 use crate::cuda::error::{CudaError, LaunchError};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::functions::{find_kernel, with_kernel};
 #[cfg(feature = "profile")]
 use crate::cuda::kernel::tuning::KernelTuning;
-use crate::cuda::launch::guarded::Contract;
+use crate::cuda::launch::Contract;
+use crate::cuda::launch::guarded::{Call, record_event};
+use crate::cuda::launch::planned::Wanted;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::plan::batch::BatchAxis;
+use crate::plan::slot::{Slot, Width};
 #[cfg(feature = "profile")]
 use crate::profile::model::Key;
 
@@ -90,7 +93,7 @@ impl Guard {
         LaunchBuilder {
             guard: self,
             function,
-            args: Args::new(stream).only_events(F::CONTRACT == Contract::Launched),
+            args: Args::ordered_by(stream, F::CONTRACT),
             batch: None,
             #[cfg(feature = "profile")]
             tuning: None,
@@ -154,21 +157,13 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
     /// The chunk's first item, for a parameter of 4 or 8 bytes. One of 4 bytes, or of unknown size
     /// (drivers before CUDA 12.4), takes batches of up to 2^31 - 1 items.
     pub fn offset(&mut self) -> &mut Self {
-        if self.takes_8_bytes() {
-            self.args.offset()
-        } else {
-            self.args.offset_i32()
-        };
+        self.args.push(Slot::Offset { width: self.width() });
         self
     }
 
     /// The chunk's number of items, for a parameter as [`Self::offset`] takes.
     pub fn length(&mut self) -> &mut Self {
-        if self.takes_8_bytes() {
-            self.args.length()
-        } else {
-            self.args.length_i32()
-        };
+        self.args.push(Slot::Length { width: self.width() });
         self
     }
 
@@ -184,24 +179,27 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         self
     }
 
-    /// Plans a launch with a batch as the guard's profile says for `key` and these sizes, as
-    /// [`Kernel::with_tuning`] does. With a [`workspace`](Self::workspace), the tuning of the kernel is used.
+    /// Plans the launch as the guard's profile says for `key` and these sizes, as [`Kernel::with_tuning`] does.
     #[cfg(feature = "profile")]
     pub fn tuned(&mut self, key: &'a Key, items: &'a str, sizes: &[(&'a str, u64)]) -> &mut Self {
         self.tuning = Some(Box::new(KernelTuning::new(Cow::Borrowed(key), items, sizes)));
         self
     }
 
-    /// As cudarc's `record_kernel_launch`, around all chunks of a launch.
+    /// As cudarc's `record_kernel_launch`, around all chunks of a launch, once it is planned and checked.
     pub const fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
         self.events = Some(flags);
         self
     }
 
-    fn takes_8_bytes(&self) -> bool {
+    /// The type of the next parameter, if that is an offset or a length.
+    fn width(&self) -> Width {
         let index = self.args.values().len();
-        let bytes = |kernel: &Kernel| kernel.inner().signature.bytes_of(index);
-        matches!(self.function.with_kernel(self.args.stream(), bytes), Ok(Some(8)))
+        let bytes = |kernel: &Kernel| kernel.inner.signature.bytes_of(index);
+        match self.function.with_kernel(self.args.stream(), bytes) {
+            Ok(Some(8)) => Width::U64,
+            _ => Width::I32,
+        }
     }
 
     #[inline]
@@ -210,32 +208,22 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         request: &LaunchRequest,
         call_site: &'static Location<'static>,
     ) -> Result<Launched, LaunchError> {
-        let (guard, args, batch) = (self.guard, &self.args, self.batch.as_ref());
+        let (args, batch, start) = (&self.args, self.batch.as_ref(), OnceCell::new());
         let launch = |kernel: &Kernel| {
+            let (contract, start) = (F::CONTRACT, self.events.map(|flags| (flags, &start)));
+            let call = Call { kernel, args, contract, call_site, start };
+            let (tuning, limits) = (kernel.tuning(), kernel.limits());
             #[cfg(feature = "profile")]
-            if let (Some(tuning), Some(_)) = (&self.tuning, batch)
-                && !args.values().has_workspace()
-                && let Some(plan) = guard.tuned_plan(tuning, request, batch, kernel.limits())
-            {
-                return guard.submit_plan(kernel, &plan, |planned| {
-                    guard.submit(kernel, args, F::CONTRACT, call_site, planned)
-                });
-            }
-            guard.plan_and_launch_args(kernel, request, batch, args, F::CONTRACT, call_site)
+            let tuning = self.tuning.as_deref().or(tuning);
+            self.guard.plan_and_call(&call, Wanted { request, batch, tuning, limits })
         };
-        let first = self.record_event()?;
         let launched = self.function.with_kernel(args.stream(), launch);
         let launches = launched.map_err(|error| LaunchError::Unknown(Box::new(error)))??;
-        Ok(Launched { launches, events: first.zip(self.record_event()?) })
-    }
-
-    #[inline]
-    fn record_event(&self) -> Result<Option<CudaEvent>, LaunchError> {
-        let Some(flags) = self.events else { return Ok(None) };
-        let stream = self.args.stream();
-        let recorded = stream.record_event(Some(flags));
-        let failed = |error| from_cudarc(Some(stream.context()), "cuEventRecord", error).into();
-        recorded.map(Some).map_err(failed)
+        let events = match (self.events, start.into_inner()) {
+            (Some(flags), Some(start)) => Some((start, record_event(args.stream(), flags)?)),
+            _ => None,
+        };
+        Ok(Launched { launches, events })
     }
 }
 

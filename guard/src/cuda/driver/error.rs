@@ -35,7 +35,7 @@ pub(crate) struct Background {
 impl Background {
     /// What is known about `call`, which has just returned `status`: driver messages since `start`,
     /// launches in `context` or else in the current one.
-    pub(crate) fn collect(
+    fn collect(
         driver: &Driver,
         call: &str,
         status: Status,
@@ -71,6 +71,19 @@ impl Driver {
         if status == 0 { Ok(()) } else { Err(self.error(start, call, status)) }
     }
 
+    /// What `call` writes through the pointer that it gets.
+    #[inline]
+    pub(crate) fn read<T>(
+        &self,
+        call: &'static str,
+        mut value: T,
+        ask: impl FnOnce(*mut T) -> Status,
+    ) -> Result<T, DriverError> {
+        let status = ask(&raw mut value);
+        self.check(call, status)?;
+        Ok(value)
+    }
+
     /// The error of a `call` that returned `status`.
     #[cold]
     pub(crate) fn error(
@@ -79,12 +92,23 @@ impl Driver {
         call: &'static str,
         status: Status,
     ) -> DriverError {
+        self.error_in(None, start, call, status)
+    }
+
+    /// As [`Self::error`], of a call for `context`, which need not be current.
+    pub(crate) fn error_in(
+        &self,
+        context: Option<Handle>,
+        start: Option<LogPosition>,
+        call: &'static str,
+        status: Status,
+    ) -> DriverError {
         DriverError {
             call,
             code: status,
             name: self.error_name(status).unwrap_or_else(|| "unknown error".into()),
-            description: self.error_description(status).unwrap_or_default().into(),
-            background: Background::collect(self, call, status, start, None),
+            description: self.text(self.get_error_string, status).unwrap_or_default().into(),
+            background: Background::collect(self, call, status, start, context),
         }
     }
 }

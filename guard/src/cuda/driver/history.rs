@@ -65,7 +65,7 @@ pub(crate) struct History {
 /// The history of a context, held by its guards and kernels. While one of them lives, the history is
 /// found by the context's handle; after that the driver may give the handle to another context.
 #[derive(Debug)]
-pub(crate) struct ContextHistory(Arc<History>);
+pub(crate) struct ContextHistory(pub(crate) Arc<History>);
 
 /// The histories of all contexts that have a guard or a kernel.
 static HISTORIES: Mutex<Vec<(usize, Weak<ContextHistory>)>> = Mutex::new(Vec::new());
@@ -82,10 +82,6 @@ impl ContextHistory {
         let history = Arc::new(Self(Arc::new(History::new())));
         histories.push((context.addr(), Arc::downgrade(&history)));
         history
-    }
-
-    pub(crate) fn share(&self) -> Arc<History> {
-        Arc::clone(&self.0)
     }
 }
 
@@ -112,7 +108,7 @@ impl History {
         let histories = HISTORIES.lock();
         let wanted = |handle: usize| context.is_none_or(|context| context.addr() == handle);
         let found = histories.iter().filter(|(handle, _)| wanted(*handle));
-        found.filter_map(|(_, history)| Some(history.upgrade()?.share())).collect()
+        found.filter_map(|(_, history)| Some(Arc::clone(&history.upgrade()?.0))).collect()
     }
 
     /// The number that launches of `kernel` are recorded with, while the name is held.
@@ -243,11 +239,6 @@ impl GuardContext {
     pub(crate) fn new(handle: Handle, context: Option<Arc<CudaContext>>) -> Self {
         let history = ContextHistory::of(handle);
         Self { handle: handle.addr(), context, history, checked: *CHECKED_BY_ENVIRONMENT }
-    }
-
-    /// Adds the counts of the whole context to `counts`.
-    pub(crate) fn add_context_counts(&self, counts: Counts) -> Counts {
-        self.history.add_context_counts(counts)
     }
 }
 

@@ -6,35 +6,23 @@ use std::path::Path;
 use libloading::Library;
 
 use crate::cuda::driver::symbols;
+use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
 
 /// Folders of a toolkit that contain its libraries.
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 const STUB: &str = "a toolkit's stub, for linking only";
 
-/// Why a library is not used.
-pub(crate) enum Rejected {
-    /// It lacks this function.
-    Lacks(&'static str),
-    /// It is a stub that toolkits ship for linking: its functions do nothing.
-    Stub,
-}
-
-/// Why no library was found.
-pub(crate) enum NotFound {
-    /// No name led to one: each with the loader's message.
-    Missing { tried: Vec<(String, String)> },
-    /// The library of this name lacks a function.
-    Lacks { library: String, symbol: &'static str },
-}
-
-/// Opens the first library that `accept` takes, and returns its result and the library's name. It tries `names`
-/// on the library path, then `file` in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
-/// `/usr/local/cuda`. The search ends at a library that lacks a function.
+/// Opens the first library that is no stub, and returns its functions and its name. It tries `names` on the library
+/// path, then the library's file in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
+/// `/usr/local/cuda`. The search ends at a library that lacks a function, which `resolve` returns.
+///
+/// Toolkits ship stubs for linking, whose functions do nothing.
 pub(crate) fn find<T>(
+    of: CudaLibrary,
     names: &[&str],
-    file: &str,
-    accept: impl Fn(Library) -> Result<T, Rejected>,
-) -> Result<(T, String), NotFound> {
+    resolve: impl Fn(Library) -> Result<T, &'static str>,
+    is_stub: impl Fn(&T) -> bool,
+) -> Result<(T, String), LibraryUnavailable> {
     let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut tried = Vec::new();
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| std::env::var(name).ok());
@@ -44,26 +32,27 @@ pub(crate) fn find<T>(
             tried.push((home, "not an absolute path".to_owned()));
             continue;
         }
+        let [file, _] = of.names();
         for folder in TOOLKIT_FOLDERS {
-            let path = Path::new(&home).join(folder).join(file);
+            let path = Path::new(&home).join(folder).join(format!("{file}.so"));
             names.extend(path.to_str().map(str::to_owned));
         }
     }
     for name in names {
         match symbols::open(&[&name]) {
             Err(missing) => tried.extend(missing),
-            Ok((library, _)) => match accept(library) {
-                Ok(accepted) => return Ok((accepted, name)),
-                Err(Rejected::Lacks(symbol)) => {
-                    return Err(NotFound::Lacks { library: name, symbol });
-                }
+            Ok((library, _)) => match resolve(library) {
                 // Closed before the next attempt: the loader would return a library that is already
                 // loaded instead of another one with the same SONAME.
-                Err(Rejected::Stub) => tried.push((name, STUB.to_owned())),
+                Ok(found) if is_stub(&found) => tried.push((name, STUB.to_owned())),
+                Ok(found) => return Ok((found, name)),
+                Err(symbol) => {
+                    return Err(LibraryUnavailable::SymbolMissing { of, library: name, symbol });
+                }
             },
         }
     }
-    Err(NotFound::Missing { tried })
+    Err(LibraryUnavailable::LibraryMissing { of, tried })
 }
 
 /// Whether `library`, which has `symbol`, is in a folder called `stubs`.

@@ -9,11 +9,11 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
-use crate::cuda::driver::error::{Background, DriverError};
+use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::History;
 use crate::cuda::driver::log;
 use crate::cuda::driver::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMORY, Status};
-use crate::cuda::error::DriverUnavailable;
+use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
 use crate::plan::backoff::AllocationError;
 
 /// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
@@ -61,53 +61,56 @@ pub(crate) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
 /// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// A function of `needs` that `library` lacks, if any.
-fn missing(library: &Library, needs: &[&'static str]) -> Option<&'static str> {
+/// Checks that `library`, called `name`, has all functions of `needs`.
+fn check_symbols(
+    library: &Library,
+    name: &str,
+    needs: &[&'static str],
+) -> Result<(), LibraryUnavailable> {
     // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
-    let lacks = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
-    needs.iter().copied().find(|symbol| lacks(symbol))
+    let is_missing = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
+    let missing = needs.iter().find(|symbol| is_missing(symbol));
+    missing.map_or(Ok(()), |symbol| Err(lacks(name, symbol)))
+}
+
+fn lacks(library: &str, symbol: &'static str) -> LibraryUnavailable {
+    let (of, library) = (CudaLibrary::Driver, library.to_owned());
+    LibraryUnavailable::SymbolMissing { of, library, symbol }
 }
 
 impl Driver {
     /// The initialised driver, found once for the process; after a failure the next call tries again.
-    pub(crate) fn get() -> Result<&'static Self, DriverUnavailable> {
+    pub(crate) fn get() -> Result<&'static Self, LibraryUnavailable> {
         static DRIVER: OnceCell<Driver> = OnceCell::new();
         DRIVER.get_or_try_init(Self::load)
     }
 
-    fn load() -> Result<Self, DriverUnavailable> {
-        let (library, name) =
-            symbols::open(NAMES).map_err(|tried| DriverUnavailable::LibraryMissing { tried })?;
-        let symbol_missing = |symbol: &'static str| DriverUnavailable::SymbolMissing {
-            library: name.clone(),
-            symbol,
-        };
-        let driver = Self::resolve(library).map_err(symbol_missing)?;
-        if let Some(symbol) = missing(&driver.library, &CUDARC_NEEDS) {
-            return Err(symbol_missing(symbol));
-        }
+    fn load() -> Result<Self, LibraryUnavailable> {
+        let of = CudaLibrary::Driver;
+        let (library, name) = symbols::open(NAMES)
+            .map_err(|tried| LibraryUnavailable::LibraryMissing { of, tried })?;
+        let driver = Self::resolve(library).map_err(|symbol| lacks(&name, symbol))?;
+        check_symbols(&driver.library, &name, &CUDARC_NEEDS)?;
         driver.check_cudarc_library(&name)?;
         // SAFETY: cuInit takes no pointer, and zero is its only legal flag.
         let status = unsafe { (driver.init)(0) };
         if status == NO_DEVICE {
             return Err(driver.no_device());
         }
-        driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
+        driver.check("cuInit", status).map_err(LibraryUnavailable::InitFailed)?;
         log::begin(&driver);
-        let version = driver.version().map_err(DriverUnavailable::InitFailed)?;
+        let version = driver.version().map_err(LibraryUnavailable::InitFailed)?;
         if version < OLDEST_DRIVER {
-            return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
+            return Err(LibraryUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
         }
         Ok(driver)
     }
 
     /// Checks that cudarc calls the same library, named `ours` here: handles of contexts and streams
     /// pass from one to the other. cudarc searches by itself, and tries another name first.
-    fn check_cudarc_library(&self, ours: &str) -> Result<(), DriverUnavailable> {
-        if let Ok((library, name)) = symbols::open(CUDARC_NAMES)
-            && let Some(symbol) = missing(&library, &CUDARC_NEEDS)
-        {
-            return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
+    fn check_cudarc_library(&self, ours: &str) -> Result<(), LibraryUnavailable> {
+        if let Ok((library, name)) = symbols::open(CUDARC_NAMES) {
+            check_symbols(&library, &name, &CUDARC_NEEDS)?;
         }
         let (mut ours_at, mut cudarc_at) = (core::ptr::null(), core::ptr::null());
         // SAFETY: needs no initialisation; the driver writes a pointer to a static string.
@@ -119,27 +122,23 @@ impl Driver {
         // Each library has its own name for success at its own address. Libraries that know no
         // names cannot be told apart.
         let same = ours_at == cudarc_at && (status == 0) == (cudarc_status == success);
-        if same { Ok(()) } else { Err(DriverUnavailable::OtherLibrary { ours: ours.to_owned() }) }
+        if same { Ok(()) } else { Err(LibraryUnavailable::OtherLibrary { ours: ours.to_owned() }) }
     }
 
     /// Checks that cudarc can capture graphs.
-    pub(crate) fn check_graphs(&self) -> Result<(), DriverUnavailable> {
-        let Some(symbol) = missing(&self.library, &GRAPHS_NEED) else { return Ok(()) };
-        Err(DriverUnavailable::SymbolMissing { library: "the driver".to_owned(), symbol })
+    pub(crate) fn check_graphs(&self) -> Result<(), LibraryUnavailable> {
+        check_symbols(&self.library, "the driver", &GRAPHS_NEED)
     }
 
     /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
     pub(crate) fn version(&self) -> Result<i32, DriverError> {
-        let mut version = 0;
         // SAFETY: the pointer is to a live integer.
-        let status = unsafe { (self.driver_get_version)(&raw mut version) };
-        self.check("cuDriverGetVersion", status)?;
-        Ok(version)
+        self.read("cuDriverGetVersion", 0, |version| unsafe { (self.driver_get_version)(version) })
     }
 
-    pub(crate) fn no_device(&self) -> DriverUnavailable {
+    pub(crate) fn no_device(&self) -> LibraryUnavailable {
         let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
-        DriverUnavailable::NoDevice {
+        LibraryUnavailable::NoDevice {
             cuda_visible_devices: value.map(|value| value.to_string_lossy().into_owned()),
             driver_version: self.version().ok(),
         }
@@ -177,13 +176,7 @@ impl Driver {
         // SAFETY: any value is a valid `u8`, and the memory is only passed to kernels, whose contract
         // covers uninitialised memory, or as an address.
         let allocated = unsafe { stream.alloc::<u8>(len) };
-        allocated.map_err(|error| {
-            let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
-            match error.code {
-                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
-                _ => AllocationError::Failed(error),
-            }
-        })
+        allocated.map_err(|error| not_allocated(context, error))
     }
 
     /// Waits for all launches on `stream`, and clears them of suspicion. The stream's context is current.
@@ -225,11 +218,9 @@ impl Driver {
     /// The context that is current on this thread; null if none.
     #[inline]
     pub(crate) fn checked_current_context(&self) -> Result<Handle, DriverError> {
-        let mut current = core::ptr::null_mut();
         // SAFETY: the pointer is to a live handle.
-        let status = unsafe { (self.ctx_get_current)(&raw mut current) };
-        self.check("cuCtxGetCurrent", status)?;
-        Ok(current)
+        let ask = |current| unsafe { (self.ctx_get_current)(current) };
+        self.read("cuCtxGetCurrent", core::ptr::null_mut(), ask)
     }
 }
 
@@ -260,18 +251,28 @@ pub(crate) fn from_cudarc(
     call: &'static str,
     error: cudarc::driver::DriverError,
 ) -> DriverError {
-    let text = |text: Result<&core::ffi::CStr, _>| {
-        text.map(|text| text.to_string_lossy().into_owned()).ok()
-    };
-    let (code, driver) = (code_of(error), Driver::get().ok());
-    let context = context.map(|context| context.cu_ctx().cast());
-    DriverError {
-        call,
-        code,
-        name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
-        description: text(error.error_string()).unwrap_or_default().into(),
-        background: driver
-            .and_then(|driver| Background::collect(driver, call, code, None, context)),
+    let (code, context) = (code_of(error), context.map(|context| context.cu_ctx().cast()));
+    match Driver::get() {
+        Ok(driver) => driver.error_in(context, None, call, code),
+        Err(_) => DriverError {
+            call,
+            code,
+            name: "unknown error".into(),
+            description: Box::default(),
+            background: None,
+        },
+    }
+}
+
+/// Why cudarc could not allocate memory in `context`.
+pub(crate) fn not_allocated(
+    context: &CudaContext,
+    error: cudarc::driver::DriverError,
+) -> AllocationError<DriverError> {
+    let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
+    match error.code {
+        OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+        _ => AllocationError::Failed(error),
     }
 }
 
@@ -290,6 +291,7 @@ pub(crate) struct Pushed {
 
 impl Pushed {
     /// Makes `context` current, unless it is already.
+    #[inline]
     pub(crate) fn new(driver: &'static Driver, context: Handle) -> Result<Self, DriverError> {
         if driver.checked_current_context()? == context {
             return Ok(Self { driver, pushed: false, this_thread: PhantomData });

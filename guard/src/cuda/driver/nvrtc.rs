@@ -8,9 +8,9 @@ use std::ffi::CString;
 
 use once_cell::sync::OnceCell;
 
-use crate::cuda::driver::libraries::{self, NotFound, Rejected, is_in_stubs};
-use crate::cuda::driver::symbols::{Handle, Nvrtc, Status};
-use crate::cuda::error::{NvrtcError, NvrtcUnavailable};
+use crate::cuda::driver::libraries::{self, is_in_stubs};
+use crate::cuda::driver::symbols::{Handle, Nvrtc, Status, owned};
+use crate::cuda::error::{CudaLibrary, LibraryUnavailable, NvrtcError};
 use crate::image::{Image, ImageError};
 use crate::limits::ComputeCapability;
 
@@ -92,10 +92,11 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcUnavailable`] if there is no library, or it lacks a function.
-    pub fn find() -> Result<Self, NvrtcUnavailable> {
+    /// [`LibraryUnavailable`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, LibraryUnavailable> {
         static NVRTC: OnceCell<(Nvrtc, String)> = OnceCell::new();
-        let (nvrtc, library) = NVRTC.get_or_try_init(load)?;
+        let find = || libraries::find(CudaLibrary::Nvrtc, &NAMES, Nvrtc::resolve, is_stub);
+        let (nvrtc, library) = NVRTC.get_or_try_init(find)?;
         Ok(Self { nvrtc, library })
     }
 
@@ -172,7 +173,12 @@ impl Compiler {
                 log,
             });
         }
-        let (call, bytes) = program.output(output)?;
+        let nvrtc = self.nvrtc;
+        let (call, size, read) = match output {
+            Output::Cubin => ("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin),
+            Output::Ptx => ("nvrtcGetPTX", nvrtc.get_ptx_size, nvrtc.get_ptx),
+        };
+        let bytes = program.text(call, size, read)?;
         let image = Image::new(bytes).map_err(|error: ImageError| NvrtcError::Call {
             call,
             code: 0,
@@ -190,25 +196,9 @@ impl Compiler {
 
     fn name_of(&self, status: Status) -> String {
         // SAFETY: returns a static string for every number, known or not.
-        let text = unsafe { (self.nvrtc.get_error_string)(status) };
-        if text.is_null() {
-            return "unknown error".into();
-        }
-        // SAFETY: not null, so a static zero-terminated string.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        let name = unsafe { owned((self.nvrtc.get_error_string)(status)) };
+        name.unwrap_or_else(|| "unknown error".into())
     }
-}
-
-fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
-    let accept = |library| match Nvrtc::resolve(library) {
-        Err(symbol) => Err(Rejected::Lacks(symbol)),
-        Ok(nvrtc) if is_stub(&nvrtc) => Err(Rejected::Stub),
-        Ok(nvrtc) => Ok(nvrtc),
-    };
-    libraries::find(&NAMES, "libnvrtc.so", accept).map_err(|error| match error {
-        NotFound::Missing { tried } => NvrtcUnavailable::LibraryMissing { tried },
-        NotFound::Lacks { library, symbol } => NvrtcUnavailable::SymbolMissing { library, symbol },
-    })
 }
 
 /// Whether `nvrtc` is a stub that toolkits ship for linking. Its functions print to standard output and
@@ -259,16 +249,6 @@ impl OpenProgram {
         let bytes = self.text("nvrtcGetProgramLog", nvrtc.get_log_size, nvrtc.get_log)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.trim_end_matches('\0').trim().to_owned())
-    }
-
-    /// The compiled program, and the call that returned it.
-    fn output(&self, output: Output) -> Result<(&'static str, Vec<u8>), NvrtcError> {
-        let nvrtc = self.compiler.nvrtc;
-        let (call, size, read) = match output {
-            Output::Cubin => ("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin),
-            Output::Ptx => ("nvrtcGetPTX", nvrtc.get_ptx_size, nvrtc.get_ptx),
-        };
-        Ok((call, self.text(call, size, read)?))
     }
 
     fn text(

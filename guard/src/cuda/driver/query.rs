@@ -2,7 +2,6 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt;
-use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,10 +36,9 @@ pub fn driver_version() -> Result<i32, CudaError> {
 /// [`CudaError::Unavailable`] if there is no usable driver, or no device.
 pub fn device_count() -> Result<usize, CudaError> {
     let driver = Driver::get()?;
-    let mut count = 0;
     // SAFETY: the pointer is to a live integer.
-    let status = unsafe { (driver.device_get_count)(&raw mut count) };
-    driver.check("cuDeviceGetCount", status)?;
+    let ask = |count| unsafe { (driver.device_get_count)(count) };
+    let count = driver.read("cuDeviceGetCount", 0, ask)?;
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(driver.no_device().into()),
@@ -122,10 +120,9 @@ pub fn compute_mode(ordinal: usize) -> Result<ComputeMode, CudaError> {
 /// [`CudaError`] if there is no driver, no such device, or the context cannot be created.
 pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
     let (driver, device) = (Driver::get()?, device_handle(ordinal)?);
-    let mut context = core::ptr::null_mut();
     // SAFETY: the driver returned the device; the pointer is to a live handle.
-    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
-    driver.check("cuDevicePrimaryCtxRetain", status)?;
+    let retain = |context| unsafe { (driver.primary_ctx_retain)(context, device) };
+    let context = driver.read("cuDevicePrimaryCtxRetain", core::ptr::null_mut(), retain)?;
     let memory = free_memory_in(driver, context);
     // SAFETY: retained above, once.
     let status = unsafe { (driver.primary_ctx_release)(device) };
@@ -145,24 +142,7 @@ pub(crate) fn free_memory_in(
     // SAFETY: both pointers are to live integers, and a context is current.
     let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
     driver.check("cuMemGetInfo", status)?;
-    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     Ok((wide(free), wide(total)))
-}
-
-/// The launch priorities on the device of `context`, from the highest to the lowest; `None` if the
-/// driver has no such query. `context` is current on this thread afterwards.
-pub(crate) fn priorities_of(
-    context: &CudaContext,
-) -> Result<Option<RangeInclusive<i32>>, CudaError> {
-    let driver = Driver::get()?;
-    let Some(look_up) = driver.stream_priority_range else { return Ok(None) };
-    driver.bind_cudarc(context)?;
-    let (mut least, mut greatest) = (0, 0);
-    // SAFETY: both pointers are to live integers, and a context is current.
-    let status = unsafe { look_up(&raw mut least, &raw mut greatest) };
-    driver.check("cuCtxGetStreamPriorityRange", status)?;
-    // The highest priority is the lowest number.
-    Ok(Some(greatest..=least))
 }
 
 /// The multiprocessors that a launch in `context`, which is current, can use, of `all` that the device
@@ -234,38 +214,34 @@ fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
         return Err(missing());
     }
     let number = c_int::try_from(ordinal).map_err(|_| missing())?;
-    let mut device = 0;
     // SAFETY: the pointer is to a live integer.
-    let status = unsafe { (driver.device_get)(&raw mut device, number) };
-    driver.check("cuDeviceGet", status)?;
-    Ok(device)
+    Ok(driver.read("cuDeviceGet", 0, |device| unsafe { (driver.device_get)(device, number) })?)
 }
 
 fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
-    let mut memory_bytes = 0;
     // SAFETY: the pointer is to a live integer.
-    let status = unsafe { (driver.device_total_mem)(&raw mut memory_bytes, device) };
-    driver.check("cuDeviceTotalMem", status)?;
+    let ask = |bytes| unsafe { (driver.device_total_mem)(bytes, device) };
+    let memory_bytes = wide(driver.read("cuDeviceTotalMem", 0, ask)?);
     let (name, version) = (device_name(driver, device)?, driver.version()?);
-    let memory_bytes = u64::try_from(memory_bytes).unwrap_or(u64::MAX);
     let ask = |number| attribute(driver, device, number);
     DeviceLimits::from_attributes(name, memory_bytes, version, ask)
 }
 
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {
-    let mut value = 0;
     // SAFETY: the pointer is to a live integer, and the driver returned the device; for an unknown
     // attribute it returns an error.
-    let status = unsafe { (driver.device_get_attribute)(&raw mut value, number, device) };
-    driver.check("cuDeviceGetAttribute", status)?;
-    Ok(value)
+    let ask = |value| unsafe { (driver.device_get_attribute)(value, number, device) };
+    driver.read("cuDeviceGetAttribute", 0, ask)
 }
 
 fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
-    let mut name = [0_u8; 256];
     // SAFETY: the buffer has the 256 bytes that are passed as its size.
-    let status = unsafe { (driver.device_get_name)(name.as_mut_ptr().cast(), 256, device) };
-    driver.check("cuDeviceGetName", status)?;
+    let ask = |name: *mut [u8; 256]| unsafe { (driver.device_get_name)(name.cast(), 256, device) };
+    let name = driver.read("cuDeviceGetName", [0; 256], ask)?;
     let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
     Ok(name.to_string_lossy().into_owned())
 }
@@ -281,11 +257,9 @@ pub(crate) fn limits_of_context(
 
 /// The limits of the device of the context that is current on this thread.
 pub(crate) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimits>, DriverError> {
-    let mut device = 0;
     // SAFETY: the pointer is to a live integer.
-    let status = unsafe { (driver.ctx_get_device)(&raw mut device) };
-    driver.check("cuCtxGetDevice", status)?;
-    limits_of_device(driver, device)
+    let ask = |device| unsafe { (driver.ctx_get_device)(device) };
+    limits_of_device(driver, driver.read("cuCtxGetDevice", 0, ask)?)
 }
 
 fn limits_of_device(driver: &Driver, device: c_int) -> Result<Arc<DeviceLimits>, DriverError> {
@@ -319,12 +293,10 @@ pub(crate) unsafe fn kernel_limits(
     name: String,
 ) -> Result<KernelLimits, DriverError> {
     KernelLimits::from_attributes(name, |attribute| {
-        let mut value = 0;
         // SAFETY: the function is loaded, by this function's contract; the pointer is to a live
         // integer; for an unknown attribute the driver returns an error.
-        let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
-        driver.check("cuFuncGetAttribute", status)?;
-        Ok(value)
+        let ask = |value| unsafe { (driver.func_get_attribute)(value, attribute, function) };
+        driver.read("cuFuncGetAttribute", 0, ask)
     })
 }
 

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use libloading::Library;
 
+use crate::launch::abi::LaunchConfig;
+
 /// Declares a table of a library's functions, each with its C signature, and how to fill it.
 macro_rules! function_table {
     (
@@ -101,9 +103,9 @@ function_table! {
         exchange_capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut c_int) -> Status;
     }
     optional {
-        launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
-        max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
-        max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
+        max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
+        max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
         ctx_get_exec_affinity = "cuCtxGetExecAffinity": fn(*mut ExecAffinity, c_int) -> Status;
         ctx_get_dev_resource = "cuCtxGetDevResource": fn(Handle, *mut DeviceResource, c_int) -> Status;
         stream_get_green_ctx = "cuStreamGetGreenCtx": fn(Handle, *mut Handle) -> Status;
@@ -177,39 +179,6 @@ impl HeuristicResult {
         Self { algorithm: [0; 8], workspace_bytes: 0, status: -1, waves: 0.0, reserved: [0; 4] };
 }
 
-/// `CUlaunchConfig`.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct LaunchConfigEx {
-    pub(crate) grid: [c_uint; 3],
-    pub(crate) block: [c_uint; 3],
-    pub(crate) shared_bytes: c_uint,
-    pub(crate) stream: Handle,
-    pub(crate) attributes: *mut LaunchAttribute,
-    pub(crate) attribute_count: c_uint,
-}
-
-/// `CUlaunchAttribute`: an id and a union of 64 bytes.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchAttribute {
-    pub(crate) id: c_uint,
-    pub(crate) padding: [u8; 4],
-    pub(crate) value: [c_uint; 16],
-}
-
-impl LaunchAttribute {
-    /// An unused array element.
-    pub(crate) const NONE: Self = Self { id: 0, padding: [0; 4], value: [0; 16] };
-
-    /// The attribute `id` with the first 12 bytes of its value.
-    pub(crate) fn new(id: c_uint, [x, y, z]: [c_uint; 3]) -> Self {
-        let mut value = [0; 16];
-        value[..3].copy_from_slice(&[x, y, z]);
-        Self { id, value, ..Self::NONE }
-    }
-}
-
 /// `CUexecAffinityParam` of the type `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -241,15 +210,6 @@ pub(crate) const AFFINITY_MULTIPROCESSORS: c_int = 0;
 pub(crate) const RESOURCE_MULTIPROCESSORS: c_int = 1;
 /// `CU_STREAM_PER_THREAD`, the last of the handles that stand for a default stream.
 pub(crate) const LAST_DEFAULT_STREAM: usize = 2;
-
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-pub(crate) const ATTRIBUTE_COOPERATIVE: c_uint = 2;
-/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-pub(crate) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-pub(crate) const ATTRIBUTE_OVERLAP: c_uint = 6;
-/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
-pub(crate) const ATTRIBUTE_PRIORITY: c_uint = 8;
 
 /// Opens the first of `names` that the loader finds, and returns it with its name; or else each name
 /// with the loader's message.
@@ -319,12 +279,8 @@ impl Driver {
         self.text(self.get_error_name, status)
     }
 
-    /// The driver's description of `status`, such as `invalid argument`.
-    pub(crate) fn error_description(&self, status: Status) -> Option<String> {
-        self.text(self.get_error_string, status)
-    }
-
-    fn text(
+    /// What `look_up` says about `status`.
+    pub(crate) fn text(
         &self,
         look_up: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
         status: Status,
@@ -399,32 +355,7 @@ impl Driver {
 /// # Safety
 ///
 /// `text` is null or points to a zero-terminated string.
-unsafe fn owned(text: *const c_char) -> Option<String> {
+pub(crate) unsafe fn owned(text: *const c_char) -> Option<String> {
     // SAFETY: not null, so a zero-terminated string by this function's contract.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use core::mem::offset_of;
-
-    use super::*;
-
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn structs_are_laid_out_as_in_cuda_h() {
-        // Sizes and offsets that a C compiler reports with the headers of CUDA 12.0 to 13.5.
-        assert_eq!((size_of::<LaunchAttribute>(), align_of::<LaunchAttribute>()), (72, 8));
-        assert_eq!((offset_of!(LaunchAttribute, id), offset_of!(LaunchAttribute, value)), (0, 8));
-        assert_eq!((size_of::<LaunchConfigEx>(), align_of::<LaunchConfigEx>()), (56, 8));
-        let offsets = [
-            offset_of!(LaunchConfigEx, grid),
-            offset_of!(LaunchConfigEx, block),
-            offset_of!(LaunchConfigEx, shared_bytes),
-            offset_of!(LaunchConfigEx, stream),
-            offset_of!(LaunchConfigEx, attributes),
-            offset_of!(LaunchConfigEx, attribute_count),
-        ];
-        assert_eq!(offsets, [0, 12, 24, 32, 40, 48]);
-    }
 }

@@ -58,7 +58,7 @@ pub fn forget_module_of(function: &CudaFunction) {
     let module_of = |function| unsafe { driver.module_of(function) };
     let module = module_of(function);
     forget_if(|kernel| {
-        let other = kernel.inner().function;
+        let other = kernel.inner.function;
         other == function || module.is_some() && module == module_of(other)
     });
 }

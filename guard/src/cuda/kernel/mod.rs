@@ -3,7 +3,6 @@
 pub(crate) mod functions;
 pub(crate) mod module;
 pub(crate) mod occupancy;
-#[cfg(feature = "profile")]
 pub(crate) mod tuning;
 
 use core::any::Any;
@@ -25,8 +24,8 @@ use crate::cuda::error::LaunchError;
 use crate::cuda::kernel::occupancy::Occupancy;
 #[cfg(feature = "profile")]
 use crate::cuda::kernel::tuning::KernelTuning;
+use crate::cuda::kernel::tuning::Tuning;
 use crate::launch::request::LaunchRequest;
-use crate::launch::valid::ValidLaunch;
 use crate::launch::violation::Violations;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
@@ -41,7 +40,7 @@ pub struct Kernel {
     #[allow(dead_code, reason = "keeps the function loaded and the history known")]
     keep: Option<Arc<dyn Any + Send + Sync>>,
     /// Whether a chunk may begin before the one before it has ended.
-    overlap: bool,
+    pub(crate) overlap: bool,
     /// Whether requests may be dependent.
     dependent: bool,
     #[cfg(feature = "ptx")]
@@ -73,7 +72,7 @@ pub(crate) struct Inner {
     pub(crate) owned: Option<Arc<CudaContext>>,
     pub(crate) limits: LaunchLimits,
     pub(crate) signature: Signature,
-    occupancy: Occupancy,
+    pub(crate) occupancy: Occupancy,
     /// Whether the driver captures launches that overlap the one before.
     pub(crate) captures_overlap: bool,
     /// The launches of the context.
@@ -157,12 +156,6 @@ impl Kernel {
         self
     }
 
-    /// The same kernel, whose chunks run one after another.
-    pub(crate) fn without_overlap(mut self) -> Self {
-        self.overlap = false;
-        self
-    }
-
     /// The same kernel for a thread's own table, which does not keep its function loaded.
     pub(crate) fn unheld(&self) -> Self {
         Self { keep: None, ..self.clone() }
@@ -172,13 +165,8 @@ impl Kernel {
     /// known (drivers before CUDA 12.4).
     #[must_use]
     pub fn parameter_sizes(&self) -> Option<Vec<usize>> {
-        match &self.inner.signature {
-            Signature::Declared(parameters) => {
-                Some(parameters.iter().map(|one| one.bytes()).collect())
-            }
-            Signature::Sizes(sizes) => Some(sizes.clone()),
-            Signature::Unknown => None,
-        }
+        let signature = &self.inner.signature;
+        (0..signature.len()?).map(|index| signature.bytes_of(index)).collect()
     }
 
     /// Whether the kernel accepts dependent requests.
@@ -282,7 +270,7 @@ impl Kernel {
             signature,
             occupancy,
             captures_overlap: driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER),
-            history: history.share(),
+            history: Arc::clone(&history.0),
             number,
             recorded_name,
         });
@@ -317,35 +305,13 @@ impl Kernel {
         LaunchError::Captured { kernel: self.name().to_owned() }
     }
 
-    #[cfg(feature = "profile")]
-    pub(crate) fn tuning(&self) -> Option<&KernelTuning<'static>> {
-        self.tuning.as_deref()
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
-    }
-}
-
-impl Inner {
-    /// As [`Occupancy::opt_in`]. The context is current.
     #[inline]
-    pub(crate) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
-        self.occupancy.opt_in(&self.limits, dynamic_shared_bytes)
-    }
-
-    /// Checks that the blocks of a valid launch on `stream` can be co-resident.
-    ///
-    /// # Safety
-    ///
-    /// The context is current, and `stream` a live stream of it or null.
-    pub(crate) unsafe fn check_occupancy(
-        &self,
-        stream: Handle,
-        launch: &ValidLaunch,
-    ) -> Result<(), LaunchError> {
-        // SAFETY: this function's contract.
-        unsafe { self.occupancy.check(&self.limits, stream, launch) }
+    pub(crate) fn tuning(&self) -> Tuning<'_> {
+        #[cfg(feature = "profile")]
+        let tuning = self.tuning.as_deref();
+        #[cfg(not(feature = "profile"))]
+        let tuning = core::marker::PhantomData;
+        tuning
     }
 }
 

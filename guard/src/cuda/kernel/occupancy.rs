@@ -9,12 +9,10 @@ use parking_lot::RwLock;
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::log::{self, LogPosition};
 use crate::cuda::driver::query;
-use crate::cuda::driver::symbols::{
-    ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, INVALID_CLUSTER_SIZE, LaunchAttribute,
-    LaunchConfigEx, Status,
-};
+use crate::cuda::driver::symbols::{Driver, Handle, INVALID_CLUSTER_SIZE, Status};
 use crate::cuda::error::LaunchError;
 use crate::dim::Dim3;
+use crate::launch::abi::{CLUSTER_DIMENSION, LaunchAttribute, LaunchConfig};
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::{validate, validate_co_resident};
@@ -51,12 +49,6 @@ impl Occupancy {
         Self { driver, function, multiprocessors, dynamic_shared_bytes, opt_in, known }
     }
 
-    /// Whether a launch with so much dynamic shared memory needs opt-in.
-    #[inline]
-    pub(crate) fn needs_opt_in(&self, dynamic_shared_bytes: u32) -> bool {
-        u64::from(dynamic_shared_bytes) > self.dynamic_shared_bytes
-    }
-
     /// Opts in to large dynamic shared memory if a launch needs it. The context is current.
     #[inline]
     pub(crate) fn opt_in(
@@ -64,7 +56,7 @@ impl Occupancy {
         limits: &LaunchLimits,
         dynamic_shared_bytes: u32,
     ) -> Result<(), DriverError> {
-        if self.needs_opt_in(dynamic_shared_bytes) {
+        if u64::from(dynamic_shared_bytes) > self.dynamic_shared_bytes {
             // After an error the next launch tries again.
             self.opt_in.get_or_try_init(|| self.raise_limit(limits))?;
         }
@@ -199,13 +191,13 @@ impl Occupancy {
         refused: Option<u64>,
     ) -> Result<Option<u64>, DriverError> {
         let Some(look_up) = look_up else { return Ok(None) };
-        let mut attribute = LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster);
-        let config = LaunchConfigEx {
+        let attribute = LaunchAttribute::new(CLUSTER_DIMENSION, cluster);
+        let config = LaunchConfig {
             grid: cluster.map(|blocks| blocks.saturating_mul(16)),
             block: configuration.block,
             shared_bytes: configuration.dynamic_shared_bytes,
             stream: core::ptr::null_mut(),
-            attributes: &raw mut attribute,
+            attributes: &raw const attribute,
             attribute_count: as_attribute.into(),
         };
         let mut count = 0;
@@ -223,7 +215,7 @@ impl Occupancy {
 }
 
 /// Queries the driver for clusters of a launch.
-type ClusterQuery = unsafe extern "C" fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+type ClusterQuery = unsafe extern "C" fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
 
 /// All of a launch that its occupancy depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,30 +3,33 @@
 use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+use once_cell::unsync::OnceCell;
 
 use crate::cuda::arguments::Args;
 use crate::cuda::arguments::uses::{InUse, check_order};
-use crate::cuda::driver::library::CAPTURE_ERRORS;
+use crate::cuda::driver::library::{CAPTURE_ERRORS, from_cudarc, handle};
 use crate::cuda::driver::symbols::Handle;
 use crate::cuda::error::{LaunchError, Launches};
-use crate::cuda::guard::other_context;
-use crate::cuda::kernel::Kernel;
-use crate::cuda::launch::Submission;
+use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, may_capture};
-use crate::cuda::launch::planned::Planned;
+use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::{Contract, Submission, Values};
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
+use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
 
-/// Who vouches that a launch keeps the kernel's contract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contract {
-    /// The caller that declared the kernel's parameters.
-    Declared,
-    /// The caller of this unsafe launch, also for a graph that captures it.
-    Launched,
+/// A launch of a kernel with [`Args`], except its plan.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'c, 'a> {
+    pub(crate) kernel: &'c Kernel,
+    pub(crate) args: &'c Args<'a>,
+    pub(crate) contract: Contract,
+    pub(crate) call_site: &'static Location<'static>,
+    /// Where to put an event that is recorded before the first launch.
+    pub(crate) start: Option<(sys::CUevent_flags, &'c OnceCell<CudaEvent>)>,
 }
 
 impl Guard {
@@ -43,12 +46,11 @@ impl Guard {
     ///   cooperative grid or a cluster does not fit the device, or the stream is being captured.
     /// - [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture the
     ///   stream between two chunks.
+    #[inline]
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        let call_site = Location::caller();
-        self.submit_plan(kernel, plan, |planned| {
-            self.submit(kernel, &args, Contract::Declared, call_site, planned)
-        })
+        let call = Call::declared(kernel, &args, Location::caller());
+        self.submit_plan(kernel, plan, |planned| self.submit(&call, planned))
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -70,81 +72,81 @@ impl Guard {
         batch: Option<&BatchAxis>,
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
-        let call_site = Location::caller();
-        self.plan_and_launch_args(kernel, request, batch, &args, Contract::Declared, call_site)
+        let call = Call::declared(kernel, &args, Location::caller());
+        let (tuning, limits) = (kernel.tuning(), kernel.limits());
+        self.plan_and_call(&call, Wanted { request, batch, tuning, limits })
     }
 
-    /// [`Self::plan_and_launch`] under `contract`.
+    /// Plans a request and launches it, with the workspace that its arguments declare.
     #[inline]
-    pub(crate) fn plan_and_launch_args(
+    pub(crate) fn plan_and_call(
         &self,
-        kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
-        args: &Args<'_>,
-        contract: Contract,
-        call_site: &'static Location<'static>,
+        call: &Call<'_, '_>,
+        wanted: Wanted<'_>,
     ) -> Result<u64, LaunchError> {
-        if args.values().has_workspace() {
-            return self.launch_with_workspace(kernel, request, batch, args, contract, call_site);
+        if call.args.values().has_workspace() {
+            return self.launch_with_workspace(call, &wanted);
         }
-        self.plan_and_submit(kernel, request, batch, |planned| {
-            self.submit(kernel, args, contract, call_site, planned)
-        })
+        self.plan_and_submit(call.kernel, wanted, |planned| self.submit(call, planned))
     }
 
-    /// Submits launches with `args`, if all belong together, and orders later uses of their memory after them.
+    /// Submits launches, if kernel, stream and memory belong together, and orders later uses of the memory after them.
+    #[inline(always)]
+    fn submit(&self, call: &Call<'_, '_>, planned: Planned<'_>) -> Launches {
+        let (stream, _in_use) = self.bind(call)?;
+        call.record_start()?;
+        // SAFETY: `bind` returned the stream, and its uses have begun.
+        let submission = unsafe { self.submission(call, stream, call.args.values()) };
+        call.end(submission.submit(planned))
+    }
+
+    /// The launches of a call, with these values for its arguments.
+    ///
+    /// # Safety
+    ///
+    /// [`Self::bind`] returned the stream, and the uses that it began have not ended. `values` has the arguments of
+    /// the call. A workspace among them has the bytes that the batch declares.
     #[inline]
-    pub(crate) fn submit(
+    pub(crate) unsafe fn submission<'s>(
         &self,
-        kernel: &Kernel,
-        args: &Args<'_>,
-        contract: Contract,
-        call_site: &'static Location<'static>,
-        planned: Planned<'_>,
-    ) -> Launches {
-        let (stream, _in_use) = self.bind(kernel, args, contract)?;
-        let watch = self.watch(call_site);
+        call: &Call<'s, '_>,
+        stream: Handle,
+        values: &'s KernelArgs<'_>,
+    ) -> Submission<'s> {
+        let Call { kernel, contract, call_site, .. } = *call;
         // SAFETY:
         // - `bind` found the stream to be of the kernel's context, and made that current.
         // - The caller of `Module::kernel`, or of the unsafe launch, vouches for every launch with arguments of
         //   the declared kinds. These are checked before the launch.
         // - `Memory` is sealed, so memory has cudarc's types and elements. It is of this context, long enough for
-        //   the items, and borrowed by `args`.
+        //   the items, and borrowed by the arguments.
         // - `Uses` orders later uses and the deallocation after the launches. It cannot order them after a graph,
         //   so `bind` refuses captures, unless the caller of `capture_launches` or of an unsafe launch vouches
         //   for them. No code of the program runs between its query and the launches.
         // - The kernel keeps its module loaded, and unloading waits for the launches.
-        let submission = unsafe {
-            match contract {
-                Contract::Declared => Submission::uncaptured(kernel, stream, args.values(), watch),
-                Contract::Launched => Submission::new(kernel, stream, args.values(), watch),
-            }
-        };
-        end(kernel, submission.submit(planned), args)
+        unsafe {
+            Submission::new(kernel, stream, Values::Args(values), self.watch(call_site), contract)
+        }
     }
 
-    /// Makes the kernel's context current and returns the stream of `args`, whose memory is in use from now on, if all
-    /// belong together.
-    #[inline]
-    pub(crate) fn bind<'u, 'a>(
+    /// Makes the kernel's context current and returns the stream of the arguments, whose memory is in use from now
+    /// on, if all belong together.
+    #[inline(always)]
+    pub(crate) fn bind<'c, 'a>(
         &self,
-        kernel: &Kernel,
-        args: &'u Args<'a>,
-        contract: Contract,
-    ) -> Result<(Handle, InUse<'u, 'a>), LaunchError> {
+        call: &Call<'c, 'a>,
+    ) -> Result<(Handle, InUse<'c, 'a>), LaunchError> {
+        let Call { kernel, args, contract, .. } = *call;
         let is_declared = contract == Contract::Declared;
-        // A function of cudarc was looked up for the context of the stream.
-        let own =
-            if is_declared { kernel.inner().owned.as_ref() } else { Some(args.stream().context()) };
-        if let Some(what) = self.foreign_to(own, args) {
-            return Err(match own {
-                Some(_) => LaunchError::OtherContext { what, kernel: kernel.name().to_owned() },
-                None => other_context(what, kernel),
-            });
+        let Inner { driver, context, ref owned, .. } = *kernel.inner;
+        if is_declared && owned.is_none() {
+            return Err(LaunchError::Undeclared { kernel: kernel.name().to_owned() });
         }
-        let (driver, stream) = (kernel.inner().driver, args.stream().cu_stream().cast());
-        driver.bind(kernel.inner().context)?;
+        if let Some(what) = self.foreign_to(context, args) {
+            return Err(LaunchError::OtherContext { what, kernel: kernel.name().to_owned() });
+        }
+        let stream = handle(args.stream());
+        driver.bind(context)?;
         // SAFETY: `args` hold the stream, of the context that is current now.
         if is_declared && unsafe { is_captured(driver, stream) } {
             return Err(refuse_capture(kernel, args));
@@ -152,36 +154,64 @@ impl Guard {
         let uses = args.uses();
         if !uses.is_empty() {
             check_order(uses)?;
-            if is_declared && uses.were_added_in_capture() && !may_capture() {
+            if is_declared && uses.added_in_capture && !may_capture() {
                 return Err(kernel.captured());
             }
         }
-        let in_use = if is_declared { uses.begin() } else { uses.begin_unsafe() };
-        Ok((stream, in_use))
+        Ok((stream, uses.begin()))
     }
 
-    /// What does not belong to the context `own`, if anything.
+    /// What does not belong to `context`, if anything.
     #[inline]
-    fn foreign_to(&self, own: Option<&Arc<CudaContext>>, args: &Args<'_>) -> Option<&'static str> {
-        let is_own = |context: Option<&Arc<CudaContext>>| match (own, context) {
-            (Some(own), Some(context)) => Arc::ptr_eq(own, context) || own == context,
-            _ => false,
-        };
-        if !is_own(self.context()) {
+    fn foreign_to(&self, context: Handle, args: &Args<'_>) -> Option<&'static str> {
+        // By handles: all contexts are alive here.
+        let is_own = |other: &Arc<CudaContext>| other.cu_ctx().addr() == context.addr();
+        if !self.context().is_some_and(is_own) {
             return Some("the guard");
         }
-        if !is_own(Some(args.stream().context())) {
+        if !is_own(args.stream().context()) {
             return Some("the stream");
         }
-        args.uses().has_foreign_memory().then_some("an argument's memory")
+        args.uses().foreign.then_some("an argument's memory")
     }
 }
 
-/// Ends the uses of the arguments' memory.
-#[inline]
-pub(crate) fn end(kernel: &Kernel, launched: Launches, args: &Args<'_>) -> Launches {
-    let has_captured = args.uses().end();
-    if has_captured && launched.is_ok() { Err(kernel.captured().into()) } else { launched }
+impl<'c, 'a> Call<'c, 'a> {
+    /// A launch of a kernel whose parameters are declared.
+    #[inline]
+    const fn declared(
+        kernel: &'c Kernel,
+        args: &'c Args<'a>,
+        call_site: &'static Location<'static>,
+    ) -> Self {
+        Self { kernel, args, contract: Contract::Declared, call_site, start: None }
+    }
+
+    /// Records the event before the first launch, if the caller wants it.
+    #[inline]
+    pub(crate) fn record_start(&self) -> Result<(), LaunchError> {
+        if let Some((flags, start)) = self.start {
+            start.get_or_try_init(|| record_event(self.args.stream(), flags))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the uses of the arguments' memory.
+    #[inline]
+    pub(crate) fn end(&self, launched: Launches) -> Launches {
+        let has_captured = self.args.uses().end();
+        if has_captured && launched.is_ok() { Err(self.kernel.captured().into()) } else { launched }
+    }
+}
+
+/// A new event, recorded on `stream`.
+#[cold]
+pub(crate) fn record_event(
+    stream: &CudaStream,
+    flags: sys::CUevent_flags,
+) -> Result<CudaEvent, LaunchError> {
+    let failed = |error| from_cudarc(Some(stream.context()), "cuEventRecord", error).into();
+    stream.record_event(Some(flags)).map_err(failed)
 }
 
 /// Why a launch is refused that would be captured without the caller's promise.

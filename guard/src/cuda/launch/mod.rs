@@ -41,8 +41,17 @@ pub(crate) struct Submission<'a> {
     stream: Handle,
     values: Values<'a>,
     watch: Watch,
-    /// Whether the caller did not promise to keep kernel and memory for a graph.
-    refuses_captures: bool,
+    contract: Contract,
+}
+
+/// Who vouches that a launch keeps the kernel's contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contract {
+    /// The caller that declared the kernel's parameters. A stream that is being captured is refused, except within
+    /// [`capture_launches`](crate::cuda::capture_launches).
+    Declared,
+    /// The caller of this unsafe launch, also for a graph that captures it.
+    Launched,
 }
 
 /// Where the values of a kernel's parameters are.
@@ -53,47 +62,24 @@ pub(crate) enum Values<'a> {
     Pointers(*mut *mut c_void),
 }
 
-impl<'a> From<&'a KernelArgs<'a>> for Values<'a> {
-    #[inline]
-    fn from(args: &'a KernelArgs<'a>) -> Self {
-        Self::Args(args)
-    }
-}
-
 impl<'a> Submission<'a> {
     /// # Safety
     ///
     /// - `stream` is a live stream of the kernel's context, or null for its default one, and that context is
     ///   current, for as long as this is used.
-    /// - The values keep the kernel's contract, also when a graph runs that captured them.
-    ///   Pointers lead to as many values as the function has parameters.
+    /// - The values keep the kernel's contract: if it is [`Contract::Launched`], also when a graph runs that captured
+    ///   them. Pointers lead to as many values as the function has parameters.
     /// - A kernel with dependent launches or overlapping chunks keeps its contract of
     ///   [`Kernel::with_dependent_launches`] or [`Kernel::with_overlapping_chunks`].
     #[inline]
     pub(crate) unsafe fn new(
         kernel: &'a Kernel,
         stream: Handle,
-        values: impl Into<Values<'a>>,
+        values: Values<'a>,
         watch: Watch,
+        contract: Contract,
     ) -> Self {
-        Self { kernel, stream, values: values.into(), watch, refuses_captures: false }
-    }
-
-    /// As [`Self::new`], for a stream that is not being captured, or within
-    /// [`capture_launches`](crate::cuda::capture_launches).
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::new`], but for graphs.
-    #[inline]
-    pub(crate) unsafe fn uncaptured(
-        kernel: &'a Kernel,
-        stream: Handle,
-        args: &'a KernelArgs<'a>,
-        watch: Watch,
-    ) -> Self {
-        // SAFETY: this function's contract; `check_capture` refuses what would be captured.
-        Self { refuses_captures: true, ..unsafe { Self::new(kernel, stream, args, watch) } }
+        Self { kernel, stream, values, watch, contract }
     }
 
     /// Submits every launch of `planned`.
@@ -181,42 +167,25 @@ impl<'a> Submission<'a> {
     /// Stream and context as [`Self::new`].
     #[inline]
     pub(crate) unsafe fn check_capture(&self) -> Result<(), DriverError> {
-        let (driver, stream) = (self.kernel.inner().driver, self.stream);
+        let (driver, stream) = (self.kernel.inner.driver, self.stream);
         // SAFETY: this function's contract.
-        if self.refuses_captures && unsafe { is_captured(driver, stream) } {
+        if self.contract == Contract::Declared && unsafe { is_captured(driver, stream) } {
             // SAFETY: as above.
             return Err(unsafe { refuse_rest(driver, stream) });
         }
         Ok(())
     }
 
-    /// Makes one launch of a plan of `launches`, which may `overlap` the one before, and records it.
+    /// Makes one launch of a plan of `launches`, which may `overlap` the one before, and records it. Its arguments
+    /// are for the chunk `of_values`, with `words` as one parameter more unless there are none.
     ///
     /// # Safety
     ///
     /// The launch was validated against the limits of the kernel, and [`prepare`] called with the
     /// arguments and the largest launch of the plan. A launch that is not dependent overlaps only an
-    /// earlier chunk of its plan, and only where the kernel's chunks may.
+    /// earlier chunk of its plan, and only where the kernel's chunks may. A form has the parameter of the words.
     #[inline]
-    pub(crate) unsafe fn launch(
-        &self,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        overlap: bool,
-        launches: u64,
-    ) -> Result<(), DriverError> {
-        // SAFETY: this function's contract.
-        unsafe { self.send_and_record(chunk, &[], (chunk, launch), overlap, launches) }
-    }
-
-    /// As [`Self::launch`], with the values of the chunk `of_values`, and `words` as one parameter more unless
-    /// there are none.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::launch`]; a form has the parameter of the words.
-    #[inline]
-    unsafe fn send_and_record(
+    pub(crate) unsafe fn send_and_record(
         &self,
         of_values: &Chunk,
         words: &[u32],
@@ -224,7 +193,7 @@ impl<'a> Submission<'a> {
         overlap: bool,
         launches: u64,
     ) -> Result<(), DriverError> {
-        let (kernel, stream) = (self.kernel.inner(), self.stream);
+        let (kernel, stream) = (&self.kernel.inner, self.stream);
         let overlap = overlap && self.may_overlap();
         let mut packed = Packed::new();
         let params = match self.values {
@@ -250,7 +219,7 @@ impl<'a> Submission<'a> {
     /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
     #[inline]
     fn may_overlap(&self) -> bool {
-        let kernel = self.kernel.inner();
+        let kernel = &self.kernel.inner;
         // SAFETY: the stream is alive and its context current, by the contract of `new`.
         let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
         kernel.captures_overlap || matches!(captured(), Ok(false))
@@ -259,16 +228,12 @@ impl<'a> Submission<'a> {
     #[inline]
     fn prepare(&self, launch: &ValidLaunch, items: Option<u64>) -> Result<(), LaunchError> {
         let Self { kernel, stream, values, .. } = *self;
-        match values {
-            // SAFETY: stream and context by the contract of `new`.
-            Values::Args(args) => unsafe { prepare(kernel, stream, launch, items, args) },
-            // SAFETY: as above.
-            Values::Pointers(_) => unsafe { prepare_launch(kernel, stream, launch) },
-        }
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe { prepare(kernel, stream, launch, items, values) }
     }
 }
 
-/// Checks the arguments for the `items` of the batch, if any, opts in to shared memory and checks
+/// Checks arguments for the `items` of the batch, if any, opts in to shared memory and checks
 /// occupancy before the first launch on `stream`.
 ///
 /// # Safety
@@ -280,26 +245,14 @@ pub(crate) unsafe fn prepare(
     stream: Handle,
     launch: &ValidLaunch,
     items: Option<u64>,
-    args: &KernelArgs<'_>,
+    values: Values<'_>,
 ) -> Result<(), LaunchError> {
-    args.check(items)?;
-    kernel.inner().signature.check(kernel.name(), args)?;
-    // SAFETY: this function's contract.
-    unsafe { prepare_launch(kernel, stream, launch) }
-}
-
-/// As [`prepare`], but for the arguments.
-///
-/// # Safety
-///
-/// As [`prepare`].
-#[inline]
-unsafe fn prepare_launch(
-    kernel: &Kernel,
-    stream: Handle,
-    launch: &ValidLaunch,
-) -> Result<(), LaunchError> {
-    kernel.inner().opt_in(launch.dynamic_shared_bytes())?;
+    let Inner { signature, occupancy, limits, .. } = &*kernel.inner;
+    if let Values::Args(args) = values {
+        args.check(items)?;
+        signature.check(kernel.name(), args)?;
+    }
+    occupancy.opt_in(limits, launch.dynamic_shared_bytes())?;
     if launch.is_plain() {
         return Ok(());
     }
@@ -329,15 +282,16 @@ unsafe fn prepare_extras(
         return Err(LaunchError::NotDependent { kernel: kernel.name().to_owned() });
     }
     if let Some(what) = needs_launch_kernel_ex
-        && kernel.inner().driver.launch_kernel_ex.is_none()
+        && kernel.inner.driver.launch_kernel_ex.is_none()
     {
         return Err(LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what });
     }
     if !launch.is_co_resident() {
         return Ok(());
     }
+    let Inner { occupancy, limits, .. } = &*kernel.inner;
     // SAFETY: this function's contract.
-    unsafe { kernel.inner().check_occupancy(stream, launch) }
+    unsafe { occupancy.check(limits, stream, launch) }
 }
 
 /// Synchronises a launch that was just recorded, unless its stream is being captured.

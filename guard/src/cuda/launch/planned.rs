@@ -4,14 +4,26 @@
 
 use crate::cuda::error::{Failed, LaunchError, Launches};
 use crate::cuda::kernel::Kernel;
+use crate::cuda::kernel::tuning::Tuning;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
+use crate::launch::violation::Violations;
+use crate::limits::LaunchLimits;
 use crate::observe;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
+
+/// A request, and what its plan depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'r> {
+    pub(crate) request: &'r LaunchRequest,
+    pub(crate) batch: Option<&'r BatchAxis>,
+    pub(crate) tuning: Tuning<'r>,
+    pub(crate) limits: &'r LaunchLimits,
+}
 
 /// The launches of a request.
 #[derive(Clone, Copy)]
@@ -22,39 +34,21 @@ pub(crate) enum Planned<'p> {
 }
 
 impl Guard {
-    /// Plans `request`, calls `submit`, and counts.
+    /// Plans a request, calls `submit`, and counts.
     #[inline]
     pub(crate) fn plan_and_submit(
         &self,
         kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
+        wanted: Wanted<'_>,
         submit: impl FnOnce(Planned<'_>) -> Launches,
     ) -> Result<u64, LaunchError> {
         // By reference: copying a launch that was just written stalls on the stores.
-        if batch.is_none()
-            && let Some(launch) = &ValidLaunch::plain(request, kernel.limits())
+        if wanted.batch.is_none()
+            && let Some(launch) = &ValidLaunch::plain(wanted.request, wanted.limits)
         {
             return self.count(submit(Planned::Whole(launch)));
         }
-        self.plan_other(kernel, request, batch, submit)
-    }
-
-    /// Validates `request`, calls `submit`, and counts.
-    #[inline]
-    pub(crate) fn validate_and_submit(
-        &self,
-        kernel: &Kernel,
-        request: &LaunchRequest,
-        submit: impl FnOnce(&ValidLaunch) -> Launches,
-    ) -> Result<u64, LaunchError> {
-        if let Some(launch) = &ValidLaunch::plain(request, kernel.limits()) {
-            return self.count(submit(launch));
-        }
-        match &validate(request, kernel.limits()) {
-            Ok(launch) => self.count(submit(launch)),
-            Err(violations) => Err(self.count_failure(kernel.refusal(violations.clone()))),
-        }
+        self.plan_other(kernel, &wanted, submit)
     }
 
     /// Submits `plan`, reports and counts it.
@@ -77,26 +71,36 @@ impl Guard {
     fn plan_other(
         &self,
         kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
+        wanted: &Wanted<'_>,
         submit: impl FnOnce(Planned<'_>) -> Launches,
     ) -> Result<u64, LaunchError> {
-        let limits = kernel.limits();
-        #[cfg(feature = "profile")]
-        if let Some(tuning) = kernel.tuning()
-            && let Some(plan) = &self.tuned_plan(tuning, request, batch, limits)
-        {
-            return self.submit_plan(kernel, plan, submit);
+        let refuse =
+            |violations: &Violations| Err(self.count_failure(kernel.refusal(violations.clone())));
+        if wanted.batch.is_none() {
+            match &validate(wanted.request, wanted.limits) {
+                Ok(launch) => return self.count(submit(Planned::Whole(launch))),
+                Err(violations) if wanted.limits.forms().is_none() => return refuse(violations),
+                Err(_) => {}
+            }
         }
-        if batch.is_none() && (limits.forms().is_none() || validate(request, limits).is_ok()) {
-            return self
-                .validate_and_submit(kernel, request, |launch| submit(Planned::Whole(launch)));
-        }
-        let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
-        match &plan {
+        match &self.choose(wanted) {
             Ok(plan) => self.submit_plan(kernel, plan, submit),
-            Err(violations) => Err(self.count_failure(kernel.refusal(violations.clone()))),
+            Err(violations) => refuse(violations),
         }
+    }
+
+    /// The plan that the profile chooses, or else the planner.
+    #[inline]
+    pub(crate) fn choose(&self, wanted: &Wanted<'_>) -> Result<Plan, Violations> {
+        let Wanted { request, batch, tuning, limits } = *wanted;
+        #[cfg(feature = "profile")]
+        if let Some(tuning) = tuning
+            && let Some(plan) = self.tuned_plan(tuning, request, batch, limits)
+        {
+            return Ok(plan);
+        }
+        let _ = tuning;
+        observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC))
     }
 
     /// Counts a request that was launched or not.
@@ -112,7 +116,7 @@ impl Guard {
     }
 
     #[cold]
-    fn count_failure(&self, error: LaunchError) -> LaunchError {
+    pub(crate) fn count_failure(&self, error: LaunchError) -> LaunchError {
         match &error {
             LaunchError::Stopped(stopped) => self.counters.stopped(stopped.chunk),
             LaunchError::Workspace(_) => self.counters.stopped(0),

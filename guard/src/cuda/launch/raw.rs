@@ -8,8 +8,8 @@ use crate::cuda::driver::log;
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::{CudaError, LaunchError, Launches};
 use crate::cuda::kernel::Kernel;
-use crate::cuda::launch::planned::Planned;
-use crate::cuda::launch::{Submission, Values};
+use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::{Contract, Submission, Values};
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::plan::arguments::KernelArgs;
@@ -108,21 +108,26 @@ impl Guard {
         let submit = |values: Values<'_>, planned: Planned<'_>| -> Launches {
             let _current = self.push(kernel)?;
             // SAFETY: this function's contract, and the context is current.
-            unsafe { Submission::new(kernel, stream, values, watch) }.submit(planned)
+            unsafe { Submission::new(kernel, stream, values, watch, Contract::Launched) }
+                .submit(planned)
         };
-        match launch {
+        let bare;
+        let (request, batch, values, limits) = match launch {
             RawLaunch::Plan(plan, args) => {
-                self.submit_plan(kernel, plan, |planned| submit(args.into(), planned))
+                return self
+                    .submit_plan(kernel, plan, |planned| submit(Values::Args(args), planned));
             }
             RawLaunch::Request(request, batch, args) => {
-                self.plan_and_submit(kernel, request, batch, |planned| submit(args.into(), planned))
+                (request, batch, Values::Args(args), kernel.limits())
             }
             RawLaunch::Pointers(request, params) => {
-                self.validate_and_submit(kernel, request, |launch| {
-                    submit(Values::Pointers(params), Planned::Whole(launch))
-                })
+                // Pointers have no place for the parameter of a form.
+                bare = kernel.limits().without_forms();
+                (request, None, Values::Pointers(params), &*bare)
             }
-        }
+        };
+        let wanted = Wanted { request, batch, tuning: kernel.tuning(), limits };
+        self.plan_and_submit(kernel, wanted, |planned| submit(values, planned))
     }
 
     /// As [`Self::synchronize`], for a `CUstream`, null for the default one. The calling thread's current context
@@ -146,7 +151,7 @@ impl Guard {
     /// Makes the context of `kernel` current until the result is dropped, if it is the guard's.
     #[inline]
     fn push(&self, kernel: &Kernel) -> Result<Pushed, LaunchError> {
-        let inner = kernel.inner();
+        let inner = &kernel.inner;
         if self.cuda.as_ref().is_none_or(|cuda| cuda.handle != inner.context.addr()) {
             let kernel = kernel.name().to_owned();
             return Err(LaunchError::OtherContext { what: "the guard", kernel });

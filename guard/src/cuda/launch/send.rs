@@ -2,9 +2,9 @@
 
 use core::ffi::c_void;
 
-use crate::cuda::driver::symbols::{
-    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, ATTRIBUTE_PRIORITY,
-    Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
+use crate::cuda::driver::symbols::{Driver, Handle, Status};
+use crate::launch::abi::{
+    CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, LaunchAttribute, LaunchConfig, PRIORITY,
 };
 use crate::launch::valid::ValidLaunch;
 
@@ -59,13 +59,13 @@ unsafe fn send_extras(
     let shared = launch.dynamic_shared_bytes();
     let needs_ex = launch.cluster().is_some() || overlap || launch.priority().is_some();
     if needs_ex && let Some(launch_ex) = driver.launch_kernel_ex {
-        let (mut attributes, attribute_count) = attributes(launch, overlap);
-        let config = LaunchConfigEx {
+        let (attributes, attribute_count) = attributes(launch, overlap);
+        let config = LaunchConfig {
             grid: launch.grid(),
             block: launch.block(),
             shared_bytes: shared,
             stream,
-            attributes: attributes.as_mut_ptr(),
+            attributes: attributes.as_ptr(),
             attribute_count,
         };
         let extra = core::ptr::null_mut();
@@ -86,11 +86,11 @@ unsafe fn send_extras(
 /// The attributes of a launch, and how many of the array are used.
 fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 4], u32) {
     let mut attributes = [LaunchAttribute::NONE; 4];
-    let cluster = launch.cluster().map(|cluster| (ATTRIBUTE_CLUSTER_DIMENSION, cluster));
-    let cooperative = launch.is_cooperative().then_some((ATTRIBUTE_COOPERATIVE, [1, 0, 0]));
-    let overlap = overlap.then_some((ATTRIBUTE_OVERLAP, [1, 0, 0]));
+    let cluster = launch.cluster().map(|cluster| (CLUSTER_DIMENSION, cluster));
+    let cooperative = launch.is_cooperative().then_some((COOPERATIVE, [1, 0, 0]));
+    let overlap = overlap.then_some((DEPENDENT, [1, 0, 0]));
     let priority = launch.priority();
-    let priority = priority.map(|first| (ATTRIBUTE_PRIORITY, [first.cast_unsigned(), 0, 0]));
+    let priority = priority.map(|first| (PRIORITY, [first.cast_unsigned(), 0, 0]));
     let wanted = [cluster, cooperative, overlap, priority].into_iter().flatten();
     let mut count = 0;
     for (place, (id, value)) in attributes.iter_mut().zip(wanted) {
@@ -116,21 +116,19 @@ mod tests {
         let request = LaunchRequest::new(Dim3::new(4, 2, 1), Dim3::ONE).cluster(Dim3::new(2, 1, 1));
         let request = LaunchRequest { priority: Some(-5), ..request.cooperative() };
         let launch = validate(&request, &limits).expect("legal");
-        let (mut attributes, count) = attributes(&launch, true);
-        let first = attributes.as_mut_ptr();
-        let read: Vec<(u32, [i32; 3])> = (0..usize::try_from(count).expect("few"))
-            .map(|place| {
-                // SAFETY: `place` is below the returned count.
-                let attribute = unsafe { first.add(place).read() };
-                let [x, y, z, ..] = attribute.value;
-                (attribute.id, [x, y, z].map(u32::cast_signed))
+        let (attributes, count) = attributes(&launch, true);
+        let read: Vec<(u32, [i32; 3])> = attributes
+            .iter()
+            .take(usize::try_from(count).expect("few"))
+            .map(|LaunchAttribute { id, value: [x, y, z, ..], .. }| {
+                (*id, [x, y, z].map(|part| part.cast_signed()))
             })
             .collect();
         let expected = [
-            (ATTRIBUTE_CLUSTER_DIMENSION, [2, 1, 1]),
-            (ATTRIBUTE_COOPERATIVE, [1, 0, 0]),
-            (ATTRIBUTE_OVERLAP, [1, 0, 0]),
-            (ATTRIBUTE_PRIORITY, [-5, 0, 0]),
+            (CLUSTER_DIMENSION, [2, 1, 1]),
+            (COOPERATIVE, [1, 0, 0]),
+            (DEPENDENT, [1, 0, 0]),
+            (PRIORITY, [-5, 0, 0]),
         ];
         assert_eq!(read, expected);
     }

@@ -1,73 +1,61 @@
 //! Launches with a workspace: memory that the launch allocates on its stream, in smaller chunks if it is short.
 
-use core::panic::Location;
-
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, result};
 
-use crate::cuda::arguments::Args;
 use crate::cuda::driver::error::DriverError;
-use crate::cuda::driver::library::{from_cudarc, recorded_failure};
-use crate::cuda::driver::symbols::OUT_OF_MEMORY;
+use crate::cuda::driver::library::{not_allocated, recorded_failure};
 use crate::cuda::error::{LaunchError, Launches};
-use crate::cuda::kernel::Kernel;
-use crate::cuda::launch::guarded::{Contract, end};
-use crate::cuda::launch::planned::Planned;
-use crate::cuda::launch::{Submission, prepare, stopped_at_once};
+use crate::cuda::launch::guarded::Call;
+use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::{Values, prepare, stopped_at_once};
 use crate::guard::Guard;
-use crate::launch::request::LaunchRequest;
 use crate::observe;
 use crate::plan::arguments::ArgsError;
 use crate::plan::backoff::{AllocationError, fit_workspace};
-use crate::plan::batch::BatchAxis;
-use crate::plan::choice::Choice;
+use crate::plan::slot::Slot;
 
 impl Guard {
-    /// Plans `request` and launches it with the workspace that `batch` declares.
+    /// Plans a request and launches it with the workspace that its batch declares.
     ///
     /// A dependent request is launched as an ordinary one. The stream's pool may return memory that the launch
     /// before still uses, and the kernel might write to it before `griddepcontrol.wait`.
     #[cold]
     pub(crate) fn launch_with_workspace(
         &self,
-        kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
-        args: &Args<'_>,
-        contract: Contract,
-        call_site: &'static Location<'static>,
+        call: &Call<'_, '_>,
+        wanted: &Wanted<'_>,
     ) -> Result<u64, LaunchError> {
-        let Some(batch) = batch else {
-            let index = args.values().workspace_place().unwrap_or(0);
+        let (args, template) = (call.args, call.args.values());
+        let Some(batch) = wanted.batch else {
+            let is_workspace = |slot: &Slot<'_>| matches!(slot, Slot::Workspace);
+            let index = template.slots().iter().position(is_workspace).unwrap_or(0);
             return Err(ArgsError::WorkspaceNotAllocated { index }.into());
         };
         // Workspace is declared for each item.
-        let limits = &*kernel.limits().without_forms();
-        #[cfg(feature = "profile")]
-        let tuned = kernel
-            .tuning()
-            .and_then(|tuning| self.tuned_plan(tuning, request, Some(batch), limits));
-        #[cfg(not(feature = "profile"))]
-        let tuned = None;
-        let mut plan = match tuned {
-            Some(plan) => plan,
-            None => self.plan(request, Some(batch), limits, Choice::AUTOMATIC)?,
-        };
+        let limits = &*wanted.limits.without_forms();
+        let plan = self.choose(&Wanted { limits, ..*wanted });
+        let mut plan = plan.map_err(|violations| self.count_failure(violations.into()))?;
         // Chunks share the workspace.
-        let kernel = &kernel.clone().without_overlap();
+        let mut kernel = call.kernel.clone();
+        kernel.overlap = false;
+        let kernel = &kernel;
+        let call = &Call { kernel, ..*call };
         let mut submit = || -> Launches {
-            let (stream, in_use) = self.bind(kernel, args, contract)?;
-            let template = args.values();
+            let (stream, in_use) = self.bind(call)?;
             let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
             if plan.shares_blocks() {
                 // Even one launch may be split, if its workspace does not fit.
                 template.check_values(plan.items())?;
             }
             // SAFETY: `args` hold the stream, whose context `bind` made current.
-            unsafe { prepare(kernel, stream, plan.largest_launch(), plan.batch_items(), &placed) }?;
+            unsafe {
+                let (largest, items) = (plan.largest_launch(), plan.batch_items());
+                prepare(kernel, stream, largest, items, Values::Args(&placed))
+            }?;
             let context = args.stream().context();
             // SAFETY: as above.
-            let is_capturing = || unsafe { kernel.inner().driver.is_capturing(stream) };
+            let is_capturing = || unsafe { kernel.inner.driver.is_capturing(stream) };
             if !context.has_async_alloc() && is_capturing()? {
                 let what = "workspaces during stream capture";
                 return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }.into());
@@ -77,26 +65,22 @@ impl Guard {
             let mut workspace = None;
             if !plan.is_empty() {
                 let allocate = |bytes| Workspace::new(args.stream(), bytes);
-                let (fits, memory) = fit_workspace(plan, request, batch, limits, allocate)?;
+                let (fits, memory) = fit_workspace(plan, wanted.request, batch, limits, allocate)?;
                 (plan, workspace) = (fits, Some(memory));
             }
             plan.launch = plan.launch.independent();
             let address = workspace.as_ref().map_or(WORKSPACE_ALIGNMENT, |memory| memory.address);
-            let (values, watch) = (template.with_workspace_at(address), self.watch(call_site));
-            // SAFETY: as in `submit`. The workspace has the bytes that the batch declares, and is freed in the
-            // order of the stream.
-            let submission = unsafe {
-                match contract {
-                    Contract::Declared => Submission::uncaptured(kernel, stream, &values, watch),
-                    Contract::Launched => Submission::new(kernel, stream, &values, watch),
-                }
-            };
+            let values = template.with_workspace_at(address);
+            call.record_start()?;
+            // SAFETY: `bind` returned the stream, whose uses have not ended. The workspace has the bytes that the
+            // batch declares, and is freed in the order of the stream.
+            let submission = unsafe { self.submission(call, stream, &values) };
             // SAFETY: as above.
             unsafe { submission.check_capture() }
                 .map_err(|source| stopped_at_once(plan.len(), plan.items(), source))?;
             let launched = submission.submit(Planned::Plan(&plan));
             drop(workspace);
-            let launched = end(kernel, launched, args);
+            let launched = call.end(launched);
             drop(in_use);
             launched
         };
@@ -129,13 +113,7 @@ impl<'s> Workspace<'s> {
         };
         match allocated {
             Ok(address) => Ok(Self { stream, address }),
-            Err(error) => {
-                let error = from_cudarc(Some(stream.context()), "cuMemAllocAsync", error);
-                Err(match error.code {
-                    OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
-                    _ => AllocationError::Failed(error),
-                })
-            }
+            Err(error) => Err(not_allocated(stream.context(), error)),
         }
     }
 }

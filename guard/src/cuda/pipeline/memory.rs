@@ -15,6 +15,7 @@ use crate::pipeline::memory::Given;
 use crate::pipeline::progress::Monitor;
 use crate::plan::arguments::MAX_ARGS;
 use crate::plan::chunks::Chunk;
+use crate::plan::slot::Slot;
 
 /// The memory and the streams of one run of a pipeline on a device: for `Guard::run_pipeline`.
 ///
@@ -150,7 +151,7 @@ impl<'m> DeviceMemory<'m> {
     /// the graph.
     pub unsafe fn read_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
         self.given.push(Given { id: buffer.id, bytes, writable: false, on_host: false });
-        self.args.address(address);
+        self.args.push(Slot::Address(address));
         self
     }
 
@@ -161,7 +162,7 @@ impl<'m> DeviceMemory<'m> {
     /// As of [`Self::read_raw`], and nothing else reads the memory meanwhile.
     pub unsafe fn write_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
         self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: false });
-        self.args.address(address);
+        self.args.push(Slot::Address(address));
         self
     }
 

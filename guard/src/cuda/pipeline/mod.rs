@@ -13,8 +13,7 @@ use core::panic::Location;
 use crate::cuda::arguments::uses::check_order;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::symbols::Driver;
-use crate::cuda::error::CudaError;
-use crate::cuda::guard::other_context;
+use crate::cuda::error::{CudaError, LaunchError};
 use crate::cuda::pipeline::memory::DeviceMemory;
 use crate::cuda::pipeline::run::{OnStreams, bind_streams};
 use crate::guard::Guard;
@@ -74,13 +73,17 @@ impl Guard {
         if streams.any(|stream| stream.context() != context) {
             return other("a stream");
         }
-        if memory.args.uses().has_foreign_memory() {
+        if memory.args.uses().foreign {
             return other("memory");
         }
         for body in &pipeline.bodies {
             match body {
-                Body::Kernel { kernel, .. } if kernel.inner().owned.as_ref() != Some(context) => {
-                    return Err(RunError::device(other_context("the guard", kernel)));
+                Body::Kernel { kernel, .. } if kernel.inner.owned.as_ref() != Some(context) => {
+                    let (what, name) = ("the guard", kernel.name().to_owned());
+                    return Err(RunError::device(match &kernel.inner.owned {
+                        Some(_) => LaunchError::OtherContext { what, kernel: name },
+                        None => LaunchError::Undeclared { kernel: name },
+                    }));
                 }
                 Body::Product(product) if product.context() != context => {
                     return other("a product");

@@ -10,7 +10,7 @@ use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::LaunchError;
 use crate::cuda::launch::capture::may_capture;
-use crate::cuda::launch::{Submission, prepare};
+use crate::cuda::launch::{Contract, Submission, Values, prepare};
 use crate::cuda::pipeline::device_stage::{DeviceRange, DeviceViews};
 use crate::cuda::pipeline::memory::PipelineScratch;
 use crate::guard::Guard;
@@ -240,7 +240,15 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         }
         let stream = handle(self.stream_of(lane));
         // SAFETY: `self` borrows the stream, whose context `bind_run` made current.
-        unsafe { prepare(kernel, stream, launches.largest_launch(), Some(items), &arguments) }?;
+        unsafe {
+            prepare(
+                kernel,
+                stream,
+                launches.largest_launch(),
+                Some(items),
+                Values::Args(&arguments),
+            )
+        }?;
         Ok(Some(arguments))
     }
 
@@ -309,10 +317,21 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         // items, and nothing else uses it meanwhile: the stages of a chunk run in order on one stream, and
         // each stream has its own scratch. Memory that several chunks may write is per item, else the plan
         // has one chunk in flight.
-        let submission = unsafe { Submission::new(kernel, handle(stream), arguments, self.watch) };
+        let submission = unsafe {
+            Submission::new(
+                kernel,
+                handle(stream),
+                Values::Args(arguments),
+                self.watch,
+                Contract::Launched,
+            )
+        };
         // SAFETY: the plan is of the pipeline, whose stage has this kernel's limits, and `prepare` checked
         // its largest launch. Earlier work on the stream ends before it.
-        unsafe { submission.launch(&planned.chunk, &planned.launch, false, plan.len()) }?;
+        unsafe {
+            let (chunk, launch) = (&planned.chunk, &planned.launch);
+            submission.send_and_record(chunk, &[], (chunk, launch), false, plan.len())
+        }?;
         self.launches = self.launches.saturating_add(1);
         Ok(())
     }

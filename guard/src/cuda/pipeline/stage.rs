@@ -18,7 +18,7 @@ use crate::pipeline::error::StageError;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::chunks::Chunk;
-use crate::plan::slot::Scalar;
+use crate::plan::slot::{Count, Scalar};
 
 impl<'a> PipelineBuilder<'a> {
     /// Adds a stage after the stages before it that launches `kernel`, for the whole batch by `request`.
@@ -36,7 +36,7 @@ impl<'a> PipelineBuilder<'a> {
         let (arguments, buffers) = (Box::new(KernelArgs::new()), Vec::new());
         #[cfg(feature = "profile")]
         if let Some(tuning) = kernel.tuning() {
-            self.source(&*tuning.key().source);
+            self.source(&*tuning.key.source);
         }
         let stage = Body::Kernel { kernel: kernel.clone(), arguments, buffers };
         let stage = self.add_stage(name.into(), stage);
@@ -139,14 +139,10 @@ impl<'a> StageBuilder<'_, 'a> {
         self.argument(KernelArgs::offset)
     }
 
-    /// As [`KernelArgs::offset_u32`].
-    pub fn offset_u32(self) -> Self {
-        self.argument(KernelArgs::offset_u32)
-    }
-
-    /// As [`KernelArgs::offset_i32`].
-    pub fn offset_i32(self) -> Self {
-        self.argument(KernelArgs::offset_i32)
+    /// As [`KernelArgs::offset_as`].
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn offset_as<T: Count>(self) -> Self {
+        self.argument(KernelArgs::offset_as::<T>)
     }
 
     /// As [`KernelArgs::length`].
@@ -154,14 +150,10 @@ impl<'a> StageBuilder<'_, 'a> {
         self.argument(KernelArgs::length)
     }
 
-    /// As [`KernelArgs::length_u32`].
-    pub fn length_u32(self) -> Self {
-        self.argument(KernelArgs::length_u32)
-    }
-
-    /// As [`KernelArgs::length_i32`].
-    pub fn length_i32(self) -> Self {
-        self.argument(KernelArgs::length_i32)
+    /// As [`KernelArgs::length_as`].
+    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    pub fn length_as<T: Count>(self) -> Self {
+        self.argument(KernelArgs::length_as::<T>)
     }
 
     /// As [`KernelArgs::parts`].

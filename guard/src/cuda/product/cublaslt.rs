@@ -3,13 +3,12 @@
 //! The library is loaded and called without cudarc, as NVRTC is: a missing library is an error and no panic,
 //! and any version works.
 
-use core::ffi::CStr;
-
 use once_cell::sync::OnceCell;
 
-use super::error::ProductError;
-use crate::cuda::driver::libraries::{self, NotFound, Rejected, is_in_stubs};
-use crate::cuda::driver::symbols::{CublasLtFunctions, Status};
+use crate::cuda::driver::libraries::{self, is_in_stubs};
+use crate::cuda::driver::symbols::{CublasLtFunctions, Status, owned};
+use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
+use crate::cuda::product::error::ProductError;
 
 /// NVIDIA's library of matrix products.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +34,8 @@ impl CublasLt {
     ///
     /// # Errors
     ///
-    /// [`ProductError::LibraryMissing`] and [`ProductError::SymbolMissing`].
-    pub fn find() -> Result<Self, ProductError> {
+    /// [`LibraryUnavailable`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, LibraryUnavailable> {
         static FOUND: OnceCell<(CublasLtFunctions, String)> = OnceCell::new();
         let (functions, library) = FOUND.get_or_try_init(|| load(&NAMES))?;
         Ok(Self { functions, library })
@@ -62,26 +61,14 @@ impl CublasLt {
             return Ok(());
         }
         // SAFETY: returns a static string for every number, known or not.
-        let text = unsafe { (self.functions.get_status_name)(code) };
-        let name = match text.is_null() {
-            true => "unknown error".into(),
-            // SAFETY: not null, so a static zero-terminated string.
-            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
-        };
-        Err(ProductError::Call { call, code, name })
+        let name = unsafe { owned((self.functions.get_status_name)(code)) };
+        Err(ProductError::Call { call, code, name: name.unwrap_or_else(|| "unknown error".into()) })
     }
 }
 
-fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), ProductError> {
-    let accept = |library| match CublasLtFunctions::resolve(library) {
-        Err(symbol) => Err(Rejected::Lacks(symbol)),
-        Ok(found) if is_in_stubs(&found.library, "cublasLtGetVersion") => Err(Rejected::Stub),
-        Ok(found) => Ok(found),
-    };
-    libraries::find(names, "libcublasLt.so", accept).map_err(|error| match error {
-        NotFound::Missing { tried } => ProductError::LibraryMissing { tried },
-        NotFound::Lacks { library, symbol } => ProductError::SymbolMissing { library, symbol },
-    })
+fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), LibraryUnavailable> {
+    let is_stub = |found: &CublasLtFunctions| is_in_stubs(&found.library, "cublasLtGetVersion");
+    libraries::find(CudaLibrary::CublasLt, names, CublasLtFunctions::resolve, is_stub)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -103,7 +90,7 @@ mod tests {
     fn a_missing_library_is_an_error_with_every_name_that_was_tried() {
         // A toolkit may be installed.
         if let Err(error) = load(&["libno-such-library.so"]) {
-            let ProductError::LibraryMissing { tried } = &error else {
+            let LibraryUnavailable::LibraryMissing { tried, .. } = &error else {
                 panic!("{error:?}");
             };
             assert_eq!(tried.first().map(|(name, _)| &**name), Some("libno-such-library.so"));

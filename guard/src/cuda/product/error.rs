@@ -1,30 +1,15 @@
 //! Errors of products.
 
 use super::shape::ProductShape;
-use crate::cuda::error::{CudaError, names};
+use crate::cuda::error::{CudaError, LibraryUnavailable};
 
 /// Why a product cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProductError {
-    /// The loader does not find libcublasLt.
-    #[error(
-        "no cuBLASLt library found (tried {}): install the CUDA toolkit's libcublasLt, or add its \
-         folder to the library path",
-        names(tried)
-    )]
-    LibraryMissing {
-        /// Each name tried, with the loader's message.
-        tried: Vec<(String, String)>,
-    },
-    /// libcublasLt lacks a function.
-    #[error("{library} has no {symbol}: it is too old, or not cuBLASLt")]
-    SymbolMissing {
-        /// The library.
-        library: String,
-        /// The function.
-        symbol: &'static str,
-    },
+    /// libcublasLt cannot be used.
+    #[error(transparent)]
+    Unavailable(#[from] LibraryUnavailable),
     /// The driver cannot be used, or a call failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),

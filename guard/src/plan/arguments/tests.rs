@@ -12,7 +12,7 @@ fn bits(args: &KernelArgs<'_>) -> Vec<u64> {
 #[test]
 fn only_pointers_offset_and_length_follow_the_chunk() {
     let mut args = KernelArgs::new();
-    args.items_at(1 << 40, 2048).value(7_u32).value(-1_i32).offset().length_u32();
+    args.items_at(1 << 40, 2048).value(7_u32).value(-1_i32).offset().length_as::<u32>();
     assert_eq!(bits(&args), [(1 << 40) + 7680 * 2048, 7, 0xffff_ffff, 7680, 5]);
     let sizes: Vec<_> = args.slots().iter().map(Slot::size).collect();
     assert_eq!(sizes, [8, 4, 4, 8, 4]);
@@ -21,7 +21,7 @@ fn only_pointers_offset_and_length_follow_the_chunk() {
 #[test]
 fn items_past_the_buffer_are_rejected() {
     let mut args = KernelArgs::new();
-    args.items_within(4096, 8, 800);
+    args.items_within(4096, 8, 8, 800);
     assert_eq!(args.check(Some(100)), Ok(()));
     let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
     assert_eq!(args.check(Some(101)), Err(refused));
@@ -30,13 +30,13 @@ fn items_past_the_buffer_are_rejected() {
 #[test]
 fn interleaved_items_reach_over_their_span() {
     let mut args = KernelArgs::new();
-    args.strided_items_within(4096, 8, 72, 800);
+    args.items_within(4096, 8, 72, 800);
     assert_eq!(args.check(Some(92)), Ok(()));
     let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
     assert_eq!(args.check(Some(93)), Err(refused));
     assert_eq!(args.check(Some(0)), Ok(()));
     let mut one_for_all = KernelArgs::new();
-    one_for_all.strided_items_within(4096, 0, 800, 800);
+    one_for_all.items_within(4096, 0, 800, 800);
     assert_eq!(one_for_all.check(Some(u64::MAX)), Ok(()));
 }
 
@@ -57,18 +57,18 @@ fn addresses_and_offsets_do_not_wrap() {
     args.items_at(u64::MAX - 8, 8);
     assert_eq!(args.check(Some(2)), Err(ArgsError::AddressOverflow { index: 0 }));
     let mut args = KernelArgs::new();
-    args.value(0_u8).offset_u32();
-    let refused = ArgsError::ItemsPast32Bits { index: 1, items: 1 << 32 };
+    args.value(0_u8).offset_as::<u32>();
+    let refused = ArgsError::ItemsPast32Bits { index: 1, signed: false, items: 1 << 32 };
     assert_eq!(args.check(Some(1 << 32)), Err(refused));
 }
 
 #[test]
 fn a_signed_offset_or_length_never_turns_negative() {
-    for fill in [KernelArgs::offset_i32, KernelArgs::length_i32] {
+    for fill in [KernelArgs::offset_as::<i32>, KernelArgs::length_as::<i32>] {
         let mut args = KernelArgs::new();
         fill(&mut args);
         assert_eq!(args.check(Some((1 << 31) - 1)), Ok(()));
-        let refused = ArgsError::ItemsPastI32 { index: 0, items: 1 << 31 };
+        let refused = ArgsError::ItemsPast32Bits { index: 0, signed: true, items: 1 << 31 };
         assert_eq!(args.check(Some(1 << 31)), Err(refused));
         assert_eq!(args.slots()[0].size(), 4);
     }
@@ -77,8 +77,8 @@ fn a_signed_offset_or_length_never_turns_negative() {
 #[test]
 fn what_follows_items_needs_a_batch() {
     let fills: [fn(&mut KernelArgs<'_>); 3] = [
-        |args| _ = args.items_within(4096, 8, 8),
-        |args| _ = args.offset_i32(),
+        |args| _ = args.items_within(4096, 8, 8, 8),
+        |args| _ = args.offset_as::<i32>(),
         |args| _ = args.length(),
     ];
     for fill in fills {
