@@ -46,9 +46,9 @@ pub(crate) fn fill(text: &str, results: &Path) -> Result<Filled, String> {
 fn a_figure_that_differs_is_replaced_and_one_at_the_start_of_a_line_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.json"), r#"{"x": 1.25}"#).unwrap();
-    let filled = fill("a <!--= a.json x | .1 -->9<!--=--> b", folder.path()).unwrap();
-    assert_eq!(filled.text, "a <!--= a.json x | .1 -->1.2<!--=--> b");
+    let filled = fill("a <!--= a.json x : .1 -->9<!--=--> b", folder.path()).unwrap();
+    assert_eq!(filled.text, "a <!--= a.json x : .1 -->1.2<!--=--> b");
     assert_eq!((filled.figures, filled.changes.len()), (1, 1));
-    assert!(fill("a\n  <!--= a.json x | .1 -->1.2<!--=-->", folder.path()).is_err());
-    assert!(fill("a <!--= a.json x | .1 -->1.2", folder.path()).is_err());
+    assert!(fill("a\n  <!--= a.json x : .1 -->1.2<!--=-->", folder.path()).is_err());
+    assert!(fill("a <!--= a.json x : .1 -->1.2", folder.path()).is_err());
 }

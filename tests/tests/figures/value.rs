@@ -1,6 +1,6 @@
 //! Reads one value of a committed result and writes it in the form that a document asks for.
 //!
-//! `FILE PATH | FORM`: the path has steps between slashes, each a key, the index of an element, or
+//! `FILE PATH : FORM`: the path has steps between slashes, each a key, the index of an element, or
 //! `key=value`, which finds the element of a list with that field. Several paths between ` + ` are summed,
 //! and ` / ` divides what stands before it by what follows.
 //!
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 /// The text of the value that `source` names, in its form.
 pub(crate) fn read(source: &str, results: &Path) -> Result<String, String> {
-    let (place, form) = source.rsplit_once(" | ").ok_or("no form")?;
+    let (place, form) = source.rsplit_once(" : ").ok_or("no form")?;
     let (file, paths) = place.split_once(' ').ok_or("no path in the file")?;
     let text = fs::read_to_string(results.join(file)).map_err(|error| error.to_string())?;
     let json = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -103,20 +103,20 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
     )
     .unwrap();
     let read = |source| read(source, folder.path());
-    assert_eq!(read("a.json name | text").unwrap(), "x");
-    assert_eq!(read("a.json up to | ,").unwrap(), "264");
-    assert_eq!(read("a.json rows/way=raw/ns | .2").unwrap(), "1234.57");
-    assert_eq!(read("a.json rows/0/ns | ,").unwrap(), "1,235");
-    assert_eq!(read("a.json rows/way=b/ns | %").unwrap(), "50 %");
-    assert_eq!(read("a.json rows/way=b/ns | *1000 ,").unwrap(), "500");
-    assert_eq!(read("a.json rows/0/ns + rows/1/ns | .1").unwrap(), "1235.1");
-    assert_eq!(read("a.json rows/1/ns / rows/1/ns + rows/1/ns | %1").unwrap(), "50.0 %");
+    assert_eq!(read("a.json name : text").unwrap(), "x");
+    assert_eq!(read("a.json up to : ,").unwrap(), "264");
+    assert_eq!(read("a.json rows/way=raw/ns : .2").unwrap(), "1234.57");
+    assert_eq!(read("a.json rows/0/ns : ,").unwrap(), "1,235");
+    assert_eq!(read("a.json rows/way=b/ns : %").unwrap(), "50 %");
+    assert_eq!(read("a.json rows/way=b/ns : *1000 ,").unwrap(), "500");
+    assert_eq!(read("a.json rows/0/ns + rows/1/ns : .1").unwrap(), "1235.1");
+    assert_eq!(read("a.json rows/1/ns / rows/1/ns + rows/1/ns : %1").unwrap(), "50.0 %");
     for wrong in [
         "a.json name",
-        "a.json name | .1",
-        "a.json rows/way=c/ns | .1",
-        "a.json name | #",
-        "b.json x | ,",
+        "a.json name : .1",
+        "a.json rows/way=c/ns : .1",
+        "a.json name : #",
+        "b.json x : ,",
     ] {
         assert!(read(wrong).is_err(), "{wrong}");
     }
