@@ -19,8 +19,8 @@
 //!
 //! # The CUDA version
 //!
-//! This package chooses no CUDA version for cudarc. Choose one in your own manifest:
-//! `cudarc = { version = "0.19.10", features = ["cuda-12080"] }`.
+//! cudarc's bindings are those of the installed nvcc's CUDA version, or the newest without nvcc. Your own manifest can
+//! choose another: `cudarc = { version = "0.19.10", features = ["cuda-12080"] }`.
 
 pub mod argsort;
 pub mod batched_gemm;

@@ -1,5 +1,6 @@
 //! What several tests of this package share.
 
+pub mod documents;
 pub mod figures;
 pub mod golden;
 pub mod invariants;

@@ -1,4 +1,4 @@
-//! The Rust blocks of the README compile: each is repeated here word for word.
+//! The Rust blocks of the README and of `docs/rust.md` compile: each is repeated here word for word.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(dead_code, unsafe_code, reason = "compiled, never run")]
 
@@ -12,6 +12,7 @@ use gridguard_kernels::temporal_attention::TemporalAttention;
 use half::f16;
 
 const README: &str = include_str!("../../README.md");
+const GUIDE: &str = include_str!("../../docs/rust.md");
 const HERE: &str = include_str!("readme.rs");
 const SOURCE: &str = "";
 
@@ -103,13 +104,18 @@ fn the_kernels(
 }
 
 #[test]
-fn every_rust_block_of_the_readme_compiles() {
+fn every_rust_block_of_the_documents_compiles() {
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     let here = squeezed(HERE);
-    let blocks: Vec<&str> =
-        README.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(blocks.len(), 4);
-    for block in blocks {
-        assert!(here.contains(&squeezed(block)), "not compiled here:\n{block}");
+    for (document, expected) in [(README, 1), (GUIDE, 4)] {
+        let blocks: Vec<&str> = document
+            .split("```rust\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        assert_eq!(blocks.len(), expected);
+        for block in blocks {
+            assert!(here.contains(&squeezed(block)), "not compiled here:\n{block}");
+        }
     }
 }
