@@ -60,7 +60,7 @@ fn find<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
 }
 
 fn is(field: &Value, wanted: &str) -> bool {
-    field.as_str().map_or_else(|| field.to_string() == wanted, |text| text == wanted)
+    field.as_str().map_or_else(|| *field == *wanted, |text| text == wanted)
 }
 
 fn write(value: f64, form: &str) -> Result<String, String> {

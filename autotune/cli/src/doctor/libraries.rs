@@ -307,7 +307,8 @@ mod tests {
     fn an_nvrtc_that_does_not_load_is_not_reported_as_missing() {
         let nvrtc = |tried: &[(&str, &str)]| {
             let tried = tried.iter().map(|(name, why)| ((*name).into(), (*why).into())).collect();
-            why_unavailable(&LibraryUnavailable::LibraryMissing { tried, .. })
+            let of = gridguard::cuda::CudaLibrary::Nvrtc;
+            why_unavailable(&LibraryUnavailable::LibraryMissing { of, tried })
         };
         let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
         assert_eq!(nvrtc(&[absent]), None);
