@@ -7,8 +7,7 @@
 //! # Tuning your own workload
 //!
 //! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream in
-//! `launch`. Your manifest needs `gridguard` with the features `host` and `profile`, and cudarc with your
-//! CUDA version.
+//! `launch`. Your manifest needs `gridguard` with the features `host` and `profile`.
 //!
 //! ```
 //! use std::sync::Arc;
