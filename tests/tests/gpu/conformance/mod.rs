@@ -9,7 +9,7 @@ mod facts;
 mod kernels;
 mod report;
 
-use gridguard::{Dim3, KernelLimits, LOCAL_BYTES_PER_THREAD, LaunchLimits, LaunchRequest};
+use gridguard::{Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_test_support::conformance::compare::Tally;
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 use gridguard_test_support::conformance::session;
@@ -71,7 +71,7 @@ fn the_guard_agrees_with_the_driver_on_occupancy() {
     let mut compared = 0_u64;
     // Without a cluster some have no occupancy, and those with too much local memory never have one.
     let has_none = |kernel: &KernelLimits| {
-        let too_much_memory = kernel.local_bytes_per_thread > LOCAL_BYTES_PER_THREAD;
+        let too_much_memory = kernel.local_bytes_per_thread > device.max_local_bytes_per_thread();
         kernel.cluster_must_be_set || kernel.required_cluster.is_some() || too_much_memory
     };
     let whole = family.kernels.iter().filter(|kernel| !has_none(kernel.limits.kernel()));
