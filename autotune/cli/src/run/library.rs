@@ -96,18 +96,20 @@ fn folders() -> impl Iterator<Item = PathBuf> {
 
 /// Writes the library into `folder` unless it is there, and returns its path if nobody else can replace it.
 fn install(folder: &Path, library: &[u8]) -> Result<PathBuf, String> {
-    let path = folder.join(LIBRARY);
-    check_path(&path)?;
     check_place(folder)?;
+    let path = folder.join(LIBRARY);
     if !holds(&path, library)? {
         publish_private(&path, library).map_err(|error| error.to_string())?;
-        // Another user may have made the folder first, in a parent that everybody can write to.
-        check_place(folder)?;
-        if !holds(&path, library)? {
-            return Err("another process replaces the library".to_owned());
-        }
     }
-    Ok(path)
+    // Another user may have made the folder first, in a parent that everybody can write to, or may change a link to it.
+    let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
+    check_place(&folder)?;
+    let path = folder.join(LIBRARY);
+    if holds(&path, library)? {
+        Ok(path)
+    } else {
+        Err("another process replaces the library".to_owned())
+    }
 }
 
 /// Whether the file is the library, and nobody else can have written it.
@@ -133,6 +135,7 @@ fn check_path(path: &Path) -> Result<(), String> {
 /// Refuses a folder that another user can replace by renaming a parent, or whose files may not be executed. Looks at
 /// the nearest folder that exists.
 fn check_place(folder: &Path) -> Result<(), String> {
+    check_path(folder)?;
     let user = rustix::process::geteuid().as_raw();
     let Some(resolved) = folder.ancestors().find_map(|parent| fs::canonicalize(parent).ok()) else {
         return Err("has no parent that exists".to_owned());
@@ -193,6 +196,11 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         symlink(&other, folder.join(LIBRARY)).unwrap();
         assert!(refused(&folder).contains("is a link"), "{}", refused(&folder));
+        // The loader gets the folder itself: the link may change.
+        let (own, link) = (home.path().join("own"), home.path().join("link"));
+        fs::create_dir(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        assert_eq!(install(&link, LIBRARY_BYTES).unwrap(), own.join(LIBRARY));
         assert!(refused(&home.path().join("a b")).contains("space"));
         fs::write(home.path().join("file"), "").unwrap();
         assert!(install(&home.path().join("file/digest"), LIBRARY_BYTES).is_err());
