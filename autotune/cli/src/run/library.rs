@@ -29,7 +29,8 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
         return if path.is_file() {
             accepted(&path)
         } else {
-            Err(CommandError::Failed(format!("{}: {LIBRARY} was not found", path.display())))
+            let path = path.display();
+            Err(CommandError::Failed(format!("{LIBRARY} was not found; looked for {path}")))
         };
     }
     if EMBEDDED.is_empty() {
