@@ -18,6 +18,11 @@ cd "$(dirname "$0")/.." || exit
 pack() {
     local folder=$1 name path
     mkdir -p "$folder"
+    local library
+    library=$(realpath -m "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so")
+    cargo build --release -p gridguard-preload || return 1
+    # The command takes this one, and builds no second.
+    export GRIDGUARD_PRELOAD_LIBRARY=$library
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate &&
@@ -30,7 +35,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py tests/watched_work.py tests/served.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/served.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do

@@ -1,21 +1,86 @@
-//! Finds the commit of the build for `gridguard --version`.
+//! Finds the commit of the build for `gridguard --version`, and the library that `gridguard run` preloads.
 
-use std::path::Path;
+use std::env;
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn main() {
+use sha2::{Digest, Sha256};
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
-    let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let version = match packaged_commit().or_else(git_commit) {
         Some(commit) => format!("{version} ({commit})"),
         None => version,
     };
     println!("cargo::rustc-env=GRIDGUARD_VERSION={version}");
+    embed_library()
+}
+
+/// Compresses the library into the output folder; nothing if this build has none.
+///
+/// `GRIDGUARD_PRELOAD_LIBRARY` names a library that is already built. Otherwise release builds in a checkout build it.
+/// Other builds find it beside the command.
+fn embed_library() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-env-changed=GRIDGUARD_PRELOAD_LIBRARY");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let library = match env::var_os("GRIDGUARD_PRELOAD_LIBRARY").filter(|path| !path.is_empty()) {
+        Some(path) => Some(PathBuf::from(path)),
+        None if env::var("PROFILE")? == "release" => build_library(&out)?,
+        None => None,
+    };
+    let contents = library.map(|path| {
+        println!("cargo::rerun-if-changed={}", path.display());
+        fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
+    });
+    let contents = contents.transpose()?.unwrap_or_default();
+    let compressed =
+        if contents.is_empty() { Vec::new() } else { lz4_flex::compress_prepend_size(&contents) };
+    fs::write(out.join("preload.lz4"), compressed)?;
+    let digest = Sha256::digest(&contents);
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    println!("cargo::rustc-env=GRIDGUARD_PRELOAD_DIGEST={digest}");
+    Ok(())
+}
+
+/// Builds the library from the checkout; `None` if there is no checkout, or the target has no shared glibc.
+fn build_library(out: &Path) -> Result<Option<PathBuf>, Box<dyn Error>> {
+    let package = Path::new("../../guard/preload/Cargo.toml");
+    let is_glibc =
+        env::var("CARGO_CFG_TARGET_OS")? == "linux" && env::var("CARGO_CFG_TARGET_ENV")? == "gnu";
+    if !package.exists() || !is_glibc {
+        return Ok(None);
+    }
+    // Its sources, and the packages that it uses.
+    println!("cargo::rerun-if-changed=../../guard");
+    println!("cargo::rerun-if-changed=../../Cargo.lock");
+    let target = env::var("TARGET")?;
+    let folder = out.join("preload");
+    let mut command = Command::new(env::var("CARGO")?);
+    command.args(["build", "--quiet", "--release", "--target", &target, "--manifest-path"]);
+    command.arg(package).arg("--target-dir").arg(&folder);
+    // What cargo sets for this package is wrong for the build scripts of others.
+    for (name, _) in env::vars_os().filter(|(name, _)| is_of_this_build(name)) {
+        command.env_remove(name);
+    }
+    if !command.status()?.success() {
+        return Err("the library that `gridguard run` preloads does not build".into());
+    }
+    Ok(Some(folder.join(target).join("release/libgridguard_preload.so")))
+}
+
+fn is_of_this_build(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    name.starts_with("CARGO_FEATURE_")
+        || ["CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"].contains(&&*name)
 }
 
 /// The commit that `cargo package` adds to the sources.
 fn packaged_commit() -> Option<String> {
-    let info = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
+    let info = fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let hash = info.split("\"sha1\": \"").nth(1)?;
     hash.get(..9).map(str::to_owned)
 }

@@ -10,6 +10,18 @@ This module needs neither a GPU nor PyTorch. `gridguard.torch` needs PyTorch::
     grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of 38400, or fold it into x
 """
 
+try:
+    from gridguard._native import GridguardError, UnavailableError, __version__
+except ImportError as error:
+    import platform
+
+    if platform.libc_ver()[0] == "glibc":
+        raise
+    message = (
+        "gridguard needs Linux with glibc 2.17 or later, but this Python uses another C library, for example musl in "
+        "Alpine Linux: use an image with glibc, for example python:3.13-slim"
+    )
+    raise ImportError(message) from error
 from gridguard._documents import (
     Batch,
     Cause,
@@ -31,7 +43,6 @@ from gridguard._documents import (
     limits,
     plan,
 )
-from gridguard._native import GridguardError, UnavailableError, __version__
 
 __all__ = [
     "Batch",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from gridguard import _native
 from gridguard._arguments import Bytes, Number, seconds, size_in_bytes, whole
+from gridguard._command import find_command
 
 Size = Number | Sequence[Number]
 """One to three numbers along x, y and z; missing ones are 1."""
@@ -292,13 +292,11 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
 def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
     """Find out whether this machine can run CUDA, and how to fix it.
 
-    Runs the command `gridguard doctor`, which is installed separately and examines the driver in its own process.
+    Runs the command `gridguard doctor` of the wheel, or else of PATH, which examines the driver in its own process.
     Raises GridguardError if the command is missing or does not respond.
     """
     limit = seconds("timeout", timeout)
-    program = shutil.which(command)
-    if program is None:
-        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
+    program = find_command(command)
     try:
         ran = subprocess.run(
             [program, "doctor", "--format", "json"],

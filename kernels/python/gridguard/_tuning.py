@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gridguard import _arguments, _native
+from gridguard._command import find_command
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ def tune(
 ) -> Tuned:
     """Measure the shapes without an exact entry, and write them to the user's profile, which later calls use.
 
-    Call it after one call of each shape, when the device is idle. It runs the command `gridguard tune`, which is
-    installed separately, on `device`, by default PyTorch's current one. After `time_limit` seconds it starts no further
-    shape. Launches in captured CUDA graphs do not change.
+    Call it after one call of each shape, when the device is idle. It runs the command `gridguard tune` of the
+    wheel, or else of PATH, on `device`, by default PyTorch's current one. After `time_limit` seconds it starts no
+    further shape. Launches in captured CUDA graphs do not change.
 
     Raises GridguardError if the command is missing or fails; the error names the file with the shapes. Raises TypeError
     or ValueError if the device is no ordinal or the time is not positive.
@@ -95,9 +96,7 @@ def tune(
     time_limit = None if time_limit is None else _arguments.seconds("time_limit", time_limit)
     if _native.misses() == 0:
         return Tuned((), 0, 0, 0, ())
-    program = shutil.which(command)
-    if program is None:
-        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
+    program = find_command(command)
     if device is None:
         import torch
 

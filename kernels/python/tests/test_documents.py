@@ -6,9 +6,11 @@ import dataclasses
 import doctest
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,44 @@ def test_the_commands_report_is_read_and_its_failures_are_errors(tmp_path):
             gridguard.doctor(command(text))
     with pytest.raises(GridguardError, match="cargo install gridguard-cli"):
         gridguard.doctor("no-such-command")
+
+
+def test_the_wheels_command_comes_before_one_on_the_path(tmp_path):
+    package = Path(shutil.copytree(Path(gridguard.__file__).parent, tmp_path / "packages" / "gridguard"))
+
+    def command(folder: Path, text: str) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "gridguard").write_text(f"#!/bin/sh\necho {text} $@\nexit 3\n")
+        (folder / "gridguard").chmod(0o700)
+
+    def run() -> tuple[int, str]:
+        search = {"PATH": str(tmp_path / "path"), "PYTHONPATH": str(package.parent), "HOME": str(tmp_path)}
+        words = [sys.executable, "-m", "gridguard", "limits", "h200"]
+        ran = subprocess.run(words, env=search, capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stdout + ran.stderr
+
+    if os.access(Path(sysconfig.get_path("scripts")) / "gridguard", os.X_OK):
+        # The installed wheel has one.
+        status, text = run()
+        assert status == 0 and "NVIDIA H200" in text
+        return
+    status, text = run()
+    assert status == 1 and text.startswith("gridguard: no command gridguard on PATH")
+    command(tmp_path / "path", "path")
+    assert run() == (3, "path limits h200\n")
+    command(package.parent / "bin", "wheel")
+    assert run() == (3, "wheel limits h200\n")
+
+
+def test_another_c_library_is_named():
+    program = """
+import platform, sys
+sys.modules["gridguard._native"] = None
+platform.libc_ver = lambda: ("", "")
+import gridguard
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "needs Linux with glibc 2.17 or later" in ran.stderr
 
 
 @pytest.mark.parametrize(

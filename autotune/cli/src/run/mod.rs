@@ -1,5 +1,6 @@
 //! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains refused launches and allocations.
 
+mod library;
 mod output;
 
 use std::env;
@@ -13,6 +14,7 @@ use std::process::Command;
 use clap::Args;
 use gridguard_report::WatchReport;
 
+use self::library::{LIBRARY, find_library};
 use self::output::{Kind, Output};
 use crate::elf::{self, ElfError};
 use crate::error::{CommandError, Exit};
@@ -37,6 +39,9 @@ pub(crate) struct Run {
     /// End the program at the first refused launch
     #[arg(long)]
     abort: bool,
+    /// The library to preload, in place of the one in this command
+    #[arg(long, value_name = "FILE.so")]
+    library: Option<PathBuf>,
     /// Print no summary at the end
     #[arg(long)]
     quiet: bool,
@@ -53,9 +58,9 @@ impl Run {
         };
         let path = find_program(program)?;
         check_program(&path)?;
-        let library = find_library()?;
+        let library = find_library(self.library.as_deref())?;
         let mut command = Command::new(&path);
-        command.arg0(program).args(arguments).env(PRELOAD, preloads(&library)?);
+        command.arg0(program).args(arguments).env(PRELOAD, preloads(&library));
         let flags =
             [("ABORT", self.abort), ("SYNC", self.sync), ("FIX", self.fix), ("QUIET", self.quiet)];
         for (name, wanted) in flags {
@@ -153,44 +158,8 @@ fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
     Ok(Some(PathBuf::from(first)))
 }
 
-fn find_library() -> Result<PathBuf, CommandError> {
-    let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let places: Vec<PathBuf> = match named {
-        Some(path) => vec![path],
-        None => {
-            let program = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
-            let folder = program.parent().unwrap_or(Path::new("")).to_owned();
-            // Beside the command, in the library folder of an installation, or in cargo's folder for tests.
-            ["", "../lib", "../lib/gridguard", "deps"]
-                .iter()
-                .map(|place| folder.join(place).join(LIBRARY))
-                .collect()
-        }
-    };
-    let found = places.iter().find(|path| path.is_file()).map(fs::canonicalize);
-    match found {
-        Some(path) => path.map_err(CommandError::io(LIBRARY)),
-        None => {
-            let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
-            Err(CommandError::Failed(format!(
-                "{LIBRARY} was not found; looked for {}; build it with `cargo build --release -p \
-                 gridguard-preload`, or name it in {LIBRARY_VARIABLE}",
-                looked.join(", ")
-            )))
-        }
-    }
-}
-
 /// The value of `LD_PRELOAD`: sanitizers first, then this library, then the others.
-fn preloads(library: &Path) -> Result<OsString, CommandError> {
-    let bytes = library.as_os_str().as_encoded_bytes();
-    if bytes.iter().any(|byte| [b' ', b':', b'\t', b'\n'].contains(byte)) {
-        return Err(CommandError::Failed(format!(
-            "{}: the loader takes no path with a space or a colon; copy it elsewhere and name it in \
-             {LIBRARY_VARIABLE}",
-            library.display()
-        )));
-    }
+fn preloads(library: &Path) -> OsString {
     let before = env::var_os(PRELOAD).unwrap_or_default();
     let before = before.to_string_lossy();
     let others: Vec<&str> =
@@ -202,11 +171,9 @@ fn preloads(library: &Path) -> Result<OsString, CommandError> {
     let (first, last): (Vec<&str>, Vec<&str>) = others.into_iter().partition(is_sanitizer);
     let own = library.to_string_lossy();
     let all: Vec<&str> = first.into_iter().chain([&*own]).chain(last).collect();
-    Ok(all.join(":").into())
+    all.join(":").into()
 }
 
-const LIBRARY: &str = "libgridguard_preload.so";
-const LIBRARY_VARIABLE: &str = "GRIDGUARD_PRELOAD";
 const PRELOAD: &str = "LD_PRELOAD";
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;

@@ -219,13 +219,15 @@ fn earlier_preloads_stay_and_sanitizers_come_first() {
 #[test]
 fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let ran: Ran = command(folder.path(), &["run", "--", "echo", "ran"])
-        .env("GRIDGUARD_PRELOAD", "/nowhere/x.so")
-        .output()
-        .unwrap()
-        .into();
-    let ran = ran.exits(3);
-    assert!(ran.out.is_empty() && ran.err.contains("looked for /nowhere/x.so"), "{}", ran.err);
+    let named = ["run", "--library", "/nowhere/x.so", "--", "echo", "ran"];
+    for (words, variable) in
+        [(&named[..], "/nowhere/y.so"), (&["run", "--", "echo", "ran"], named[2])]
+    {
+        let mut command = command(folder.path(), words);
+        let ran: Ran = command.env("GRIDGUARD_PRELOAD", variable).output().unwrap().into();
+        let ran = ran.exits(3);
+        assert!(ran.out.is_empty() && ran.err.contains("looked for /nowhere/x.so"), "{}", ran.err);
+    }
     let ran = run(folder.path(), &["run", "--report", "no/r.json", "--", "echo", "ran"]).exits(3);
     assert!(ran.out.is_empty() && ran.err.contains("cannot write no/r.json"), "{}", ran.err);
 }
