@@ -202,7 +202,7 @@ fn kernel_in(text: &str) -> Option<String> {
     let (_, rest) = text.split_once(STUB).or_else(|| text.split_once("launch CUDA kernel: "))?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
     let name = truncated(rest.get(..end)?, KERNEL_BYTES);
-    (!name.is_empty()).then(|| unmangled(name))
+    name.contains(|c: char| c != '_').then(|| unmangled(name))
 }
 
 /// The names of namespaces and function that a mangled name of C++ begins with, and else the name.
