@@ -1,7 +1,7 @@
 //! `gridguard explain`: explains CUDA error codes, messages and logs, and how to fix the failure.
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
@@ -10,6 +10,7 @@ use gridguard_report::ExplainedLog;
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
+use crate::follow::follow;
 use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
@@ -17,6 +18,9 @@ pub(crate) struct Explain {
     /// Message, name or error code; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
+    /// Watch a growing log in UTF-8, and explain each new failure, until Ctrl-C; with --format json, a line for each
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    follow: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceChoice,
     #[command(flatten)]
@@ -34,6 +38,15 @@ no CUDA failure recognized; give one of these:
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        if let Some(file) = &self.follow {
+            let device = self.device.limits()?;
+            let machine = self.machine(device.as_deref());
+            return follow(file, |log, known| {
+                let report = ExplainedLog::new(log, &machine, device.as_deref())?;
+                let mut new = report.findings.iter().skip(known);
+                new.try_for_each(|one| self.output.print(one, one.in_a_log()))
+            });
+        }
         let text = self.text.join(" ");
         let text = text.trim();
         if text.is_empty() && (!self.text.is_empty() || io::stdin().is_terminal()) {

@@ -19,6 +19,12 @@ pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
     Ok(&REQUESTED)
 }
 
+/// The flag that the first signal sets, for a command that has nothing to finish.
+pub(crate) fn quiet_flag() -> Result<&'static AtomicBool, CommandError> {
+    ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed))?;
+    Ok(&REQUESTED)
+}
+
 /// Ignores signals, because the parent process ends this one.
 pub(crate) fn ignore() -> Result<(), CommandError> {
     Ok(ctrlc::set_handler(|| {})?)

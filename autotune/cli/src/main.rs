@@ -14,6 +14,7 @@ mod elf;
 mod error;
 mod explain;
 mod files;
+mod follow;
 mod interrupt;
 mod limits;
 mod measure;

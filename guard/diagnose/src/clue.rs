@@ -1,6 +1,9 @@
 //! Words in a log that suggest a cause, most often the names of functions in a traceback.
 
 use super::failure::{Hint, KnownCause, cause};
+use super::stated::Dimension::{
+    self, Batch, Channels, Choices, Heads, Height, Rows, Tokens, Width,
+};
 
 /// A line of a log that suggests the cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +30,28 @@ pub(super) struct Row {
     pub(super) hint: Hint,
     /// A kind of launch that exceeded a limit in public reports; `bench-data/corpus.ron` lists them.
     pub(super) case: Option<KnownCause>,
+    /// The only number of a failure that has this case.
+    pub(super) only: Option<i32>,
+    /// The sizes whose product is the axis of the grid.
+    pub(super) axis: &'static [Dimension],
+    /// Whether the kernels of `gridguard.torch.install()` serve the call.
+    pub(super) is_installable: bool,
     words: &'static str,
 }
 
 impl Row {
+    const fn only(self, number: i32) -> Self {
+        Self { only: Some(number), ..self }
+    }
+
+    const fn axis(self, axis: &'static [Dimension]) -> Self {
+        Self { axis, ..self }
+    }
+
+    const fn installable(self) -> Self {
+        Self { is_installable: true, ..self }
+    }
+
     /// Parts of names. A part with a space ends with a whole word.
     pub(super) fn words(&self) -> impl Iterator<Item = &'static str> {
         self.words.split('|')
@@ -38,15 +59,56 @@ impl Row {
 }
 
 const fn row(place: Place, hint: Hint, words: &'static str) -> Row {
-    Row { place, hint, case: None, words }
+    Row { place, hint, case: None, only: None, axis: &[], is_installable: false, words }
 }
 
 const fn case(hint: Hint, words: &'static str, cause: KnownCause) -> Row {
     Row { case: Some(cause.hint(hint)), ..row(Place::Traceback, hint, words) }
 }
 
+/// `CUDA_ERROR_INVALID_VALUE`, with which calls refuse shared memory and updates of graphs.
+const INVALID_VALUE: i32 = 1;
+const ATTENTION: KnownCause = cause(
+    "the attention kernel puts batch, heads or both on grid.y or grid.z, which end at 65535 blocks",
+)
+.fix("call it on chunks of at most 65535 along batch x heads");
+
 /// The most specific case first.
-pub(super) static ROWS: [Row; 13] = [
+pub(super) static ROWS: [Row; 21] = [
+    case(
+        Hint::GraphUpdate,
+        "graphkernelnodesetparams|graphexeckernelnodesetparams|graphexecupdate",
+        cause(
+            "an instantiated graph is updated with another kernel, or with attributes that an \
+             update may not change",
+        )
+        .fix(
+            "instantiate the graph again if its kernels change; in programs that use ggml, set \
+             GGML_CUDA_DISABLE_GRAPHS=1",
+        ),
+    )
+    .only(INVALID_VALUE),
+    case(
+        Hint::SharedMemory,
+        "moe_align_block_size",
+        cause(
+            "the shared memory of moe_align_block_size grows with the square of the experts: 160 \
+             experts need 103684 bytes, and sm_86, sm_89 and sm_120 have 101376; fewer tokens do \
+             not help",
+        )
+        .fix("use a newer version, which aligns many experts in global memory"),
+    )
+    .only(INVALID_VALUE),
+    case(
+        Hint::SharedMemory,
+        "soft_max",
+        cause(
+            "the softmax keeps a row in shared memory, and a row does not fit a block of the \
+             device: 101376 bytes on sm_86, sm_89 and sm_120",
+        )
+        .fix("use a shorter context or a smaller batch, or a version that reads the row twice"),
+    )
+    .only(INVALID_VALUE),
     case(
         Hint::TemporalAttention,
         "motion_module|temporal_transformer|temporal_attention|animatediff",
@@ -59,7 +121,9 @@ pub(super) static ROWS: [Row; 13] = [
             "call the attention on chunks of the batch; or lower resolution or batch, or use \
              another attention (--disable-xformers, scaled_dot_product_attention)",
         ),
-    ),
+    )
+    .axis(&[Batch, Height, Width, Heads])
+    .installable(),
     case(
         Hint::SortRow,
         "argsort|arg_sort|sort_last_dim|torch.sort|, in sort|::sort::",
@@ -81,17 +145,32 @@ pub(super) static ROWS: [Row; 13] = [
              blocks: 8192 tokens with 8 experts each are 65536",
         )
         .fix("process fewer tokens at once: a smaller batch, or a smaller chunk of prefill"),
-    ),
+    )
+    .axis(&[Tokens, Choices]),
     case(
         Hint::AttentionBatch,
-        "memory_efficient_attention|scaled_dot_product_attention|xformers|flash_attn|\
-         flash_attention|flashinfer|fmha|launch_fattn",
+        "memory_efficient_attention|scaled_dot_product_attention|xformers",
+        ATTENTION,
+    )
+    .axis(&[Batch, Heads])
+    .installable(),
+    case(
+        Hint::AttentionBatch,
+        "flash_attn|flash_attention|flashinfer|fmha|launch_fattn",
+        ATTENTION,
+    )
+    .axis(&[Batch, Heads]),
+    case(
+        Hint::SharedMemory,
+        "_gemm|gemm_|cutlass|hadamard_transform|cudafuncattributemaxdynamicsharedmemorysize",
         cause(
-            "the attention kernel puts batch, heads or both on grid.y or grid.z, which end at \
-             65535 blocks",
+            "the kernel needs more dynamic shared memory than a block of the device can opt in \
+             to: it is sized for sm_90 or sm_100 (232448 bytes), and sm_86, sm_89 and sm_120 have \
+             101376",
         )
-        .fix("call it on chunks of at most 65535 along batch x heads"),
-    ),
+        .fix("choose another back end for this operator, smaller tiles or fewer stages"),
+    )
+    .only(INVALID_VALUE),
     case(
         Hint::MatrixRows,
         "mul_mat|get_rows",
@@ -100,7 +179,8 @@ pub(super) static ROWS: [Row; 13] = [
              blocks",
         )
         .fix("update the program, as newer versions of ggml put rows on x; or split the rows"),
-    ),
+    )
+    .axis(&[Rows]),
     case(
         Hint::NormalizedRows,
         "layer_norm|layernorm|rms_norm|rmsnorm|batch_norm|group_norm",
@@ -109,12 +189,25 @@ pub(super) static ROWS: [Row; 13] = [
              blocks",
         )
         .fix("normalize at most 65535 rows at once"),
-    ),
+    )
+    .axis(&[Rows]),
     case(
         Hint::ImagePlanes,
         "upsample|interpolate(|reflection_pad|replication_pad",
         cause("batch x channels are on grid.y or grid.z, which end at 65535 blocks")
             .fix("process the batch in chunks of at most 65535 / channels images"),
+    )
+    .axis(&[Batch, Channels]),
+    row(
+        Place::Traceback,
+        Hint::Convolution,
+        "conv1d|conv2d|conv3d|convolution|canuse32bitindexmath",
+    ),
+    row(Place::Traceback, Hint::LazyLoading, "cudafuncsetattribute|cudafuncgetattributes"),
+    row(
+        Place::Innermost,
+        Hint::LocalMemory,
+        "culaunchkernel|cudalaunchkernel|launch_kernel|launchkernel|setlimit|cudalimitstacksize",
     ),
     row(
         Place::Innermost,
@@ -129,7 +222,12 @@ pub(super) static ROWS: [Row; 13] = [
     ),
     row(Place::Innermost, Hint::Synchronization, "synchronize|watchdog"),
     // TensorFlow computes its grids from the work and puts them on x.
-    row(Place::Traceback, Hint::EmptyBatch, "gpulaunchkernel|cudalaunchkernel("),
+    // cuDF, Thrust and CUB put the work on x, too.
+    row(
+        Place::Traceback,
+        Hint::EmptyBatch,
+        "gpulaunchkernel|cudalaunchkernel(|cudf|thrust|cub::|spconv",
+    ),
     row(Place::Traceback, Hint::MissingKernel, "when loading|get_or_load_func|bf16"),
     row(Place::Traceback, Hint::RunTimeCompiler, "triton|xla|load_binary|ptx text|in-memory cubin"),
 ];

@@ -2,10 +2,11 @@
 
 use core::fmt;
 
-use super::codes::commands::{BLOCKING, CHECK, LIMITS, SANITIZER};
-use super::evidence::{CudaVersion, Evidence, Verdict, ViolatedRule};
+use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, LIMITS, RUN, SANITIZER};
+use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
 use super::failure::{Hint, KnownCause};
 use super::failure_id::FailureId;
+use super::stated::{AXIS_BLOCKS, AxisVerdict, parts};
 
 /// The meaning of a failure and its probable causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,12 @@ pub struct Diagnosis {
     pub sticky: bool,
     /// Whether an unrelated later call usually reports it, instead of the call that caused it.
     pub late: bool,
+    /// Whether nothing tells which argument or size of a launch was refused. The first command finds out.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "core::ops::Not::not"))]
+    pub is_undecided: bool,
+    /// The failed kernel, if it is named.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub kernel: Option<String>,
     /// Excluded explanations, each with the reason.
     pub not: Vec<String>,
     /// The driver's log about the failed call.
@@ -29,6 +36,9 @@ pub struct Diagnosis {
     pub causes: Vec<Cause>,
     /// Commands that give more information, the most useful first.
     pub commands: Vec<String>,
+    /// Lines of Python to add to the program after the first command.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
+    pub lines: Vec<String>,
 }
 
 /// A possible cause and its remedy.
@@ -61,11 +71,13 @@ pub struct Cause {
 pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let entry = failure.entry();
     let mut not: Vec<String> = entry.mistaken_for.into_iter().map(String::from).collect();
-    let rules = violated_rules(failure, evidence);
-    let has_rules = !rules.is_empty();
     let is_rejected_launch = entry.known_causes().any(|known| known.hint == Some(Hint::LaunchSize));
-    let case = evidence.case().filter(|_| is_rejected_launch);
-    let case = case.map(|(case, why)| Cause::known(&case, Some(why)));
+    let stated =
+        if is_rejected_launch { Stated::new(failure, evidence) } else { Stated::default() };
+    not.extend(stated.fits);
+    let mut rules = violated_rules(failure, evidence);
+    rules.extend(stated.pair);
+    let has_rules = !rules.is_empty();
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
     for known in entry.known_causes() {
         if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
@@ -79,24 +91,127 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             None => open.push(Cause::known(known, None)),
         }
     }
+    let launch = evidence.launch.clone().or(stated.launch);
+    let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
+    let is_undecided = is_rejected_launch
+        && !has_rules
+        && !is_legal
+        && likely.is_empty()
+        && stated.case.is_none()
+        && evidence.driver_log.is_empty();
     // A traceback that ends in a copy may contain a known kernel, too.
     let place = if evidence.host_call().is_some() { likely.len() } else { 0 };
-    likely.splice(place..place, case);
+    likely.splice(place..place, stated.case);
     let causes = [rules, likely, open, unlikely].concat();
+    let evidence = Evidence { launch, ..evidence.clone() };
+    let mut commands: Vec<String> = Vec::new();
+    for command in entry.commands.iter().filter(|it| !(has_rules && **it == DRIVER_LOG)) {
+        let command = filled(command, &evidence);
+        if !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    // The kernels of this project serve the call, if the attention of PyTorch is at fault.
+    let is_attention = causes.first().and_then(|it| it.id.as_deref()).is_some_and(|id| {
+        [Hint::AttentionBatch, Hint::TemporalAttention].iter().any(|hint| hint.id() == id)
+    });
+    if is_attention && evidence.clues.iter().any(|it| it.row.is_installable) {
+        commands.retain(|it| it != INSTALL);
+        commands.insert(0, INSTALL.to_owned());
+    }
+    let lines = if commands.first().is_some_and(|it| it == INSTALL) { INSTALLED } else { &[] };
     Diagnosis {
         failure: *failure,
         meaning: entry.meaning,
         sticky: entry.sticky,
         late: entry.late,
+        is_undecided,
+        kernel: evidence.kernel,
         not,
-        driver_log: evidence.driver_log.clone(),
+        driver_log: evidence.driver_log,
         causes,
-        commands: entry.commands.iter().map(|it| command(it, evidence)).collect(),
+        commands,
+        lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+    }
+}
+
+/// Makes the kernels of this project serve PyTorch's attention.
+const INSTALL: &str = "pip install gridguard";
+const INSTALLED: &[&str] = &["import gridguard.torch", "gridguard.torch.install()"];
+
+/// What the sizes and the functions in a log decide about a rejected launch.
+#[derive(Default)]
+struct Stated {
+    /// The known case that the functions suggest.
+    case: Option<Cause>,
+    /// Sizes that worked and failed, between which an axis ends.
+    pair: Option<Cause>,
+    /// Cases whose sizes are within the limit.
+    fits: Vec<String>,
+    /// The launch that the sizes imply, as options of `gridguard check`.
+    launch: Option<String>,
+}
+
+impl Stated {
+    fn new(failure: &FailureId, evidence: &Evidence) -> Self {
+        let mut stated = Self::default();
+        let LaunchSizes { block, work, .. } = &evidence.launch_sizes;
+        let threads = block.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+        let launch =
+            |blocks: u64, threads: u64| format!("--grid 1,{blocks},1 --block {threads},1,1");
+        if let Some((threads, below, above)) = work.pair(threads) {
+            let (works, fails) = (work.works.unwrap_or(0), work.fails.unwrap_or(0));
+            let (parts, blocks) = parts(above);
+            stated.pair = Some(Cause {
+                id: Some("grid-dim-y".into()),
+                what: format!(
+                    "grid.y or grid.z ends between the two sizes: {works} elements in blocks of {threads} are \
+                     {below} blocks, {fails} are {above}, and the limit is {AXIS_BLOCKS}"
+                ),
+                why_likely: Some(format!("the log says that {works} works and {fails} fails")),
+                remedy: format!(
+                    "split it into {parts} launches of at most {blocks} blocks, or put it on grid.x"
+                ),
+            });
+            stated.launch = Some(launch(above, threads));
+            return stated;
+        }
+        for (case, clue) in evidence.cases(failure.number()) {
+            let mut cause = Cause::known(&case, Some(says(&clue.text)));
+            match work.judge(clue.row.axis) {
+                Some(AxisVerdict::Fits(sizes)) => {
+                    let id = cause.id.unwrap_or_default();
+                    stated.fits.push(format!(
+                        "{id}: {sizes}, and an axis of the grid holds {AXIS_BLOCKS}"
+                    ));
+                    continue;
+                }
+                Some(AxisVerdict::TooLarge(blocks, sizes)) => {
+                    let (parts, each) = parts(blocks);
+                    cause.why_likely =
+                        Some(format!("the log says {sizes}, the limit is {AXIS_BLOCKS}"));
+                    cause.remedy += &format!("; here {parts} calls of at most {each}");
+                    stated.launch = Some(launch(blocks, threads.unwrap_or(1)));
+                }
+                None => {}
+            }
+            if case.hint == Some(Hint::SharedMemory)
+                && let (Some(bytes), Some(device)) =
+                    (evidence.max_shared_bytes, evidence.capability)
+            {
+                let why = cause.why_likely.get_or_insert_default();
+                *why +=
+                    &format!("; a block has at most {bytes} bytes on compute capability {device}");
+            }
+            stated.case = Some(cause);
+            break;
+        }
+        stated
     }
 }
 
 /// `command` with the known values filled in.
-fn command(command: &str, evidence: &Evidence) -> String {
+fn filled(command: &str, evidence: &Evidence) -> String {
     let Evidence { device_name, program, .. } = evidence;
     // A launch that violates no rule need not be checked again.
     let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
@@ -104,14 +219,14 @@ fn command(command: &str, evidence: &Evidence) -> String {
     let program = program.as_ref().map_or("PROGRAM".to_owned(), |it| format!("python {it}"));
     match (command, launch, device_name) {
         (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),
-        (CHECK, Some(launch), None) => format!("gridguard check --device 0 {launch}"),
-        // Drivers of CUDA 12.9 and later log the sizes of the launch.
-        (CHECK, None, _) if evidence.driver_cuda.is_some_and(|it| it < CudaVersion(12_090)) => {
+        (CHECK, Some(launch), None) => format!("gridguard check --gpu any {launch}"),
+        (CHECK | RUN, ..) if evidence.program.is_some() => format!("gridguard run -- {program}"),
+        (CHECK, None, _) => RUN.to_owned(),
+        (DRIVER_LOG, ..) if evidence.driver_cuda.is_some_and(|it| it < CudaVersion(12_090)) => {
             BLOCKING.replace("PROGRAM", &program)
         }
-        (CHECK, None, _) => format!("CUDA_LOG_FILE=stderr {program}"),
         (LIMITS, _, Some(name)) => format!("gridguard limits --gpu '{name}'"),
-        (BLOCKING | SANITIZER, ..) => command.replace("PROGRAM", &program),
+        (BLOCKING | SANITIZER | DRIVER_LOG, ..) => command.replace("PROGRAM", &program),
         _ => command.to_owned(),
     }
 }
@@ -143,7 +258,7 @@ impl fmt::Display for Diagnosis {
     /// Several lines: name, meaning, time of the report, excluded explanations, causes, commands. The last line
     /// is the most useful command.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failure, meaning, sticky, late, not, driver_log, causes, commands } = self;
+        let Self { failure, meaning, sticky, late, not, driver_log, causes, commands, .. } = self;
         write!(f, "{failure}")?;
         if let Some(name) = failure.entry().runtime_name {
             write!(f, ", {name} in the runtime")?;
@@ -158,6 +273,15 @@ impl fmt::Display for Diagnosis {
         if *sticky {
             f.write_str(
                 "\n  the context is lost: every CUDA call fails until the process restarts",
+            )?;
+        }
+        if let Some(kernel) = &self.kernel {
+            write!(f, "\n  kernel: {kernel}")?;
+        }
+        if let Some(command) = commands.first().filter(|_| self.is_undecided) {
+            write!(
+                f,
+                "\n  this message alone does not name the refused size or argument; to find out, run: {command}"
             )?;
         }
         for other in not {
@@ -183,6 +307,10 @@ impl fmt::Display for Diagnosis {
         for command in others {
             write!(f, "\n  {command}")?;
         }
-        write!(f, "\nnext step\n  {next}")
+        write!(f, "\nnext step\n  {next}")?;
+        if !self.lines.is_empty() {
+            f.write_str("\nand in the program, before the model runs")?;
+        }
+        self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))
     }
 }

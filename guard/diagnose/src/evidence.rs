@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-use super::clue::Clue;
+use super::clue::{Clue, Row};
 use super::failure::{Hint, KnownCause};
+use super::stated::WorkSizes;
 
 /// Facts about a failure. Every field may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +56,10 @@ pub struct Evidence {
     pub driver_log: Vec<String>,
     /// The Python program that failed.
     pub program: Option<String>,
+    /// The kernel that the log names as the failed one.
+    pub kernel: Option<String>,
+    /// The most shared memory that a block can have on the device, in bytes, with opt-in.
+    pub max_shared_bytes: Option<u64>,
 }
 
 /// Known sizes of a launch. An axis that is not stated is 1.
@@ -67,6 +72,10 @@ pub struct LaunchSizes {
     pub block: Option<[u64; 3]>,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: Option<u64>,
+    /// The most threads of a block that the kernel's registers allow.
+    pub kernel_threads: Option<u64>,
+    /// Sizes of the work.
+    pub(super) work: WorkSizes,
 }
 
 impl LaunchSizes {
@@ -76,6 +85,8 @@ impl LaunchSizes {
             grid: self.grid.or(other.grid),
             block: self.block.or(other.block),
             shared_bytes: self.shared_bytes.or(other.shared_bytes),
+            kernel_threads: self.kernel_threads.or(other.kernel_threads),
+            work: self.work.or(other.work),
         }
     }
 }
@@ -178,14 +189,19 @@ impl Evidence {
             Hint::NoDevice => self.no_device(),
             Hint::Ordinal => self.ordinal_is_visible(),
             Hint::EarlierKernel => self.earlier_kernel(),
+            Hint::TensorVolume => self.tensor_volume(),
+            Hint::MissingDriver => self.lib_cuda(),
             Hint::FailedAssertion => self.assertion.clone().map(Likely),
             _ => self.suggested(hint),
         }
     }
 
-    /// The most specific known case that the log suggests, and the line that suggests it.
-    pub(super) fn case(&self) -> Option<(KnownCause, String)> {
-        self.clues.iter().find_map(|clue| Some((clue.row.case?, says(&clue.text))))
+    /// The known cases of the failure with this number that the log suggests, and their clues. The most specific
+    /// case comes first.
+    pub(super) fn cases(&self, number: Option<i32>) -> impl Iterator<Item = (KnownCause, &Clue)> {
+        let applies = move |row: &Row| row.only.is_none_or(|only| Some(only) == number);
+        let clues = self.clues.iter().filter(move |it| applies(it.row));
+        clues.filter_map(|it| Some((it.row.case?, it)))
     }
 
     /// The failed host call.
@@ -276,7 +292,9 @@ impl Evidence {
                 "the kernel's {bytes} bytes per thread x {threads} resident threads = {total}"
             )));
         }
-        let (requested, free) = self.enough_free()?;
+        let Some((requested, free)) = self.enough_free() else {
+            return self.suggested(Hint::LocalMemory);
+        };
         Some(Likely(format!("an allocation of {requested} failed while {free} were free")))
     }
 
@@ -334,6 +352,20 @@ impl Evidence {
         decided(driver_cuda < program, format!("the driver {versions}"), why_not)
     }
 
+    /// TensorRT prints the size and its bound.
+    fn tensor_volume(&self) -> Option<Verdict> {
+        let bound = self.launch_sizes.work.bound?;
+        Some(Likely(format!("the log gives the bound: max_num_tokens must be below {bound}")))
+    }
+
+    /// A device that was found needs a loaded libcuda.
+    fn lib_cuda(&self) -> Option<Verdict> {
+        let device = self.capability?;
+        Some(Excluded(format!(
+            "a missing libcuda: the log names a device of compute capability {device}"
+        )))
+    }
+
     fn no_device(&self) -> Option<Verdict> {
         let count = self.visible_devices?;
         let why_not = format!("hidden devices: {count} visible");
@@ -350,7 +382,7 @@ impl Evidence {
     }
 }
 
-fn says(line: &str) -> String {
+pub(super) fn says(line: &str) -> String {
     format!("the log says `{line}`")
 }
 

@@ -40,6 +40,14 @@ pub enum Origin {
     Nvml,
     /// Docker, Podman or Kubernetes.
     Container,
+    /// An operator of a framework, which checks its sizes before a launch.
+    Operator,
+    /// The compilers of CUDA: `ptxas`, `nvcc`.
+    Compiler,
+    /// ROCm, whose limits differ from the limits of CUDA.
+    Rocm,
+    /// WebGPU, whose limits differ from the limits of CUDA.
+    Webgpu,
 }
 
 impl Origin {
@@ -151,6 +159,18 @@ pub(super) enum Hint {
     MatrixRows,
     NormalizedRows,
     ImagePlanes,
+    /// A kernel sized for a device with more shared memory.
+    SharedMemory,
+    /// An instantiated graph that is updated with another kernel.
+    GraphUpdate,
+    /// A module that is loaded at the first use of its kernel.
+    LazyLoading,
+    /// A tensor of too many elements for TensorRT.
+    TensorVolume,
+    /// No libcuda was loaded.
+    MissingDriver,
+    /// A convolution.
+    Convolution,
 }
 
 impl Hint {

@@ -48,6 +48,8 @@ mod failure;
 mod failure_id;
 #[cfg(feature = "explain")]
 mod parse;
+#[cfg(feature = "explain")]
+mod stated;
 
 #[cfg(feature = "explain")]
 pub use clue::Clue;

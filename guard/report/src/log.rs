@@ -112,6 +112,18 @@ impl ExplainedFailure {
         Ok(Self { line, text, times, consequence_of, note, diagnosis })
     }
 
+    /// Writes the failure as in [`ExplainedLog`], of a log that has more lines.
+    #[must_use]
+    pub fn in_a_log(&self) -> impl fmt::Display {
+        struct InALog<'a>(&'a ExplainedFailure);
+        impl fmt::Display for InALog<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.write(f, u64::MAX)
+            }
+        }
+        InALog(self)
+    }
+
     /// Writes the diagnosis, or only the cause if that is another failure.
     fn write(&self, f: &mut fmt::Formatter<'_>, lines: u64) -> fmt::Result {
         let Self { line, text, times, consequence_of, note, diagnosis } = self;

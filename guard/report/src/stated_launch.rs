@@ -13,30 +13,45 @@ pub(crate) fn checked(
     evidence: Evidence,
     device: Option<&DeviceLimits>,
 ) -> Result<Evidence, CatalogError> {
-    let LaunchSizes { grid, block, shared_bytes, .. } = evidence.launch_sizes;
-    if grid.is_none() && block.is_none() {
+    let LaunchSizes { grid, block, shared_bytes, kernel_threads, .. } = evidence.launch_sizes;
+    let stated = evidence
+        .capability
+        .and_then(|Capability(major, minor)| catalog::limits(&format!("sm_{major}{minor}")).ok());
+    let max_shared_bytes = stated.as_ref().map(|it| it.max_shared_bytes_per_block_opt_in);
+    let evidence = Evidence { max_shared_bytes, ..evidence };
+    if grid.is_none() && block.is_none() && shared_bytes.is_none() {
         return Ok(evidence);
     }
     let size = |size: Option<[u64; 3]>| size.map_or(Dim3::ONE, |[x, y, z]| Dim3::new(x, y, z));
     let mut request = LaunchRequest::new(size(grid), size(block));
     request.dynamic_shared_bytes = shared_bytes.unwrap_or(0);
-    let launch = Evidence::from(&request).launch;
-    let stated = match evidence.capability {
-        Some(Capability(major, minor)) if device.is_none() => {
-            catalog::limits(&format!("sm_{major}{minor}")).ok()
-        }
-        _ => None,
+    let kernel = KernelLimits {
+        name: evidence.kernel.clone().unwrap_or_else(|| "of the launch".into()),
+        max_threads_per_block: kernel_threads,
+        ..KernelLimits::default()
     };
-    let (device_name, rules) = match device.or(stated.as_deref()) {
+    let (device_name, mut rules) = match device.or(stated.as_deref()) {
         Some(device) => {
-            let violations = violations(&request, device);
+            let violations = violations(&request, device, &kernel);
             let rules = violations.iter().map(ViolatedRule::from).collect();
             // The catalogue names the limits of `sm_86` `any sm_86`.
             let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
             (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
         }
-        None => on_catalogue(&request)?,
+        None => on_catalogue(&request, &kernel)?,
     };
+    let mut launch = Evidence::from(&request).launch;
+    if let Some(threads) = kernel_threads {
+        for rule in rules.iter_mut().filter(|rule| rule.id == "kernel-threads-per-block") {
+            // The driver returns the code for registers.
+            rule.codes = &[1, 9, 701];
+            rule.remedy += ", or compile the kernel for fewer registers (maxregs in CUDA.jl, \
+                            --maxrregcount in nvcc)";
+        }
+        launch = launch.map(|launch| format!("{launch} --kernel-max-threads {threads}"));
+    }
+    // A legal launch of any GPU need not be checked again.
+    launch = launch.filter(|_| !rules.is_empty() || device.is_some());
     // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
     let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
@@ -47,11 +62,12 @@ pub(crate) fn checked(
 /// GPUs come first.
 fn on_catalogue(
     request: &LaunchRequest,
+    kernel: &KernelLimits,
 ) -> Result<(Option<String>, Vec<ViolatedRule>), CatalogError> {
     let gpus = catalog::gpus()?;
     let mut found: Vec<(Violation, usize)> = Vec::new();
     for gpu in gpus {
-        for violation in &violations(request, &gpu.limits) {
+        for violation in &violations(request, &gpu.limits, kernel) {
             match found.iter_mut().find(|(known, _)| known.rule == violation.rule) {
                 Some((_, count)) => *count += 1,
                 None => found.push((violation.clone(), 1)),
@@ -69,21 +85,17 @@ fn on_catalogue(
         }
         ViolatedRule::from(&violation)
     };
-    let worst = gpus.iter().find(|gpu| !violations(request, &gpu.limits).is_empty());
-    let name = worst.or(gpus.first()).map(|gpu| gpu.limits.name.clone());
+    let worst = gpus.iter().find(|gpu| !violations(request, &gpu.limits, kernel).is_empty());
+    let name = worst.map(|gpu| gpu.limits.name.clone());
     Ok((name, found.iter().map(rule).collect()))
 }
 
 /// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory, or else those
 /// without opting in.
-fn violations(request: &LaunchRequest, device: &DeviceLimits) -> Violations {
+fn violations(request: &LaunchRequest, device: &DeviceLimits, kernel: &KernelLimits) -> Violations {
     let opted_in = Some(device.max_shared_bytes_per_block_opt_in);
     for max_dynamic_shared_bytes in [opted_in, None] {
-        let kernel = KernelLimits {
-            name: "of the launch".into(),
-            max_dynamic_shared_bytes,
-            ..KernelLimits::default()
-        };
+        let kernel = KernelLimits { max_dynamic_shared_bytes, ..kernel.clone() };
         if let Err(violations) = validate(request, &LaunchLimits::new(device.clone(), kernel)) {
             return violations;
         }

@@ -141,6 +141,12 @@ class Diagnosis:
     not_: tuple[str, ...]
     """Failures that it is mistaken for, and why it is another."""
     driver_log: tuple[str, ...] = ()
+    is_undecided: bool = False
+    """Whether the text does not tell which argument or size of a launch was refused."""
+    kernel: str | None = None
+    """The failed kernel, if the text names it."""
+    lines: tuple[str, ...] = ()
+    """Lines of Python to add to the program after the first command."""
 
 
 @dataclass(frozen=True)

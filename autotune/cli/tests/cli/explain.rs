@@ -1,8 +1,10 @@
 //! `gridguard explain` as its users call it.
 
+use std::io::{BufRead, BufReader, Write};
+
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run_with_input};
+use crate::command::{Ran, run, run_with_input, signal, start};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
@@ -24,7 +26,9 @@ fn a_message_a_name_and_a_number_have_the_same_explanation() {
             .starts_with("cudaErrorInvalidConfiguration (9): \"invalid configuration argument\"\n")
     );
     assert!(by_words.out.contains("\n  not out of memory: "), "{}", by_words.out);
-    assert!(by_words.out.ends_with("\nnext step\n  CUDA_LOG_FILE=stderr PROGRAM\n"));
+    assert!(by_words.out.ends_with("\nnext step\n  gridguard run -- COMMAND\n"));
+    let alone = "\n  this message alone does not name the refused size or argument; to find out, run: gridguard run -- COMMAND\n";
+    assert!(by_words.out.contains(alone), "{}", by_words.out);
     for text in [&["9"][..], &["cudaErrorInvalidConfiguration"], &["cudaError", "9"]] {
         assert_eq!(explain(text, b"").out, by_words.out, "{text:?}");
     }
@@ -138,7 +142,7 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
     let fits = explain(&["--gpu", "h200", &shared.replace("131072", "1024")], b"");
     let legal = "\n  not the launch configuration: it was checked and violates no rule\n";
     assert!(fits.out.contains(legal), "{}", fits.out);
-    assert_eq!(next_step(&fits), "CUDA_LOG_FILE=stderr PROGRAM");
+    assert_eq!(next_step(&fits), "gridguard run -- COMMAND");
     // The text states a compute capability.
     let stated = format!(
         "A100 with CUDA capability sm_80 is not compatible with the current PyTorch installation\n\
@@ -165,7 +169,7 @@ fn a_traceback_that_ends_in_a_copy_ranks_launch_sizes_last() {
     assert_eq!(causes[0]["id"], "copy");
     assert_eq!(causes[0]["why_likely"], "the log says `x = x.to(device)`");
     assert_eq!(causes.last().expect("several")["id"], "launch-size");
-    assert_eq!(next_step(&explain(&["-"], log.as_bytes())), "CUDA_LOG_FILE=stderr python train.py");
+    assert_eq!(next_step(&explain(&["-"], log.as_bytes())), "gridguard run -- python train.py");
 }
 
 #[test]
@@ -267,4 +271,93 @@ fn binary_data_and_very_long_lines_are_read_to_the_end() {
     assert_eq!(found["lines"], 3);
     assert_eq!(found["findings"][0]["line"], 2);
     assert_eq!(found["findings"][0]["diagnosis"]["failure"]["number"], 716);
+}
+
+#[test]
+fn words_such_as_grid_are_no_gpu() {
+    for text in
+        ["CUDA error: invalid argument, grid(1, 1, 1)", "CUDA error: invalid argument, grid_x = 7"]
+    {
+        let ran = explain(&[text], b"");
+        assert!(!ran.out.contains("Tesla"), "{}", ran.out);
+        assert_eq!(next_step(&ran), "gridguard run -- COMMAND");
+    }
+}
+
+#[test]
+fn sizes_in_a_log_decide_over_the_general_list() {
+    let causes = |text: &str| {
+        let found = json_of(&["-"], format!("{text}\n").as_bytes());
+        found["findings"][0]["diagnosis"].clone()
+    };
+    let attention = |sizes: &str| {
+        causes(&format!(
+            "{sizes}\nFile \"a.py\", line 3, in memory_efficient_attention\nRuntimeError: CUDA error: invalid argument"
+        ))
+    };
+    let fits = attention("batch_size=2, num_heads=8");
+    assert_eq!(
+        fits["not"][1],
+        "attention-batch: batch 2 x heads 8 = 16, and an axis of the grid holds 65535"
+    );
+    assert_eq!(
+        (&fits["causes"][0]["id"], &fits["is_undecided"]),
+        (&json!("launch-size"), &json!(true))
+    );
+    let large = attention("batch_size=16384, num_heads=8");
+    let cause = &large["causes"][0];
+    assert_eq!(
+        cause["why_likely"],
+        "the log says batch 16384 x heads 8 = 131072, the limit is 65535"
+    );
+    assert!(cause["remedy"].as_str().expect("text").ends_with("; here 3 calls of at most 43691"));
+    let pair = causes(
+        "1,048,560 elements works, 1,048,561 fails, 16 threads a block\nCUDA error: invalid argument",
+    );
+    assert_eq!(pair["causes"][0]["id"], "grid-dim-y");
+    assert_eq!(pair["commands"][0], "gridguard check --gpu any --grid 1,65536,1 --block 16,1,1");
+}
+
+#[test]
+fn attention_in_pytorch_ends_in_the_installation() {
+    let log = "File \"a.py\", line 3, in scaled_dot_product_attention\nRuntimeError: CUDA error: invalid argument\n";
+    let end = "\nnext step\n  pip install gridguard\nand in the program, before the model runs\n  \
+               import gridguard.torch\n  gridguard.torch.install()\n";
+    let ran = explain(&["-"], log.as_bytes());
+    assert!(ran.out.ends_with(end), "{}", ran.out);
+    let unaligned = explain(&["-"], b"x\nRuntimeError: attn_bias is not correctly aligned\n");
+    assert!(unaligned.out.ends_with(end), "{}", unaligned.out);
+    let misaligned = log.replace("invalid argument", "misaligned address");
+    let found = json_of(&["-"], misaligned.as_bytes());
+    assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], "attention-batch");
+}
+
+#[test]
+fn an_out_of_memory_at_a_launch_is_about_stacks() {
+    let log = "#0  cudaLaunchKernel (func=0x55)\nCUDA error: out of memory\n";
+    let found = json_of(&["-"], log.as_bytes());
+    assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], "local-memory");
+}
+
+#[test]
+fn a_growing_log_is_followed_until_it_is_interrupted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("train.log");
+    std::fs::write(&path, "step 1\nCUDA error: out of mem").expect("written");
+    let args = ["explain", "--follow", "train.log", "--format", "json"];
+    let mut child = start(folder.path(), &args);
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("it exists");
+    let mut append_and_read = |text: &str| {
+        file.write_all(text.as_bytes()).expect("written");
+        let line = lines.next().expect("a finding").expect("UTF-8");
+        let found: Value = serde_json::from_str(&line).expect("one JSON document a line");
+        (found["line"].clone(), found["diagnosis"]["failure"]["number"].clone())
+    };
+    assert_eq!(append_and_read("ory\n"), (json!(2), json!(2)));
+    assert_eq!(append_and_read("CUDA error: misaligned address\n"), (json!(3), json!(716)));
+    assert_eq!(signal(child, "-INT").code, Some(130));
+    let missing = run(folder.path(), &["explain", "--follow", "none.log"]);
+    assert_eq!(missing.code, Some(2), "{}", missing.err);
+    assert_eq!(run(folder.path(), &["explain", "--follow", "train.log", "9"]).code, Some(2));
 }

@@ -69,6 +69,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              aligned",
         )
         .fix("align slices to 16 bytes, or use a kernel without vector loads")
+        .cause(
+            "an input of the attention is a view that begins at an odd element, and the attention \
+             kernel reads 16 bytes at once",
+        )
+        .fix("copy the view with .clone(), or call gridguard.torch.install()")
+        .hint(Hint::AttentionBatch)
         .causes(&[EARLIER_KERNEL])
         .run(EXECUTION),
     renumbered(73, 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "cudaErrorIllegalInstruction")

@@ -100,8 +100,17 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "start the container with --gpus all, or install the driver; ignore the message if the \
              program is meant to run on the CPU",
         )
+        .hint(Hint::MissingDriver)
         .cause("a driver library is missing or of another version")
         .fix("reinstall the driver")
+        .cause(
+            "the kernel's module did not load: modules load lazily, at the first use of a kernel",
+        )
+        .fix(
+            "load all modules at the start with CUDA_MODULE_LOADING=EAGER, and update the driver \
+             to the program's CUDA version",
+        )
+        .hint(Hint::LazyLoading)
         .run(&[DOCTOR, LIBCUDA]),
     runtime(43, "cudaErrorDuplicateVariableName")
         .says("duplicate global variable looked up by string name")

@@ -11,10 +11,7 @@ const SIZES: KnownCause = cause(
      1024 threads per block, a dimension of zero, or more shared memory than the kernel opted in \
      to",
 )
-.fix(
-    "check grid, block and shared memory against the device's limits, and split the batch \
-             into chunks",
-)
+.fix("find the kernel and the size that is too large, and reduce this size alone")
 .hint(Hint::LaunchSize);
 const UNCHECKED: KnownCause = cause(
     "an earlier launch was rejected and its result was not checked: the runtime returns the error \
@@ -26,6 +23,9 @@ const UNCHECKED: KnownCause = cause(
 pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(11, 1, "CUDA_ERROR_INVALID_VALUE", "cudaErrorInvalidValue")
         .says("invalid argument")
+        // CUDA.jl checks a refused launch.
+        .says("dimension exceeds device limit")
+        .says("amount of dynamic shared memory exceeds device limit")
         .means("an argument of the call is invalid or out of range; the call had no effect")
         .not("out of memory: that is CUDA_ERROR_OUT_OF_MEMORY (2)")
         .causes(&[SIZES])
@@ -63,6 +63,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
         .says("too many resources requested for launch")
         .says("launch out of resources")
+        .says("number of threads per block exceeds kernel limit")
         .means("a block needs more registers or shared memory than an SM has; no block ran")
         .not("out of memory: it is about registers and shared memory, not device memory")
         .cause("registers per thread times threads per block exceed the registers per block")

@@ -12,12 +12,14 @@ mod image;
 mod launch;
 mod library;
 mod memory;
+mod operator;
+mod rocm;
 mod system;
 mod xid;
 
 use super::failure::{KnownFailure, Origin};
 
-const TABLES: [&[KnownFailure]; 10] = [
+const TABLES: [&[KnownFailure]; 12] = [
     launch::FAILURES,
     memory::FAILURES,
     execution::FAILURES,
@@ -27,6 +29,8 @@ const TABLES: [&[KnownFailure]; 10] = [
     graph::FAILURES,
     graphics::FAILURES,
     library::FAILURES,
+    operator::FAILURES,
+    rocm::FAILURES,
     xid::FAILURES,
 ];
 
@@ -44,6 +48,12 @@ pub(super) static UNLISTED_XID: KnownFailure = KnownFailure::new(Origin::Xid, "X
     .cause("the hardware, the driver or a program")
     .fix("look the number up in NVIDIA's Xid catalog, and read the lines around it")
     .run(&[commands::NVIDIA_SMI_Q]);
+
+/// The failure of ROCm with the number of this failure of CUDA.
+pub(super) fn of_rocm(number: Option<i32>) -> &'static KnownFailure {
+    let mut all = rocm::FAILURES.iter();
+    all.find(|it| it.number.is_some() && it.number == number).unwrap_or(&rocm::UNLISTED)
+}
 
 /// All listed failures.
 pub fn known_failures() -> impl Iterator<Item = &'static KnownFailure> {

@@ -3,7 +3,7 @@
 use core::str::FromStr;
 
 use super::work;
-use crate::evidence::{Capability, CudaVersion, Evidence, LaunchSizes};
+use crate::evidence::{Capability, CudaVersion, Evidence};
 
 /// An amount of memory: the fact, the words before its number, and the words after it.
 type Amount =
@@ -56,6 +56,12 @@ fn fill<T>(place: &mut Option<T>, value: Option<T>) {
 fn read_architectures(lower: &str, evidence: &mut Evidence) {
     let device =
         lower.split_once("cuda capability sm_").and_then(|(_, rest)| Capability::from_sm(rest));
+    let device = device.or_else(|| {
+        let (_, mut rest) = lower.split_once(CAPABILITY)?;
+        let major = number(&mut rest)?;
+        let minor = number(&mut rest.strip_prefix('.')?)?;
+        Some(Capability(major, minor))
+    });
     fill(&mut evidence.capability, device);
     if let Some((_, list)) = lower.split_once("supports cuda capabilities ")
         && evidence.architectures.is_empty()
@@ -66,92 +72,10 @@ fn read_architectures(lower: &str, evidence: &mut Evidence) {
     }
 }
 
+/// How ggml states the architecture of a device.
+pub(super) const CAPABILITY: &str = ", compute capability ";
 /// More architectures than any build has.
 const ARCHITECTURES: usize = 64;
-
-/// Adds the sizes of a launch in `lower` to `sizes`. Later sizes replace earlier sizes.
-pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
-    work::scanned(lower);
-    // As in `kernel<<<(1,65536,1),(128,1,1),0>>>`.
-    if let Some((_, rest)) = lower.split_once("<<<") {
-        let arguments = rest.trim_start_matches("dim3");
-        let mut rest = arguments;
-        sizes.grid = dims(&mut rest, true).or(sizes.grid);
-        rest = rest.trim_start_matches([',', ' ']).trim_start_matches("dim3");
-        sizes.block = dims(&mut rest, true).or(sizes.block);
-    }
-    let grid = dims_after(lower, "grid").or_else(|| dims_after(lower, "block_nums"));
-    sizes.grid = grid.or(sizes.grid);
-    // A block next to a thread is the position of an error, not a size.
-    if !lower.contains("thread (") && !lower.contains("thread: [") {
-        sizes.block = dims_after(lower, "block").or(sizes.block);
-    }
-    let shared = ["shared memory size: ", "shared memory: ", "shared_mem_bytes: ", "shared_mem="];
-    let shared = shared.iter().find_map(|before| number_after(lower, before));
-    sizes.shared_bytes = shared.or(sizes.shared_bytes);
-}
-
-/// The numbers after `word` and words such as `dimensions:`, as in `grid=(1, 65536, 1)`, `grid
-/// dimensions: 4x1x102400`, `gridDim.y = 65536` and `Grid Dimension Y of 65536`.
-fn dims_after(text: &str, word: &str) -> Option<[u64; 3]> {
-    const BETWEEN: &str = "s dim dims dim3 dimension dimensions size sizes shape of is";
-    const LONGEST: usize = "dimensionsx".len() + 1;
-    text.match_indices(word).find_map(|(start, found)| {
-        let mut rest = text.get(start + found.len()..)?;
-        let mut axis = None;
-        for _ in 0..BETWEEN.split(' ').count() {
-            rest = rest.trim_start_matches([' ', '=', ':', '_', '.', '\'', '"']);
-            // A longer word is not one of these, and scanning it at each match would be quadratic.
-            let end = rest.bytes().take(LONGEST).take_while(u8::is_ascii_lowercase).count();
-            let (between, after) = rest.split_at(end);
-            work::scanned(between);
-            if between.is_empty() {
-                break;
-            }
-            let is_between =
-                |name: &str| name.is_empty() || BETWEEN.split(' ').any(|it| it == name);
-            match between.strip_suffix(['x', 'y', 'z']) {
-                Some(name) if is_between(name) => {
-                    axis = axis.or(between.chars().next_back().and_then(|it| "xyz".find(it)));
-                }
-                _ if is_between(between) => {}
-                _ => return None,
-            }
-            rest = after.trim_start_matches('3');
-        }
-        match axis {
-            Some(axis) => {
-                let mut sizes = [1; 3];
-                *sizes.get_mut(axis)? = number(&mut rest)?;
-                Some(sizes)
-            }
-            None => dims(&mut rest, false),
-        }
-    })
-}
-
-/// One to three numbers in brackets, or two or three between `x`; `or_one` without either.
-fn dims(rest: &mut &str, or_one: bool) -> Option<[u64; 3]> {
-    let inside = rest.trim_start_matches(['(', '[', '{']);
-    let has_brackets = inside.len() < rest.len();
-    *rest = inside;
-    let mut sizes = [1; 3];
-    let mut count = 0;
-    for size in &mut sizes {
-        let Some(number) = number(rest) else { break };
-        *size = number;
-        count += 1;
-        let separators: &[char] = if has_brackets { &[',', ' ', 'x'] } else { &['x'] };
-        let after = rest.trim_start_matches(separators);
-        if after.len() == rest.len() {
-            break;
-        }
-        *rest = after;
-    }
-    *rest = rest.trim_start_matches([')', ']', '}']);
-    let is_enough = count > 1 || count == 1 && (has_brackets || or_one);
-    is_enough.then_some(sizes)
-}
 
 /// The number that `rest` begins with, and removes it.
 pub(super) fn number<T: FromStr>(rest: &mut &str) -> Option<T> {
@@ -162,12 +86,12 @@ pub(super) fn number<T: FromStr>(rest: &mut &str) -> Option<T> {
     Some(number)
 }
 
-fn number_after<T: FromStr>(text: &str, before: &str) -> Option<T> {
+pub(super) fn number_after<T: FromStr>(text: &str, before: &str) -> Option<T> {
     text.match_indices(before)
         .find_map(|(start, found)| number(&mut text.get(start + found.len()..)?))
 }
 
-fn bytes_after(text: &str, before: &str) -> Option<u64> {
+pub(super) fn bytes_after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     let mut words = rest.split([' ', ',', ';', ')', '(']);
     amount(words.next()?, words.next()?)
@@ -263,47 +187,6 @@ mod tests {
         let found = evidence("PyTorch install supports CUDA capabilities sm_50 sm_86 sm_90a.");
         let newest = found.architectures.last().copied();
         assert_eq!((found.architectures.len(), newest), (3, Some(Capability(9, 0))));
-    }
-
-    #[test]
-    fn launches_are_read_in_many_spellings() {
-        let read = |line: &str| {
-            let mut sizes = LaunchSizes::default();
-            read_launch(&line.to_ascii_lowercase(), &mut sizes);
-            (sizes.grid, sizes.block, sizes.shared_bytes)
-        };
-        let (grid, block) = (Some([1, 65_536, 1]), Some([128, 1, 1]));
-        for line in [
-            "grid (1,65536,1) block (128,1,1)",
-            "grid=(1, 65536), block=(128,)",
-            "with block dimensions: 128x1x1 and grid dimensions: 1x65536x1: CUDA_ERROR_X",
-            "LaunchConfig { grid_dim: (1, 65536, 1), block_dim: (128, 1, 1) }",
-            "copy<<<(1,65536,1),(128,1,1)>>>",
-            "copy<<<dim3(1, 65536), 128>>>(p)",
-            "block_nums = [1, 65536, 1], block_dims = [128, 1, 1]",
-            "gridDim = {1, 65536, 1}; blockDim = {128, 1, 1}",
-        ] {
-            assert_eq!(read(line), (grid, block, None), "{line}");
-        }
-        for line in [
-            "Grid Dimension Y of 65536 exceeds maximum value of 65535",
-            "gridDimY is 65536",
-            "gridDim.y = 65536",
-        ] {
-            assert_eq!(read(line), (grid, None, None), "{line}");
-        }
-        let bytes = "grid dimensions: 4x1x1 and shared memory size: 65536: x";
-        assert_eq!(read(bytes), (Some([4, 1, 1]), None, Some(65_536)));
-        for line in [
-            "block: [31,0,0], thread: [116,0,0] Assertion `i < n` failed",
-            "by thread (0,0,0) in block (12,0,0)",
-            "grid search over 12 values",
-            "the grid is empty",
-            "block 3",
-            "grid=99999999999999999999",
-        ] {
-            assert_eq!(read(line), (None, None, None), "{line}");
-        }
     }
 
     #[test]

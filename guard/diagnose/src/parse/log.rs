@@ -37,6 +37,8 @@ pub struct LogScanner {
     dropped: u64,
     /// Facts about the device in the whole log.
     device: Evidence,
+    /// Whether the log names devices of several compute capabilities.
+    has_several: bool,
     traceback: Traceback,
     /// Lines of the driver's log about the next failure.
     driver_log: Vec<String>,
@@ -98,6 +100,12 @@ impl LogScanner {
         self.lines
     }
 
+    /// The number of failures found so far.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.findings.len()
+    }
+
     /// The number of lines that report failures beyond [`MAX_FINDINGS`].
     #[must_use]
     pub const fn dropped(&self) -> u64 {
@@ -114,7 +122,8 @@ impl LogScanner {
             add(&mut evidence.driver_log, &self.driver_log);
         }
         for LogFinding { evidence, .. } in &mut findings {
-            evidence.capability = evidence.capability.or(self.device.capability);
+            let of_device = self.device.capability.filter(|_| !self.has_several);
+            evidence.capability = evidence.capability.or(of_device);
             evidence.driver_cuda = evidence.driver_cuda.or(self.device.driver_cuda);
             if evidence.architectures.is_empty() {
                 evidence.architectures.clone_from(&self.device.architectures);
@@ -146,7 +155,14 @@ impl LogScanner {
             }
             Some(DriverLine::Result) | None => recognize(text, self.context),
         };
-        if recognized.is_some() || text.contains("CUDA capabilities") {
+        if recognized.is_some()
+            || text.contains("CUDA capabilities")
+            || text.contains(facts::CAPABILITY)
+        {
+            let mut device = Evidence::default();
+            facts::read(text, &mut device);
+            let known = self.device.capability.zip(device.capability);
+            self.has_several |= known.is_some_and(|(known, other)| known != other);
             facts::read(text, &mut self.device);
         }
         let Some(recognized) = recognized else {
@@ -165,6 +181,7 @@ impl LogScanner {
         let known = finding.evidence.launch_sizes;
         finding.evidence.launch_sizes = known.or(evidence.launch_sizes);
         finding.evidence.program = finding.evidence.program.take().or(evidence.program);
+        finding.evidence.kernel = finding.evidence.kernel.take().or(evidence.kernel);
         add(&mut finding.evidence.driver_log, &driver_log);
         if finding.last_line != number {
             finding.last_line = number;

@@ -42,7 +42,11 @@ const SHARED_WITH_OTHERS: [&str; 9] = [
     "remote process exited or there was a network error",
 ];
 /// Messages of up to three words that only CUDA prints.
-const ONLY_CUDA: [&str; 5] = [
+const ONLY_CUDA: [&str; 9] = [
+    "expected mha_graph",
+    "mha_graph->execute",
+    "mha_graph.execute",
+    "canuse32bitindexmath",
     "invalid configuration argument",
     "unspecified launch failure",
     "device-side assert triggered",
@@ -54,7 +58,7 @@ const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
 /// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
-const TRIGGERS: &str = "cudnn cublas cufft cusolver curesult cuinit nccl nvr assertion libcu libn";
+const TRIGGERS: &str = "cudnn hiperror err` error_ cublas cufft cusolver curesult cuinit nccl nvr assertion libcu libn";
 /// How functions of CUDA begin.
 pub(super) const FAMILIES: &str =
     "cuda cumem culaunch cuctx custream cuevent cumodule cudevice culink";

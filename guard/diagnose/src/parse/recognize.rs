@@ -5,7 +5,7 @@ use core::cell::LazyCell;
 use super::facts::number;
 use super::phrases::{FAMILIES, PHRASES, Scope};
 use super::work;
-use crate::codes::{by_number, known_failures};
+use crate::codes::{by_number, known_failures, of_rocm};
 use crate::failure::Origin;
 use crate::failure_id::FailureId;
 
@@ -55,7 +55,7 @@ pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
     {
         return Some(by_code(number));
     }
-    let named = by_name(line, context);
+    let named = by_name(line, context).or_else(|| by_binding(line));
     let message = by_message(&lower, context);
     let number = number_beside_cuda(&lower);
     // A failure that only wraps another yields to that one, wherever it is in the line.
@@ -65,13 +65,91 @@ pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
     let decides = |failure: &FailureId| {
         is_own(failure) && !is_vague(failure) && named.is_none_or(|named| !is_own(&named))
     };
-    named
+    let found = named
         .filter(FailureId::is_cuda)
         .or_else(|| message.filter(decides))
         .or_else(|| named.filter(is_own))
         .map(Recognized::from)
         .or_else(|| number.map(by_code))
-        .or_else(|| missing_library(&lower).or(named).or(message).map(Recognized::from))
+        .or_else(|| missing_library(&lower).or(named).or(message).map(Recognized::from))?;
+    if found.failure.is_cuda() && is_rocm(&lower) {
+        return Some(FailureId::from(of_rocm(found.failure.number())).into());
+    }
+    Some(found)
+}
+
+/// Whether the line is about ROCm, which has the messages of CUDA.
+fn is_rocm(lower: &str) -> bool {
+    const WORDS: [&str; 12] = [
+        "hip",
+        "hiperror",
+        "hipoc",
+        "miopen",
+        "rocblas",
+        "hipblas",
+        "hipmalloc",
+        "hipmodule",
+        "hiplaunch",
+        "hipmemcpy",
+        "hipstream",
+        "hipdevice",
+    ];
+    work::scanned(lower);
+    tokens(lower).any(|token| {
+        WORDS.iter().any(|word| match *word {
+            "hip" => token == "hip",
+            word => token.starts_with(word),
+        })
+    })
+}
+
+/// The failure that a binding names without CUDA's prefix: `CudaError::OutOfMemory` and `Err` value: `IllegalAddress`
+/// in Rust, `ERROR_OUT_OF_MEMORY` in Julia, `ErrorOutOfMemory` in C#.
+fn by_binding(line: &str) -> Option<FailureId> {
+    const TYPES: [&str; 5] = ["cudaerror", "curesult", "cudaresult", "drivererror", "cudaerror_t"];
+    // Other results of Rust have these names, too.
+    const COMMON: [&str; 5] =
+        ["notfound", "unknown", "notpermitted", "notsupported", "invalidhandle"];
+    let near_cuda = LazyCell::new(|| mentions_cuda(&line.to_ascii_lowercase()));
+    let (mut before, mut is_value) = (String::new(), false);
+    for token in tokens(line).take(MAX_TOKENS) {
+        let lower = token.to_ascii_lowercase();
+        let stem = lower.strip_prefix("error_").or_else(|| lower.strip_prefix("error"));
+        let is_typed = TYPES.contains(&before.as_str());
+        is_value = before == "err" && lower == "value" || is_value && before == "value";
+        let follows_value = before == "value" && is_value;
+        let found = match stem {
+            _ if is_typed => by_stem(&lower),
+            _ if follows_value && !COMMON.contains(&lower.as_str()) => by_stem(&lower),
+            Some(stem) if stem.len() > 5 && *near_cuda => by_stem(stem),
+            _ => None,
+        };
+        if found.is_some() {
+            return found;
+        }
+        before = lower;
+    }
+    None
+}
+
+/// Words of a line that may be a name in a binding's spelling.
+const MAX_TOKENS: usize = 256;
+
+/// The failure of CUDA whose name ends with `stem`, with or without underscores.
+fn by_stem(stem: &str) -> Option<FailureId> {
+    let stem = stem.replace('_', "");
+    let is_named = |name: &str, prefix: &str| {
+        let own = name.strip_prefix(prefix).unwrap_or(name).replace('_', "");
+        own.eq_ignore_ascii_case(&stem)
+    };
+    let entry = known_failures().filter(|it| it.origin.is_cuda() && !it.retired).find(|it| {
+        is_named(it.name, "CUDA_ERROR_")
+            || [Some(it.name), it.runtime_name]
+                .into_iter()
+                .flatten()
+                .any(|it| is_named(it, "cudaError"))
+    })?;
+    Some(entry.into())
 }
 
 /// Whether a line is about a failed assertion of device code, which names block and thread.
@@ -127,7 +205,7 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
 /// The first failure named in the line, those of CUDA itself before those of a library.
 fn by_name(line: &str, context: Context) -> Option<FailureId> {
     const PREFIXES: &str = "cuda_error_ cudaerror cublas_status_ cudnn_status_ nccl nvrtc_error_ \
-                            cufft_ cusolver_status_";
+                            cufft_ cusolver_status_ hiperror";
     work::scanned(line);
     let trimmed = line.trim();
     let mut first = None;
@@ -156,7 +234,7 @@ fn by_name(line: &str, context: Context) -> Option<FailureId> {
 fn by_message(lower: &str, context: Context) -> Option<FailureId> {
     let is_question = context == Context::Question;
     // Computed once for all phrases of the line.
-    let near_cuda = LazyCell::new(|| is_question || mentions_cuda(lower));
+    let near_cuda = LazyCell::new(|| is_question || mentions_cuda(lower) || is_rocm(lower));
     let kernel_module = LazyCell::new(|| is_question || lower.contains("nvrm"));
     // Triton before 2.0 prints names as words, too.
     let by_name = ["pycuda", "cuda: error-"];
@@ -204,6 +282,11 @@ fn is_failing(token: &str) -> bool {
     FAILING.split(' ').any(|word| word == token)
 }
 
+/// Words between `CUDA` and its number that name the failed call.
+fn is_running(token: &str) -> bool {
+    ["execution", "kernel", "launch", "check", "returned"].contains(&token)
+}
+
 fn is_filler(token: &str) -> bool {
     is_failing(token) || NEUTRAL.split(' ').any(|word| word == token)
 }
@@ -237,7 +320,7 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
         if !is_failure && !is_of_cuda(token) {
             continue;
         }
-        while let Some(filler) = tokens.next_if(|token| is_filler(token)) {
+        while let Some(filler) = tokens.next_if(|token| is_filler(token) || is_running(token)) {
             is_failure |= is_failing(filler);
         }
         let number = known(tokens.peek().and_then(|token| token.parse().ok()));

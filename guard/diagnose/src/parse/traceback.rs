@@ -5,9 +5,10 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-use super::facts::{self, number};
+use super::facts::number;
 use super::input::truncated;
 use super::phrases::automaton;
+use super::sizes::{has_sizes, read_launch};
 use super::work;
 use crate::clue::{Clue, Place, ROWS, Row};
 use crate::evidence::{Evidence, LaunchSizes};
@@ -25,9 +26,14 @@ pub(super) struct Traceback {
     /// The line of each clue, by its place in [`ROWS`].
     found: BTreeMap<usize, String>,
     launch: LaunchSizes,
+    /// The first sizes after the last failure, which may belong to it.
+    below: LaunchSizes,
+    kernel: Option<String>,
     program: Option<String>,
     /// The last line that belongs to the traceback.
     last: u64,
+    /// The last line with sizes.
+    last_sizes: u64,
     /// The function in the line above, whose source this line may be.
     frame_above: Option<Frame>,
     /// The line above, which may be a function without its position.
@@ -51,7 +57,10 @@ impl Traceback {
         let frame = Frame::of(text);
         let is_source = matches!(self.frame_above, Some(Frame::Inner | Frame::Failed));
         if text.starts_with("Traceback (most recent call last)") {
-            *self = Self { above: core::mem::take(&mut self.above), ..Self::default() };
+            // Programs print the sizes of the work before they fail.
+            let sizes = LaunchSizes { work: self.launch.work, ..LaunchSizes::default() };
+            let (above, last_sizes) = (core::mem::take(&mut self.above), self.last_sizes);
+            *self = Self { above, launch: sizes, below: sizes, last_sizes, ..Self::default() };
         } else if frame.is_some() || is_source {
             self.forget_before(number);
             self.last = number;
@@ -66,8 +75,17 @@ impl Traceback {
         self.frame_above = frame;
         if has_sizes(text) {
             self.forget_before(number);
-            self.last = number;
-            facts::read_launch(&text.to_ascii_lowercase(), &mut self.launch);
+            let mut sizes = LaunchSizes::default();
+            read_launch(&text.to_ascii_lowercase(), &mut sizes);
+            self.launch = sizes.or(self.launch);
+            self.below = self.below.or(sizes);
+            self.last_sizes = number;
+            if sizes.grid.is_some() || sizes.block.is_some() {
+                self.last = number;
+            }
+        }
+        if let Some(kernel) = kernel_in(text) {
+            self.kernel.get_or_insert(kernel);
         }
         self.above.clear();
         self.above.push_str(truncated(text, SHOWN_BYTES));
@@ -82,10 +100,14 @@ impl Traceback {
             self.read(&above, true);
         }
         if has_sizes(text) {
-            facts::read_launch(&text.to_ascii_lowercase(), &mut self.launch);
+            read_launch(&text.to_ascii_lowercase(), &mut self.launch);
+        }
+        if let Some(kernel) = kernel_in(text) {
+            self.kernel = Some(kernel);
         }
         self.last = number;
         let mut evidence = Evidence::default();
+        self.below = self.launch;
         self.give(&mut evidence);
         evidence
     }
@@ -106,15 +128,21 @@ impl Traceback {
                 evidence.clues.push(Clue { row, text });
             }
         }
-        let launch = core::mem::take(&mut self.launch);
+        self.launch = LaunchSizes::default();
+        let launch = core::mem::take(&mut self.below);
         evidence.launch_sizes = evidence.launch_sizes.or(launch);
+        evidence.kernel = evidence.kernel.take().or(self.kernel.take());
         evidence.program = evidence.program.take().or(self.program.take());
     }
 
     fn forget_before(&mut self, number: u64) {
         if number.saturating_sub(self.last) > LASTING_LINES {
             self.found.clear();
+            self.kernel = None;
+        }
+        if number.saturating_sub(self.last.max(self.last_sizes)) > LASTING_LINES {
             self.launch = LaunchSizes::default();
+            self.below = LaunchSizes::default();
         }
     }
 
@@ -156,6 +184,10 @@ impl Frame {
         if text.contains(".rs:") {
             return Some(Self::Outer(0));
         }
+        // As compute-sanitizer prints the functions of the host.
+        if text.starts_with("=========") {
+            return text.contains(" Host Frame").then_some(Self::Outer(0));
+        }
         let text = text.strip_prefix("frame ").unwrap_or(text);
         let mut rest = text.strip_prefix('#').unwrap_or(text);
         let depth = number(&mut rest)?;
@@ -164,9 +196,31 @@ impl Frame {
     }
 }
 
-fn has_sizes(text: &str) -> bool {
-    ["grid", "Grid", "<<<", "lock dim", "lock Dim"].iter().any(|size| text.contains(size))
+/// The kernel that a line names: by its stub in a stack of the host, or as XLA names it.
+fn kernel_in(text: &str) -> Option<String> {
+    const STUB: &str = "__device_stub_";
+    let (_, rest) = text.split_once(STUB).or_else(|| text.split_once("launch CUDA kernel: "))?;
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let name = truncated(rest.get(..end)?, KERNEL_BYTES);
+    name.contains(|c: char| c != '_').then(|| unmangled(name))
 }
+
+/// The names of namespaces and function that a mangled name of C++ begins with, and else the name.
+fn unmangled(name: &str) -> String {
+    let plain = name.trim_start_matches('_').strip_prefix('Z').unwrap_or_default();
+    let mut rest = plain.strip_prefix('N').unwrap_or(plain);
+    let mut parts = Vec::new();
+    while let Some(length) = number(&mut rest)
+        && let Some((part, after)) = rest.split_at_checked(length)
+    {
+        parts.push(part);
+        rest = after;
+    }
+    if parts.is_empty() { name.to_owned() } else { parts.join("::") }
+}
+
+/// Bytes of a kernel's mangled name that are kept.
+const KERNEL_BYTES: usize = 400;
 
 /// Whether a word with a space, as `in sort`, ends within a longer one.
 fn ends_in_a_word(text: &str, start: usize, end: usize) -> bool {
@@ -230,6 +284,22 @@ mod tests {
         assert_eq!(clues("File \"a.py\", line 1, in sorted_batches"), []);
         let long_ago = ["File \"a.py\", line 1, in argsort\n", &"step\n".repeat(70), "#0  main ()"];
         assert_eq!(clues(&long_ago.concat()), []);
+    }
+
+    #[test]
+    fn the_kernel_is_named_by_its_stub() {
+        for (line, name) in [
+            (
+                "Host Frame:__device_stub__ZN4cudf2io3orc9char_sizeENS_6detailE(int)",
+                "cudf::io::orc::char_size",
+            ),
+            ("__device_stub__Z3addPfi(float*, int)", "add"),
+            ("Failed to launch CUDA kernel: fusion_4 with block dimensions", "fusion_4"),
+            ("__device_stub__Z99999999999999999999x", "_Z99999999999999999999x"),
+        ] {
+            assert_eq!(kernel_in(line).as_deref(), Some(name), "{line}");
+        }
+        assert_eq!(kernel_in("cudaLaunchKernel"), None);
     }
 
     #[test]
