@@ -6,7 +6,8 @@
 #
 # Needs gcc, g++, make, pkg-config and dpkg. CMake comes from the Python registry if it is not installed. Where nvcc is
 # (CUDACXX names it), the example in CUDA is built, too.
-set -eu -o pipefail
+set -eEu -o pipefail
+trap 'echo "$0:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
 # Equal dates make equal packages.

@@ -5,6 +5,7 @@
 #
 # Needs Debian or Ubuntu with apt and buildah. Checks the Dockerfile if hadolint is installed.
 set -eu -o pipefail
+trap 'echo "$0:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 cd "$(dirname "$0")/.."
 # Without root, user and group ids are those of a user namespace.
 [ "$(id --user)" = 0 ] || [ -n "${_CONTAINERS_USERNS_CONFIGURED:-}" ] || exec buildah unshare tests/image.sh "$@"
@@ -31,7 +32,7 @@ trap cleanup EXIT
 
 if command -v hadolint >/dev/null; then hadolint .ci/release/Dockerfile; fi
 .ci/release/image "$work" "${1:-dev}"
-container=$(buildah "${storage[@]}" from "oci-archive:$work/gridguard.tar")
+container=$(buildah "${storage[@]}" from "docker-archive:$work/gridguard.tar")
 inside() { buildah "${storage[@]}" run --isolation chroot "$container" -- "$@"; }
 
 # The files: nothing of root's is writable by others, nothing raises privileges.
