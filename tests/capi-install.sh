@@ -26,6 +26,15 @@ fi
 work=$(mktemp --directory)
 trap 'rm --recursive "$work"' EXIT
 
+mkdir "$work/static"
+cat >"$work/static/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.20)
+project(static LANGUAGES C)
+find_package(gridguard $series REQUIRED)
+add_executable(plan $PWD/examples/c/plan.c)
+target_link_libraries(plan PRIVATE gridguard::static)
+CMAKE
+
 # Configures and builds into a folder, for a prefix.
 build() {
     cmake -S guard/capi -B "$1" -DCMAKE_INSTALL_PREFIX="$2" -DGRIDGUARD_PROFILE="$profile" \
@@ -52,14 +61,17 @@ use() {
         $'items 0 to 7680: grid.y 38400\nitems 7680 to 15360: grid.y 38400' ]
     [ -z "${CUDACXX:-}" ] || [ -x "$programs/server" ]
 
+    # The static library, through its target.
+    rm --recursive --force "$work/static/build"
+    cmake -S "$work/static" -B "$work/static/build" -DCMAKE_PREFIX_PATH="$prefix" --log-level WARNING
+    cmake --build "$work/static/build" >/dev/null
+    ! readelf --dynamic "$work/static/build/plan" | grep -F libgridguard
+
     export PKG_CONFIG_PATH=$libraries/pkgconfig
     [ "$(pkg-config --modversion gridguard)" = "$version" ]
     read -ra flags <<<"$(pkg-config --cflags --libs gridguard)"
     gcc -std=c99 examples/c/plan.c "${flags[@]}" -o "$programs/c"
-    # The folder of headers alone, then the static library.
-    read -ra flags <<<"$(pkg-config --cflags gridguard)"
-    gcc -std=c99 examples/c/plan.c "${flags[@]}" "$libraries/libgridguard.a" -lpthread -ldl -lm -o "$programs/static"
-    for program in "$programs/c" "$programs/static"; do
+    for program in "$programs/c" "$work/static/build/plan"; do
         LD_LIBRARY_PATH=$libraries "$program" h200 76800 128 15360 >"$work/printed"
         # Each line is in the example's page.
         [ "$(grep -cxFf "$work/printed" examples/c/README.md)" = 3 ]
