@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Builds the container image, and runs its command and its server on the host, without a GPU and without a daemon.
+#
+#   tests/image.sh [PROFILE]     cargo's profile: dev, or release
+#
+# Needs Debian or Ubuntu with apt and buildah. Checks the Dockerfile if hadolint is installed.
+set -eu -o pipefail
+trap 'echo "$0:$LINENO: failed: $BASH_COMMAND" >&2' ERR
+cd "$(dirname "$0")/.."
+# Without root, user and group ids are those of a user namespace.
+[ "$(id --user)" = 0 ] || [ -n "${_CONTAINERS_USERNS_CONFIGURED:-}" ] || exec buildah unshare tests/image.sh "$@"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
+mkdir -p "$CARGO_TARGET_DIR"
+work=$(mktemp --directory "$CARGO_TARGET_DIR/image.XXXXXX")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+storage=(--root "$work/storage" --runroot "$work/run" --storage-driver vfs)
+# The process of the server in the container, which an option tells from other servers.
+server() {
+    local process
+    for process in $(grep -slF "misses-$$.ron" /proc/[0-9]*/cmdline); do
+        [[ $(readlink "${process%cmdline}exe") != */gridguard-server ]] || basename "${process%/cmdline}"
+    done
+}
+cleanup() {
+    local left
+    left=$(server)
+    [ -z "$left" ] || kill -KILL "$left"
+    buildah "${storage[@]}" rm --all >/dev/null 2>&1 || true
+    rm --recursive "$work"
+}
+trap cleanup EXIT
+
+if command -v hadolint >/dev/null; then hadolint .ci/release/Dockerfile; fi
+.ci/release/image "$work" "${1:-dev}"
+container=$(buildah "${storage[@]}" from "docker-archive:$work/gridguard.tar")
+inside() { buildah "${storage[@]}" run --isolation chroot "$container" -- "$@"; }
+
+# The files: nothing of root's is writable by others, nothing raises privileges.
+tree=$(buildah "${storage[@]}" mount "$container")
+du --summarize --human-readable "$tree"
+[ -z "$(find "$tree" -not -type l -perm /022 -not -path "$tree/tmp" -print -o -perm /6000 -print)" ]
+[ "$(stat --format '%a' "$tree/tmp")" = 1777 ]
+[ "$(find "$tree" -not -user root -printf '%P %U\n')" = 'home/gridguard 65532' ]
+
+[[ $(inside gridguard --version) == "gridguard $version"* ]]
+inside gridguard limits h200 | grep -F 65535 >/dev/null
+# A rejected launch, and a log.
+if inside gridguard check --gpu h200 --grid 1,76800,1 --block 128 >"$work/verdict"; then exit 1; fi
+grep -qF 'grid.y is 76800 blocks' "$work/verdict"
+echo 'RuntimeError: CUDA error: invalid configuration argument' | inside gridguard explain | grep . >/dev/null
+
+# The server computes, and ends as its operator asks.
+inside gridguard-server --devices host --listen 127.0.0.1:0 --admin 127.0.0.1:0 --misses "misses-$$.ron" >"$work/printed" 2>"$work/log" &
+begun=$!
+python3 - "$work/printed" <<'PYTHON' || { cat "$work/log"; exit 1; }
+import json, struct, sys, time, urllib.request
+
+for _ in range(600):
+    addresses = [line.split()[-1] for line in open(sys.argv[1]) if "http://" in line]
+    if len(addresses) == 2:
+        break
+    time.sleep(0.1)
+clients, operators = addresses
+for attempt in range(600):
+    try:
+        assert urllib.request.urlopen(operators + "/readyz").status == 200
+        break
+    except urllib.error.HTTPError:
+        time.sleep(0.1)
+else:
+    sys.exit("the server does not get ready")
+
+# Two items of two frames: queries of zero give the mean of the values.
+shape = {"dtype": "F32", "shape": [2, 2, 4]}
+header = json.dumps({name: shape | {"data_offsets": [at, at + 64]} for name, at in zip("qkv", (0, 64, 128))})
+header += " " * (-len(header) % 8)
+values = struct.pack("<16f", *range(16))
+body = struct.pack("<Q", len(header)) + header.encode() + bytes(64) + values + values
+reply = urllib.request.urlopen(urllib.request.Request(clients + "/v1/attention", body)).read()
+out = struct.unpack("<16f", reply[-64:])
+assert out == (2, 3, 4, 5, 2, 3, 4, 5, 10, 11, 12, 13, 10, 11, 12, 13), out
+PYTHON
+process=$(server)
+grep -qP 'Uid:\t65532\t65532\t65532\t65532' "/proc/$process/status"
+grep -qP 'Gid:\t65532\t65532\t65532\t65532' "/proc/$process/status"
+kill -TERM "$process"
+wait "$begun"
+# It wrote what its profiles lack into its own home.
+[ "$(stat --format %u "$tree/home/gridguard/misses-$$.ron")" = 65532 ]
