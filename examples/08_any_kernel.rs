@@ -99,8 +99,9 @@ fn request() -> LaunchRequest {
 
 /// Prints why the driver would refuse the launch, and the launches that replace it.
 fn show_plans(original: &LaunchLimits, rewritten: &LaunchLimits) {
-    if let Err(violations) = Plan::new(&request(), None, original, Choice::AUTOMATIC) {
-        println!("rejected   {violations}");
+    for violation in Plan::new(&request(), None, original, Choice::AUTOMATIC).err().iter().flatten()
+    {
+        println!("rejected   {violation}");
     }
     for strategy in [Strategy::Shifted, Strategy::Folded] {
         let name = strategy.to_string();

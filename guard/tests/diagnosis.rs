@@ -58,7 +58,7 @@ fn launch_device_and_violations_are_evidence() {
     };
     let found = diagnose(&FailureId::from_code(1), &evidence);
     let cause = &found.causes[0];
-    assert_eq!(violations.to_string(), format!("{}: {}", cause.what, cause.remedy));
+    assert_eq!(violations.to_string(), format!("{}: {} [grid-dim-y]", cause.what, cause.remedy));
     assert_eq!(
         found.commands[0],
         "gridguard check --gpu 'NVIDIA H200' --grid 1,76800,1 --block 128,1,1"

@@ -16,6 +16,8 @@ use gridguard_files::{LockError, PublishError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
+use crate::device::{gpu_words, nearest};
+
 /// What the exit code tells the caller. The greatest of several results decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
@@ -79,8 +81,10 @@ impl fmt::Display for CommandError {
 impl<E: Error + 'static> From<E> for CommandError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
+        if let Some(CatalogError::UnknownGpu { name, .. }) = any.downcast_ref() {
+            return Self::unknown_gpu(name);
+        }
         let is_invalid = any.is::<ProblemError>()
-            || matches!(any.downcast_ref(), Some(CatalogError::UnknownGpu { .. }))
             || matches!(
                 any.downcast_ref(),
                 Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
@@ -100,6 +104,18 @@ impl<E: Error + 'static> From<E> for CommandError {
 }
 
 impl CommandError {
+    /// The error about a GPU that is not in the catalogue, with the nearest one.
+    fn unknown_gpu(name: &str) -> Self {
+        let words = gpu_words();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let nearest = nearest(name, &words);
+        let question = nearest.map_or_else(String::new, |one| format!("; did you mean {one}?"));
+        Self::Invalid(format!(
+            "no GPU {name:?} in the catalogue{question}\n  it has {}\n  `gridguard limits` lists their names",
+            words.join(", ")
+        ))
+    }
+
     /// An error about one file.
     pub(crate) fn invalid_file(path: &Path, error: impl fmt::Display) -> Self {
         Self::Invalid(format!("{}: {error}", path.display()))

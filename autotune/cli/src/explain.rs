@@ -12,10 +12,11 @@ use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::follow::follow;
 use crate::output::{OutputArgs, note};
+use crate::rules;
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// Message, name or error code; `-` or nothing reads a log from standard input
+    /// Message, name, error code or id of a rule; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     /// Watch a growing log in UTF-8, and explain each new failure, until Ctrl-C; with --format json, a line for each
@@ -51,6 +52,9 @@ impl Explain {
         let text = text.trim();
         if text.is_empty() && (!self.text.is_empty() || io::stdin().is_terminal()) {
             return Err(CommandError::Invalid(NOTHING_GIVEN.into()));
+        }
+        if let Some(printed) = rules::explain(text, self.output) {
+            return printed;
         }
         let log = scan(text)?;
         let device = self.device.limits()?;

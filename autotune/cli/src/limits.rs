@@ -4,24 +4,27 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use gridguard::catalog::{self, Fact, Gpu, Source};
+use gridguard::catalog::{self, CatalogError, Fact, Gpu, Source};
 use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::output::{self, note, text};
 
 #[derive(Args)]
 pub(crate) struct Limits {
-    /// GPU of the catalogue, by name or alias, for example h200 or rtx-4090
+    /// GPU of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 or 8.6 for the GPUs of that
+    /// compute capability; or any
     #[arg(value_name = "GPU", conflicts_with_all = ["gpu", "device", "compare"])]
+    #[arg(value_parser = Suggested(gpu_words), hide_possible_values = true)]
     name: Option<String>,
     #[command(flatten)]
     device: DeviceChoice,
     /// Two or more GPUs of the catalogue to show side by side
     #[arg(long, value_name = "GPU", num_args = 2.., conflicts_with_all = ["gpu", "device"])]
+    #[arg(value_parser = Suggested(gpu_words), hide_possible_values = true)]
     compare: Vec<String>,
     /// Format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -46,29 +49,27 @@ struct LimitsWithSources<'a> {
 
 impl Limits {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let gpu = |name: &String| {
-            catalog::gpu(name).map(|Gpu { limits, facts, .. }| Column { limits, facts })
-        };
         match (self.name.as_ref().or(self.device.gpu.as_ref()), self.device.device) {
-            (Some(name), _) => self.print_one(&gpu(name)?)?,
+            (Some(name), _) => self.print_one(&Column::new(name)?)?,
             (None, Some(ordinal)) => {
                 let limits = cuda::device_limits(ordinal)?;
-                self.print_one(&Column { limits: &limits, facts: &[] })?;
+                self.print_one(&Column { limits, facts: &[] })?;
             }
             (None, None) if self.compare.is_empty() => self.print_all()?,
             (None, None) => {
-                let gpus: Vec<_> = self.compare.iter().map(gpu).collect::<Result<_, _>>()?;
+                let gpus = self.compare.iter().map(|name| Column::new(name));
+                let gpus: Vec<_> = gpus.collect::<Result<_, _>>()?;
                 let documents: Vec<_> = gpus.iter().map(Column::document).collect();
-                let limits: Vec<_> = gpus.iter().map(|gpu| gpu.limits).collect();
+                let limits: Vec<_> = gpus.iter().map(|gpu| &*gpu.limits).collect();
                 self.print(text(|f| write_table(f, &gpus)), &documents, &limits)?;
             }
         }
         Ok(Exit::Yes)
     }
 
-    fn print_one(&self, column: &Column<'_>) -> Result<(), CommandError> {
+    fn print_one(&self, column: &Column) -> Result<(), CommandError> {
         let table = text(|f| write_table(f, core::slice::from_ref(column)));
-        self.print(table, &column.document(), column.limits)
+        self.print(table, &column.document(), &*column.limits)
     }
 
     /// Prints the catalogue and the devices of this machine, if any.
@@ -107,25 +108,38 @@ impl Limits {
 }
 
 /// A device, or a GPU of the catalogue with the sources of its limits.
-struct Column<'a> {
-    limits: &'a DeviceLimits,
-    facts: &'a [Fact],
+struct Column {
+    limits: Arc<DeviceLimits>,
+    facts: &'static [Fact],
 }
 
-impl<'a> Column<'a> {
+impl Column {
+    fn new(name: &str) -> Result<Self, CatalogError> {
+        let limits = catalog::limits(name)?;
+        // Those of a compute capability are the limits of one of its GPUs, under another name.
+        let is_source = |gpu: &&Gpu| {
+            let named =
+                DeviceLimits { name: limits.name.clone(), ..DeviceLimits::clone(&gpu.limits) };
+            named == *limits
+        };
+        let facts =
+            catalog::gpus()?.iter().find(is_source).map_or(&[][..], |gpu| gpu.facts.as_slice());
+        Ok(Self { limits, facts })
+    }
+
     /// The limits, and the sources of a GPU of the catalogue.
-    fn document(&self) -> LimitsWithSources<'a> {
+    fn document(&self) -> LimitsWithSources<'_> {
         let source = |fact: &Fact| {
             let Source { title, url } = &**fact.source.as_ref()?;
             Some(json!({ "name": fact.name, "value": fact.value, "title": title, "url": url }))
         };
         let sources = self.facts.iter().filter_map(source).collect();
-        LimitsWithSources { limits: self.limits, sources }
+        LimitsWithSources { limits: &self.limits, sources }
     }
 
     /// The value of a row with the number of its source. Adds the source to `sources`.
     fn cell(&self, (_, name, value): &Row, sources: &mut Vec<Arc<Source>>) -> String {
-        let value = value(self.limits);
+        let value = value(&self.limits);
         match self.facts.iter().find(|fact| fact.name == *name).map(|fact| &fact.source) {
             None => value,
             Some(None) => "unknown".into(),
@@ -187,7 +201,7 @@ fn yes_no(flag: bool) -> String {
 }
 
 /// A table with a column for each device, and the sources as footnotes.
-fn write_table(out: &mut impl Write, columns: &[Column<'_>]) -> fmt::Result {
+fn write_table(out: &mut impl Write, columns: &[Column]) -> fmt::Result {
     let mut sources = Vec::new();
     let names = columns.iter().map(|column| column.limits.name.clone()).collect();
     let mut rows: Vec<(&str, Vec<String>)> = vec![("", names)];

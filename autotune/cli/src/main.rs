@@ -6,6 +6,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "both panic on a closed pipe")]
 
+mod bug_report;
 mod check;
 mod device;
 mod doctor;
@@ -15,6 +16,7 @@ mod error;
 mod explain;
 mod files;
 mod follow;
+mod help;
 mod interrupt;
 mod limits;
 mod measure;
@@ -23,23 +25,25 @@ mod profile;
 mod ptx;
 mod report;
 mod requests;
+mod rules;
 #[cfg(target_os = "linux")]
 mod run;
 mod shell;
+mod start;
 mod tune;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use error::CommandError;
+use error::{CommandError, Exit};
 
 /// Validates CUDA launches, tunes how they are split, and explains CUDA failures
 #[derive(Parser)]
 #[command(name = "gridguard", version = env!("GRIDGUARD_VERSION"), propagate_version = true, after_help = EXIT_CODES)]
 struct Command {
     #[command(subcommand)]
-    subcommand: Subcommands,
+    subcommand: Option<Subcommands>,
 }
 
 #[derive(Subcommand)]
@@ -77,6 +81,8 @@ enum Subcommands {
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
+    /// Write what a bug report needs: versions, limits, checks and the last report, without personal details
+    BugReport(bug_report::BugReport),
     /// Write the completion script for a shell
     Completions(shell::Completions),
     /// Write the manual page, or with --output the pages of all subcommands
@@ -86,23 +92,35 @@ enum Subcommands {
 const EXIT_CODES: &str = "\
 Exit codes: 0 yes, 1 no, 2 invalid usage or input, 3 could not be determined, 130 interrupted";
 
+impl Subcommands {
+    /// Runs it. `command` describes all of them.
+    fn run(self, command: impl Fn() -> clap::Command) -> Result<Exit, CommandError> {
+        match self {
+            Self::Limits(limits) => limits.run(),
+            Self::Check(check) => check.run(),
+            Self::Tune(tune) => tune.run(),
+            Self::Profile(profile) => profile.run(),
+            Self::Measure(measure) => measure.run(),
+            Self::Ptx(ptx) => ptx.run(),
+            Self::Explain(explain) => explain.run(),
+            #[cfg(target_os = "linux")]
+            Self::Run(run) => run.run(),
+            Self::Report(report) => report.run(),
+            Self::Doctor(doctor) => doctor.run(),
+            Self::Examine(examine) => examine.run(),
+            Self::BugReport(report) => report.run(),
+            Self::Completions(completions) => completions.run(command()),
+            Self::Man(pages) => pages.run(command()),
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let result = match Command::parse().subcommand {
-        Subcommands::Limits(limits) => limits.run(),
-        Subcommands::Check(check) => check.run(),
-        Subcommands::Tune(tune) => tune.run(),
-        Subcommands::Profile(profile) => profile.run(),
-        Subcommands::Measure(measure) => measure.run(),
-        Subcommands::Ptx(ptx) => ptx.run(),
-        Subcommands::Explain(explain) => explain.run(),
-        #[cfg(target_os = "linux")]
-        Subcommands::Run(run) => run.run(),
-        Subcommands::Report(report) => report.run(),
-        Subcommands::Doctor(doctor) => doctor.run(),
-        Subcommands::Examine(examine) => examine.run(),
-        Subcommands::Completions(completions) => completions.run(Command::command()),
-        Subcommands::Man(pages) => pages.run(Command::command()),
-    };
+    let command = || help::with_examples(Command::command());
+    let parsed = Command::from_arg_matches(&command().get_matches());
+    let parsed = parsed.unwrap_or_else(|error| error.exit());
+    let result =
+        parsed.subcommand.map_or_else(|| Ok(start::run()), |subcommand| subcommand.run(command));
     match result {
         Ok(exit) => exit.into(),
         Err(CommandError::ClosedPipe) => ExitCode::SUCCESS,

@@ -164,8 +164,9 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
     })
 }
 
-/// The limits of the GPU with this name or alias, as [`gpu`]. `sm_86` stands for the GPU of this compute
-/// capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`].
+/// The limits of the GPU with this name or alias, as [`gpu`]. `sm_86`, `compute_86` and `8.6` stand for the GPU of
+/// this compute capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`]. A suffix is
+/// ignored, as in `sm_90a`.
 ///
 /// # Errors
 ///
@@ -174,24 +175,38 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
 /// ```
 /// use gridguard::catalog;
 /// assert_eq!(catalog::limits("sm_90")?.compute_capability.to_string(), "9.0");
+/// assert_eq!(catalog::limits("9.0")?, catalog::limits("sm_90")?);
 /// # Ok::<(), catalog::CatalogError>(())
 /// ```
 pub fn limits(name: &str) -> Result<Arc<DeviceLimits>, CatalogError> {
+    let name = name.trim();
     if name.eq_ignore_ascii_case("any") {
         return Ok(Arc::new(DeviceLimits::any_device()));
     }
-    let of_capability = gpus()?.iter().filter(|gpu| {
-        let ComputeCapability { major, minor } = gpu.limits.compute_capability;
-        name.eq_ignore_ascii_case(&format!("sm_{major}{minor}"))
-    });
+    let capability = capability(name);
+    let of_capability =
+        gpus()?.iter().filter(|gpu| Some(gpu.limits.compute_capability) == capability);
     match of_capability.min_by_key(|gpu| gpu.limits.multiprocessors) {
         Some(smallest) => {
             let mut limits = DeviceLimits::clone(&smallest.limits);
-            limits.name = format!("any {}", name.to_lowercase());
+            limits.name = format!("any {}", limits.compute_capability.sm());
             Ok(Arc::new(limits))
         }
         None => Ok(Arc::clone(&gpu(name)?.limits)),
     }
+}
+
+/// The compute capability that `sm_90`, `sm_90a`, `compute_90` or `9.0` names, or `any sm_90`, which is the name of
+/// its limits.
+fn capability(name: &str) -> Option<ComputeCapability> {
+    let name = name.strip_prefix("any ").unwrap_or(name);
+    if let Some((major, minor)) = name.split_once('.') {
+        return Some(ComputeCapability::new(major.parse().ok()?, minor.parse().ok()?));
+    }
+    let name = name.to_ascii_lowercase();
+    let number = name.strip_prefix("sm_").or_else(|| name.strip_prefix("compute_"))?;
+    let number: u32 = number.trim_end_matches(['a', 'f']).parse().ok()?;
+    Some(ComputeCapability::new(number / 10, number % 10))
 }
 
 /// Why a catalogue lookup or file failed.
@@ -359,6 +374,18 @@ mod tests {
         let error = gpu("gtx 9000").expect_err("no such GPU");
         assert!(error.to_string().contains("no GPU \"gtx 9000\" in the catalogue, it has: "));
         assert!(error.to_string().contains("h200"));
+    }
+
+    #[test]
+    fn a_compute_capability_has_several_spellings() {
+        let named = |name| limits(name).map(|limits| limits.name.clone());
+        for name in ["sm_120", "SM_120", "sm_120a", "sm_120f", "compute_120", "12.0", "any sm_120"]
+        {
+            assert_eq!(named(name), Ok("any sm_120".to_owned()), "{name}");
+        }
+        for name in ["sm_", "sm_12", "sm_a", "12", "12.", ".0", "12.0.1", "-9.0", "9.99", "sm_-9"] {
+            assert!(matches!(named(name), Err(CatalogError::UnknownGpu { .. })), "{name}");
+        }
     }
 
     #[test]

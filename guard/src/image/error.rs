@@ -43,6 +43,23 @@ pub enum ImageError {
         /// Its error.
         source: Box<Self>,
     },
+    /// A member of a static library is damaged. Offsets and sizes are relative to the member.
+    #[error("member {member} of the library: {source}")]
+    InArchive {
+        /// The member, from 0. The library's tables count as members.
+        member: usize,
+        /// Its error.
+        source: Box<Self>,
+    },
+    /// The members of a static library are in other files.
+    #[error("the library is a thin archive without contents: read its object files")]
+    ThinArchive,
+    /// The file only contains code for link-time optimization.
+    #[error(
+        "the file contains no kernels yet, only code for link-time optimization (-dlto): link it, and read the \
+         linked file"
+    )]
+    Intermediate,
     /// An object file, a library or a program contains no image.
     #[error("the file contains neither a cubin nor PTX")]
     NoImage,

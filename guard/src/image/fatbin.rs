@@ -93,6 +93,9 @@ const ENTRY_BYTES: u64 = 16;
 /// The kinds of entries that hold PTX or a cubin.
 pub(super) const PTX: u64 = 1;
 pub(super) const CUBIN: u64 = 2;
+/// The kind of entries that only the linker turns into code (`-dlto`).
+#[cfg(feature = "image")]
+pub(super) const INTERMEDIATE: u64 = 8;
 
 const HEADER: &str = "fatbin header";
 const ENTRY: &str = "fatbin entry";

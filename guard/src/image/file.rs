@@ -1,4 +1,4 @@
-//! The images of a file: a cubin, PTX, a fatbin, or a program that contains fatbins.
+//! The images of a file: a cubin, PTX, a fatbin, or a program or static library that contains fatbins.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -6,16 +6,17 @@ use std::io::Read;
 use super::architecture::{Architecture, Scope, from_number};
 use super::checked::Image;
 use super::elf::Elf;
-use super::error::{ImageError, part, wide};
+use super::error::{ImageError, part, require, wide};
 use super::fatbin::{self, Entry, number};
 use super::kernels::KernelAttributes;
-use super::{cubin, ptx_kernels};
+use super::{archive, cubin, ptx_kernels};
 use crate::limits::ComputeCapability;
 
 /// The images of a file.
 ///
 /// The images of a fatbin have the same kernels for different architectures. Programs and libraries contain a
-/// fatbin for each source file.
+/// fatbin for each source file. With relocatable device code (`-rdc=true`) they also contain a fatbin of the linked
+/// kernels. The driver only uses the others, whose kernels state no resources, for devices without a linked image.
 ///
 /// ```
 /// use gridguard::ComputeCapability;
@@ -62,22 +63,26 @@ enum Compression {
 }
 
 impl<'a> ImageFile<'a> {
-    /// Finds the images of a file without decompressing them. The file is a cubin, PTX, a fatbin, or a 64-bit
-    /// ELF file with fatbins: an object file, a library or a program.
+    /// Finds the images of a file without decompressing them. The file is a cubin, PTX, a fatbin, a 64-bit ELF
+    /// file with fatbins (an object file, a library or a program), or a static library of such files.
     ///
     /// # Errors
     ///
     /// [`ImageError`] if the file is none of these, incomplete, or contains no image.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
-        let mut images = Vec::new();
-        if bytes.starts_with(&fatbin::MAGIC) {
-            read_fatbin(bytes, 0, &mut images)?;
-        } else if bytes.starts_with(&object::elf::ELFMAG) && Elf::of_cubin(bytes).is_err() {
-            read_program(bytes, &mut images)?;
+        let mut found = Found::default();
+        if bytes.starts_with(archive::MAGIC) {
+            found.read_archive(bytes)?;
+        } else if bytes.starts_with(archive::THIN_MAGIC) {
+            return Err(ImageError::ThinArchive);
         } else {
-            images.push(read_plain(bytes)?);
+            found.read_file(bytes)?;
         }
-        if images.is_empty() { Err(ImageError::NoImage) } else { Ok(Self { images }) }
+        match (found.images.is_empty(), found.has_intermediate) {
+            (false, _) => Ok(Self { images: found.images }),
+            (true, false) => Err(ImageError::NoImage),
+            (true, true) => Err(ImageError::Intermediate),
+        }
     }
 
     /// All images, in the order of the file.
@@ -187,19 +192,85 @@ fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
     Ok(FileImage { fatbin: 0, format, architecture, stored, compression, options: &[] })
 }
 
-/// Adds the cubins and PTX of a fatbin, which is number `fatbin` of the file.
-fn read_fatbin<'a>(
-    bytes: &'a [u8],
-    fatbin: usize,
-    images: &mut Vec<FileImage<'a>>,
-) -> Result<(), ImageError> {
-    for entry in fatbin::entries(bytes)? {
-        let Entry { kind, header, stored } = entry?;
-        let format = match kind {
-            fatbin::CUBIN => Format::Cubin,
-            fatbin::PTX => Format::Ptx,
-            _ => continue,
-        };
+/// The images that have been found in a file.
+#[derive(Default)]
+struct Found<'a> {
+    images: Vec<FileImage<'a>>,
+    fatbins: usize,
+    /// Whether a fatbin has code of the compiler that only the linker turns into an image.
+    has_intermediate: bool,
+}
+
+impl<'a> Found<'a> {
+    /// Adds the images of all members of a static library.
+    fn read_archive(&mut self, bytes: &'a [u8]) -> Result<(), ImageError> {
+        for (index, member) in archive::members(bytes).enumerate() {
+            let member = member?;
+            if member.starts_with(&object::elf::ELFMAG) || member.starts_with(&fatbin::MAGIC) {
+                let within =
+                    |error| ImageError::InArchive { member: index, source: Box::new(error) };
+                self.read_file(member).map_err(within)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the images of a file that is no static library.
+    fn read_file(&mut self, bytes: &'a [u8]) -> Result<(), ImageError> {
+        if bytes.starts_with(&fatbin::MAGIC) {
+            self.read_fatbin(bytes)
+        } else if bytes.starts_with(&object::elf::ELFMAG) && Elf::of_cubin(bytes).is_err() {
+            self.read_program(bytes)
+        } else {
+            self.images.push(FileImage { fatbin: self.fatbins, ..read_plain(bytes)? });
+            self.fatbins += 1;
+            Ok(())
+        }
+    }
+
+    /// Adds the images of the fatbins in an object file, a library or a program.
+    fn read_program(&mut self, bytes: &'a [u8]) -> Result<(), ImageError> {
+        let elf = Elf::parse(bytes)?;
+        let mut looked_at = 0;
+        for section in elf.sections {
+            if !FATBIN_SECTIONS.iter().any(|name| elf.name_begins(section, name)) {
+                continue;
+            }
+            let mut rest = elf.data(section)?;
+            // Overlapping sections would make the work quadratic.
+            looked_at += wide(rest.len());
+            let most = wide(bytes.len());
+            require("section table", "size of all fatbins", looked_at, looked_at <= most)?;
+            // Fatbins are padded.
+            while let Some(start) = rest.iter().position(|byte| *byte != 0) {
+                rest = rest.get(start..).unwrap_or_default();
+                if !rest.starts_with(&fatbin::MAGIC) {
+                    return Err(ImageError::unknown(rest));
+                }
+                self.read_fatbin(rest)?;
+                rest = fatbin::after(rest)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the cubins and PTX of a fatbin.
+    fn read_fatbin(&mut self, bytes: &'a [u8]) -> Result<(), ImageError> {
+        for entry in fatbin::entries(bytes)? {
+            let entry = entry?;
+            match entry.kind {
+                fatbin::CUBIN => self.push_entry(&entry, Format::Cubin)?,
+                fatbin::PTX => self.push_entry(&entry, Format::Ptx)?,
+                fatbin::INTERMEDIATE => self.has_intermediate = true,
+                _ => {}
+            }
+        }
+        self.fatbins += 1;
+        Ok(())
+    }
+
+    fn push_entry(&mut self, entry: &Entry<'a>, format: Format) -> Result<(), ImageError> {
+        let (header, stored) = (entry.header, entry.stored);
         let flags = number(header, 40, 8);
         let scope = match flags & (FOR_OWN | FOR_FAMILY) {
             0 => Scope::Later,
@@ -222,33 +293,11 @@ fn read_fatbin<'a>(
         // Older headers have no options.
         let options = part(header, "options", number(header, 64, 4), number(header, 68, 4));
         let options = options.unwrap_or_default().split(|byte| *byte == 0).next();
-        let options = options.unwrap_or_default();
-        images.push(FileImage { fatbin, format, architecture, stored, compression, options });
+        let (fatbin, options) = (self.fatbins, options.unwrap_or_default());
+        let image = FileImage { fatbin, format, architecture, stored, compression, options };
+        self.images.push(image);
+        Ok(())
     }
-    Ok(())
-}
-
-/// Adds the images of the fatbins in an object file, a library or a program.
-fn read_program<'a>(bytes: &'a [u8], images: &mut Vec<FileImage<'a>>) -> Result<(), ImageError> {
-    let elf = Elf::parse(bytes)?;
-    let mut fatbins = 0;
-    for section in elf.sections {
-        if !FATBIN_SECTIONS.iter().any(|name| elf.name_begins(section, name)) {
-            continue;
-        }
-        let mut rest = elf.data(section)?;
-        // Fatbins are padded.
-        while let Some(start) = rest.iter().position(|byte| *byte != 0) {
-            rest = rest.get(start..).unwrap_or_default();
-            if !rest.starts_with(&fatbin::MAGIC) {
-                return Err(ImageError::unknown(rest));
-            }
-            read_fatbin(rest, fatbins, images)?;
-            fatbins += 1;
-            rest = fatbin::after(rest)?;
-        }
-    }
-    Ok(())
 }
 
 /// Sections of fatbins in programs and in relocatable objects.

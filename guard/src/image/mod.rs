@@ -2,6 +2,8 @@
 //! their kernels without a GPU.
 
 mod architecture;
+#[cfg(feature = "image")]
+mod archive;
 mod checked;
 #[cfg(feature = "image")]
 mod cubin;

@@ -28,7 +28,7 @@ use crate::limits::occupancy::OccupancyLimits;
 /// assert_eq!(
 ///     violations.to_string(),
 ///     "grid.y is 76800 blocks, the limit is 65535 (generic CUDA device): \
-///      split axis y into 2 launches of 38400, or fold it into x",
+///      split axis y into 2 launches of 38400, or fold it into x [grid-dim-y]",
 /// );
 /// ```
 #[inline(always)]
@@ -60,7 +60,7 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
 /// assert_eq!(
 ///     violations.to_string(),
 ///     "cooperative grid has 265 blocks, only 264 can be co-resident (generic CUDA device): \
-///      use fewer blocks, each looping over several items",
+///      use fewer blocks, each looping over several items [cooperative-residency]",
 /// );
 /// ```
 #[inline(never)]

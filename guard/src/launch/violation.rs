@@ -278,9 +278,10 @@ impl serde::Serialize for Violation {
     }
 }
 
-/// All violations of one launch, displayed one per line. As an error it has at least one.
+/// All violations of one launch, displayed one per line, each with the id of its rule at the end. As an error it has
+/// at least one.
 #[derive(Clone, Debug, Default, Display, IntoIterator, PartialEq, Eq)]
-#[display("{}", list.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+#[display("{}", list.iter().map(|one| format!("{one} [{}]", one.rule)).collect::<Vec<_>>().join("\n"))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Violations {
     #[into_iterator(owned, ref)]

@@ -306,7 +306,7 @@ mod tests {
         let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("one item wraps the index");
         assert_eq!(rules(&violations), ["index-width"]);
-        assert!(violations.to_string().ends_with("compile the kernel with 64-bit indices"));
+        assert!(violations.to_string().ends_with("64-bit indices [index-width]"));
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(
             violations.to_string(),
             "grid.y is 76800 blocks, the batch needs 61440: make the grid cover the 15360 items of \
-             the batch"
+             the batch [batch-covers-grid]"
         );
     }
 }

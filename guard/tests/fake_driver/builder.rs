@@ -92,7 +92,7 @@ fn an_overflow_is_explained_and_nothing_is_launched() {
         assert_eq!(
             error.to_string(),
             "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
-             launches of 32768, or fold it into x"
+             launches of 32768, or fold it into x [grid-dim-y]"
         );
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
         assert_eq!(launches(), Vec::<String>::new());

@@ -287,7 +287,7 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
         assert_eq!(
             error.to_string(),
             "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of \
-             32768, or fold it into x\nthe kernel could not be rewritten: line 18, column 2, in waits: \
+             32768, or fold it into x [grid-dim-y]\nthe kernel could not be rewritten: line 18, column 2, in waits: \
              griddepcontrol controls a programmatic dependent launch"
         );
         let LaunchError::NotRewritten { violations, refusal } = &error else { panic!("{error:?}") };

@@ -7,10 +7,14 @@
 //! | `blackwell.cubin` | the same | `ptxas` 13.0 for sm_120 |
 //! | `relocatable.cubin` | the same | `ptxas` 13.0 for sm_86 |
 //! | `recursive.cubin` | `recursive.ptx` | `ptxas` 12.2, whose relocations link to a wrong symbol section |
+//! | `relocatable.a` | `relocatable.cu`, `callee.cu` | `nvcc` 13.0, `-rdc=true` for sm_90 and compute_90, then `ar` |
+//! | `linked.so` | the same | `nvcc` 13.0, `-dlink` for sm_90, then `g++ -shared` |
+//! | `intermediate.o` | `callee.cu` | `nvcc` 13.0, `-rdc=true` for lto_90 |
 //! | `zstd.fatbin`, `lz4.fatbin` | `kernels.ptx`, a debug build for sm_80, a build for sm_90a | `fatbinary` 13.0, `-compress-mode` `default`, `speed` |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod hostile;
+mod linked;
 
 use gridguard::image::{ImageError, ImageFile, KernelAttributes, fatbin_bytes};
 use gridguard::{ComputeCapability, Dim3, Rule};

@@ -21,7 +21,11 @@ type Snapshot = (Violations, &'static str);
 #[test]
 fn every_violation_has_exactly_its_text() {
     for (violations, text) in snapshots() {
-        assert_eq!(violations.to_string(), text);
+        assert_eq!(violations.iter().count(), text.lines().count(), "{text}");
+        let (lines, shown) = (text.lines(), violations.to_string());
+        let lines: Vec<_> =
+            lines.zip(&violations).map(|(line, one)| format!("{line} [{}]", one.rule)).collect();
+        assert_eq!(shown, lines.join("\n"));
     }
 }
 

@@ -1,6 +1,8 @@
 //! The arguments `--image` and `--kernel`: reads the kernels of a file and their attributes.
 
+use std::collections::HashMap;
 use std::fmt::{self, Write};
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -15,8 +17,8 @@ use crate::output::Table;
 
 #[derive(Args)]
 pub(super) struct ImageArgs {
-    /// File with the kernel: a cubin, PTX, a fatbin, or an object file, library or program with fatbins. It gives
-    /// the kernel's registers, memory, parameters and launch bounds. Without --grid, lists its kernels
+    /// File with the kernel: a cubin, PTX, a fatbin, or an object file, static or shared library or program. It
+    /// gives the kernel's registers, memory, parameters and launch bounds. Without --grid, lists its kernels
     #[arg(long, value_name = "FILE")]
     pub(super) image: Option<PathBuf>,
     /// Name of the kernel in the file or in the source [default: the only kernel of the file]
@@ -81,6 +83,7 @@ impl<'a> KernelFile<'a> {
             kernels.extend(of_image.into_iter().map(|kernel| ImageKernel::new(image, kernel)));
         }
         kernels.sort_by(|one, other| one.attributes.name.cmp(&other.attributes.name));
+        drop_linked(&mut kernels, |kernel| (kernel.ptx, kernel.architecture.clone()));
         match name {
             Some(name) => self.called(name, kernels),
             None => Ok(kernels),
@@ -98,6 +101,7 @@ impl<'a> KernelFile<'a> {
             return Ok(Err(self.mismatch(device)));
         }
         let mut kernels = self.kernels(&[device], name)?;
+        drop_linked(&mut kernels, |_| ());
         // Several source files may contain the same kernel.
         kernels.dedup_by(|one, other| one.attributes == other.attributes);
         if let [kernel] = &kernels[..] {
@@ -235,6 +239,23 @@ impl ImageKernel {
         let own = plain.rsplit("::").next().unwrap_or_default();
         [self.name(), &qualified, plain, own].contains(&name)
     }
+}
+
+/// Drops relocatable kernels and PTX if the file also has the same kernel linked, with the same `key`.
+fn drop_linked<K: Hash + Eq>(kernels: &mut Vec<ImageKernel>, key: impl Fn(&ImageKernel) -> K) {
+    let is_linked = |kernel: &ImageKernel| kernel.attributes.registers_per_thread.is_some();
+    let declared = |kernel: &ImageKernel| KernelAttributes {
+        registers_per_thread: None,
+        static_shared_bytes: None,
+        local_bytes_per_thread: None,
+        ..kernel.attributes.clone()
+    };
+    let named = |kernel: &ImageKernel| (kernel.attributes.name.clone(), key(kernel));
+    let linked = kernels.iter().filter(|kernel| is_linked(kernel));
+    let linked: HashMap<_, _> = linked.map(|kernel| (named(kernel), declared(kernel))).collect();
+    kernels.retain(|kernel| {
+        is_linked(kernel) || linked.get(&named(kernel)) != Some(&declared(kernel))
+    });
 }
 
 /// An attribute: its title in the table, its text in a description, and its value.

@@ -15,6 +15,7 @@ use gridguard::{
     cuda,
 };
 
+use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, text};
 use crate::requests;
@@ -25,9 +26,10 @@ use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["grid", "requests", "image"]))]
 #[command(group = clap::ArgGroup::new("whose").multiple(false).args(["gpu", "device"]))]
 pub(crate) struct Check {
-    /// GPUs of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 for the GPUs of that compute
-    /// capability; or any. Several give a table
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// GPUs of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 or 8.6 for the GPUs of that
+    /// compute capability; or any. Several give a table
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Suggested(gpu_words))]
+    #[arg(hide_possible_values = true)]
     gpu: Vec<String>,
     /// Ordinal of a device of this machine
     #[arg(long, value_name = "N")]
@@ -43,36 +45,36 @@ pub(crate) struct Check {
     shared_mem: u64,
     /// Check a kernel that does not opt in to large dynamic shared memory; by default it opts in as needed, like
     /// kernels of the guard
-    #[arg(long, conflicts_with = "kernel_max_shared_mem")]
+    #[arg(long, hide_short_help = true, conflicts_with = "kernel_max_shared_mem")]
     no_opt_in: bool,
     /// Size of a cluster in blocks [default: no cluster]
-    #[arg(long, value_name = "X,Y,Z", value_parser = size)]
+    #[arg(long, hide_short_help = true, value_name = "X,Y,Z", value_parser = size)]
     cluster: Option<Dim3>,
     /// The launch is cooperative
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     cooperative: bool,
     /// The launch may start before the previous one has ended (programmatic dependent launch)
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     dependent: bool,
     #[command(flatten)]
     image: ImageArgs,
     /// Bytes of kernel parameters
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     param_bytes: Option<u64>,
     /// Registers per thread of the kernel
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     registers: Option<u64>,
     /// Local memory per thread of the kernel
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     local_mem: Option<u64>,
     /// Static shared memory per block
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     static_shared_mem: Option<u64>,
     /// Dynamic shared memory per block that the kernel opted in to
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     kernel_max_shared_mem: Option<u64>,
     /// Most threads per block by the kernel's launch bounds
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     kernel_max_threads: Option<u64>,
     /// Grid axis with independent items
     #[arg(long, value_name = "x|y|z", requires = "items", value_parser = axis())]
@@ -84,21 +86,27 @@ pub(crate) struct Check {
     #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     blocks_per_item: u64,
     /// Chunks start at multiples of this number of items
-    #[arg(long, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
+    #[arg(long, hide_short_help = true, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     align: u64,
     /// Elements addressed per item, for --index-bits 32
-    #[arg(long, value_name = "E", requires = "batch_axis", value_parser = from_1())]
+    #[arg(long, hide_short_help = true, value_name = "E", requires = "batch_axis", value_parser = from_1())]
     #[arg(required_if_eq("index_bits", "32"))]
     elements_per_item: Option<u64>,
     /// Width of the kernel's index arithmetic in bits
-    #[arg(long, value_name = "BITS", default_value = "64", requires = "batch_axis")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "BITS",
+        default_value = "64",
+        requires = "batch_axis"
+    )]
     #[arg(value_parser = ["32", "64"])]
     index_bits: String,
     /// Workspace memory per item
-    #[arg(long, value_name = "BYTES", default_value = "0", requires = "batch_axis", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", default_value = "0", requires = "batch_axis", value_parser = bytes)]
     workspace_per_item: u64,
     /// Memory for the workspace [default: the whole memory of the device]
-    #[arg(long, value_name = "BYTES", requires = "batch_axis", value_parser = bytes)]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", requires = "batch_axis", value_parser = bytes)]
     memory: Option<u64>,
     /// Also find the largest legal batch
     #[arg(long, requires = "batch_axis")]

@@ -23,14 +23,14 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// The output of a program, and whether it succeeded.
 #[derive(Debug)]
-pub(super) struct ChildOutput {
-    pub(super) out: String,
+pub(crate) struct ChildOutput {
+    pub(crate) out: String,
     pub(super) err: String,
-    pub(super) end: Result<(), ChildError>,
+    pub(crate) end: Result<(), ChildError>,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ChildError {
+pub(crate) enum ChildError {
     #[error("{0}")]
     NotStarted(io::Error),
     #[error("no response within {}", format_duration(*.0))]
@@ -44,7 +44,7 @@ pub(super) enum ChildError {
 
 /// Runs a program until it exits, writes a line that `is_last`, or reaches the time limit. Ignores relative folders
 /// of `PATH`, because the working directory may be untrusted.
-pub(super) fn run(
+pub(crate) fn run(
     mut command: Command,
     limit: Duration,
     is_last: impl Fn(&str) -> bool,

@@ -3,7 +3,7 @@
 //! Each group of checks gathers facts and then evaluates them. Queries that may hang or crash run concurrently, in
 //! other processes.
 
-mod child;
+pub(crate) mod child;
 mod driver;
 mod examine;
 mod finding;
@@ -17,6 +17,7 @@ mod visible_devices;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
@@ -29,7 +30,7 @@ use self::smi::Smi;
 use self::torch::Machine;
 use self::visible_devices::{InstalledGpus, VisibleDevices};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, count};
+use crate::output::{Format, OutputArgs, count};
 
 #[derive(Args)]
 pub(crate) struct Doctor {
@@ -47,6 +48,7 @@ pub(crate) struct Doctor {
 }
 
 const DOCTOR: Subject = Subject::new("doctor");
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Serialize)]
 struct DoctorReport {
@@ -57,12 +59,23 @@ struct DoctorReport {
     findings: Vec<Finding>,
 }
 
+/// The findings of the default checks, as JSON.
+pub(crate) fn of_machine() -> impl Serialize {
+    let output = OutputArgs { format: Format::Json };
+    Doctor { torch: Some("python3".into()), patience: PATIENCE.into(), profile: None, output }
+        .report()
+}
+
 impl Doctor {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let panicked = || DOCTOR.unknown("a check panicked", "see the message on standard error");
-        let report = DoctorReport::new(self.check().unwrap_or_else(|| vec![panicked()]));
+        let report = self.report();
         self.output.print(&report, &report)?;
         Ok(report.exit())
+    }
+
+    fn report(&self) -> DoctorReport {
+        let panicked = || DOCTOR.unknown("a check panicked", "see the message on standard error");
+        DoctorReport::new(self.check().unwrap_or_else(|| vec![panicked()]))
     }
 
     /// `None` if a check panicked.

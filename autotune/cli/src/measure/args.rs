@@ -6,6 +6,8 @@ use clap::Args;
 use gridguard::profile::{L2, Objective, Policy, Submission};
 use gridguard_kernels::bench::{Problem, ProblemError};
 
+use crate::device::Suggested;
+
 /// The argument `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceSelection {
@@ -18,8 +20,13 @@ pub(crate) enum DeviceSelection {
 #[derive(Args)]
 pub(crate) struct KernelFilter {
     /// Only this kernel; repeat for several [default: all]
-    #[arg(long = "kernel", value_name = "NAME")]
+    #[arg(long = "kernel", value_name = "NAME", value_parser = Suggested(kernel_names))]
+    #[arg(hide_possible_values = true)]
     pub(crate) kernels: Vec<String>,
+}
+
+fn kernel_names() -> Vec<String> {
+    Problem::KERNELS.iter().map(ToString::to_string).collect()
 }
 
 impl KernelFilter {

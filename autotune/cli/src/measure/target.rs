@@ -29,13 +29,13 @@ impl Target {
 
     /// The host, under the limits of a GPU of the catalogue.
     pub(crate) fn host(gpu: &str) -> Result<Self, CommandError> {
-        let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
+        let limits = catalog::limits(gpu)?;
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits).on_host(), limits })
     }
 
     /// A GPU of the catalogue that only another program can reach.
     pub(crate) fn absent(gpu: &str) -> Result<Self, CommandError> {
-        let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
+        let limits = catalog::limits(gpu)?;
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits), limits })
     }
 

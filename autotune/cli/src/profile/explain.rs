@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::entry;
 use super::foreign::KeyArgs;
 use super::passed_over::{PassedOver, Query, total};
+use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target};
@@ -36,7 +37,7 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
     /// GPU of the catalogue instead of a device; with --device host, the GPU whose limits apply [default: h200]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     gpu: Option<String>,
     #[command(flatten)]
     output: OutputArgs,

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::drift::Drift;
 use super::entry::{self, Remark};
+use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
@@ -32,7 +33,7 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
     /// GPU of the catalogue whose limits the host uses [default: the GPU of the profile]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     gpu: Option<String>,
     #[command(flatten)]
     kernels: KernelFilter,

@@ -25,6 +25,7 @@ use self::queue::{Shard, WorkQueue};
 use self::selection::Selection;
 use self::session::Session;
 use self::task::Task;
+use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
@@ -39,12 +40,12 @@ pub(crate) struct Tune {
     device: Option<DeviceSelection>,
     /// GPU of the catalogue whose limits the host uses [default: h200]; with --command and without --device, the
     /// GPU of the program
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     gpu: Option<String>,
     #[command(flatten)]
     problems: Selection,
     /// This machine's share of the problems, for example 0/4 for the first of four machines
-    #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
+    #[arg(long, hide_short_help = true, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
     /// Time limit for the whole run, for example 30m; the next run tunes the remaining problems [default: none]
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
@@ -59,7 +60,7 @@ pub(crate) struct Tune {
     #[arg(long)]
     all: bool,
     /// File for a plot of time against chunk size; several problems get a file each
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, hide_short_help = true, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,

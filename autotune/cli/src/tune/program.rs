@@ -42,10 +42,10 @@ pub(crate) struct ProgramArgs {
     #[arg(long = "chunk", value_name = "N,...", value_delimiter = ',', requires = "command")]
     chunks: Vec<u64>,
     /// Implementation that the program runs, for the profile's key [default: none]
-    #[arg(long, value_name = "TEXT", requires = "command")]
+    #[arg(long, hide_short_help = true, value_name = "TEXT", requires = "command")]
     variant: Option<String>,
     /// Version of the kernel's source, for example a hash; lookups match only the same version [default: none]
-    #[arg(long, value_name = "TEXT", requires = "command")]
+    #[arg(long, hide_short_help = true, value_name = "TEXT", requires = "command")]
     source: Option<String>,
     /// Time limit for one run of the program
     #[arg(

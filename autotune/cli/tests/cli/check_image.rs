@@ -283,3 +283,45 @@ fn bad_files_and_contradictory_arguments_are_errors() {
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("--image <FILE>"), "{}", ran.err);
 }
+
+#[test]
+fn linked_kernels_replace_the_relocatable_ones_that_they_were_made_of() {
+    let linked = compiled("linked.so");
+    let images = |args: &[&str]| {
+        let list = check(&linked, &[args, &["--format", "json"]].concat()).json();
+        let row = |kernel: &Value| (kernel["name"].clone(), kernel["ptx"].clone());
+        list.as_array().expect("a list").iter().map(row).collect::<Vec<_>>()
+    };
+    let of = |names: &[&str], kinds: &[bool]| {
+        let all = names.iter().flat_map(|name| kinds.iter().map(move |ptx| (name, ptx)));
+        all.map(|(name, ptx)| (json!(name), json!(ptx))).collect::<Vec<_>>()
+    };
+    let names = ["alone", "bounded_caller", "caller"];
+    // The driver links the PTX for later devices.
+    assert_eq!(images(&[]), of(&names, &[true, false]));
+    assert_eq!(images(&["--gpu", "h100"]), of(&names, &[false]));
+    assert_eq!(images(&["--gpu", "b200"]), of(&names, &[true]));
+
+    let launch = ["--kernel", "bounded_caller", "--grid", "8", "--block", "129"];
+    let ran = check(&linked, &[&launch[..], &["--gpu", "h100"]].concat()).exits(1);
+    assert!(ran.out.contains("registers, 512 bytes of static shared memory"), "{}", ran.out);
+    assert!(ran.out.contains("kernel-threads-per-block: "), "{}", ran.out);
+    assert!(!ran.out.contains("not checked"), "{}", ran.out);
+}
+
+#[test]
+fn kernels_of_a_static_library_are_checked_as_far_as_they_are_known() {
+    let library = compiled("relocatable.a");
+    let launch = ["--kernel", "alone", "--grid", "8", "--block", "1024", "--gpu", "h100"];
+    let ran = check(&library, &launch).exits(0);
+    let advice = format!(
+        "not checked: registers-per-block, local-memory, shared-memory-total, \
+         dynamic-shared-memory-opt-in: the file is not linked yet, which may change the attributes \
+         that they need; check the cubin that this writes: nvlink --arch sm_90 --output-file \
+         linked.cubin {}\n",
+        library.display()
+    );
+    assert!(ran.out.contains(&advice), "{}", ran.out);
+    let ran = check(&compiled("intermediate.o"), &[]).exits(2);
+    assert!(ran.err.contains("-dlto"), "{}", ran.err);
+}

@@ -6,6 +6,7 @@ mod check_image;
 mod command;
 #[cfg(target_os = "linux")]
 mod doctor;
+mod door;
 mod explain;
 mod explain_logs;
 mod hostile;

@@ -1,0 +1,122 @@
+//! `gridguard bug-report`: what a maintainer needs to know, without personal details.
+
+mod redact;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use gridguard::diagnose::CudaVersion;
+use gridguard::{DeviceLimits, cuda};
+use gridguard_report::{MAX_REPORT_BYTES, WatchReport};
+use serde_json::{Map, Value, json};
+
+use self::redact::Person;
+use crate::doctor;
+use crate::error::{CommandError, Exit};
+use crate::files::read_start;
+use crate::output::{self, Format, OutputArgs, note};
+
+#[derive(Args)]
+pub(crate) struct BugReport {
+    /// Report of `gridguard run --report` to include [default: the newest of the working directory]
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl BugReport {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let report = match &self.report {
+            Some(path) => Some(read(path)?),
+            None => newest(),
+        };
+        note("examining this machine; this takes up to 20 seconds");
+        let (driver, devices) = devices();
+        let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let release = text("/etc/os-release");
+        let release = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+        let mut document = json!({
+            "gridguard": env!("GRIDGUARD_VERSION"),
+            "system": release.unwrap_or(env::consts::OS).trim_matches('"'),
+            "kernel": text("/proc/sys/kernel/osrelease"),
+            "architecture": env::consts::ARCH,
+            "environment": environment(),
+            "driver": driver,
+            "devices": devices,
+            "doctor": doctor::of_machine(),
+            "report": report,
+        });
+        Person::of_machine().redact_all(&mut document);
+        match self.output.format {
+            Format::Json => output::write(&(output::json(&document)? + "\n"))?,
+            Format::Text => {
+                let text = format!("{document:#}");
+                output::write(&format!("```json\n{text}\n```\n"))?;
+                note("home, user, host and folders are removed; read it before you post it");
+            }
+        }
+        Ok(Exit::Yes)
+    }
+}
+
+fn read(path: &Path) -> Result<WatchReport, CommandError> {
+    let text = read_start(path, MAX_REPORT_BYTES + 1)?;
+    WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
+}
+
+/// The newest report of the working directory.
+fn newest() -> Option<WatchReport> {
+    let files = fs::read_dir(".").ok()?.flatten().map(|file| file.path());
+    let is_json =
+        |path: &PathBuf| path.is_file() && path.extension().is_some_and(|end| end == "json");
+    let time = |path: &PathBuf| path.metadata().and_then(|file| file.modified());
+    let mut files: Vec<_> = files
+        .filter(is_json)
+        .map(|path| (time(&path).unwrap_or(SystemTime::UNIX_EPOCH), path))
+        .collect();
+    files.sort_by(|one, other| other.cmp(one));
+    files.iter().take(MOST_FILES).find_map(|(_, path)| read(path).ok())
+}
+
+/// The variables that change what CUDA, PyTorch or gridguard does.
+fn environment() -> Map<String, Value> {
+    let value = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?.into()));
+    VARIABLES.iter().filter_map(value).collect()
+}
+
+/// The CUDA version of the driver, or why there is none, and the limits of the devices. A driver that hangs counts as
+/// none.
+fn devices() -> (String, Vec<DeviceLimits>) {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let driver = cuda::driver_version()
+            .map_or_else(|error| error.to_string(), |version| CudaVersion(version).to_string());
+        let count = cuda::device_count().unwrap_or(0);
+        let limits = (0..count).filter_map(|ordinal| cuda::device_limits(ordinal).ok());
+        sender.send((driver, limits.map(|limits| (*limits).clone()).collect()))
+    });
+    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| ("no response".to_owned(), Vec::new()))
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Files that are tried as reports.
+const MOST_FILES: usize = 20;
+const VARIABLES: [&str; 11] = [
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "GRIDGUARD_CUBIN_CACHE",
+    "GRIDGUARD_PRELOAD",
+    "GRIDGUARD_PROFILES",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONF",
+];

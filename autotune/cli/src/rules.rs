@@ -1,0 +1,118 @@
+//! `gridguard explain RULE`: the page of a rule.
+
+use std::fmt;
+
+use console::style;
+use gridguard::Rule;
+use serde::Serialize;
+
+use crate::device::nearest;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
+
+/// A section for each rule, under the rule's id.
+const PAGES: &str = include_str!("rules.txt");
+
+/// The section of a rule.
+#[derive(Serialize)]
+struct Page {
+    rule: Rule,
+    text: String,
+}
+
+/// Prints the page of the rule that `text` names, also in the brackets that end a message. `None` if it names none.
+pub(crate) fn explain(text: &str, output: OutputArgs) -> Option<Result<Exit, CommandError>> {
+    let id = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
+    if id.starts_with('-') || !id.contains('-') || !id.chars().all(is_word) {
+        return None;
+    }
+    if let Some(page) = Page::of(id) {
+        return Some(output.print(&page, &page).map(|()| Exit::Yes));
+    }
+    let ids: Vec<&str> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+    let nearest = nearest(id, &ids)?;
+    let message = format!("no rule {id:?}; did you mean {nearest}?");
+    Some(Err(CommandError::Invalid(message)))
+}
+
+impl Page {
+    fn of(id: &str) -> Option<Self> {
+        let rule = *Rule::ALL.iter().find(|rule| rule.id() == id)?;
+        let sections = PAGES.split("\n## ").skip(1);
+        let text = sections
+            .filter_map(|section| section.split_once('\n'))
+            .find(|(head, _)| *head == id)?
+            .1;
+        Some(Self { rule, text: without_links(text.trim()) })
+    }
+}
+
+impl fmt::Display for Page {
+    /// A paragraph or an item is one line, which a terminal wraps.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", style(self.rule.id()).bold())?;
+        let mut before = "";
+        for line in self.text.lines() {
+            let is_item =
+                line.split_once(". ").is_some_and(|(number, _)| number.parse::<u8>().is_ok());
+            let starts = line.is_empty() || before.is_empty() || is_item;
+            f.write_str(if starts { "\n" } else { " " })?;
+            f.write_str(line.trim_start())?;
+            before = line;
+        }
+        writeln!(f)
+    }
+}
+
+/// `text` with the words of its links alone, because their targets are files.
+fn without_links(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once('[') {
+        let words = link
+            .split_once("](")
+            .and_then(|(words, after)| Some((words, after.split_once(')')?.1)));
+        plain += before;
+        match words {
+            Some((words, after)) => {
+                plain += words;
+                rest = after;
+            }
+            None => {
+                plain.push('[');
+                rest = link;
+            }
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_page_and_every_page_a_rule() {
+        for rule in Rule::ALL {
+            let page = Page::of(rule.id()).unwrap_or_else(|| panic!("{rule} has no page"));
+            assert!(page.text.len() > 20 && !page.text.contains("]("), "{rule}: {}", page.text);
+        }
+        assert_eq!(PAGES.matches("\n## ").count(), Rule::ALL.len());
+    }
+
+    #[test]
+    fn only_what_looks_like_a_rule_is_one() {
+        let output = OutputArgs { format: crate::output::Format::Text };
+        for text in
+            ["", "-", "700", "grid", "out-of-memory", "CUDA-ERROR", "grid-dim-y of 3", "-12"]
+        {
+            assert!(explain(text, output).is_none(), "{text}");
+        }
+        let Some(Err(error)) = explain("grid-dim-w", output) else { panic!("a misspelt rule") };
+        assert!(
+            error.to_string().contains("no rule \"grid-dim-w\"; did you mean grid-dim-"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! What somebody sees first: the start screen, pages of rules, words for GPUs, and the report of a bug.
+
+use std::fs;
+use std::path::Path;
+
+use gridguard::Rule;
+use gridguard_report::WatchReport;
+use serde_json::Value;
+
+use crate::command::{Ran, command, run};
+
+fn here(args: &[&str]) -> Ran {
+    run(Path::new("."), args)
+}
+
+#[test]
+fn the_command_alone_says_what_to_do_first() {
+    let ran = here(&[]).exits(2);
+    assert!(ran.err.lines().count() <= 15, "{}", ran.err);
+    for text in ["\nGPU ", "\nPyTorch ", "gridguard explain < training.log", "--help"] {
+        assert!(ran.err.contains(text), "{text}: {}", ran.err);
+    }
+    assert_eq!(ran.out, "");
+}
+
+#[test]
+fn the_page_of_each_rule_is_printed_and_a_misspelt_one_is_suggested() {
+    for rule in Rule::ALL {
+        let page = here(&["explain", rule.id()]).exits(0);
+        assert!(page.out.starts_with(&format!("{rule}\n")), "{}", page.out);
+    }
+    let page = here(&["explain", "grid-dim-y"]).out;
+    assert!(page.contains("\n1. Split: ") && page.contains("65,535"), "{page}");
+    let bracketed = here(&["explain", "[grid-dim-y]", "--format", "json"]).exits(0).json();
+    assert_eq!(bracketed["rule"], "grid-dim-y");
+    let wrong = here(&["explain", "grid-dim-yy"]).exits(2);
+    assert_eq!(wrong.err, "error: no rule \"grid-dim-yy\"; did you mean grid-dim-y?\n");
+}
+
+#[test]
+fn every_argument_takes_the_same_words_for_a_gpu() {
+    let named = |word: &str| here(&["limits", word]).exits(0).out;
+    assert!(named("h200").contains("NVIDIA H200"));
+    let blackwell = named("sm_120");
+    assert!(blackwell.contains("any sm_120") && blackwell.contains("[1] "), "{blackwell}");
+    assert_eq!(named("12.0"), blackwell);
+    assert_eq!(here(&["limits", "--gpu", "compute_120"]).exits(0).out, blackwell);
+    assert!(named("any").contains("generic CUDA device"));
+    let both = here(&["limits", "--compare", "9.0", "rtx-4090"]).exits(0).out;
+    assert!(both.contains("any sm_90") && both.contains("RTX 4090"), "{both}");
+    let launch = ["--grid", "1,70000", "--block", "1", "--gpu"];
+    for (subcommand, rest, word) in [
+        ("check", &launch[..], "9.0"),
+        ("check", &launch, "sm_90a"),
+        ("explain", &["700", "--gpu"], "9.0"),
+        ("explain", &["700", "--gpu"], "sm_120"),
+    ] {
+        let ran = here(&[&[subcommand], rest, &[word]].concat());
+        assert_ne!(ran.code, Some(2), "{subcommand} {word}: {}", ran.err);
+    }
+    for args in [&["limits", "h2000"][..], &[&["check"], &launch[..], &["h2000"]].concat()] {
+        let wrong = here(args).exits(2);
+        let first = wrong.err.lines().next();
+        assert_eq!(first, Some("error: no GPU \"h2000\" in the catalogue; did you mean h200?"));
+    }
+    let wrong = here(&["limits", "9.7"]).exits(2);
+    assert!(wrong.err.contains("sm_120, ") && wrong.err.contains("rtx-4090"), "{}", wrong.err);
+}
+
+#[test]
+fn completions_suggest_gpus_and_kernels_and_help_does_not_list_them() {
+    for shell in ["bash", "fish", "zsh"] {
+        let script = here(&["completions", shell]).exits(0).out;
+        for word in ["rtx-4090", "sm_120", "rms_norm", "bug-report"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    assert!(!here(&["limits", "--help"]).exits(0).out.contains("rtx-5090"));
+}
+
+#[test]
+fn a_bug_report_has_versions_and_the_last_report_but_no_personal_details() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("notes.json"), "{}").expect("written");
+    let program = "/home/ada.lovelace/secret project/train".to_owned();
+    let report = serde_json::to_string(&WatchReport::pending(program, 7)).expect("JSON");
+    fs::write(folder.path().join("report.json"), report).expect("written");
+    let made = |args: &[&str]| -> Ran {
+        let mut command = command(folder.path(), args);
+        command.env("HOME", "/home/ada.lovelace").env("USER", "ada.lovelace");
+        command.env("LD_LIBRARY_PATH", "/home/ada.lovelace/lib:/data/acme/lib");
+        command.output().expect("the command runs").into()
+    };
+    let ran = made(&["bug-report", "--format", "json"]).exits(0);
+    let document: Value = ran.json();
+    let version = document["gridguard"].as_str().expect("a version");
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    assert_eq!(document["environment"]["LD_LIBRARY_PATH"], ".../lib:.../lib");
+    assert_eq!(document["report"]["process"], 7);
+    assert!(document["doctor"]["findings"].as_array().is_some_and(|all| !all.is_empty()));
+    let text = made(&["bug-report", "--report", "report.json"]).exits(0).out;
+    assert!(text.starts_with("```json\n{\n") && text.ends_with("}\n```\n"), "{text}");
+    for secret in ["ada", "lovelace", "acme", "secret"] {
+        assert!(!ran.out.contains(secret) && !text.contains(secret), "{secret}: {text}");
+    }
+    made(&["bug-report", "--report", "notes.json"]).exits(2);
+    made(&["bug-report", "--report", "missing.json"]).exits(3);
+}
