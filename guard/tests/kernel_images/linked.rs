@@ -9,13 +9,15 @@ const LIBRARY: &[u8] = include_bytes!("relocatable.a");
 const LINKED: &[u8] = include_bytes!("linked.so");
 const INTERMEDIATE: &[u8] = include_bytes!("intermediate.o");
 
-/// Each image of a file: its architecture, and the registers of each kernel by name.
-fn images(bytes: &[u8]) -> Vec<(String, Vec<(String, Option<u64>)>)> {
+/// The architecture of an image, and the registers of each kernel by name.
+type Image = (String, Vec<(String, Option<u64>)>);
+
+fn images(bytes: &[u8]) -> Vec<Image> {
     let file = ImageFile::parse(bytes).expect("a file");
     file.images().map(described).collect()
 }
 
-fn described(image: &FileImage<'_>) -> (String, Vec<(String, Option<u64>)>) {
+fn described(image: &FileImage<'_>) -> Image {
     let kernels = sorted(image.kernels().expect("complete"));
     let kind = if image.is_ptx() { "PTX " } else { "" };
     let architecture = format!("{kind}{}", image.architecture().expect("stated"));
@@ -24,7 +26,7 @@ fn described(image: &FileImage<'_>) -> (String, Vec<(String, Option<u64>)>) {
     (architecture, registers.collect())
 }
 
-fn unlinked(architecture: &str, names: &[&str]) -> (String, Vec<(String, Option<u64>)>) {
+fn unlinked(architecture: &str, names: &[&str]) -> Image {
     (architecture.to_owned(), names.iter().map(|name| ((*name).to_owned(), None)).collect())
 }
 
