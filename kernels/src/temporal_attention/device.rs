@@ -46,8 +46,9 @@ impl Prepared<TemporalAttention> {
     ///
     /// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous. A
     /// `bias` must be given if and only if the launch was prepared with one; it has the extent
-    /// [`Shape::shared_bias`]. If prepared [with strides](TemporalAttention::with_strides), the first three axes of
-    /// all tensors may have any strides, for example `[batch, frames, heads, head_dim]` with two axes swapped.
+    /// [`Shape::shared_bias`](super::Shape::shared_bias). If prepared [with strides](TemporalAttention::with_strides),
+    /// the first three axes of all tensors may have any strides, for example `[batch, frames, heads, head_dim]` with two
+    /// axes swapped.
     /// `scale` must be finite and not negative.
     ///
     /// # Errors
