@@ -16,7 +16,7 @@ use gridguard_files::{LockError, PublishError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
-use crate::device::{gpu_words, nearest};
+use crate::words::{gpu_words, nearest};
 
 /// What the exit code tells the caller. The greatest of several results decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

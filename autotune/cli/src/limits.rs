@@ -9,9 +9,10 @@ use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::{DeviceChoice, Suggested, gpu_words};
+use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::output::{self, note, text};
+use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
 pub(crate) struct Limits {

@@ -31,6 +31,7 @@ mod run;
 mod shell;
 mod start;
 mod tune;
+mod words;
 
 use std::process::ExitCode;
 

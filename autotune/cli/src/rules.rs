@@ -6,9 +6,9 @@ use console::style;
 use gridguard::Rule;
 use serde::Serialize;
 
-use crate::device::nearest;
 use crate::error::{CommandError, Exit};
 use crate::output::OutputArgs;
+use crate::words::nearest;
 
 /// A section for each rule, under the rule's id.
 const PAGES: &str = include_str!("rules.txt");

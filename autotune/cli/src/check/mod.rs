@@ -15,10 +15,10 @@ use gridguard::{
     cuda,
 };
 
-use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, text};
 use crate::requests;
+use crate::words::{Suggested, gpu_words};
 use kernel_image::{ImageArgs, KernelFile};
 use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
 

@@ -6,7 +6,7 @@ use clap::Args;
 use gridguard::profile::{L2, Objective, Policy, Submission};
 use gridguard_kernels::bench::{Problem, ProblemError};
 
-use crate::device::Suggested;
+use crate::words::Suggested;
 
 /// The argument `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

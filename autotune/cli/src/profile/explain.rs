@@ -15,12 +15,12 @@ use serde::Serialize;
 use super::entry;
 use super::foreign::KeyArgs;
 use super::passed_over::{PassedOver, Query, total};
-use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target};
 use crate::measure::workload::launch_config;
 use crate::output::{OutputArgs, Table, count, joined_sizes, known};
+use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
 pub(crate) struct Explain {

@@ -16,7 +16,6 @@ use serde::Serialize;
 
 use super::drift::Drift;
 use super::entry::{self, Remark};
-use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
@@ -24,6 +23,7 @@ use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::{DeviceProgress, ProgressBars};
 use crate::measure::target::{Target, note_cache};
 use crate::output::{OutputArgs, counted, joined_sizes, note};
+use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
 pub(crate) struct Verify {

@@ -25,13 +25,13 @@ use self::queue::{Shard, WorkQueue};
 use self::selection::Selection;
 use self::session::Session;
 use self::task::Task;
-use crate::device::{Suggested, gpu_words};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::process::MeasuringProcess;
 use crate::measure::target::{Target, note_cache, select_targets};
 use crate::output::{OutputArgs, note};
+use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
 pub(crate) struct Tune {
