@@ -74,10 +74,14 @@ fn read_work(lower: &str, sizes: &mut WorkSizes) {
 /// Digits of a size that is read.
 const DIGITS: usize = 26;
 
+/// A digit, or a separator between groups of digits.
+const fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_digit() || *byte == b',' || *byte == b'_'
+}
+
 /// The size that `text` begins with. A fraction, and a number that continues as a word, is none.
 fn leading(text: &str) -> Option<u64> {
-    let is_part = |byte: &u8| byte.is_ascii_digit() || *byte == b',' || *byte == b'_';
-    let end = text.bytes().take(DIGITS).take_while(is_part).count();
+    let end = text.bytes().take(DIGITS).take_while(is_digit).count();
     let (digits, rest) = text.split_at(end);
     let is_fraction = rest.starts_with('.') && rest.get(1..).is_some_and(starts_with_digit);
     let is_word = rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
@@ -87,8 +91,7 @@ fn leading(text: &str) -> Option<u64> {
 /// The size that `text` ends with, before spaces.
 fn trailing(text: &str) -> Option<u64> {
     let text = text.strip_suffix(' ')?;
-    let is_part = |byte: &u8| byte.is_ascii_digit() || *byte == b',' || *byte == b'_';
-    let count = text.bytes().rev().take(DIGITS).take_while(is_part).count();
+    let count = text.bytes().rev().take(DIGITS).take_while(is_digit).count();
     let (rest, digits) = text.split_at(text.len().saturating_sub(count));
     let is_part_of_word = |c: char| c.is_ascii_alphanumeric() || ".-/".contains(c);
     (!rest.ends_with(is_part_of_word)).then(|| whole(digits)).flatten()
