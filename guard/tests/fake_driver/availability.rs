@@ -8,7 +8,9 @@ use gridguard::cuda::{
     driver_version,
 };
 use gridguard::{DeviceLimits, FallbackReason, Guard};
-use gridguard_test_support::fake_driver::{Driver, initialisations, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{
+    Driver, initialisations, with_driver, with_fake,
+};
 use gridguard_test_support::fake_library;
 
 use crate::kernels::{self, PTX};
@@ -189,6 +191,14 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
         );
         let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
         assert_eq!(reason, old);
+    });
+}
+
+#[test]
+fn an_old_driver_that_lacks_functions_is_refused_for_its_version() {
+    with_driver(Driver::Broken, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
+        let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
+        assert_eq!(unavailable(), old);
     });
 }
 
