@@ -8,9 +8,7 @@ use gridguard::cuda::{
     driver_version,
 };
 use gridguard::{DeviceLimits, FallbackReason, Guard};
-use gridguard_test_support::fake_driver::{
-    Driver, initialisations, with_driver, with_fake,
-};
+use gridguard_test_support::fake_driver::{Driver, initialisations, with_driver, with_fake};
 use gridguard_test_support::fake_library;
 
 use crate::kernels::{self, PTX};
