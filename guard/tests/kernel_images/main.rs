@@ -113,10 +113,12 @@ fn the_architecture_has_its_suffix() {
     assert_eq!(of(THOR), ["sm_110"]);
     assert_eq!(of(KERNELS), ["sm_75"]);
     assert_eq!(of(ZSTD), ["sm_80", "sm_90a", "sm_75"]);
-    let without = b".version 8.0\n.entry k() { ret; }";
-    let file = ImageFile::parse(without).expect("PTX");
-    let image = file.images().next().expect("one");
-    assert!(image.architecture().is_none() && image.runs_on(ComputeCapability::new(5, 0)));
+    for target in ["", ".target sm_90zz\n"] {
+        let text = format!(".version 8.0\n{target}.entry k() {{ ret; }}");
+        let file = ImageFile::parse(text.as_bytes()).expect("PTX");
+        let image = file.images().next().expect("one");
+        assert!(image.architecture().is_none() && image.runs_on(ComputeCapability::new(5, 0)));
+    }
 }
 
 #[test]
