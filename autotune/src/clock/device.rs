@@ -48,9 +48,9 @@ impl DeviceClock {
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the driver is older
-    /// than CUDA 12.8 and cudarc's bindings are for CUDA 13 or later, the delay kernel does not compile, or the
-    /// flush buffer, twice the L2 cache, cannot be allocated.
+    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the delay kernel does
+    /// not compile, or the flush buffer, twice the L2 cache, cannot be allocated. Also if cudarc's bindings are for
+    /// CUDA 13 or later, but the driver is older than CUDA 12.8.
     pub fn new(guard: &Arc<Guard>, stream: Arc<CudaStream>, policy: Policy) -> Measured<Self> {
         let context = stream.context();
         if policy.submission == Submission::Graph && context.is_managing_stream_synchronization() {
