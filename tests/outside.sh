@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A program outside this workspace, without any variable of ours, compiles with the default features of `gridguard`:
-# alone, and beside crates that choose cudarc's CUDA version in each way.
+# alone, and beside crates that choose cudarc's CUDA version in each way. With cudarc's newest bindings, it runs on an
+# old driver, or says why not.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -9,16 +10,33 @@ program=$(mktemp --directory)
 trap 'rm -rf "$program"' EXIT
 mkdir "$program/src"
 cat >"$program/src/main.rs" <<'RUST'
-fn main() {
-    match gridguard::Guard::cuda(0) {
-        Ok(guard) => println!("{}", guard.limits().name),
+use gridguard::cuda::{Args, Image};
+use gridguard::profile::Policy;
+use gridguard::{Dim3, Guard, LaunchRequest};
+use gridguard_autotune::DeviceClock;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let guard = match Guard::cuda(0) {
+        Ok(guard) => guard,
+        Err(error) => return Ok(println!("{error}")),
+    };
+    let module = guard.load(&Image::new(b".version 8.0\n.target sm_80\n.entry idle() { ret; }")?)?;
+    // SAFETY: the kernel does nothing.
+    let kernel = unsafe { module.kernel("idle", &[])? };
+    let stream = guard.context().ok_or("a device")?.new_stream()?;
+    let request = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(32, 1, 1));
+    let launches = guard.plan_and_launch(&kernel, &request, None, Args::new(&stream))?;
+    println!("{launches} launch");
+    match DeviceClock::new(&guard.into(), stream, Policy::default()) {
+        Ok(clock) => println!("{clock:?}"),
         Err(error) => println!("{error}"),
     }
+    Ok(())
 }
 RUST
 cp Cargo.lock "$program/"
 
-check() {
+manifest() {
     printf '== %s\n' "$1"
     cat >"$program/Cargo.toml" <<TOML
 [package]
@@ -26,16 +44,44 @@ name = "outside"
 edition = "2024"
 [dependencies]
 gridguard = { path = "$root/guard" }
+gridguard-autotune = { path = "$root/autotune" }
 $2
 TOML
-    # Outside the checkout, so that its .cargo/config.toml does not apply.
-    (cd "$program" && env -u CUDARC_CUDA_VERSION cargo check --quiet --target-dir "$target")
 }
 
-check 'the defaults' ''
-check 'beside a crate that chooses a version' \
+# Outside the checkout, so that its .cargo/config.toml does not apply.
+outside() {
+    (cd "$program" && env -u CUDARC_CUDA_VERSION cargo "$@" --quiet --target-dir "$target")
+}
+
+manifest 'the defaults' ''
+outside check
+manifest 'beside a crate that chooses a version' \
     'cudarc = { version = "0.19.10", default-features = false, features = ["std", "driver", "cuda-12080"] }'
-check "beside a crate that takes nvcc's version, as candle does" \
+outside check
+manifest "beside a crate that takes nvcc's version, as candle does" \
     'cudarc = { version = "0.19.10", default-features = false, features = ["std", "driver", "cuda-version-from-build-system", "dynamic-loading"] }'
+outside check
+
+# The program prints $2 on a driver of CUDA version $1, without the functions that came later.
+prints() {
+    local printed
+    printed=$(GRIDGUARD_FAKE_DRIVER_VERSION=$1 LD_LIBRARY_PATH=$program/old outside run)
+    [[ $printed == "$2" ]] || {
+        printf 'on a driver of CUDA %s, it printed\n%s\ninstead of\n%s\n' "$1" "$printed" "$2"
+        exit 1
+    }
+}
+
+manifest "with cudarc's newest bindings, on old drivers" \
+    'cudarc = { version = "0.19.10", default-features = false, features = ["std", "driver", "cuda-13040"] }'
+mkdir "$program/old"
+gcc -shared -fPIC -Wl,-Bsymbolic -O2 -DFAKE_OLD -o "$program/old/libcuda.so.1" \
+    guard/tests/fake-driver/libcuda.c -lpthread
+ln -s libcuda.so.1 "$program/old/libcuda.so"
+prints 12040 "1 launch
+the driver supports CUDA 12.4, at least 12.8 is needed: update the driver, or build for older drivers, with \
+CUDARC_CUDA_VERSION=12000"
+prints 11080 'the driver supports CUDA 11.8, at least 12.0 is needed: update the driver'
 # Without a device the program says so, in words.
-(cd "$program" && env -u CUDARC_CUDA_VERSION cargo run --quiet --target-dir "$target")
+outside run

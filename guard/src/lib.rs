@@ -35,8 +35,8 @@
 //!
 //! All are additive, and the crate works without any of them.
 //!
-//! - `cuda`: launches through the CUDA driver, with cudarc. Its bindings are those of the installed nvcc's CUDA
-//!   version, or the newest without nvcc. Your own manifest can choose another (such as `cuda-12080`).
+//! - `cuda`: launches through the CUDA driver, with cudarc. Its bindings follow the CUDA version of the
+//!   installed nvcc, or are the newest without nvcc. Your own manifest can choose another (such as `cuda-12080`).
 //! - `host`: runs plans on the CPU with rayon.
 //! - `catalog`: limits of well-known GPUs, and a corpus of reported launches that overflowed.
 //! - `diagnose`: explains CUDA failures from error codes, messages and logs; adds `.diagnosis()` to the

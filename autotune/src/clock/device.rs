@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream};
 use gridguard::Guard;
+use gridguard::cuda::{self, LibraryUnavailable};
 use gridguard::profile::{L2, Policy, Submission};
 
 use super::delay::Delay;
@@ -47,14 +48,16 @@ impl DeviceClock {
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the
-    /// delay kernel does not compile, or the flush buffer, twice the L2 cache, cannot be allocated.
+    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the delay kernel does
+    /// not compile, or the flush buffer, twice the L2 cache, cannot be allocated. Also if cudarc's bindings are for
+    /// CUDA 13 or later, but the driver is older than CUDA 12.8.
     pub fn new(guard: &Arc<Guard>, stream: Arc<CudaStream>, policy: Policy) -> Measured<Self> {
         let context = stream.context();
         if policy.submission == Submission::Graph && context.is_managing_stream_synchronization() {
             let message = "graph capture needs a context with event tracking disabled";
             return Err(MeasureFailure::new(FailureKind::Launch, message));
         }
+        check_timing(sys::CUDA_VERSION, cuda::driver_version()?)?;
         let event = || {
             let event = context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
             event.map_err(MeasureFailure::in_call("cuEventCreate"))
@@ -149,6 +152,17 @@ impl fmt::Debug for DeviceClock {
     }
 }
 
+/// Whether cudarc, with `bindings` for this CUDA version, can time events on this driver. It would panic.
+fn check_timing(bindings: u32, driver: i32) -> Measured<()> {
+    // `cuEventElapsedTime_v2` is called by bindings for CUDA 13 and later, and exists since CUDA 12.8.
+    if bindings < 13_000 || driver >= 12_080 {
+        return Ok(());
+    }
+    let too_old = LibraryUnavailable::TooOld { version: driver, oldest: 12_080 };
+    let remedy = "or build for older drivers, with CUDARC_CUDA_VERSION=12000";
+    Err(MeasureFailure::new(FailureKind::Launch, format!("{too_old}, {remedy}")))
+}
+
 fn record(event: &CudaEvent, stream: &CudaStream) -> Measured<()> {
     event.record(stream).map_err(MeasureFailure::in_call("cuEventRecord"))
 }
@@ -199,3 +213,21 @@ const BUSY_WAIT: Duration = Duration::from_micros(500);
 const PAUSE: Duration = Duration::from_micros(50);
 /// Graphs kept at a time: enough for a round over the candidates of a usual search.
 const MAX_GRAPHS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bindings_that_time_events_by_a_newer_function_than_the_driver_has_are_refused() {
+        for (bindings, driver) in [(12_000, 12_000), (12_090, 12_040), (13_040, 12_080)] {
+            assert_eq!(check_timing(bindings, driver), Ok(()));
+        }
+        let error = check_timing(13_040, 12_040).expect_err("too old");
+        assert_eq!(
+            error.to_string(),
+            "the driver supports CUDA 12.4, at least 12.8 is needed: update the driver, or build for older \
+             drivers, with CUDARC_CUDA_VERSION=12000"
+        );
+    }
+}

@@ -70,11 +70,7 @@ pub enum ServeError {
     TooManyFrames { frames: u64, limit_frames: u64 },
     /// A shape that the kernels do not support.
     #[error(transparent)]
-    UnsupportedShape(
-        #[from]
-        #[serde(skip)]
-        KernelError,
-    ),
+    UnsupportedShape(#[serde(skip)] KernelError),
     /// The request does not fit the memory of a device, even by itself. It needs `needed_bytes` for all items at once,
     /// and `smallest_bytes` with scratch for the smallest chunk.
     #[error(
@@ -117,6 +113,9 @@ pub enum ServeError {
     /// Memory that was available when the server started is not.
     #[error("out of memory: {reason}")]
     OutOfMemory { reason: String },
+    /// The kernel of an accepted request was refused or failed, on a device that works.
+    #[error("the kernel failed: {reason}")]
+    KernelFailed { reason: String },
     /// The request failed on a device that works.
     #[error("the request failed: {reason}")]
     Failed { reason: String },
@@ -163,9 +162,27 @@ impl ServeError {
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, true),
             Self::Starting | Self::DeviceFailed(_) => (StatusCode::SERVICE_UNAVAILABLE, false),
             Self::OutOfMemory { .. } => (StatusCode::SERVICE_UNAVAILABLE, false),
-            Self::Failed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, false),
+            Self::KernelFailed { .. } | Self::Failed { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, false)
+            }
             // The tensors, or their sizes.
             _ => (StatusCode::UNPROCESSABLE_ENTITY, false),
+        }
+    }
+}
+
+impl From<KernelError> for ServeError {
+    fn from(error: KernelError) -> Self {
+        let code = match &error {
+            KernelError::Memory(error) => return (*error).into(),
+            KernelError::Launch(error) => error.driver_code(),
+            KernelError::Cuda(error) => error.driver_code(),
+            _ => None,
+        };
+        let reason = error.to_string();
+        match code {
+            Some(OUT_OF_MEMORY) => Self::OutOfMemory { reason },
+            _ => Self::KernelFailed { reason },
         }
     }
 }
@@ -218,5 +235,7 @@ fn milliseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, 
     serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
 /// A batch takes less time than this.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");

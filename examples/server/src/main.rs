@@ -151,7 +151,7 @@ fn backends(
         }),
     };
     if ordinals.is_empty() {
-        let limits = Arc::clone(&catalog::gpu(&options.gpu)?.limits);
+        let limits = catalog::limits(&options.gpu)?;
         let (memory, block) = (options.memory.unwrap_or(HOST_MEMORY), Arc::clone(block));
         let profiles = Arc::clone(profiles);
         // Opened once, also if the backend is made again.

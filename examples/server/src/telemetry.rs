@@ -38,11 +38,11 @@ const BUCKETS: [f64; 18] = [
 ];
 
 const COUNTERS: [(&str, &str); 10] = [
-    ("gridguard_server_requests_total", "Requests, by resource and status"),
+    ("gridguard_server_requests_total", "Requests, by endpoint and status"),
     ("gridguard_server_accepted_total", "Requests that were queued"),
     ("gridguard_server_answered_total", "Queued requests that got a reply"),
     ("gridguard_server_abandoned_total", "Queued requests whose clients left before the reply"),
-    ("gridguard_server_batches_total", "Batches that ran, by resource and device"),
+    ("gridguard_server_batches_total", "Batches that ran, by endpoint and device"),
     ("gridguard_server_batches_cancelled_total", "Batches that stopped because all clients left"),
     ("gridguard_server_worker_restarts_total", "Backends that panicked and were replaced"),
     ("gridguard_server_connections_refused_total", "Connections closed at once: too many"),
@@ -66,7 +66,7 @@ const GAUGES: [(&str, &str); 9] = [
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 5] = [
-    ("gridguard_server_request_seconds", Unit::Seconds, "Time from headers to reply, by resource"),
+    ("gridguard_server_request_seconds", Unit::Seconds, "Time from headers to reply, by endpoint"),
     ("gridguard_server_batch_seconds", Unit::Seconds, "Time of a batch on its device"),
     ("gridguard_server_batch_estimate_seconds", Unit::Seconds, "Estimated time of a batch"),
     ("gridguard_server_wait_seconds", Unit::Seconds, "Time until a device took a request"),

@@ -107,7 +107,7 @@ impl Request {
                 return Err(wrong_shape("q", &q, expected.to_owned()));
             }
         };
-        Shape::new(items, heads, frames, head_dim)?;
+        Shape::new(items, heads, frames, head_dim).map_err(ServeError::UnsupportedShape)?;
         check_frames(frames, max_frames)?;
         let mut inputs = vec![body.slice_ref(q.data())];
         for name in ["k", "v"] {
@@ -141,7 +141,8 @@ impl Request {
             }
         };
         check_frames(frames, max_frames)?;
-        let width = block.shape(items, frames)?.channels();
+        let shape = block.shape(items, frames).map_err(ServeError::UnsupportedShape)?;
+        let width = shape.channels();
         let endpoint = Endpoint::Block;
         let key = Key { endpoint, element, heads: 1, frames, width, mask: None };
         let inputs = vec![body.slice_ref(x.data())];

@@ -165,8 +165,8 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
 }
 
 /// The limits of the GPU with this name or alias, as [`gpu`]. `sm_86`, `compute_86` and `8.6` stand for the GPU of
-/// this compute capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`]. A suffix is
-/// ignored, as in `sm_90a`.
+/// this compute capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`]. The suffixes of
+/// `sm_90a` and `sm_100f` are ignored.
 ///
 /// # Errors
 ///
@@ -205,7 +205,8 @@ fn capability(name: &str) -> Option<ComputeCapability> {
     }
     let name = name.to_ascii_lowercase();
     let number = name.strip_prefix("sm_").or_else(|| name.strip_prefix("compute_"))?;
-    let number: u32 = number.trim_end_matches(['a', 'f']).parse().ok()?;
+    let number = number.strip_suffix(['a', 'f']).unwrap_or(number);
+    let number: u32 = number.parse().ok()?;
     Some(ComputeCapability::new(number / 10, number % 10))
 }
 

@@ -2,9 +2,10 @@
 
 use derive_more::Display;
 
+use super::error::ImageError;
 use crate::limits::ComputeCapability;
 
-/// The architecture that machine code or PTX was compiled for, such as `sm_90a`.
+/// The architecture that machine code or PTX was compiled for, for example `sm_90a`.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 #[display("{}{scope}", capability.sm())]
 pub struct Architecture {
@@ -30,17 +31,27 @@ pub enum Scope {
 }
 
 impl Architecture {
-    /// The architecture called `name`, such as `sm_90a`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        let name = name.strip_prefix("sm_")?;
-        let digits = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let scope = match name.strip_prefix(digits) {
-            Some("a") => Scope::Own,
-            Some("f") => Scope::Family,
-            _ => Scope::Later,
+    /// The architecture called `name`, for example `sm_90a`.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::UnknownArchitecture`] with the nearest one.
+    pub fn from_name(name: &str) -> Result<Self, ImageError> {
+        let start = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
+        let (prefix, number) = name.split_at(start);
+        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        let (digits, suffix) = number.split_at(end);
+        let of = |scope| Some(Self { capability: from_number(digits.parse().ok()?), scope });
+        let found = match suffix {
+            "" => of(Scope::Later),
+            "f" => of(Scope::Family),
+            "a" => of(Scope::Own),
+            _ => None,
         };
-        Some(Self { capability: from_number(digits.parse().ok()?), scope })
+        found.filter(|_| prefix == "sm_").ok_or_else(|| ImageError::UnknownArchitecture {
+            name: name.to_owned(),
+            nearest: found.or_else(|| of(Scope::Later)).map(|nearest| nearest.to_string()),
+        })
     }
 
     /// Whether devices of `capability` run machine code for this architecture.
@@ -91,8 +102,20 @@ mod tests {
         for name in ["sm_75", "sm_90a", "sm_100f", "sm_120"] {
             assert_eq!(of(name).to_string(), name);
         }
-        for name in ["", "sm_", "sm_a", "90", "compute_90", "sm_99999999999"] {
-            assert_eq!(Architecture::from_name(name), None, "{name}");
+        let error = |name| Architecture::from_name(name).expect_err(name).to_string();
+        for (name, nearest) in [
+            ("sm_90zz", "sm_90"),
+            ("sm_90af", "sm_90"),
+            ("sm_90 ", "sm_90"),
+            ("compute_100f", "sm_100f"),
+            ("90a", "sm_90a"),
+        ] {
+            let expected = format!("there is no architecture {name:?}: did you mean {nearest}?");
+            assert_eq!(error(name), expected);
+        }
+        for name in ["", "sm_", "sm_a", "sm_99999999999"] {
+            let expected = format!("there is no architecture {name:?}: use a name like sm_90a");
+            assert_eq!(error(name), expected);
         }
     }
 }

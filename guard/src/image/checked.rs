@@ -77,7 +77,7 @@ impl Image {
 
     /// Whether devices of `capability` cannot run the PTX.
     pub(crate) fn ptx_is_foreign_to(&self, capability: ComputeCapability) -> bool {
-        let target = self.ptx_target().and_then(Architecture::from_name);
+        let target = self.ptx_target().and_then(|name| Architecture::from_name(name).ok());
         target.is_some_and(|target| !target.compiles_for(capability))
     }
 }

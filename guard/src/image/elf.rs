@@ -171,7 +171,6 @@ impl<'a> Elf<'a> {
             }
             let section = self.section(of.0.into());
             require(SYMBOLS, "section", of.0.into(), section.is_some())?;
-            // In relocatable cubins, symbols of shared memory may end past their section.
             let end = symbol.st_value.get(LE).saturating_add(symbol.st_size.get(LE));
             let lies_within = section.is_none_or(|section| {
                 WITHOUT_BYTES.contains(&section.sh_type.get(LE)) || end <= section.sh_size.get(LE)
@@ -245,14 +244,15 @@ fn entry<'a, T: Pod>(bytes: &'a [u8], name: &'static str, at: u64) -> Result<&'a
 
 /// Attributes of kernels.
 pub(super) const SHT_CUDA_INFO: SectionType = SectionType(0x7000_0000);
-/// Sections without bytes in the file. Relocatable cubins also have such sections of global, local and shared
-/// memory.
-const WITHOUT_BYTES: [SectionType; 5] = [
+/// Sections without bytes in the file. Relocatable cubins also have such sections of global, local, shared and
+/// reserved shared memory, and symbols that end past the last two.
+const WITHOUT_BYTES: [SectionType; 6] = [
     SHT_NULL,
     SHT_NOBITS,
     SectionType(0x7000_0007),
     SectionType(0x7000_0009),
     SectionType(0x7000_000a),
+    SectionType(0x7000_0015),
 ];
 /// Sections whose entries are checked.
 const TABLES: [SectionType; 4] = [SHT_SYMTAB, SHT_RELA, SHT_REL, SHT_CUDA_INFO];

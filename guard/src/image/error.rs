@@ -77,12 +77,25 @@ pub enum ImageError {
         /// The fault.
         reason: String,
     },
+    /// No architecture has this name.
+    #[error("there is no architecture {name:?}: {}", instead(nearest.as_deref()))]
+    UnknownArchitecture {
+        /// The name.
+        name: String,
+        /// The nearest name, if any.
+        nearest: Option<String>,
+    },
     /// The PTX text contains a zero byte.
     #[error("the PTX contains a zero byte at offset {at}")]
     ZeroByte {
         /// Its offset.
         at: usize,
     },
+}
+
+fn instead(nearest: Option<&str>) -> String {
+    let question = nearest.map(|name| format!("did you mean {name}?"));
+    question.unwrap_or_else(|| "use a name like sm_90a".to_owned())
 }
 
 impl ImageError {

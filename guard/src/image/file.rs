@@ -111,7 +111,7 @@ impl FileImage<'_> {
         self.format == Format::Ptx
     }
 
-    /// The architecture that it was compiled for. `None` for PTX without a target.
+    /// The architecture that it was compiled for. `None` for PTX without a target, or with an unknown one.
     #[must_use]
     pub const fn architecture(&self) -> Option<Architecture> {
         self.architecture
@@ -184,8 +184,10 @@ impl FileImage<'_> {
 /// A cubin or PTX.
 fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
     let image = Image::new(bytes)?;
+    // Future suffixes are unknown, and only the driver can tell what they mean.
+    let known = |name| Architecture::from_name(name).ok();
     let (format, architecture) = match image.ptx() {
-        Some(_) => (Format::Ptx, image.ptx_target().and_then(Architecture::from_name)),
+        Some(_) => (Format::Ptx, image.ptx_target().and_then(known)),
         None => (Format::Cubin, Some(cubin::architecture(bytes)?)),
     };
     let (stored, compression) = (bytes, Compression::None);

@@ -193,6 +193,14 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
 }
 
 #[test]
+fn an_old_driver_that_lacks_functions_is_refused_for_its_version() {
+    with_driver(Driver::Broken, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
+        let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
+        assert_eq!(unavailable(), old);
+    });
+}
+
+#[test]
 #[allow(unsafe_code, reason = "changes the environment")]
 fn a_driver_that_failed_once_is_tried_again_and_kept_once_it_works() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "999")], || {

@@ -1,6 +1,6 @@
 //! Large shared memory, clusters and cooperative launches, which not all drivers and kernels support.
 
-use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::cuda::{Args, Kernel, LaunchError, driver_version};
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
 use gridguard_test_support::fake_driver::{
     Driver, launches, set_attributes, with_driver, with_fake,
@@ -113,6 +113,16 @@ fn a_driver_without_clusters_rejects_cluster_launches_only() {
         );
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));
+        assert_eq!(launches().len(), 1);
+    });
+}
+
+#[test]
+fn a_driver_of_cuda_12_0_launches_without_the_functions_that_came_later() {
+    with_driver(Driver::Old, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "12000")], || {
+        assert_eq!(driver_version(), Ok(12_000));
+        let guard = guard();
+        assert_eq!(launch_idle(&guard, &kernel(&guard, "idle"), &small()), Ok(1));
         assert_eq!(launches().len(), 1);
     });
 }

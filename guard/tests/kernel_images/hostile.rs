@@ -3,11 +3,11 @@
 use gridguard::image::{ImageError, ImageFile, KernelAttributes};
 
 use super::{
-    BLACKWELL, CLUSTERS, HOPPER, KERNELS, LZ4, RECURSIVE, RELOCATABLE, TURING, ZSTD, program,
+    BLACKWELL, CLUSTERS, HOPPER, KERNELS, LZ4, RECURSIVE, RELOCATABLE, THOR, TURING, ZSTD, program,
 };
 
-const ALL: [&[u8]; 9] =
-    [KERNELS, CLUSTERS, TURING, HOPPER, BLACKWELL, RECURSIVE, RELOCATABLE, ZSTD, LZ4];
+const ALL: [&[u8]; 10] =
+    [KERNELS, CLUSTERS, TURING, HOPPER, BLACKWELL, RECURSIVE, RELOCATABLE, THOR, ZSTD, LZ4];
 
 /// The kernels of all images of a file.
 fn read(bytes: &[u8]) -> Result<Vec<KernelAttributes>, ImageError> {

@@ -6,6 +6,7 @@
 //! | `hopper.cubin` | the same | `ptxas` 12.4 for sm_90a |
 //! | `blackwell.cubin` | the same | `ptxas` 13.0 for sm_120 |
 //! | `relocatable.cubin` | the same | `ptxas` 13.0 for sm_86 |
+//! | `thor.cubin` | `kernels.ptx` | `ptxas` 13.0 for sm_110, `-c`: symbols end past its reserved shared memory |
 //! | `recursive.cubin` | `recursive.ptx` | `ptxas` 12.2, whose relocations link to a wrong symbol section |
 //! | `relocatable.a` | `relocatable.cu`, `callee.cu` | `nvcc` 13.0, `-rdc=true` for sm_90 and compute_90, then `ar` |
 //! | `linked.so` | the same | `nvcc` 13.0, `-dlink` for sm_90, then `g++ -shared` |
@@ -26,6 +27,7 @@ const HOPPER: &[u8] = include_bytes!("hopper.cubin");
 const BLACKWELL: &[u8] = include_bytes!("blackwell.cubin");
 const RECURSIVE: &[u8] = include_bytes!("recursive.cubin");
 const RELOCATABLE: &[u8] = include_bytes!("relocatable.cubin");
+const THOR: &[u8] = include_bytes!("thor.cubin");
 const ZSTD: &[u8] = include_bytes!("zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("lz4.fatbin");
 
@@ -93,7 +95,7 @@ fn a_cubin_states_what_the_compiler_reported() {
         &common([12, 10, 4])[1..],
     ];
     assert_eq!(resources(&kernels(HOPPER)), hopper.concat());
-    for image in [TURING, HOPPER, BLACKWELL, RECURSIVE, RELOCATABLE, KERNELS, CLUSTERS] {
+    for image in [TURING, HOPPER, BLACKWELL, RECURSIVE, RELOCATABLE, THOR, KERNELS, CLUSTERS] {
         assert_declared(&kernels(image));
     }
 }
@@ -108,12 +110,15 @@ fn the_architecture_has_its_suffix() {
     assert_eq!(of(TURING), ["sm_75"]);
     assert_eq!(of(HOPPER), ["sm_90a"]);
     assert_eq!(of(BLACKWELL), ["sm_120"]);
+    assert_eq!(of(THOR), ["sm_110"]);
     assert_eq!(of(KERNELS), ["sm_75"]);
     assert_eq!(of(ZSTD), ["sm_80", "sm_90a", "sm_75"]);
-    let without = b".version 8.0\n.entry k() { ret; }";
-    let file = ImageFile::parse(without).expect("PTX");
-    let image = file.images().next().expect("one");
-    assert!(image.architecture().is_none() && image.runs_on(ComputeCapability::new(5, 0)));
+    for target in ["", ".target sm_90zz\n"] {
+        let text = format!(".version 8.0\n{target}.entry k() {{ ret; }}");
+        let file = ImageFile::parse(text.as_bytes()).expect("PTX");
+        let image = file.images().next().expect("one");
+        assert!(image.architecture().is_none() && image.runs_on(ComputeCapability::new(5, 0)));
+    }
 }
 
 #[test]
@@ -147,7 +152,7 @@ fn what_an_image_does_not_state_is_unknown_and_so_are_the_rules_that_depend_on_i
         Rule::SharedMemoryTotal,
         Rule::DynamicSharedMemoryOptIn,
     ];
-    for image in [KERNELS, RELOCATABLE] {
+    for image in [KERNELS, RELOCATABLE, THOR] {
         for kernel in kernels(image) {
             assert_eq!(resources(std::slice::from_ref(&kernel))[0].1, None);
             assert_eq!(kernel.unchecked_rules(), unchecked);

@@ -14,8 +14,8 @@ const SHT_NULL: u64 = 0;
 const SHT_PROGBITS: u64 = 1;
 /// A section without bytes in the file.
 const SHT_NOBITS: u64 = 8;
-/// Sections of CUDA without bytes in the file: global, local and shared memory.
-const SHT_CUDA_NOBITS: [u64; 3] = [0x7000_0007, 0x7000_0009, 0x7000_000a];
+/// Sections of CUDA without bytes in the file: global, local, shared and reserved shared memory.
+const SHT_CUDA_NOBITS: [u64; 4] = [0x7000_0007, 0x7000_0009, 0x7000_000a, 0x7000_0015];
 
 /// A second implementation agrees whether bytes are an image. An accepted image is unchanged, and no byte that its
 /// headers announce is missing. Every image is also a file of images, and the kernels that a file states take bounded

@@ -1,8 +1,8 @@
 //! Reads one value of a committed result and writes it in the form that a document asks for.
 //!
 //! `FILE PATH : FORM`: the path has steps between slashes, each a key, the index of an element, or
-//! `key=value`, which finds the element of a list with that field. Several paths between ` + ` are summed,
-//! and ` / ` divides what stands before it by what follows.
+//! `key=value`, which finds the element of a list with that field; `&` joins several fields. Several paths between
+//! ` + ` are summed, and ` / ` divides what stands before it by what follows.
 //!
 //! | form | of 1234.5678 |
 //! |---|---|
@@ -47,8 +47,12 @@ fn number(value: &Value) -> Result<f64, String> {
 fn find<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
     path.split('/').try_fold(json, |value, step| {
         let found = match (value, step.split_once('=')) {
-            (Value::Array(rows), Some((key, wanted))) => {
-                rows.iter().find(|row| row.get(key).is_some_and(|field| is(field, wanted)))
+            (Value::Array(rows), Some(_)) => {
+                let has = |row: &Value, field: &str| {
+                    let (key, wanted) = field.split_once('=')?;
+                    Some(is(row.get(key)?, wanted))
+                };
+                rows.iter().find(|row| step.split('&').all(|field| has(row, field) == Some(true)))
             }
             (Value::Array(rows), None) => {
                 step.parse::<usize>().ok().and_then(|index| rows.get(index))
@@ -60,7 +64,8 @@ fn find<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
 }
 
 fn is(field: &Value, wanted: &str) -> bool {
-    field.as_str().map_or_else(|| *field == *wanted, |text| text == wanted)
+    let is_number = || wanted.parse::<Value>().is_ok_and(|wanted| wanted == *field);
+    field.as_str().map_or_else(is_number, |text| text == wanted)
 }
 
 fn write(value: f64, form: &str) -> Result<String, String> {
@@ -99,7 +104,7 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(
         folder.path().join("a.json"),
-        r#"{"name": "x", "up to": "accepted up to 264 of 5", "rows": [{"way": "raw", "ns": 1234.5678}, {"way": "b", "ns": 0.5}]}"#,
+        r#"{"name": "x", "up to": "accepted up to 264 of 5", "rows": [{"way": "raw", "ns": 1234.5678}, {"way": "b", "ns": 0.5}, {"way": "b", "n": 2, "ns": 7}]}"#,
     )
     .unwrap();
     let read = |source| read(source, folder.path());
@@ -108,6 +113,7 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
     assert_eq!(read("a.json rows/way=raw/ns : .2").unwrap(), "1234.57");
     assert_eq!(read("a.json rows/0/ns : ,").unwrap(), "1,235");
     assert_eq!(read("a.json rows/way=b/ns : %").unwrap(), "50 %");
+    assert_eq!(read("a.json rows/way=b&n=2/ns : ,").unwrap(), "7");
     assert_eq!(read("a.json rows/way=b/ns : *1000 ,").unwrap(), "500");
     assert_eq!(read("a.json rows/0/ns + rows/1/ns : .1").unwrap(), "1235.1");
     assert_eq!(read("a.json rows/1/ns / rows/1/ns + rows/1/ns : %1").unwrap(), "50.0 %");
@@ -115,6 +121,7 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
         "a.json name",
         "a.json name : .1",
         "a.json rows/way=c/ns : .1",
+        "a.json rows/way=raw&n=2/ns : .1",
         "a.json name : #",
         "b.json x : ,",
     ] {

@@ -97,8 +97,8 @@ impl<'a> KernelFile<'a> {
         device: &DeviceLimits,
         name: Option<&str>,
     ) -> Result<Result<ImageKernel, String>, CommandError> {
-        if self.images.images_for(device.compute_capability).next().is_none() {
-            return Ok(Err(self.mismatch(device)));
+        if let Some(mismatch) = self.mismatch(device) {
+            return Ok(Err(mismatch));
         }
         let mut kernels = self.kernels(&[device], name)?;
         drop_linked(&mut kernels, |_| ());
@@ -109,7 +109,7 @@ impl<'a> KernelFile<'a> {
         }
         let path = self.path.display();
         let problem = match (kernels.len(), name) {
-            (0, _) => format!("{path} contains no kernel"),
+            (0, _) => self.without_kernels(&[]),
             (number, None) => format!("{path} contains {number} kernels: choose one with --kernel"),
             (number, Some(name)) => {
                 format!("{path} contains {number} kernels called {name:?}: use one of these names")
@@ -179,8 +179,17 @@ impl<'a> KernelFile<'a> {
         Err(CommandError::Invalid(problem + &lines(names.into_iter())))
     }
 
-    /// Why `device` cannot use any image.
-    fn mismatch(&self, device: &DeviceLimits) -> String {
+    /// Why there are no kernels for one of `devices`, or none at all.
+    pub(super) fn without_kernels(&self, devices: &[&DeviceLimits]) -> String {
+        let mismatch = devices.iter().find_map(|device| self.mismatch(device));
+        mismatch.unwrap_or_else(|| format!("{} contains no kernel", self.path.display()))
+    }
+
+    /// Why `device` cannot use any image, if it cannot.
+    fn mismatch(&self, device: &DeviceLimits) -> Option<String> {
+        if self.images.images_for(device.compute_capability).next().is_some() {
+            return None;
+        }
         let mut architectures: Vec<String> = Vec::new();
         for image in self.images.images() {
             let kind = if image.is_ptx() { "PTX for " } else { "" };
@@ -192,10 +201,10 @@ impl<'a> KernelFile<'a> {
         let (path, architectures) = (self.path.display(), architectures.join(", "));
         let DeviceLimits { name, compute_capability, .. } = device;
         let sm = compute_capability.sm();
-        format!(
+        Some(format!(
             "{path} is for {architectures}, but {name} has compute capability {compute_capability}: \
              compile it for {sm}"
-        )
+        ))
     }
 }
 

@@ -16,7 +16,7 @@ use gridguard::{
 };
 
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, Table, text};
+use crate::output::{OutputArgs, Table, note, text};
 use crate::requests;
 use crate::words::{Suggested, gpu_words};
 use kernel_image::{ImageArgs, KernelFile};
@@ -166,6 +166,9 @@ impl Check {
         if let (None, Some(file)) = (self.grid, &file) {
             let devices: Vec<_> = devices.iter().map(|device| &**device).collect();
             let kernels = file.kernels(&devices, self.image.kernel.as_deref())?;
+            if kernels.is_empty() {
+                note(file.without_kernels(&devices));
+            }
             self.output.print(&kernels, kernel_image::table(&kernels))?;
             return Ok(Exit::Yes);
         }

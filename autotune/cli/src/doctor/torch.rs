@@ -208,10 +208,7 @@ fn best_code(architectures: &[String], device: ComputeCapability) -> Option<&str
 /// Whether code for an architecture, for example `sm_90a` or the PTX `compute_90`, runs on a device.
 fn runs_on(name: &str, device: ComputeCapability) -> bool {
     let Some((kind, number)) = name.split_once('_') else { return false };
-    let sm = format!("sm_{number}");
-    // The meaning of other suffixes is not known.
-    let code = Architecture::from_name(&sm).filter(|code| code.to_string() == sm);
-    code.is_some_and(|code| match kind {
+    Architecture::from_name(&format!("sm_{number}")).is_ok_and(|code| match kind {
         "sm" => code.runs_on(device),
         "compute" => code.compiles_for(device),
         _ => false,

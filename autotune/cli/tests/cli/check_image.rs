@@ -237,6 +237,14 @@ fn a_kernel_that_is_missing_ambiguous_or_misspelt_is_an_error_with_names() {
     let ran = check(&none.1, &launch);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.ends_with("contains no kernel\n"), "{}", ran.err);
+    for (path, args, reason) in [
+        (&none.1, &[][..], "contains no kernel\n"),
+        (&none.1, &["--gpu", "h100"], "contains no kernel\n"),
+        (&compiled("hopper.cubin"), &["--gpu", "a100"], "capability 8.0: compile it for sm_80\n"),
+    ] {
+        let ran = check(path, &[&["--format", "json"], args].concat()).exits(0);
+        assert!(ran.out == "[]\n" && ran.err.ends_with(reason), "{}{}", ran.out, ran.err);
+    }
     let many: Vec<String> = (0..30).map(|number| format!("kernel_{number:02}")).collect();
     let many = ptx(&many.iter().map(String::as_str).collect::<Vec<_>>());
     let ran = check(&many.1, &launch);

@@ -49,14 +49,21 @@ fn every_argument_takes_the_same_words_for_a_gpu() {
     let both = here(&["limits", "--compare", "9.0", "rtx-4090"]).exits(0).out;
     assert!(both.contains("any sm_90") && both.contains("RTX 4090"), "{both}");
     let launch = ["--grid", "1,70000", "--block", "1", "--gpu"];
-    for (subcommand, rest, word) in [
-        ("check", &launch[..], "9.0"),
-        ("check", &launch, "sm_90a"),
-        ("explain", &["700", "--gpu"], "9.0"),
-        ("explain", &["700", "--gpu"], "sm_120"),
+    let entry = ["profile", "explain", "rms_norm", "64x64", "--gpu"];
+    for args in [
+        &[&["check"], &launch[..]].concat()[..],
+        &["explain", "700", "--gpu"],
+        &entry,
+        &[&entry[..4], &["--device", "host", "--gpu"]].concat(),
     ] {
-        let ran = here(&[&[subcommand], rest, &[word]].concat());
-        assert_ne!(ran.code, Some(2), "{subcommand} {word}: {}", ran.err);
+        for word in ["9.0", "sm_120", "sm_90a", "compute_90", "any", "rtx-4090"] {
+            let ran = here(&[args, &[word]].concat());
+            assert!(matches!(ran.code, Some(0 | 1)), "{args:?} {word}: {}", ran.err);
+        }
+        for word in ["sm_90zz", "sm_90aa"] {
+            let wrong = here(&[args, &[word]].concat()).exits(2);
+            assert!(wrong.err.contains("did you mean sm_90?"), "{args:?}: {}", wrong.err);
+        }
     }
     for args in [&["limits", "h2000"][..], &[&["check"], &launch[..], &["h2000"]].concat()] {
         let wrong = here(args).exits(2);

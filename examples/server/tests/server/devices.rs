@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use clap::Parser;
-use gridguard_kernels::ElementType;
+use gridguard::cuda::LoadError;
+use gridguard_kernels::{ElementType, KernelError};
 use gridguard_server::admission::Admission;
 use gridguard_server::api::App;
 use gridguard_server::backend::{Backend, Batch, Bodies, Device, Failure, Wanted};
@@ -31,6 +32,8 @@ use tokio::task::JoinHandle as Task;
 enum Next {
     Copy,
     OutOfMemory,
+    /// The kernel is not compiled for the device.
+    Refuse,
     Lose,
     Panic,
     /// Computes until nobody waits for it.
@@ -58,6 +61,7 @@ impl Backend for Told {
         match next {
             Next::Copy => Ok(batch.replies(&batch.gather::<f32>(0)?)?),
             Next::OutOfMemory => Err(ServeError::OutOfMemory { reason: "busy".into() }.into()),
+            Next::Refuse => Err(KernelError::Cuda(LoadError::NoDevice.into()).into()),
             Next::Lose => Err(Failure::Lost("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned())),
             Next::Panic => panic!("as told"),
             Next::Endless => {
@@ -313,14 +317,18 @@ async fn a_batch_that_nobody_waits_for_is_cancelled_and_its_clients_leave_no_pla
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_runs_out_of_memory_is_503_and_the_device_serves_the_next() {
+async fn a_batch_that_fails_is_an_error_of_the_server_and_the_device_serves_the_next() {
     let (backend, tell, begin) = device("gpu");
     let running = start(vec![backend]).await;
     begin.send(Ok(())).expect("it waits");
     running.app.health.started().await.expect("ready");
-    tell.send(Next::OutOfMemory).expect("it runs");
-    let (status, body) = running.send("/v1/attention", attention()).await;
-    assert_eq!((status.as_u16(), code(&body).as_str()), (503, "out_of_memory"));
+    for (next, expected) in
+        [(Next::OutOfMemory, (503, "out_of_memory")), (Next::Refuse, (500, "kernel_failed"))]
+    {
+        tell.send(next).expect("it runs");
+        let (status, body) = running.send("/v1/attention", attention()).await;
+        assert_eq!((status.as_u16(), code(&body).as_str()), expected);
+    }
     tell.send(Next::Copy).expect("it runs");
     assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
     assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::OK);

@@ -1,12 +1,12 @@
 //! The commands of the documents run, one after another, on the host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Server, program, wait_until};
+use crate::support::{Server, load, program, text, wait_until};
 use clap::CommandFactory;
 use gridguard_server::options::Options;
 use rustix::process::Signal;
@@ -102,6 +102,46 @@ fn the_cycle_of_an_operator_works_as_the_readme_says() {
     let load = commands(README)[1].replace("127.0.0.1:8080", &server.address);
     assert!(shell(&load, folder.path()).output().expect("bash").status.success());
     assert_eq!(lookups(), 100.0);
+    server.stop();
+}
+
+/// The labels of each metric of the document's table.
+fn documented_labels() -> BTreeMap<String, BTreeSet<String>> {
+    let rows = DOCUMENT.lines().filter(|line| line.starts_with("| `gridguard_server_"));
+    rows.flat_map(|row| {
+        let cells: Vec<Vec<&str>> =
+            row.split('|').map(|cell| cell.split('`').skip(1).step_by(2).collect()).collect();
+        let labels: BTreeSet<_> = cells[3].iter().map(ToString::to_string).collect();
+        let whole = |name: &str| match name.strip_prefix('_') {
+            Some(end) => format!("gridguard_server_{end}"),
+            None => name.to_owned(),
+        };
+        cells[1].iter().map(|name| (whole(name), labels.clone())).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+#[test]
+fn metrics_have_the_labels_of_the_document() {
+    let server = Server::start(&["--batch-wait", "0s"]);
+    let loaded = load(&server, &["--shape", "1x1x2x4", "--requests", "2"]);
+    assert!(loaded.status.success(), "{}", text(&loaded));
+    let documented = documented_labels();
+    let metrics = String::from_utf8(server.get("/metrics").body).expect("text");
+    let mut seen = BTreeSet::new();
+    for line in metrics.lines().filter(|line| line.starts_with("gridguard_server_")) {
+        let (name, labels) = line.split_once(['{', ' ']).expect("a value");
+        let labels = labels.rsplit_once('}').map_or("", |(labels, _)| labels);
+        let labels =
+            labels.split(',').filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+        let labels: BTreeSet<_> = labels.filter(|label| label != "le").collect();
+        let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let name = histogram.unwrap_or(name);
+        assert_eq!(documented.get(name), Some(&labels), "{line}");
+        seen.insert(name.to_owned());
+    }
+    assert!(seen.contains("gridguard_server_batch_seconds"), "{seen:?}");
+    assert!(seen.contains("gridguard_server_requests_total"), "{seen:?}");
     server.stop();
 }
 

@@ -148,6 +148,14 @@ fn clients_that_send_or_read_slowly_are_cut_off() {
 }
 
 #[test]
+fn the_host_takes_the_limits_of_a_compute_capability() {
+    let server = Server::start(&["--gpu", "9.0"]);
+    let workers = server.get("/healthz").json()["workers"].to_string();
+    assert!(workers.contains("under the limits of any sm_90"), "{workers}");
+    server.stop();
+}
+
+#[test]
 fn thousands_of_requests_leave_no_memory_behind() {
     let server = Server::start(&["--batch-wait", "0s"]);
     // 96 KiB each.

@@ -61,6 +61,19 @@ pub(crate) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
 /// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
+/// Rejects an old driver by its version, before a function that it lacks does. The version needs no `cuInit`.
+fn check_version(library: &Library) -> Result<(), LibraryUnavailable> {
+    let (symbol, mut version) = ("cuDriverGetVersion", OLDEST_DRIVER);
+    // SAFETY: the signature is the one in `function_table` for this symbol, and the library stays open.
+    let get = unsafe { symbols::find::<unsafe extern "C" fn(*mut i32) -> Status>(library, symbol) };
+    // SAFETY: the pointer is to a live integer.
+    let status = get.map(|get| unsafe { get(&raw mut version) });
+    if status == Some(0) && version < OLDEST_DRIVER {
+        return Err(LibraryUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
+    }
+    Ok(())
+}
+
 /// Checks that `library`, called `name`, has all functions of `needs`.
 fn check_symbols(
     library: &Library,
@@ -89,6 +102,7 @@ impl Driver {
         let of = CudaLibrary::Driver;
         let (library, name) = symbols::open(NAMES)
             .map_err(|tried| LibraryUnavailable::LibraryMissing { of, tried })?;
+        check_version(&library)?;
         let driver = Self::resolve(library).map_err(|symbol| lacks(&name, symbol))?;
         check_symbols(&driver.library, &name, &CUDARC_NEEDS)?;
         driver.check_cudarc_library(&name)?;
@@ -99,10 +113,6 @@ impl Driver {
         }
         driver.check("cuInit", status).map_err(LibraryUnavailable::InitFailed)?;
         log::begin(&driver);
-        let version = driver.version().map_err(LibraryUnavailable::InitFailed)?;
-        if version < OLDEST_DRIVER {
-            return Err(LibraryUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
-        }
         Ok(driver)
     }
 

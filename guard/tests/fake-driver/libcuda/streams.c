@@ -115,7 +115,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
     return SUCCESS;
 }
 
-CUresult cuEventElapsedTime_v2(float *ms, CUevent event, CUevent end) {
+CUresult cuEventElapsedTime(float *ms, CUevent event, CUevent end) {
     EVENT;
     REQUIRE(alive(end) && event->recorded && end->recorded, INVALID_HANDLE);
     REQUIRE(event->timed && end->timed, INVALID_HANDLE);
@@ -124,8 +124,10 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent event, CUevent end) {
     return SUCCESS;
 }
 
-FORWARD(cuEventElapsedTime, (float *ms, CUevent event, CUevent end),
-        cuEventElapsedTime_v2(ms, event, end))
+#ifndef FAKE_OLD
+FORWARD(cuEventElapsedTime_v2, (float *ms, CUevent event, CUevent end),
+        cuEventElapsedTime(ms, event, end))
+#endif
 CALL(cuEventQuery, (CUevent event), EVENT, REQUIRE(!event->capture, CAPTURED_EVENT);
      merge(&host, &event->after))
 FORWARD(cuEventSynchronize, (CUevent event), cuEventQuery(event))
