@@ -78,6 +78,23 @@ use() {
     done
 }
 
+# As a part of another project.
+mkdir "$work/whole"
+cat >"$work/whole/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.20)
+project(whole LANGUAGES CXX)
+add_subdirectory($PWD/guard/capi gridguard)
+add_executable(plan $PWD/examples/cpp/plan.cpp)
+target_compile_features(plan PRIVATE cxx_std_17)
+target_link_libraries(plan PRIVATE gridguard::gridguard)
+CMAKE
+cmake -S "$work/whole" -B "$work/whole/build" -DGRIDGUARD_PROFILE="$profile" -DGRIDGUARD_TARGET_DIR="$CARGO_TARGET_DIR" --log-level WARNING
+cmake --build "$work/whole/build" >/dev/null
+"$work/whole/build/plan" h200 | grep -qxF 'items 7680 to 15360: grid.y 38400'
+# Nothing of ours is in what it installs.
+cmake --install "$work/whole/build" --prefix "$work/whole/installed" >/dev/null
+[ ! -e "$work/whole/installed" ]
+
 # Whether find_package with these words finds what is installed under a prefix.
 finds() {
     mkdir -p "$work/find"
@@ -107,6 +124,8 @@ for package in "libgridguard$series" libgridguard-dev; do
     cmp "$work/first/$file" "$work/second/$file"
     dpkg-deb --extract "$work/first/$file" "$work/unpacked"
     ls -l "$work/first/$file"
+    gunzip --stdout "$work/unpacked/usr/share/doc/$package/changelog.gz" |
+        dpkg-parsechangelog -l - --show-field Version | grep -qxF "$version"
 done
 dpkg-deb --field "$work/first/libgridguard-dev_${version}_$machine.deb" Depends | grep -qxF "libgridguard$series (= $version)"
 dpkg-deb --field "$work/first/libgridguard${series}_${version}_$machine.deb" Depends | grep -qF libc6

@@ -3,7 +3,8 @@
 #
 #   tests/image.sh [PROFILE]     cargo's profile: dev, or release
 #
-# Needs Debian or Ubuntu with apt and buildah. Checks the Dockerfile if hadolint is installed.
+# Needs Debian or Ubuntu with apt and buildah. Checks the Dockerfile if hadolint is installed, and the publishing
+# if skopeo is.
 set -eu -o pipefail
 trap 'echo "$0:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 cd "$(dirname "$0")/.."
@@ -32,6 +33,7 @@ trap cleanup EXIT
 
 if command -v hadolint >/dev/null; then hadolint .ci/release/Dockerfile; fi
 .ci/release/image "$work" "${1:-dev}"
+if command -v skopeo >/dev/null; then .ci/release/registry "$work" --dry-run; fi
 container=$(buildah "${storage[@]}" from "docker-archive:$work/gridguard.tar")
 inside() { buildah "${storage[@]}" run --isolation chroot "$container" -- "$@"; }
 

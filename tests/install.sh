@@ -68,14 +68,68 @@ grep --quiet 'libgridguard_preload.so cannot be written' "$folder/error"
 grep --quiet -- --library "$folder/error"
 [ -z "$(find "$folder/home2" "$folder/tmp2" -type f)" ] || { echo 'a part of a file is left' >&2; exit 1; }
 
-# Only root can mount, and not in each container.
-mkdir "$folder/noexec"
+echo '-- two versions of the command share a cache'
+digest=$(basename "$(dirname "$library")")
+other=$(tr 0-9a-f 1-9a-f0 <<<"$digest")
+written=$(stat --format %i "$library")
+cp "$folder/gridguard" "$folder/first"
+LC_ALL=C sed --in-place "s/$digest/$other/" "$folder/gridguard"
+[ "$(loaded HOME="$home")" = "${library/$digest/$other}" ]
+mv "$folder/first" "$folder/gridguard"
+[ "$(loaded HOME="$home")" = "$library" ] && [ "$(stat --format %i "$library")" = "$written" ]
+
+echo '-- the command in a folder where others put a library'
+chmod 1777 "$folder"
+echo 'not a library' >"$folder/libgridguard_preload.so"
+[ "$(loaded HOME="$home")" = "$library" ]
+rm "$folder/libgridguard_preload.so"
+chmod 700 "$folder"
+
+echo '-- a cache that is a link to a folder of the user: the loader gets the folder'
+mkdir "$folder/own"
+ln -s own "$folder/cache"
+expect "$(loaded XDG_CACHE_HOME="$folder/cache")" "$folder/own/gridguard/preload"
+
+echo '-- a library that is a link is not followed'
+mkdir --mode 700 --parents "$folder/linked/$digest"
+ln -s "$folder/library.so" "$folder/linked/$digest/libgridguard_preload.so"
+expect "$(loaded GRIDGUARD_PRELOAD_CACHE="$folder/linked" TMPDIR="$folder/tmp")" "$folder/tmp/gridguard-$(id -u)"
+
+# Only root can mount and give folders away, and not in each container.
+mkdir "$folder/mounted"
 if unshare --mount true 2>/dev/null && [ "$(id -u)" = 0 ]; then
+    export -f gridguard loaded expect
+    # Runs a script where `$folder/mounted` has a file system of its own.
+    mounted() { folder=$folder digest=$digest unshare --mount bash -eu -c 'mount -t tmpfs -o "mode=700,$0" none "$folder/mounted"; '"$2" "$1"; }
+
     echo '-- a folder whose files may not be executed'
-    export -f gridguard
-    folder=$folder unshare --mount bash -eu -c 'mount -t tmpfs -o noexec,mode=700 none "$folder/noexec"
-        gridguard XDG_CACHE_HOME="$folder/noexec" TMPDIR="$folder/noexec" -- run -- true 2>"$folder/error" && exit 1
-        gridguard XDG_CACHE_HOME="$folder/noexec" TMPDIR="$folder/tmp" -- run -- true'
+    mounted noexec '
+        gridguard XDG_CACHE_HOME="$folder/mounted" TMPDIR="$folder/mounted" -- run -- true 2>"$folder/error" && exit 1
+        gridguard XDG_CACHE_HOME="$folder/mounted" TMPDIR="$folder/tmp" -- run -- true'
     grep --quiet noexec "$folder/error"
+
+    echo '-- a cache on a full file system'
+    mounted size=64k '
+        expect "$(loaded XDG_CACHE_HOME="$folder/mounted" TMPDIR="$folder/tmp")" "$folder/tmp/gridguard-0"
+        [ -z "$(find "$folder/mounted" -type f)" ]'
+
+    echo '-- a cache that is read-only: its library is used, but none can be written there'
+    mounted size=64m '
+        mkdir "$folder/mounted/empty"
+        library=$(loaded GRIDGUARD_PRELOAD_CACHE="$folder/mounted/filled")
+        mount -o remount,ro "$folder/mounted"
+        [ "$(loaded GRIDGUARD_PRELOAD_CACHE="$folder/mounted/filled")" = "$library" ]
+        expect "$(loaded GRIDGUARD_PRELOAD_CACHE="$folder/mounted/empty" TMPDIR="$folder/tmp")" "$folder/tmp/gridguard-0"'
+
+    echo '-- folders that another user prepared, with the library in them'
+    mkdir --mode 1777 "$folder/shared"
+    cp --recursive --preserve=mode "$folder/tmp/gridguard-0" "$folder/shared/"
+    chown --recursive 4711 "$folder/shared/gridguard-0"
+    ! gridguard HOME=/proc TMPDIR="$folder/shared" -- run -- true 2>"$folder/error"
+    grep --quiet 'another user can replace .*/shared/gridguard-0' "$folder/error"
+    chown --recursive 0 "$folder/shared/gridguard-0"
+    chown 4711 "$folder/shared/gridguard-0/$digest/libgridguard_preload.so"
+    ! gridguard HOME=/proc TMPDIR="$folder/shared" -- run -- true 2>"$folder/error"
+    grep --quiet 'belongs to user 4711' "$folder/error"
 fi
 echo 'the command works from another folder'

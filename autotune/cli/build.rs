@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Compresses the library into the output folder; nothing if this build has none.
 ///
-/// `GRIDGUARD_PRELOAD_LIBRARY` names a library that is already built. Otherwise release builds in a checkout build it.
-/// Other builds find it beside the command.
+/// `GRIDGUARD_PRELOAD_LIBRARY` names a library that is already built. Otherwise release builds build it, from the
+/// checkout or from crates.io. Other builds find it beside the command.
 fn embed_library() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=GRIDGUARD_PRELOAD_LIBRARY");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -46,30 +46,57 @@ fn embed_library() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds the library from the checkout; `None` if there is no checkout, or the target has no shared glibc.
+/// Builds the library; `None` if the target has no shared glibc, or if crates.io does not provide it.
 fn build_library(out: &Path) -> Result<Option<PathBuf>, Box<dyn Error>> {
-    let package = Path::new("../../guard/preload/Cargo.toml");
-    let is_glibc =
-        env::var("CARGO_CFG_TARGET_OS")? == "linux" && env::var("CARGO_CFG_TARGET_ENV")? == "gnu";
-    if !package.exists() || !is_glibc {
+    if env::var("CARGO_CFG_TARGET_OS")? != "linux" || env::var("CARGO_CFG_TARGET_ENV")? != "gnu" {
         return Ok(None);
     }
-    // Its sources, and the packages that it uses.
-    println!("cargo::rerun-if-changed=../../guard");
-    println!("cargo::rerun-if-changed=../../Cargo.lock");
+    let checkout = Path::new("../../guard/preload/Cargo.toml");
+    let is_checkout = checkout.exists();
+    let manifest = if is_checkout {
+        // Its sources, and the packages that it uses.
+        println!("cargo::rerun-if-changed=../../guard");
+        println!("cargo::rerun-if-changed=../../Cargo.lock");
+        checkout.to_owned()
+    } else {
+        published(&out.join("package"))?
+    };
     let target = env::var("TARGET")?;
     let folder = out.join("preload");
     let mut command = Command::new(env::var("CARGO")?);
-    command.args(["build", "--quiet", "--release", "--target", &target, "--manifest-path"]);
-    command.arg(package).arg("--target-dir").arg(&folder);
+    command.args(["build", "--quiet", "--release", "--package", "gridguard-preload"]);
+    command.args(["--target", &target, "--manifest-path"]).arg(manifest);
+    command.arg("--target-dir").arg(&folder);
     // What cargo sets for this package is wrong for the build scripts of others.
     for (name, _) in env::vars_os().filter(|(name, _)| is_of_this_build(name)) {
         command.env_remove(name);
     }
-    if !command.status()?.success() {
-        return Err("the library that `gridguard run` preloads does not build".into());
+    match (command.status()?.success(), is_checkout) {
+        (true, _) => Ok(Some(folder.join(target).join("release/libgridguard_preload.so"))),
+        (false, true) => Err("the library that `gridguard run` preloads does not build".into()),
+        (false, false) => {
+            println!(
+                "cargo::warning=without the library that `gridguard run` preloads: gridguard-preload does not build"
+            );
+            Ok(None)
+        }
     }
-    Ok(Some(folder.join(target).join("release/libgridguard_preload.so")))
+}
+
+/// Writes the manifest of a package that depends on the library, which is a package of its own on crates.io.
+fn published(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let manifest = folder.join("Cargo.toml");
+    let version = env::var("CARGO_PKG_VERSION")?;
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("lib.rs"), "")?;
+    // The same dependencies as in this command, which are downloaded already.
+    fs::copy("Cargo.lock", folder.join("Cargo.lock"))?;
+    let text = format!(
+        "[package]\nname = \"package\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n\
+         [dependencies]\ngridguard-preload = \"={version}\"\n[profile.release]\nstrip = true\n[workspace]\n"
+    );
+    fs::write(&manifest, text)?;
+    Ok(manifest)
 }
 
 fn is_of_this_build(variable: &OsStr) -> bool {

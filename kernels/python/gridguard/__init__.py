@@ -10,6 +10,9 @@ This module needs neither a GPU nor PyTorch. `gridguard.torch` needs PyTorch::
     grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of 38400, or fold it into x
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 try:
     from gridguard._native import GridguardError, UnavailableError, __version__
 except ImportError as error:
@@ -68,3 +71,11 @@ __all__ = [
     "limits",
     "plan",
 ]
+
+if not TYPE_CHECKING:  # a type checker would accept each name
+
+    def __getattr__(name):
+        """Import `gridguard.torch` at its first use: it needs PyTorch."""
+        if name == "torch":
+            return importlib.import_module("gridguard.torch")
+        raise AttributeError(f"gridguard has no {name!r}; the functions for PyTorch are in gridguard.torch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import importlib.util
 import json
 import os
 import shutil
@@ -26,6 +27,16 @@ def test_the_examples_of_the_documentation_run():
     for name, examples in (("kernels/python/README.md", 4), ("docs/pytorch.md", 9)):
         found = doctest.testfile(str(ROOT / name), module_relative=False)
         assert found == doctest.TestResults(failed=0, attempted=examples), name
+
+
+def test_the_functions_for_pytorch_are_found_without_an_import_of_their_module():
+    with pytest.raises(AttributeError, match=r"no 'install'; .* in gridguard\.torch"):
+        gridguard.install()
+    if importlib.util.find_spec("torch"):
+        assert callable(gridguard.torch.install)
+    else:
+        with pytest.raises(ImportError, match=r"needs PyTorch .*: pip install torch"):
+            gridguard.torch.install()
 
 
 def test_limits_have_the_fields_of_the_commands_document():

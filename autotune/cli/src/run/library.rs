@@ -66,10 +66,9 @@ fn beside_the_command() -> Result<PathBuf, CommandError> {
     if let Some(found) = places.iter().find(is_own) {
         return accepted(found);
     }
-    let looked = places.map(|path| path.display().to_string()).join(", ");
     Err(CommandError::Failed(format!(
-        "{LIBRARY} was not found; looked for {looked}; build it with `cargo build --release -p \
-         gridguard-preload`, or name it with --library"
+        "{LIBRARY} is neither in this command nor beside it: `pip install gridguard` or `cargo binstall gridguard-cli` \
+         get a command that has it, `cargo build -p gridguard-preload` builds it in a checkout, and --library names one"
     )))
 }
 

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# `cargo install gridguard-cli` as from crates.io: a folder of packages stands for the registry. The command has the
+# library that `gridguard run` preloads, which is a package of its own. Without that package it says what to do.
+# Without optimisation, so that it takes a minute. Needs gcc, but no GPU.
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+mkdir -p "$target"
+folder=$(mktemp --directory "$target/published.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+export CARGO_PROFILE_RELEASE_{OPT_LEVEL=0,LTO=off,CODEGEN_UNITS=16,STRIP=true}
+
+# The registry: what we depend on, and our own packages as they would be published.
+cargo vendor --quiet --locked "$folder/registry" >/dev/null
+cargo publish --quiet --workspace --locked --dry-run --no-verify --allow-dirty --target-dir "$folder/packed"
+for crate in "$folder"/packed/package/tmp-crate/*.crate; do
+    tar --extract --gzip --file "$crate" --directory "$folder/registry"
+    echo "{\"files\":{},\"package\":\"$(sha256sum "$crate" | cut -d ' ' -f 1)\"}" \
+        >"$folder/registry/$(basename "$crate" .crate)/.cargo-checksum.json"
+done
+mkdir "$folder/home"
+printf '[source.crates-io]\nreplace-with = "folder"\n[source.folder]\ndirectory = "%s"\n' "$folder/registry" \
+    >"$folder/home/config.toml"
+
+# Installs into a folder, outside the checkout and its settings.
+install() {
+    (cd "$folder" && CARGO_HOME=$folder/home CARGO_TARGET_DIR=$target/published \
+        cargo install --quiet --locked --root "$1" gridguard-cli)
+}
+watched() { (cd "$folder" && env -i HOME="$folder" PATH="$PATH" "$1/bin/gridguard" run -- grep -c preload /proc/self/maps); }
+
+echo '-- the library is built from its own package'
+install "$folder/whole"
+[ "$(watched "$folder/whole")" -gt 0 ]
+
+echo '-- without that package'
+rm -r "$folder"/registry/gridguard-preload-*
+# The variable names no library; that it is set makes cargo run the build script again.
+GRIDGUARD_PRELOAD_LIBRARY='' install "$folder/part"
+if watched "$folder/part" 2>"$folder/error"; then
+    echo 'it has run without a library' >&2
+    exit 1
+fi
+[ "$(wc --lines <"$folder/error")" = 1 ]
+grep --quiet 'pip install gridguard.*--library' "$folder/error"
+echo 'the published command is whole'
