@@ -124,8 +124,14 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
     let all = explain(&[text], b"");
     let on_all = "\n  1. grid.y is 65536 blocks, the limit is 65535 (all ";
     assert!(all.out.contains(on_all), "{}", all.out);
+    assert_eq!(next_step(&all), "gridguard check --gpu any --grid 1,65536,1 --block 128,1,1");
+
+    let shared = "with block dimensions: 128x1x1 and grid dimensions: 4x1x1 and shared memory size: \
+                  131072: CUDA_ERROR_INVALID_VALUE: invalid argument";
+    let some = explain(&[shared], b"");
+    assert!(some.out.contains(" such GPUs of "), "{}", some.out);
     // The next step can be pasted: here with a name that needs its quotes.
-    let args = next_step(&all).strip_prefix("gridguard ").expect("a command of ours");
+    let args = next_step(&some).strip_prefix("gridguard ").expect("a command of ours");
     let args: Vec<&str> = args
         .split('\'')
         .flat_map(|part| match part.contains("--") {
@@ -134,11 +140,6 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
         })
         .collect();
     assert_eq!(run_with_input(&args, b"").code, Some(1), "{args:?}");
-
-    let shared = "with block dimensions: 128x1x1 and grid dimensions: 4x1x1 and shared memory size: \
-                  131072: CUDA_ERROR_INVALID_VALUE: invalid argument";
-    let some = explain(&[shared], b"");
-    assert!(some.out.contains(" such GPUs of "), "{}", some.out);
     let fits = explain(&["--gpu", "h200", &shared.replace("131072", "1024")], b"");
     let legal = "\n  not the launch configuration: it was checked and violates no rule\n";
     assert!(fits.out.contains(legal), "{}", fits.out);
