@@ -147,6 +147,8 @@ pub(super) enum Hint {
     Synchronization,
     /// A launch whose grid can only be too small.
     EmptyBatch,
+    /// An empty or too large range of Thrust.
+    ManyItems,
     /// A kernel that the program compiles for some devices only.
     MissingKernel,
     /// The program compiles its kernels when it runs.
@@ -165,6 +167,10 @@ pub(super) enum Hint {
     GraphUpdate,
     /// A module that is loaded at the first use of its kernel.
     LazyLoading,
+    /// A module, a context or a graph for which no memory is left.
+    ModuleMemory,
+    ContextMemory,
+    GraphMemory,
     /// A tensor of too many elements for TensorRT.
     TensorVolume,
     /// No libcuda was loaded.

@@ -341,6 +341,27 @@ fn an_out_of_memory_at_a_launch_is_about_stacks() {
 }
 
 #[test]
+fn an_out_of_memory_is_told_apart_by_what_was_to_be_made() {
+    for (line, id) in [
+        ("cuModuleLoadDataEx failed: CUDA_ERROR_OUT_OF_MEMORY", "module-memory"),
+        ("cuModuleLoadData(&module, image) returned CUDA_ERROR_OUT_OF_MEMORY", "module-memory"),
+        ("cuLibraryLoadData: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "module-memory"),
+        ("cuCtxCreate failed: out of memory", "context-memory"),
+        ("failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY", "context-memory"),
+        ("CUDA error: out of memory in cudaGraphInstantiate(&exec, graph, 0)", "graph-memory"),
+        ("File \"graphs.py\", line 84, in capture_end\nCUDA error: out of memory", "graph-memory"),
+        ("cudaMalloc failed: out of memory", "too-little-free"),
+    ] {
+        let found = json_of(&["-"], format!("{line}\n").as_bytes());
+        assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], id, "{line}");
+    }
+    // Of another failure of the same call, memory is no cause.
+    let invalid = json_of(&["-"], b"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE\n");
+    let causes = invalid["findings"][0]["diagnosis"]["causes"].to_string();
+    assert!(!causes.contains("module-memory"), "{causes}");
+}
+
+#[test]
 fn a_growing_log_is_followed_until_it_is_interrupted() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("train.log");

@@ -27,6 +27,8 @@ const NAMES: [(Dimension, &str); 8] = [
 ];
 const WORKS: &str = "works work ok okay fine passes passed succeeds";
 const FAILS: &str = "fails fail failed crashes crashed breaks error";
+/// Words after a verdict on the size that follows.
+const OF_NEXT: &str = "with when if for at until";
 
 /// Finds the words of [`NAMES`], whose dimensions are in the same order, and [`WORDS`] after them.
 static SIZES: LazyLock<(AhoCorasick, Vec<Dimension>)> = LazyLock::new(|| {
@@ -134,23 +136,34 @@ fn read_shape(after: &str, sizes: &mut WorkSizes) {
     }
 }
 
-/// Sizes beside a verdict: `1,048,560 works`, `fails with 1,048,561`.
+/// Sizes beside a verdict: `1,048,560 works`, `fails with 1,048,561`. In `8388481, works when it is 8388480`, the size
+/// without a verdict has the opposite one.
 fn read_verdicts(lower: &str, sizes: &mut WorkSizes) {
-    let (mut size, mut verdict) = (None, None);
+    let (mut size, mut verdict, mut open) = (None, None, None);
+    let (mut works, mut fails) = (None, None);
+    let mut judge = |size: &mut Option<u64>, verdict: &mut Option<bool>| {
+        if let (Some(found), Some(is_good)) = (*size, *verdict) {
+            *(if is_good { &mut works } else { &mut fails }) = Some(found);
+            (*size, *verdict) = (None, None);
+        }
+    };
     for token in lower.split_whitespace() {
         let token = token.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let last = token.rsplit(['=', ':']).next().unwrap_or_default();
         let is_one_of = |words: &str| words.split(' ').any(|word| word == last);
+        if verdict.is_some() && is_one_of(OF_NEXT) {
+            open = size.take().or(open);
+        }
+        judge(&mut size, &mut verdict);
         if starts_with_digit(last) {
             size = leading(last).filter(|size| *size > MAX_SMALL).or(size);
         } else if is_one_of(WORKS) || is_one_of(FAILS) {
             verdict = Some(is_one_of(WORKS));
         }
-        if let (Some(found), Some(works)) = (size, verdict) {
-            *(if works { &mut sizes.works } else { &mut sizes.fails }) = Some(found);
-            (size, verdict) = (None, None);
-        }
     }
+    judge(&mut size, &mut verdict);
+    sizes.works = works.or_else(|| open.filter(|_| fails.is_some())).or(sizes.works);
+    sizes.fails = fails.or_else(|| open.filter(|_| works.is_some())).or(sizes.fails);
 }
 
 /// Counts of threads are beside sizes, too.
@@ -382,6 +395,8 @@ mod tests {
             "1,048,560 elements works, but 1,048,561 fails",
             "works with 1048560 and crashes with 1048561",
             "n=1048560 ok, n=1048561 error",
+            "n = 1048561 # Works when n = 1048560",
+            "n = 1_048_560, but crashes for 1_048_561",
         ] {
             let found = read(line);
             assert_eq!((found.works, found.fails), (Some(1_048_560), Some(1_048_561)), "{line}");

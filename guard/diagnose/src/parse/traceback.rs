@@ -153,7 +153,7 @@ impl Traceback {
             let row = rows[found.pattern()];
             let is_part = ends_in_a_word(text, found.start(), found.end());
             if !is_part && (is_innermost || ROWS[row].place != Place::Innermost) {
-                let shown = || truncated(text, SHOWN_BYTES).to_owned();
+                let shown = || around(text, found.start(), found.end()).to_owned();
                 self.found.entry(row).or_insert_with(shown);
             }
         }
@@ -221,6 +221,13 @@ fn unmangled(name: &str) -> String {
 
 /// Bytes of a kernel's mangled name that are kept.
 const KERNEL_BYTES: usize = 400;
+
+/// The beginning of `text`, or if `text[start..end]` is behind it, the word around that and what follows.
+fn around(text: &str, start: usize, end: usize) -> &str {
+    let before = text.get(..start).filter(|_| end > SHOWN_BYTES).unwrap_or_default();
+    let word = before.rfind([' ', '=', '(']).map_or(0, |place| place.saturating_add(1));
+    truncated(text.get(word..).unwrap_or(text), SHOWN_BYTES)
+}
 
 /// Whether a word with a space, as `in sort`, ends within a longer one.
 fn ends_in_a_word(text: &str, start: usize, end: usize) -> bool {
