@@ -19,7 +19,8 @@ pub(crate) struct Explain {
     /// Message, name, error code or id of a rule; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
-    /// Watch a growing log in UTF-8, and explain each new failure, until Ctrl-C; with --format json, a line for each
+    /// Watch a growing log in UTF-8, also if it is replaced, and explain each new failure, until Ctrl-C; with --format
+    /// json, a line for each
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     follow: Option<PathBuf>,
     #[command(flatten)]
@@ -42,10 +43,12 @@ impl Explain {
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
             let machine = self.machine(device.as_deref());
-            return follow(file, |log, known| {
-                let report = ExplainedLog::new(log, &machine, device.as_deref())?;
-                let mut new = report.findings.iter().skip(known);
-                new.try_for_each(|one| self.output.print(one, one.in_a_log()))
+            return follow(file, |log, known, lines| {
+                let report = ExplainedLog::after(log, known, &machine, device.as_deref())?;
+                report.findings.into_iter().try_for_each(|mut one| {
+                    one.line = one.line.saturating_add(lines);
+                    self.output.print(&one, one.in_a_log())
+                })
             });
         }
         let text = self.text.join(" ");

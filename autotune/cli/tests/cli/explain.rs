@@ -1,10 +1,8 @@
 //! `gridguard explain` as its users call it.
 
-use std::io::{BufRead, BufReader, Write};
-
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run, run_with_input, signal, start};
+use crate::command::{Ran, run_with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
@@ -359,27 +357,4 @@ fn an_out_of_memory_is_told_apart_by_what_was_to_be_made() {
     let invalid = json_of(&["-"], b"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE\n");
     let causes = invalid["findings"][0]["diagnosis"]["causes"].to_string();
     assert!(!causes.contains("module-memory"), "{causes}");
-}
-
-#[test]
-fn a_growing_log_is_followed_until_it_is_interrupted() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("train.log");
-    std::fs::write(&path, "step 1\nCUDA error: out of mem").expect("written");
-    let args = ["explain", "--follow", "train.log", "--format", "json"];
-    let mut child = start(folder.path(), &args);
-    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("it exists");
-    let mut append_and_read = |text: &str| {
-        file.write_all(text.as_bytes()).expect("written");
-        let line = lines.next().expect("a finding").expect("UTF-8");
-        let found: Value = serde_json::from_str(&line).expect("one JSON document a line");
-        (found["line"].clone(), found["diagnosis"]["failure"]["number"].clone())
-    };
-    assert_eq!(append_and_read("ory\n"), (json!(2), json!(2)));
-    assert_eq!(append_and_read("CUDA error: misaligned address\n"), (json!(3), json!(716)));
-    assert_eq!(signal(child, "-INT").code, Some(130));
-    let missing = run(folder.path(), &["explain", "--follow", "none.log"]);
-    assert_eq!(missing.code, Some(2), "{}", missing.err);
-    assert_eq!(run(folder.path(), &["explain", "--follow", "train.log", "9"]).code, Some(2));
 }
