@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
@@ -31,6 +33,11 @@ pub(crate) struct Explain {
 
 const NOTHING_GIVEN: &str =
     "nothing to explain: give a message, a name or a number, or pipe a log in";
+/// The time after which a log is large or does not end.
+const LONG_READ: Duration = Duration::from_secs(5);
+const STILL_READING: &str = "\
+still reading standard input, which is explained at its end; to explain a log while it grows:
+  gridguard explain --follow FILE";
 const NOTHING_RECOGNIZED: &str = "\
 no CUDA failure recognized; give one of these:
   700                                              an error code
@@ -83,6 +90,10 @@ impl Explain {
 fn scan(text: &str) -> Result<LogScanner, CommandError> {
     let (log, assumed) = if ["", "-"].contains(&text) {
         let mut log = LogScanner::new();
+        thread::spawn(|| {
+            thread::sleep(LONG_READ);
+            note(STILL_READING);
+        });
         log.read(io::stdin().lock()).map_err(CommandError::io("standard input"))?;
         (log, None)
     } else {

@@ -3,11 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{run, run_with_input, signal, start};
+use crate::command::{command, run, run_with_input, signal, start};
 
 /// A followed log in a folder of its own.
 struct Followed {
@@ -137,4 +137,20 @@ fn a_missing_file_and_a_text_beside_a_file_are_invalid() {
     assert_eq!(missing.code, Some(2), "{}", missing.err);
     fs::write(folder.path().join("train.log"), "").expect("written");
     assert_eq!(run(folder.path(), &["explain", "--follow", "train.log", "9"]).code, Some(2));
+}
+
+#[test]
+fn a_log_on_standard_input_that_does_not_end_says_what_explains_it() {
+    let mut command = command(Path::new("."), &["explain", "-"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("the command starts");
+    let mut notes = BufReader::new(child.stderr.take().expect("its notes")).lines();
+    let mut said = || notes.next().expect("a line").expect("UTF-8");
+    assert!(said().starts_with("still reading standard input"));
+    assert_eq!(said(), "  gridguard explain --follow FILE");
+    let mut input = child.stdin.take().expect("its input");
+    input.write_all(b"CUDA error: misaligned address\n").expect("it reads");
+    drop(input);
+    let ran = child.wait_with_output().expect("the command ends");
+    assert!(ran.stdout.starts_with(b"CUDA_ERROR_MISALIGNED_ADDRESS (716)"));
 }
