@@ -10,10 +10,12 @@ use super::work;
 use crate::evidence::LaunchSizes;
 use crate::stated::{Dimension, WorkSizes};
 
-/// Words of launches, and verdicts on sizes.
+/// Words of launches.
 const WORDS: &str = "grid|<<<|block dim|block_dim|blockdim|number of blocks in|number of threads|\
                      threads per block|threads a block|dynamic shared memory exceeds|blocks=|shape|\
-                     size(|works|work with|fails|fail with|passes|succeeds| ok|check_less";
+                     size(|check_less";
+/// Words that begin a verdict on a size.
+const VERDICTS: &str = "works|work with|fails|fail with|passes|succeeds| ok|crashes|breaks";
 /// The names of sizes of the work.
 const NAMES: [(Dimension, &str); 8] = [
     (Dimension::Batch, "batch_size|batch size|batch|bsz"),
@@ -30,12 +32,13 @@ const FAILS: &str = "fails fail failed crashes crashed breaks error";
 /// Words after a verdict on the size that follows.
 const OF_NEXT: &str = "with when if for at until";
 
-/// Finds the words of [`NAMES`], whose dimensions are in the same order, and [`WORDS`] after them.
+/// Finds the words of [`NAMES`], whose dimensions are in the same order, and [`WORDS`] and [`VERDICTS`] after them.
 static SIZES: LazyLock<(AhoCorasick, Vec<Dimension>)> = LazyLock::new(|| {
     let names =
         NAMES.into_iter().flat_map(|(it, names)| names.split('|').map(move |name| (name, it)));
     let (names, dimensions): (Vec<&str>, Vec<Dimension>) = names.unzip();
-    (automaton(names.into_iter().chain(WORDS.split('|'))), dimensions)
+    let others = [WORDS, VERDICTS].iter().flat_map(|words| words.split('|'));
+    (automaton(names.into_iter().chain(others)), dimensions)
 });
 
 /// Whether `text` may state sizes.
@@ -48,13 +51,16 @@ pub(super) fn has_sizes(text: &str) -> bool {
 fn read_work(lower: &str, sizes: &mut WorkSizes) {
     work::scanned(lower);
     let (words, dimensions) = &*SIZES;
+    let mut has_verdict = false;
     for found in words.find_overlapping_iter(lower) {
         let around = lower.get(..found.start()).zip(lower.get(found.end()..));
         let Some((before, after)) = around else { continue };
         let Some(dimension) = dimensions.get(found.pattern().as_usize()) else {
-            if ["shape", "size("].contains(&lower.get(found.range()).unwrap_or_default()) {
+            let word = lower.get(found.range()).unwrap_or_default();
+            if ["shape", "size("].contains(&word) {
                 read_shape(after, sizes);
             }
+            has_verdict |= VERDICTS.split('|').any(|it| it == word);
             continue;
         };
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -70,7 +76,9 @@ fn read_work(lower: &str, sizes: &mut WorkSizes) {
     // `CHECK_LESS size bound`.
     let bound = lower.split_once("check_less ").and_then(|(_, rest)| rest.split(' ').nth(1));
     sizes.bound = bound.and_then(leading).or(sizes.bound);
-    read_verdicts(lower, sizes);
+    if has_verdict {
+        read_verdicts(lower, sizes);
+    }
 }
 
 /// Digits of a size that is read.
