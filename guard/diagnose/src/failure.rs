@@ -40,7 +40,7 @@ pub enum Origin {
     Nvml,
     /// Docker, Podman or Kubernetes.
     Container,
-    /// An operator of a framework, which checks its sizes before a launch.
+    /// An operator of a framework, which checks its inputs before a launch.
     Operator,
     /// The compilers of CUDA: `ptxas`, `nvcc`.
     Compiler,
