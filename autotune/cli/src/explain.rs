@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
@@ -19,7 +21,8 @@ pub(crate) struct Explain {
     /// Message, name, error code or id of a rule; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
-    /// Watch a growing log in UTF-8, and explain each new failure, until Ctrl-C; with --format json, a line for each
+    /// Watch a growing log in UTF-8, also if it is replaced, and explain each new failure, until Ctrl-C; with --format
+    /// json, a line for each
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     follow: Option<PathBuf>,
     #[command(flatten)]
@@ -30,6 +33,11 @@ pub(crate) struct Explain {
 
 const NOTHING_GIVEN: &str =
     "nothing to explain: give a message, a name or a number, or pipe a log in";
+/// The time after which a log is large or does not end.
+const LONG_READ: Duration = Duration::from_secs(5);
+const STILL_READING: &str = "\
+still reading standard input, which is explained at its end; to explain a log while it grows:
+  gridguard explain --follow FILE";
 const NOTHING_RECOGNIZED: &str = "\
 no CUDA failure recognized; give one of these:
   700                                              an error code
@@ -42,10 +50,12 @@ impl Explain {
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
             let machine = self.machine(device.as_deref());
-            return follow(file, |log, known| {
-                let report = ExplainedLog::new(log, &machine, device.as_deref())?;
-                let mut new = report.findings.iter().skip(known);
-                new.try_for_each(|one| self.output.print(one, one.in_a_log()))
+            return follow(file, |log, known, lines| {
+                let report = ExplainedLog::after(log, known, &machine, device.as_deref())?;
+                report.findings.into_iter().try_for_each(|mut one| {
+                    one.line = one.line.saturating_add(lines);
+                    self.output.print(&one, one.in_a_log())
+                })
             });
         }
         let text = self.text.join(" ");
@@ -80,6 +90,10 @@ impl Explain {
 fn scan(text: &str) -> Result<LogScanner, CommandError> {
     let (log, assumed) = if ["", "-"].contains(&text) {
         let mut log = LogScanner::new();
+        thread::spawn(|| {
+            thread::sleep(LONG_READ);
+            note(STILL_READING);
+        });
         log.read(io::stdin().lock()).map_err(CommandError::io("standard input"))?;
         (log, None)
     } else {

@@ -19,10 +19,9 @@ pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
     Ok(&REQUESTED)
 }
 
-/// The flag that the first signal sets, for a command that has nothing to finish.
-pub(crate) fn quiet_flag() -> Result<&'static AtomicBool, CommandError> {
-    ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed))?;
-    Ok(&REQUESTED)
+/// Ends the command at the first signal, because it has nothing to finish.
+pub(crate) fn at_once() -> Result<(), CommandError> {
+    Ok(ctrlc::set_handler(|| process::exit(INTERRUPTED.into()))?)
 }
 
 /// Ignores signals, because the parent process ends this one.

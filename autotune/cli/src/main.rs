@@ -19,6 +19,7 @@ mod follow;
 mod help;
 mod interrupt;
 mod limits;
+mod links;
 mod measure;
 mod output;
 mod profile;

@@ -68,13 +68,63 @@ const fn case(hint: Hint, words: &'static str, cause: KnownCause) -> Row {
 
 /// `CUDA_ERROR_INVALID_VALUE`, with which calls refuse shared memory and updates of graphs.
 const INVALID_VALUE: i32 = 1;
+/// `cudaErrorInvalidConfiguration`.
+const INVALID_CONFIGURATION: i32 = 9;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
 const ATTENTION: KnownCause = cause(
     "the attention kernel puts batch, heads or both on grid.y or grid.z, which end at 65535 blocks",
 )
 .fix("call it on chunks of at most 65535 along batch x heads");
+const BATCH_LENGTH_HEADS: KnownCause = ATTENTION.fix(
+    "call it on chunks of at most 65535 along batch x heads; its tensors are (batch, length, heads, \
+     head size), so that in any other order the length counts as heads",
+);
 
 /// The most specific case first.
-pub(super) static ROWS: [Row; 21] = [
+pub(super) static ROWS: [Row; 25] = [
+    case(
+        Hint::ModuleMemory,
+        "cumoduleload|culibraryload|cudalibraryload|load_binary|in-memory cubin|ptx text",
+        cause(
+            "no memory is left for a module: its code, constants and variables are outside of the \
+             memory that the program's allocator reserves",
+        )
+        .fix(
+            "leave it a few hundred MiB: enable memory growth in TensorFlow \
+             (TF_FORCE_GPU_ALLOW_GROWTH=true), set XLA_PYTHON_CLIENT_MEM_FRACTION=0.7 in JAX or a \
+             lower gpu_memory_utilization in vLLM, or load the module first",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::ContextMemory,
+        "cuctxcreate|primaryctxretain|primary_ctx|cudasetdevice|cudafree(0)|cuinit|\
+         create context|creating context",
+        cause(
+            "no memory is left for a context, which takes some hundred MiB before the first \
+             allocation: other processes use the device",
+        )
+        .fix(
+            "find them with nvidia-smi, and end them or choose another device; start fewer \
+             processes on each device",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::GraphMemory,
+        "graphinstantiate|graph_instantiate|instantiate graph|graphupload|graphlaunch|capture_end",
+        cause(
+            "no memory is left to instantiate a graph: its nodes and its kernels' local memory \
+             are outside of the memory that the program's allocator reserves",
+        )
+        .fix(
+            "leave it more: a lower gpu_memory_utilization or fewer capture sizes in vLLM; or run \
+             without graphs (--enforce-eager in vLLM, --disable-cuda-graph in SGLang, \
+             GGML_CUDA_DISABLE_GRAPHS=1 in programs that use ggml)",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
     case(
         Hint::GraphUpdate,
         "graphkernelnodesetparams|graphexeckernelnodesetparams|graphexecupdate",
@@ -157,7 +207,7 @@ pub(super) static ROWS: [Row; 21] = [
     case(
         Hint::AttentionBatch,
         "flash_attn|flash_attention|flashinfer|fmha|launch_fattn",
-        ATTENTION,
+        BATCH_LENGTH_HEADS,
     )
     .axis(&[Batch, Heads]),
     case(
@@ -198,6 +248,18 @@ pub(super) static ROWS: [Row; 21] = [
             .fix("process the batch in chunks of at most 65535 / channels images"),
     )
     .axis(&[Batch, Channels]),
+    case(
+        Hint::ManyItems,
+        "parallel_for failed|parallel_for: failed",
+        cause(
+            "Thrust's grid is empty or overflows: its range has no items, or 2^31 items or more, \
+             which versions before CUDA 11 count in 32 bits",
+        )
+        .fix(
+            "skip empty inputs; process fewer items at once, or build the program with a newer CUDA",
+        ),
+    )
+    .only(INVALID_CONFIGURATION),
     row(
         Place::Traceback,
         Hint::Convolution,

@@ -72,8 +72,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let entry = failure.entry();
     let mut not: Vec<String> = entry.mistaken_for.into_iter().map(String::from).collect();
     let is_rejected_launch = entry.known_causes().any(|known| known.hint == Some(Hint::LaunchSize));
-    let stated =
-        if is_rejected_launch { Stated::new(failure, evidence) } else { Stated::default() };
+    let stated = Stated::new(failure, evidence, is_rejected_launch);
     not.extend(stated.fits);
     let mut rules = violated_rules(failure, evidence);
     rules.extend(stated.pair);
@@ -139,7 +138,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
 const INSTALL: &str = "pip install gridguard";
 const INSTALLED: &[&str] = &["import gridguard.torch", "gridguard.torch.install()"];
 
-/// What the sizes and the functions in a log decide about a rejected launch.
+/// What the sizes and the functions in a log decide, mostly about a rejected launch.
 #[derive(Default)]
 struct Stated {
     /// The known case that the functions suggest.
@@ -153,13 +152,16 @@ struct Stated {
 }
 
 impl Stated {
-    fn new(failure: &FailureId, evidence: &Evidence) -> Self {
+    fn new(failure: &FailureId, evidence: &Evidence, is_rejected_launch: bool) -> Self {
         let mut stated = Self::default();
+        if !failure.is_cuda() {
+            return stated;
+        }
         let LaunchSizes { block, work, .. } = &evidence.launch_sizes;
         let threads = block.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
         let launch =
             |blocks: u64, threads: u64| format!("--grid 1,{blocks},1 --block {threads},1,1");
-        if let Some((threads, below, above)) = work.pair(threads) {
+        if let Some((threads, below, above)) = work.pair(threads).filter(|_| is_rejected_launch) {
             let (works, fails) = (work.works.unwrap_or(0), work.fails.unwrap_or(0));
             let (parts, blocks) = parts(above);
             stated.pair = Some(Cause {
@@ -176,7 +178,7 @@ impl Stated {
             stated.launch = Some(launch(above, threads));
             return stated;
         }
-        for (case, clue) in evidence.cases(failure.number()) {
+        for (case, clue) in evidence.cases(failure.number(), is_rejected_launch) {
             let mut cause = Cause::known(&case, Some(says(&clue.text)));
             match work.judge(clue.row.axis) {
                 Some(AxisVerdict::Fits(sizes)) => {

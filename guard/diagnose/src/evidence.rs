@@ -197,9 +197,16 @@ impl Evidence {
     }
 
     /// The known cases of the failure with this number that the log suggests, and their clues. The most specific
-    /// case comes first.
-    pub(super) fn cases(&self, number: Option<i32>) -> impl Iterator<Item = (KnownCause, &Clue)> {
-        let applies = move |row: &Row| row.only.is_none_or(|only| Some(only) == number);
+    /// case comes first. Unless a launch was rejected, only cases of this number count.
+    pub(super) fn cases(
+        &self,
+        number: Option<i32>,
+        is_rejected_launch: bool,
+    ) -> impl Iterator<Item = (KnownCause, &Clue)> {
+        let applies = move |row: &Row| match row.only {
+            Some(only) => Some(only) == number,
+            None => is_rejected_launch,
+        };
         let clues = self.clues.iter().filter(move |it| applies(it.row));
         clues.filter_map(|it| Some((it.row.case?, it)))
     }

@@ -40,7 +40,7 @@ pub enum Origin {
     Nvml,
     /// Docker, Podman or Kubernetes.
     Container,
-    /// An operator of a framework, which checks its sizes before a launch.
+    /// An operator of a framework, which checks its inputs before a launch.
     Operator,
     /// The compilers of CUDA: `ptxas`, `nvcc`.
     Compiler,
@@ -147,6 +147,8 @@ pub(super) enum Hint {
     Synchronization,
     /// A launch whose grid can only be too small.
     EmptyBatch,
+    /// An empty or too large range of Thrust.
+    ManyItems,
     /// A kernel that the program compiles for some devices only.
     MissingKernel,
     /// The program compiles its kernels when it runs.
@@ -165,6 +167,10 @@ pub(super) enum Hint {
     GraphUpdate,
     /// A module that is loaded at the first use of its kernel.
     LazyLoading,
+    /// A module, a context or a graph for which no memory is left.
+    ModuleMemory,
+    ContextMemory,
+    GraphMemory,
     /// A tensor of too many elements for TensorRT.
     TensorVolume,
     /// No libcuda was loaded.

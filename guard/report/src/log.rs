@@ -84,7 +84,21 @@ impl ExplainedLog {
         machine: &Evidence,
         device: Option<&DeviceLimits>,
     ) -> Result<Self, CatalogError> {
-        let findings = log.findings().into_iter();
+        Self::after(log, 0, machine, device)
+    }
+
+    /// As [`Self::new`], without the first `known` failures.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError`] if the catalogue does not parse.
+    pub fn after(
+        log: &LogScanner,
+        known: usize,
+        machine: &Evidence,
+        device: Option<&DeviceLimits>,
+    ) -> Result<Self, CatalogError> {
+        let findings = log.findings().into_iter().skip(known);
         let findings = findings.map(|finding| ExplainedFailure::new(finding, machine, device));
         let findings = findings.collect::<Result<_, _>>()?;
         Ok(Self { lines: log.lines(), dropped: log.dropped(), findings })

@@ -58,8 +58,8 @@ pub(crate) fn checked(
     Ok(Evidence { device_name, launch, violated_rules, ..evidence })
 }
 
-/// The rules that `request` violates on GPUs of the catalogue, and the first such GPU. Rules that are violated on all
-/// GPUs come first.
+/// The rules that `request` violates on GPUs of the catalogue, and the first such GPU, unless a rule is violated on
+/// all. Such rules come first.
 fn on_catalogue(
     request: &LaunchRequest,
     kernel: &KernelLimits,
@@ -85,8 +85,10 @@ fn on_catalogue(
         }
         ViolatedRule::from(&violation)
     };
-    let worst = gpus.iter().find(|gpu| !violations(request, &gpu.limits, kernel).is_empty());
-    let name = worst.map(|gpu| gpu.limits.name.clone());
+    let is_on_some = found.first().is_some_and(|(_, count)| *count < gpus.len());
+    let mut on_some = gpus.iter().filter(|_| is_on_some);
+    let first = on_some.find(|gpu| !violations(request, &gpu.limits, kernel).is_empty());
+    let name = first.map(|gpu| gpu.limits.name.clone());
     Ok((name, found.iter().map(rule).collect()))
 }
 

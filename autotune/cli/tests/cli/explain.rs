@@ -1,10 +1,8 @@
 //! `gridguard explain` as its users call it.
 
-use std::io::{BufRead, BufReader, Write};
-
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run, run_with_input, signal, start};
+use crate::command::{Ran, run_with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
@@ -124,8 +122,14 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
     let all = explain(&[text], b"");
     let on_all = "\n  1. grid.y is 65536 blocks, the limit is 65535 (all ";
     assert!(all.out.contains(on_all), "{}", all.out);
+    assert_eq!(next_step(&all), "gridguard check --gpu any --grid 1,65536,1 --block 128,1,1");
+
+    let shared = "with block dimensions: 128x1x1 and grid dimensions: 4x1x1 and shared memory size: \
+                  131072: CUDA_ERROR_INVALID_VALUE: invalid argument";
+    let some = explain(&[shared], b"");
+    assert!(some.out.contains(" such GPUs of "), "{}", some.out);
     // The next step can be pasted: here with a name that needs its quotes.
-    let args = next_step(&all).strip_prefix("gridguard ").expect("a command of ours");
+    let args = next_step(&some).strip_prefix("gridguard ").expect("a command of ours");
     let args: Vec<&str> = args
         .split('\'')
         .flat_map(|part| match part.contains("--") {
@@ -134,11 +138,6 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
         })
         .collect();
     assert_eq!(run_with_input(&args, b"").code, Some(1), "{args:?}");
-
-    let shared = "with block dimensions: 128x1x1 and grid dimensions: 4x1x1 and shared memory size: \
-                  131072: CUDA_ERROR_INVALID_VALUE: invalid argument";
-    let some = explain(&[shared], b"");
-    assert!(some.out.contains(" such GPUs of "), "{}", some.out);
     let fits = explain(&["--gpu", "h200", &shared.replace("131072", "1024")], b"");
     let legal = "\n  not the launch configuration: it was checked and violates no rule\n";
     assert!(fits.out.contains(legal), "{}", fits.out);
@@ -340,24 +339,22 @@ fn an_out_of_memory_at_a_launch_is_about_stacks() {
 }
 
 #[test]
-fn a_growing_log_is_followed_until_it_is_interrupted() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("train.log");
-    std::fs::write(&path, "step 1\nCUDA error: out of mem").expect("written");
-    let args = ["explain", "--follow", "train.log", "--format", "json"];
-    let mut child = start(folder.path(), &args);
-    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut file = std::fs::OpenOptions::new().append(true).open(&path).expect("it exists");
-    let mut append_and_read = |text: &str| {
-        file.write_all(text.as_bytes()).expect("written");
-        let line = lines.next().expect("a finding").expect("UTF-8");
-        let found: Value = serde_json::from_str(&line).expect("one JSON document a line");
-        (found["line"].clone(), found["diagnosis"]["failure"]["number"].clone())
-    };
-    assert_eq!(append_and_read("ory\n"), (json!(2), json!(2)));
-    assert_eq!(append_and_read("CUDA error: misaligned address\n"), (json!(3), json!(716)));
-    assert_eq!(signal(child, "-INT").code, Some(130));
-    let missing = run(folder.path(), &["explain", "--follow", "none.log"]);
-    assert_eq!(missing.code, Some(2), "{}", missing.err);
-    assert_eq!(run(folder.path(), &["explain", "--follow", "train.log", "9"]).code, Some(2));
+fn an_out_of_memory_is_told_apart_by_what_was_to_be_made() {
+    for (line, id) in [
+        ("cuModuleLoadDataEx failed: CUDA_ERROR_OUT_OF_MEMORY", "module-memory"),
+        ("cuModuleLoadData(&module, image) returned CUDA_ERROR_OUT_OF_MEMORY", "module-memory"),
+        ("cuLibraryLoadData: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "module-memory"),
+        ("cuCtxCreate failed: out of memory", "context-memory"),
+        ("failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY", "context-memory"),
+        ("CUDA error: out of memory in cudaGraphInstantiate(&exec, graph, 0)", "graph-memory"),
+        ("File \"graphs.py\", line 84, in capture_end\nCUDA error: out of memory", "graph-memory"),
+        ("cudaMalloc failed: out of memory", "too-little-free"),
+    ] {
+        let found = json_of(&["-"], format!("{line}\n").as_bytes());
+        assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], id, "{line}");
+    }
+    // Of another failure of the same call, memory is no cause.
+    let invalid = json_of(&["-"], b"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE\n");
+    let causes = invalid["findings"][0]["diagnosis"]["causes"].to_string();
+    assert!(!causes.contains("module-memory"), "{causes}");
 }

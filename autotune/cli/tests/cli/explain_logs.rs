@@ -7,9 +7,11 @@ use crate::command::run_with_input;
 const COLLECTED: &str = include_str!("../logs/collected.txt");
 const HELD_OUT: &str = include_str!("../logs/held-out.txt");
 const REPORTED: &str = include_str!("../logs/reported.txt");
+const LOOKED_UP: &str = include_str!("../logs/looked-up.txt");
 
 /// How many logs of each file must have the right cause first.
-const EXPECTED: [(&str, usize); 3] = [(COLLECTED, 51), (HELD_OUT, 24), (REPORTED, 18)];
+const EXPECTED: [(&str, usize); 4] =
+    [(COLLECTED, 51), (HELD_OUT, 24), (REPORTED, 18), (LOOKED_UP, 36)];
 
 #[test]
 fn the_right_cause_of_real_failures_comes_first() {

@@ -9,6 +9,8 @@ mod doctor;
 mod door;
 mod explain;
 mod explain_logs;
+#[cfg(target_os = "linux")]
+mod follow;
 mod hostile;
 mod profile;
 mod program;

@@ -98,14 +98,39 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas COMMAND",
             "/usr/local/cuda/bin/ptxas --version",
         ]),
+    operator("wrong device")
+        .says("cannot be accessed from Triton")
+        .says("array device must be same as the current device")
+        .means("an operator was given memory of another device than the one that it runs on")
+        .cause("several GPUs are in use, and the tensor's is not the current one")
+        .fix(
+            "call the operator under `with torch.cuda.device(x.device):` (cupy.cuda.Device in CuPy), \
+             or use one process for each GPU, with CUDA_VISIBLE_DEVICES or torch.cuda.set_device",
+        )
+        .cause("a tensor is on the CPU, for example an index, a mask or offloaded weights")
+        .fix("print x.device of every input, and move it with .to(x.device)")
+        .run(&["CUDA_VISIBLE_DEVICES=0 COMMAND"]),
     KnownFailure::new(Origin::Webgpu, "WebGPU dispatch limit")
         .says("current dispatch group size dimension")
         .says("exceeds max compute workgroups per dimension")
         .says("max_compute_workgroups_per_dimension")
+        .says("dispatch size exceeds WebGPU limits")
         .means("a dispatch has more workgroups on an axis than WebGPU allows; none ran")
         .not("a limit of CUDA: WebGPU allows 65535 workgroups on every axis, also on x")
         .cause("the workgroups of the whole batch are on one axis, which ends at 65535")
         .fix("fold them into two axes, or dispatch the batch in chunks")
+        .run(&["gridguard limits --gpu any"]),
+    KnownFailure::new(Origin::Webgpu, "WebGPU workgroup limit")
+        .says("number of workgroup invocations")
+        .says("workgroup X dimension exceeds maximum allowed")
+        .says("shader entry point current workgroup size")
+        .says("shader entry point's workgroup size")
+        .says("workgroup shared storage size")
+        .says("total use of workgroup storage")
+        .means("a shader's workgroup is larger than WebGPU allows; no pipeline was made")
+        .not("a limit of CUDA: by default WebGPU allows 256 invocations and 16 KiB a workgroup")
+        .cause("the workgroup size, or its product, exceeds the limit that the device was requested with")
+        .fix("use a smaller @workgroup_size, or request the adapter's own limits for the device")
         .run(&["gridguard limits --gpu any"]),
     KnownFailure::new(Origin::Webgpu, "WebGPU out of memory")
         .says("GPUOutOfMemoryError")

@@ -64,6 +64,43 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .cause("the user may not open /dev/kfd, or HIP_VISIBLE_DEVICES hides the GPU")
         .fix("add the user to the groups render and video, and unset the variable")
         .run(&[DEVICES]),
+    hip(101, "hipErrorInvalidDevice")
+        .means("no AMD GPU with the requested number is visible to the process")
+        .cause("the number is not below the number of visible GPUs, or HIP_VISIBLE_DEVICES hides the GPU")
+        .fix("count the visible GPUs, and use a lower number or unset the variable")
+        .run(&[DEVICES]),
+    hip(400, "hipErrorInvalidHandle")
+        .means("a stream, event or module does not belong to the current AMD GPU")
+        .cause("the handle was created on another GPU, or was destroyed")
+        .fix("set the GPU before the call, and keep handles alive while they are used")
+        .run(&[CALLS]),
+    hip(701, "hipErrorLaunchOutOfResources")
+        .means("a block needs more registers or shared memory (LDS) than the AMD GPU has; no block ran")
+        .cause("registers per thread times threads per block exceed those of a compute unit")
+        .fix("use smaller blocks, or compile with __launch_bounds__")
+        .run(&[CALLS, DEVICES]),
+    hip(710, "hipErrorAssert")
+        .sticky()
+        .late()
+        .means("an assertion in device code failed on an AMD GPU")
+        .cause("an index is out of range, for example a label or a token")
+        .fix("run with AMD_SERIALIZE_KERNEL=3, or on the CPU, which reports the index")
+        .run(&["AMD_SERIALIZE_KERNEL=3 COMMAND"]),
+    hip(719, "hipErrorLaunchFailure")
+        .sticky()
+        .late()
+        .means("a kernel on an AMD GPU failed while it ran")
+        .cause("a kernel read or wrote invalid memory, or the GPU hung and was reset")
+        .fix("run with AMD_SERIALIZE_KERNEL=3 to find the kernel, and look for amdgpu in dmesg")
+        .run(&["AMD_SERIALIZE_KERNEL=3 COMMAND", "dmesg | grep -i amdgpu"]),
+    hip(900, "hipErrorStreamCaptureUnsupported")
+        .means("a call that cannot be part of a graph was made during stream capture on an AMD GPU")
+        .cause(
+            "something synchronizes, allocates or queries an event during the capture, also on another \
+             thread, as a watchdog of collectives does",
+        )
+        .fix("warm up before the capture, capture in thread-local mode, or run without graphs")
+        .run(&[CALLS]),
     hip(700, "hipErrorIllegalAddress")
         .sticky()
         .late()

@@ -39,6 +39,8 @@ pub struct LogScanner {
     device: Evidence,
     /// Whether the log names devices of several compute capabilities.
     has_several: bool,
+    /// Whether the program runs on ROCm. ggml calls its failures those of CUDA.
+    is_on_rocm: bool,
     traceback: Traceback,
     /// Lines of the driver's log about the next failure.
     driver_log: Vec<String>,
@@ -165,10 +167,12 @@ impl LogScanner {
             self.has_several |= known.is_some_and(|(known, other)| known != other);
             facts::read(text, &mut self.device);
         }
+        self.is_on_rocm |= text.contains("ROCm") && ON_ROCM.iter().any(|it| text.contains(it));
         let Some(recognized) = recognized else {
             self.scan_below(text, number);
             return;
         };
+        let recognized = if self.is_on_rocm { recognized.on_rocm() } else { recognized };
         let evidence = self.traceback.failure(text, number);
         let driver_log = core::mem::take(&mut self.driver_log);
         let Some(finding) = self.finding(recognized, text, number) else {
@@ -256,6 +260,9 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
+
+/// How ggml states that it found devices of ROCm, and uses them.
+const ON_ROCM: [&str; 3] = [" ROCm devices", "ROCm0", "ROCm_Host"];
 
 /// Adds new lines to `lines`, up to [`KEPT`] lines.
 fn add(lines: &mut Vec<String>, more: &[String]) {

@@ -25,7 +25,7 @@ pub(super) enum Scope {
     NearCuda,
     /// In a line of the NVIDIA kernel module, and in a question.
     KernelModule,
-    /// In a question, and in a line of PyCUDA or an old Triton, which print names as words.
+    /// In a question, and in a line of PyCUDA, Blender or an old Triton, which print names as words.
     Question,
 }
 

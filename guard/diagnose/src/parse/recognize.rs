@@ -1,6 +1,7 @@
 //! The failure that one line reports, by name, message or number.
 
 use core::cell::LazyCell;
+use std::borrow::Cow;
 
 use super::facts::number;
 use super::phrases::{FAMILIES, PHRASES, Scope};
@@ -55,7 +56,7 @@ pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
     {
         return Some(by_code(number));
     }
-    let named = by_name(line, context).or_else(|| by_binding(line));
+    let named = by_name(&without_comparisons(line), context).or_else(|| by_binding(line));
     let message = by_message(&lower, context);
     let number = number_beside_cuda(&lower);
     // A failure that only wraps another yields to that one, wherever it is in the line.
@@ -72,15 +73,37 @@ pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
         .map(Recognized::from)
         .or_else(|| number.map(by_code))
         .or_else(|| missing_library(&lower).or(named).or(message).map(Recognized::from))?;
-    if found.failure.is_cuda() && is_rocm(&lower) {
-        return Some(FailureId::from(of_rocm(found.failure.number())).into());
+    Some(if is_rocm(&lower) { found.on_rocm() } else { found })
+}
+
+impl Recognized {
+    /// The failure of ROCm, which has the numbers and messages of CUDA.
+    pub(super) fn on_rocm(self) -> Self {
+        if self.failure.is_cuda() {
+            FailureId::from(of_rocm(self.failure.number())).into()
+        } else {
+            self
+        }
     }
-    Some(found)
+}
+
+/// The line without the names that a condition compares with. A failed check of `e == cudaSuccess || e ==
+/// cudaErrorCudartUnloading` reports neither.
+fn without_comparisons(line: &str) -> Cow<'_, str> {
+    let mut parts = line.split("== ");
+    let first = parts.next().unwrap_or_default();
+    let mut rest = parts.peekable();
+    if rest.peek().is_none() {
+        return line.into();
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    rest.fold(first.to_owned(), |all, part| all + part.trim_start_matches(is_name)).into()
 }
 
 /// Whether the line is about ROCm, which has the messages of CUDA.
 fn is_rocm(lower: &str) -> bool {
-    const WORDS: [&str; 12] = [
+    const WORDS: [&str; 13] = [
+        "rocm",
         "hip",
         "hiperror",
         "hipoc",
@@ -97,7 +120,7 @@ fn is_rocm(lower: &str) -> bool {
     work::scanned(lower);
     tokens(lower).any(|token| {
         WORDS.iter().any(|word| match *word {
-            "hip" => token == "hip",
+            "hip" | "rocm" => token == *word,
             word => token.starts_with(word),
         })
     })
@@ -122,6 +145,8 @@ fn by_binding(line: &str) -> Option<FailureId> {
             _ if is_typed => by_stem(&lower),
             _ if follows_value && !COMMON.contains(&lower.as_str()) => by_stem(&lower),
             Some(stem) if stem.len() > 5 && *near_cuda => by_stem(stem),
+            // As Blender prints names: `ILLEGAL_ADDRESS in cuCtxSynchronize()`.
+            None if is_bare_name(token) && *near_cuda => by_stem(&lower),
             _ => None,
         };
         if found.is_some() {
@@ -130,6 +155,14 @@ fn by_binding(line: &str) -> Option<FailureId> {
         before = lower;
     }
     None
+}
+
+/// Whether `token` may be a name of the driver without its prefix that no other program has.
+fn is_bare_name(token: &str) -> bool {
+    const COMMON: [&str; 5] =
+        ["NOT_FOUND", "NOT_PERMITTED", "NOT_SUPPORTED", "INVALID_HANDLE", "NOT_READY"];
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    token.contains('_') && token.chars().all(is_name) && !COMMON.contains(&token)
 }
 
 /// Words of a line that may be a name in a binding's spelling.
@@ -236,9 +269,11 @@ fn by_message(lower: &str, context: Context) -> Option<FailureId> {
     // Computed once for all phrases of the line.
     let near_cuda = LazyCell::new(|| is_question || mentions_cuda(lower) || is_rocm(lower));
     let kernel_module = LazyCell::new(|| is_question || lower.contains("nvrm"));
-    // Triton before 2.0 prints names as words, too.
+    // Triton before 2.0 and Blender print names as words, too: `Illegal address in cuCtxSynchronize()`.
     let by_name = ["pycuda", "cuda: error-"];
-    let pycuda = LazyCell::new(|| is_question || by_name.iter().any(|start| lower.contains(start)));
+    let is_by_name = || by_name.iter().any(|start| lower.contains(start));
+    let is_blender = || lower.contains(" in cu") && calls_cuda(lower);
+    let pycuda = LazyCell::new(|| is_question || is_by_name() || is_blender());
     let admits = |scope| match scope {
         Scope::Anywhere => true,
         Scope::NearCuda => *near_cuda,
@@ -269,8 +304,21 @@ fn mentions_cuda(lower: &str) -> bool {
         })
     };
     work::scanned(lower);
-    WORDS.iter().any(is_mention)
+    WORDS.iter().any(is_mention) || calls_cuda(lower)
 }
+
+/// Whether the line names a function of the driver, or a launch or call in the words of CUDA's samples: `Failed to
+/// launch vectorAdd kernel (error code invalid argument)!`.
+fn calls_cuda(lower: &str) -> bool {
+    work::scanned(lower);
+    let is_launch = lower.contains("kernel") && lower.contains("launch");
+    is_launch
+        || lower.contains("(error code ") && lower.contains("device")
+        || tokens(lower).any(|token| DRIVER_FUNCTIONS.split(' ').any(|it| token.starts_with(it)))
+}
+
+/// How functions of the driver begin.
+const DRIVER_FUNCTIONS: &str = "cuctx cumem custream cuevent cumodule cudevice culink cugraph cufunc cukernel culaunch culibrary";
 
 /// Words between `CUDA` and its number that do not speak of a failure by themselves.
 const NEUTRAL: &str =

@@ -10,10 +10,12 @@ use super::work;
 use crate::evidence::LaunchSizes;
 use crate::stated::{Dimension, WorkSizes};
 
-/// Words of launches, and verdicts on sizes.
+/// Words of launches.
 const WORDS: &str = "grid|<<<|block dim|block_dim|blockdim|number of blocks in|number of threads|\
                      threads per block|threads a block|dynamic shared memory exceeds|blocks=|shape|\
-                     size(|works|work with|fails|fail with|passes|succeeds| ok|check_less";
+                     size(|check_less";
+/// Words that begin a verdict on a size.
+const VERDICTS: &str = "works|work with|fails|fail with|passes|succeeds| ok|crashes|breaks";
 /// The names of sizes of the work.
 const NAMES: [(Dimension, &str); 8] = [
     (Dimension::Batch, "batch_size|batch size|batch|bsz"),
@@ -27,13 +29,16 @@ const NAMES: [(Dimension, &str); 8] = [
 ];
 const WORKS: &str = "works work ok okay fine passes passed succeeds";
 const FAILS: &str = "fails fail failed crashes crashed breaks error";
+/// Words after a verdict on the size that follows.
+const OF_NEXT: &str = "with when if for at until";
 
-/// Finds the words of [`NAMES`], whose dimensions are in the same order, and [`WORDS`] after them.
+/// Finds the words of [`NAMES`], whose dimensions are in the same order, and [`WORDS`] and [`VERDICTS`] after them.
 static SIZES: LazyLock<(AhoCorasick, Vec<Dimension>)> = LazyLock::new(|| {
     let names =
         NAMES.into_iter().flat_map(|(it, names)| names.split('|').map(move |name| (name, it)));
     let (names, dimensions): (Vec<&str>, Vec<Dimension>) = names.unzip();
-    (automaton(names.into_iter().chain(WORDS.split('|'))), dimensions)
+    let others = [WORDS, VERDICTS].iter().flat_map(|words| words.split('|'));
+    (automaton(names.into_iter().chain(others)), dimensions)
 });
 
 /// Whether `text` may state sizes.
@@ -46,13 +51,16 @@ pub(super) fn has_sizes(text: &str) -> bool {
 fn read_work(lower: &str, sizes: &mut WorkSizes) {
     work::scanned(lower);
     let (words, dimensions) = &*SIZES;
+    let mut has_verdict = false;
     for found in words.find_overlapping_iter(lower) {
         let around = lower.get(..found.start()).zip(lower.get(found.end()..));
         let Some((before, after)) = around else { continue };
         let Some(dimension) = dimensions.get(found.pattern().as_usize()) else {
-            if ["shape", "size("].contains(&lower.get(found.range()).unwrap_or_default()) {
+            let word = lower.get(found.range()).unwrap_or_default();
+            if ["shape", "size("].contains(&word) {
                 read_shape(after, sizes);
             }
+            has_verdict |= VERDICTS.split('|').any(|it| it == word);
             continue;
         };
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -68,7 +76,9 @@ fn read_work(lower: &str, sizes: &mut WorkSizes) {
     // `CHECK_LESS size bound`.
     let bound = lower.split_once("check_less ").and_then(|(_, rest)| rest.split(' ').nth(1));
     sizes.bound = bound.and_then(leading).or(sizes.bound);
-    read_verdicts(lower, sizes);
+    if has_verdict {
+        read_verdicts(lower, sizes);
+    }
 }
 
 /// Digits of a size that is read.
@@ -134,23 +144,34 @@ fn read_shape(after: &str, sizes: &mut WorkSizes) {
     }
 }
 
-/// Sizes beside a verdict: `1,048,560 works`, `fails with 1,048,561`.
+/// Sizes beside a verdict: `1,048,560 works`, `fails with 1,048,561`. In `8388481, works when it is 8388480`, the size
+/// without a verdict has the opposite one.
 fn read_verdicts(lower: &str, sizes: &mut WorkSizes) {
-    let (mut size, mut verdict) = (None, None);
+    let (mut size, mut verdict, mut open) = (None, None, None);
+    let (mut works, mut fails) = (None, None);
+    let mut judge = |size: &mut Option<u64>, verdict: &mut Option<bool>| {
+        if let (Some(found), Some(is_good)) = (*size, *verdict) {
+            *(if is_good { &mut works } else { &mut fails }) = Some(found);
+            (*size, *verdict) = (None, None);
+        }
+    };
     for token in lower.split_whitespace() {
         let token = token.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let last = token.rsplit(['=', ':']).next().unwrap_or_default();
         let is_one_of = |words: &str| words.split(' ').any(|word| word == last);
+        if verdict.is_some() && is_one_of(OF_NEXT) {
+            open = size.take().or(open);
+        }
+        judge(&mut size, &mut verdict);
         if starts_with_digit(last) {
             size = leading(last).filter(|size| *size > MAX_SMALL).or(size);
         } else if is_one_of(WORKS) || is_one_of(FAILS) {
             verdict = Some(is_one_of(WORKS));
         }
-        if let (Some(found), Some(works)) = (size, verdict) {
-            *(if works { &mut sizes.works } else { &mut sizes.fails }) = Some(found);
-            (size, verdict) = (None, None);
-        }
     }
+    judge(&mut size, &mut verdict);
+    sizes.works = works.or_else(|| open.filter(|_| fails.is_some())).or(sizes.works);
+    sizes.fails = fails.or_else(|| open.filter(|_| works.is_some())).or(sizes.fails);
 }
 
 /// Counts of threads are beside sizes, too.
@@ -382,6 +403,8 @@ mod tests {
             "1,048,560 elements works, but 1,048,561 fails",
             "works with 1048560 and crashes with 1048561",
             "n=1048560 ok, n=1048561 error",
+            "n = 1048561 # Works when n = 1048560",
+            "n = 1_048_560, but crashes for 1_048_561",
         ] {
             let found = read(line);
             assert_eq!((found.works, found.fails), (Some(1_048_560), Some(1_048_561)), "{line}");

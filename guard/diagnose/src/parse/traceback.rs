@@ -36,6 +36,8 @@ pub(super) struct Traceback {
     last_sizes: u64,
     /// The function in the line above, whose source this line may be.
     frame_above: Option<Frame>,
+    /// Bytes before that function, which a logger wrote.
+    prefix: usize,
     /// The line above, which may be a function without its position.
     above: String,
 }
@@ -54,8 +56,17 @@ enum Frame {
 impl Traceback {
     /// Reads a line that reports no failure.
     pub(super) fn line(&mut self, text: &str, number: u64) {
-        let frame = Frame::of(text);
         let is_source = matches!(self.frame_above, Some(Frame::Inner | Frame::Failed));
+        let text = match unprefixed(text) {
+            rest if rest.len() == text.len() && is_source => {
+                text.get(self.prefix..).unwrap_or(text).trim_start()
+            }
+            rest => {
+                self.prefix = text.len().saturating_sub(rest.len());
+                rest
+            }
+        };
+        let frame = Frame::of(text);
         if text.starts_with("Traceback (most recent call last)") {
             // Programs print the sizes of the work before they fail.
             let sizes = LaunchSizes { work: self.launch.work, ..LaunchSizes::default() };
@@ -153,7 +164,7 @@ impl Traceback {
             let row = rows[found.pattern()];
             let is_part = ends_in_a_word(text, found.start(), found.end());
             if !is_part && (is_innermost || ROWS[row].place != Place::Innermost) {
-                let shown = || truncated(text, SHOWN_BYTES).to_owned();
+                let shown = || around(text, found.start(), found.end()).to_owned();
                 self.found.entry(row).or_insert_with(shown);
             }
         }
@@ -196,6 +207,20 @@ impl Frame {
     }
 }
 
+/// A line of a traceback without what a logger writes before it, as in `[rank0]:   File "a.py"` and `(Worker pid=1) ERROR
+/// [executor.py:470]   File "a.py"`.
+fn unprefixed(text: &str) -> &str {
+    const LONGEST: usize = 4;
+    let mut ends = text.match_indices([']', ')']).take(LONGEST);
+    let rest = ends.find_map(|(end, bracket)| {
+        let rest = text.get(end.saturating_add(bracket.len())..)?.trim_start_matches(':');
+        let rest = rest.strip_prefix(' ')?.trim_start();
+        let starts = ["File \"", "Traceback (most recent call last)"];
+        starts.iter().any(|start| rest.starts_with(start)).then_some(rest)
+    });
+    rest.unwrap_or(text)
+}
+
 /// The kernel that a line names: by its stub in a stack of the host, or as XLA names it.
 fn kernel_in(text: &str) -> Option<String> {
     const STUB: &str = "__device_stub_";
@@ -221,6 +246,13 @@ fn unmangled(name: &str) -> String {
 
 /// Bytes of a kernel's mangled name that are kept.
 const KERNEL_BYTES: usize = 400;
+
+/// The beginning of `text`, or if `text[start..end]` is behind it, the word around that and what follows.
+fn around(text: &str, start: usize, end: usize) -> &str {
+    let before = text.get(..start).filter(|_| end > SHOWN_BYTES).unwrap_or_default();
+    let word = before.rfind([' ', '=', '(']).map_or(0, |place| place.saturating_add(1));
+    truncated(text.get(word..).unwrap_or(text), SHOWN_BYTES)
+}
 
 /// Whether a word with a space, as `in sort`, ends within a longer one.
 fn ends_in_a_word(text: &str, start: usize, end: usize) -> bool {
@@ -274,6 +306,19 @@ mod tests {
         assert!(has(&clues(&[inner, copy].concat()), Hint::Copy));
         assert!(has(&clues("2: cudarc::driver::result::memcpy_htod_sync"), Hint::Copy));
         assert!(!has(&clues("12: app::upload_by_htod"), Hint::Copy));
+    }
+
+    #[test]
+    fn a_logger_may_write_before_each_line_of_a_traceback() {
+        for prefix in ["[rank0]: ", "(Worker pid=12) ERROR 06-05 06:18 [executor.py:470] "] {
+            let frame = format!("{prefix}  File \"a.py\", line 1, in forward\n");
+            let source = format!("{prefix}    self.graph.capture_end()\n");
+            let inner = format!("{prefix}  File \"b.py\", line 2, in run\n");
+            assert!(has(&clues(&[frame, source, inner].concat()), Hint::GraphMemory), "{prefix}");
+        }
+        let mut traceback = Traceback::default();
+        traceback.line("[rank1]:   File \"train.py\", line 3, in <module>", 1);
+        assert_eq!(traceback.program.as_deref(), Some("train.py"));
     }
 
     #[test]
