@@ -32,7 +32,7 @@ const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Frames and head dimensions that are compiled for f16 and bf16.
-const HALF_SHAPES: [(u64, u64); 20] = [
+const HALF_SHAPES: [(u64, u64); 25] = [
     (8, 64),
     (16, 64),
     (25, 64),
@@ -53,6 +53,11 @@ const HALF_SHAPES: [(u64, u64); 20] = [
     (24, 160),
     (32, 160),
     (128, 160),
+    (16, 256),
+    (144, 32),
+    (163, 32),
+    (256, 64),
+    (256, 128),
 ];
 /// Those for f32.
 const SINGLE_SHAPES: [(u64, u64); 8] =
@@ -222,6 +227,8 @@ fn attention(
     let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
     match TemporalAttention::new(shape, element, device) {
         Err(KernelError::Unsupported { .. }) if element == ElementType::Bf16 => None,
+        // Turing has no kernel for such heads.
+        Err(KernelError::Variant { .. }) if head_dim > 160 => None,
         attention => Some(attention.expect("served")),
     }
 }

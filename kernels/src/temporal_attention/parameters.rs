@@ -15,6 +15,8 @@ const ROWS: u64 = 16;
 const MAX_THREADS: u64 = 1024;
 /// Barriers of a block besides the one for all threads.
 const NAMED_BARRIERS: u64 = 15;
+/// As many problems keep all processors of a device busy, also with several for each block.
+const MANY_PROBLEMS: u64 = 1 << 14;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 
@@ -60,7 +62,7 @@ impl LaunchParameters {
 
 impl Variant {
     /// The launch parameters that were fastest on an NVIDIA H200.
-    pub(super) const fn default_parameters(self, shape: &Shape) -> LaunchParameters {
+    pub(super) fn default_parameters(self, shape: &Shape) -> LaunchParameters {
         let tiles = shape.frames.div_ceil(ROWS);
         let one = LaunchParameters::ONE;
         match self {
@@ -73,10 +75,17 @@ impl Variant {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
             Self::Tiled => LaunchParameters { warps: tiles, ..one },
-            Self::Warpgroup if shape.frames > 64 && shape.head_dim > 96 => {
-                LaunchParameters { warps: 8, ..one }
+            Self::Warpgroup => {
+                let warps = if shape.frames > 64 && shape.head_dim > 96 { 8 } else { 4 };
+                let rounds = match shape.longest() {
+                    // A block keeps a processor busy only if it loads the next problem in time.
+                    ..=64 => 8,
+                    129..=192 if shape.head_dim <= 32 => 4,
+                    _ => 1,
+                };
+                let rounds = if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
+                LaunchParameters { warps, rounds, stages: rounds.min(2), ..one }
             }
-            Self::Warpgroup => LaunchParameters { warps: 4, ..one },
             Self::SinglePrecision => match tiles {
                 // Two problems with many keys exceed the shared memory of a block.
                 1 if shape.longest() <= ROWS => LaunchParameters { problems: 2, ..one },
