@@ -1,4 +1,7 @@
-// Products of f32 on tensor cores, as three products in TF32, which has 10 bits of mantissa. `high` has the first bits
+// Instructions of tensor cores beside those of the prelude.
+
+#if ELEMENT == F32
+// Products of f32 as three products in TF32, which has 10 bits of mantissa. `high` has the first bits
 // of a number, and `low` the next ones, rounded: high + low differs from the number by at most 2^-21 of it. A product
 // of two numbers as high high + high low + low high has an error of at most 3 * 2^-21 of it.
 
@@ -69,3 +72,11 @@ __device__ inline void mma_3xtf32(float (&c)[4], const Tf32x2<4> &a, const Tf32x
     mma_m16n8k8_tf32(c, a.high, b.low);
     mma_m16n8k8_tf32(c, a.high, b.high);
 }
+#else
+// 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void stmatrix_x4(u32 address, const u32 (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+                 "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+#endif
