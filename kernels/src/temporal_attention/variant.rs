@@ -19,8 +19,8 @@ const TILE_FRAMES: u64 = 16;
 /// The most frames, and the most keys, of a specialised variant.
 pub const MAX_FRAMES: u64 = 128;
 
-const TURING: ComputeCapability = ComputeCapability::new(7, 5);
-const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
+pub(super) const TURING: ComputeCapability = ComputeCapability::new(7, 5);
+pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.
