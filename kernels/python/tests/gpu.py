@@ -189,9 +189,10 @@ def second_derivatives(options: argparse.Namespace) -> None:
             found += torch.autograd.grad(found[-1].square().sum(), x, create_graph=order < 2)
         return [one.detach() for one in found]
 
-    before = ours.stats().served
+    before = ours.stats()
     found = derivatives(attention, x)
-    assert ours.stats().served == before + 1
+    after = ours.stats()
+    assert (after.served, after.backward) == (before.served + 1, before.backward + 3)
     # In double precision PyTorch has no fused kernels.
     for order, (one, true) in enumerate(zip(found, derivatives(PYTORCH, x.double()))):
         close(one, true, f"derivative {order}", 2e-3)
@@ -205,8 +206,9 @@ def large_training(options: argparse.Namespace) -> None:
         function = attention if mode == "eager" else torch.compile(attention, dynamic=mode == "dynamic", fullgraph=True)
         tensors = [tensor.requires_grad_() for tensor in qkv(*shape, dtype=dtype)]
         out = function(*tensors)
-        weights = torch.randn_like(out)
+        weights, before = torch.randn_like(out), ours.stats().backward
         found = [out.detach(), *torch.autograd.grad(out, tensors, weights)]
+        assert (ours.stats().backward > before) == (shape == sizes[0]), "the path"
         # The ends of the large axis, and the ends of slices.
         axis, size = shape.index(70_000), 70_000
         for begin in (0, 34_990, 65_530, size - 10):

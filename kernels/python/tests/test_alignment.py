@@ -6,7 +6,7 @@ import pytest
 import torch
 from calls import PYTORCH, shifted
 from functorch.compile import make_boxed_func
-from stand_in import Counts, qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
@@ -62,8 +62,9 @@ def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, received, dtype
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (2, 3, 16, 8)])
-def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, sizes):
-    """Cover served calls too: PyTorch runs their forward pass again."""
+def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, monkeypatch, sizes):
+    """Cover served calls too: if PyTorch computes their gradients, it runs their forward pass again."""
+    leave_backward_to_pytorch(monkeypatch)
     tensors = qkv(*sizes)
     weights = torch.randn(sizes)
     inputs = [tensor.requires_grad_() for tensor in tensors]

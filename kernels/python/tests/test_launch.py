@@ -12,6 +12,8 @@ import pytest
 DRIVER = Path(__file__).parents[3] / "guard/tests/fake-driver"
 # The sizes of q, k, v, out, items, heads and scale.
 PARAMETERS = "8,8,8,8,8,4,4"
+# The same with the gradients of out, q, k and v.
+BACKWARD = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,8,8,8,4,4"}
 
 # A PyTorch without the C functions of DLPack, with one device.
 PYTORCH = '''
@@ -48,6 +50,7 @@ torch = types.SimpleNamespace(
 kernels = _native.Attention(torch)
 query, key, value, out = tensors = [Tensor() for _ in range(4)]
 options = (None, False, 0.125, False)
+gradients = (*tensors, Tensor(), Tensor(), Tensor())
 
 def serve():
     return kernels.serve(query, key, value, 0.0, False, None, False)
@@ -104,6 +107,36 @@ print(kernels.served, kernels.reader)
     for launch, line in zip(launches, written[1:3]):
         arguments = launch.split("args=")[1].split()[0].split(",")
         assert [int(argument, 16) for argument in arguments[:4]] == [int(address, 16) for address in line.split()]
+
+
+def test_gradients_are_launched_on_the_tensors_memory(run):
+    program = """
+capturing = True
+print(kernels.submit_backward(gradients, *options[:3]))
+capturing = False
+print(kernels.submit_backward(gradients, *options[:3]))
+addresses(*gradients)
+"""
+    (first, second, addresses), [launch] = run(program, **BACKWARD)
+    assert (first, second) == ("first call during capture", "None")
+    arguments = launch.split("args=")[1].split()[0].split(",")
+    assert [int(argument, 16) for argument in arguments[:7]] == [int(address, 16) for address in addresses.split()]
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("tensor type", "out.is_neg = lambda: True"),
+        ("dtype", "out.dtype = dtypes['float32']"),
+        ("shape", "Tensor.shape, Tensor.stride = (2, 3, 16, 60), lambda self: (2880, 960, 60, 1)"),
+        ("shape", "gradients[5].shape = (2, 3, 8, 64)"),
+        ("strides", "gradients[6].stride = lambda: (3072, 1024, 1, 16)"),
+        ("alignment", "gradients[4].data_ptr = lambda: 0x1002"),
+    ],
+)
+def test_unsupported_gradients_are_not_launched(run, reason, change):
+    written, launches = run(f"{change}\nprint(kernels.submit_backward(gradients, *options[:3]))", **BACKWARD)
+    assert (written, launches) == ([reason], [])
 
 
 def test_a_capture_uses_only_loaded_kernels(run):

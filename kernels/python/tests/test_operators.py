@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import IS_OLD, PYTORCH
 from functorch.compile import make_boxed_func
-from stand_in import qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
@@ -61,9 +61,12 @@ def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True), 
     tensors = [one.detach().requires_grad_(need) for one, need in zip((query, key, value), needed)]
     torch.library.opcheck(torch.ops.gridguard.attention.default, (*tensors, *call), test_utils=UTILS)
     grad = laid_out(layouts[3], 2, 3, 6, 8, dtype=dtype)
-    # PyTorch's compiled code has no second derivatives.
+    # PyTorch's compiled code has no second derivatives. The kernels and PyTorch compute the first ones.
     arguments = (grad, query, key, value, *call, list(needed))
     torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
+    with pytest.MonkeyPatch.context() as patched:
+        leave_backward_to_pytorch(patched)
+        torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
 
 
 # PyTorch's check reads gradients of non-leaf tensors.
@@ -131,7 +134,7 @@ class Recorder(torch.fx.Interpreter):
 
 @pytest.fixture
 def seen(on_cpu, monkeypatch):
-    """Record the sizes of calls of PyTorch's function and kernels, with a small limit of the grid."""
+    """Record the sizes of calls of PyTorch's function and kernels, with a small limit of the grid, and all gradients."""
     torch.compiler.reset()
     sizes = []
 
@@ -140,6 +143,7 @@ def seen(on_cpu, monkeypatch):
             sizes.append(tuple(query.shape[:2]))
         return PYTORCH(query, *others, **options)
 
+    leave_backward_to_pytorch(monkeypatch)
     monkeypatch.setattr(_pytorch, "MAX_SLICE", MOST)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
     monkeypatch.setattr(Recorder, "sizes", sizes, raising=False)
@@ -237,6 +241,14 @@ def test_compiled_autocast_is_sliced(seen, length):
     expected = torch.autograd.grad(expected.float().square().sum(), tensors)
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
     assert seen and all(items <= MOST for items, _ in seen), seen
+
+
+def test_compiled_code_computes_gradients_by_the_kernels(on_cpu):
+    torch.compiler.reset()
+    function = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=True)
+    for items in (2, 5):
+        compare(function, qkv(items, 2, 6, 8, requires_grad=True))
+    assert on_cpu() == Counts(2, {}, backward=2)
 
 
 def test_compiled_code_refuses_second_derivatives_as_pytorch_does(seen):

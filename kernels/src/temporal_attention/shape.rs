@@ -89,6 +89,11 @@ impl Shape {
         [self.items, self.heads, self.keys, self.head_dim]
     }
 
+    /// The dimensions of a tensor of [`Folded`](super::Folded) by its position.
+    pub(super) const fn tensor_dims(&self, tensor: usize) -> [u64; 4] {
+        if has_keys(tensor) { self.key_dims() } else { self.dims() }
+    }
+
     /// The dimensions of the scores, and of a bias: `[items, heads, frames, keys]`.
     #[must_use]
     pub const fn score_dims(&self) -> [u64; 4] {
@@ -106,6 +111,11 @@ impl Shape {
     pub(super) fn is_shared_bias(&self, bias: &Extent<4>) -> bool {
         let mut axes = bias.dims.into_iter().zip(bias.strides).zip(self.shared_bias().strides);
         axes.all(|((size, stride), shared)| size == 1 || stride == shared)
+    }
+
+    /// The macros of a kernel compiled for the shape.
+    pub(super) const fn macros(&self) -> [(&'static str, u64); 3] {
+        [("FRAMES", self.frames), ("KEYS", self.keys), ("HEAD_DIM", self.head_dim)]
     }
 
     /// The longer one of queries and keys.
@@ -157,6 +167,11 @@ impl Shape {
         let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);
         f32::from(head_dim).sqrt().recip()
     }
+}
+
+/// Whether a tensor of [`Folded`](super::Folded) has keys instead of frames, by its position: k, v, dk and dv do.
+pub(super) const fn has_keys(tensor: usize) -> bool {
+    matches!(tensor % 4, 1 | 2)
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ const SHORT_HEAD_DIM: u64 = 256;
 /// The widest heads of the other variants.
 const WIDE_HEAD_DIM: u64 = 160;
 
-const TURING: ComputeCapability = ComputeCapability::new(7, 5);
-const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
+pub(super) const TURING: ComputeCapability = ComputeCapability::new(7, 5);
+pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.

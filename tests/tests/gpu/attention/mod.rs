@@ -1,5 +1,6 @@
 //! Compares all variants and layouts of attention with golden tensors and the f64 reference.
 
+mod backward;
 mod refusals;
 mod strides;
 
