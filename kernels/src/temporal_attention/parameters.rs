@@ -20,7 +20,7 @@ const MAX_THREADS: u64 = 1024;
 /// Barriers of a block besides the one for all threads.
 const NAMED_BARRIERS: u64 = 15;
 /// As many problems keep all processors of a device busy, also with several for each block.
-const MANY_PROBLEMS: u64 = 1 << 14;
+pub(super) const MANY_PROBLEMS: u64 = 1 << 14;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 

@@ -28,7 +28,7 @@ pub fn reference<T: Element>(
 }
 
 /// The gradients dq, dk and dv of one problem of attention in f64. `grad` is the gradient of the output; see
-/// [`reference`] for the other tensors.
+/// [`reference()`] for the other tensors.
 #[must_use]
 pub fn reference_gradients<T: Element>(
     operation: &AttentionBackward,

@@ -22,8 +22,8 @@ pub const MAX_FRAMES: u64 = 128;
 const MAX_WARPGROUP_FRAMES: u64 = 256;
 /// The widest heads that one warp keeps in registers, up to [`TILE_FRAMES`] frames and keys.
 const SHORT_HEAD_DIM: u64 = 256;
-/// The widest heads of the other variants.
-const WIDE_HEAD_DIM: u64 = 160;
+/// The widest heads of the other variants, and of the block.
+pub(crate) const WIDE_HEAD_DIM: u64 = 160;
 
 pub(super) const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
