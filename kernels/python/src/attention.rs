@@ -13,7 +13,8 @@ use std::sync::Arc;
 use gridguard::Choice;
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
-    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, NotFolded, TemporalAttention,
+    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_WARPGROUP_FRAMES, NotFolded,
+    TemporalAttention, Variant, WIDE_HEAD_DIM,
 };
 use gridguard_kernels::{ElementType, KernelError, Kernels};
 use pyo3::intern;
@@ -234,7 +235,7 @@ impl Attention {
         let views = tensors.each_ref().map(|tensor| tensor.strided());
         let folded = match Folded::new(views, bias.as_ref().map(|bias| bias.strided()), grouped) {
             Ok(folded) if folded.shape.items() == 0 => return Err("empty"),
-            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_FRAMES => {
+            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_WARPGROUP_FRAMES => {
                 return Err("length");
             }
             Ok(folded) => folded,
@@ -284,7 +285,7 @@ impl Attention {
         };
         let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
         let served = q.device.kind == self.kind() && q.element.is_some();
-        if !served || queries.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
+        if !served || queries.max(keys) > MAX_WARPGROUP_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;
@@ -303,7 +304,10 @@ impl Attention {
 
 /// Launches a call on a stream, or returns why the kernels do not serve it.
 fn submit(call: &Call<4>, target: &Target) -> PyResult<Option<Reason>> {
-    let (device, kernels, operation) = forward(call)?;
+    let (device, kernels, operation) = match forward(call)? {
+        Ok(forward) => forward,
+        Err(reason) => return Ok(Some(reason)),
+    };
     let prepare = || kernels.prepare_attention(operation);
     submit_prepared(&LAUNCHES, (device, operation), target, prepare, |tuned, stream| {
         let addresses = (call.addresses, call.bias);
@@ -317,7 +321,10 @@ fn submit(call: &Call<4>, target: &Target) -> PyResult<Option<Reason>> {
 
 /// As `submit`, for the gradients.
 fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> {
-    let (device, kernels, attention) = forward(call)?;
+    let (device, kernels, attention) = match forward(call)? {
+        Ok(forward) => forward,
+        Err(reason) => return Ok(Some(reason)),
+    };
     let operation = match AttentionBackward::new(attention, kernels.guard().limits()) {
         Ok(operation) => operation,
         Err(KernelError::Variant { .. }) => return Ok(Some("shape")),
@@ -331,14 +338,26 @@ fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> 
     })
 }
 
-/// The ordinal and the kernels of a call's device, and its attention.
-fn forward<const N: usize>(call: &Call<N>) -> PyResult<(usize, Kernels, TemporalAttention)> {
+/// The ordinal and the kernels of a call's device, and its attention, or why PyTorch's kernels are faster.
+fn forward<const N: usize>(
+    call: &Call<N>,
+) -> PyResult<Result<(usize, Kernels, TemporalAttention), Reason>> {
     let device = usize::try_from(call.device).unwrap_or_default();
     let kernels = launches::kernels(device).map_err(unavailable)?;
-    let limits = kernels.guard().limits();
-    let attention = TemporalAttention::new(call.folded.shape, call.element, limits);
-    let attention = call.folded.options(attention.map_err(unavailable)?, call.causal);
-    Ok((device, kernels, attention))
+    let (shape, limits) = (call.folded.shape, kernels.guard().limits());
+    let attention = match TemporalAttention::new(shape, call.element, limits) {
+        Err(KernelError::Variant { .. }) => return Ok(Err("shape")),
+        attention => attention.map_err(unavailable)?,
+    };
+    if attention.variant() == Variant::General {
+        if shape.frames().max(shape.keys()) > MAX_FRAMES {
+            return Ok(Err("length"));
+        }
+        if shape.head_dim() > WIDE_HEAD_DIM {
+            return Ok(Err("shape"));
+        }
+    }
+    Ok(Ok((device, kernels, call.folded.options(attention, call.causal))))
 }
 
 /// Submits the launch of a key, which is prepared at its first call.

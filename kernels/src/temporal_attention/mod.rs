@@ -26,5 +26,4 @@ pub use operation::{Layout, TemporalAttention};
 pub(crate) use operation::{STRIDES_BYTES, narrow};
 pub use reference::{reference, reference_gradients, tolerance};
 pub use shape::{MAX_HEAD_DIM, Shape};
-pub(crate) use variant::WIDE_HEAD_DIM;
-pub use variant::{MAX_FRAMES, Variant};
+pub use variant::{MAX_FRAMES, MAX_WARPGROUP_FRAMES, Variant, WIDE_HEAD_DIM};

@@ -19,11 +19,11 @@ const TILE_FRAMES: u64 = 16;
 /// The most frames, and the most keys, of a specialised variant on every architecture.
 pub const MAX_FRAMES: u64 = 128;
 /// The most with warpgroup instructions, which multiply with at most 256 keys at once.
-const MAX_WARPGROUP_FRAMES: u64 = 256;
+pub const MAX_WARPGROUP_FRAMES: u64 = 256;
 /// The widest heads that one warp keeps in registers, up to [`TILE_FRAMES`] frames and keys.
 const SHORT_HEAD_DIM: u64 = 256;
 /// The widest heads of the other variants, and of the block.
-pub(crate) const WIDE_HEAD_DIM: u64 = 160;
+pub const WIDE_HEAD_DIM: u64 = 160;
 
 pub(super) const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
