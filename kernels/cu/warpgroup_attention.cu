@@ -1,7 +1,7 @@
 // Attention with Hopper's warpgroup instructions, compiled for the shape.
 //
 // Contract (attention.cu has the common part)
-//   macros      ELEMENT is F16 or BF16. FRAMES and KEYS are 1 to 128, HEAD_DIM is a multiple of 8 up to 128.
+//   macros      ELEMENT is F16 or BF16. FRAMES and KEYS are 1 to 256, HEAD_DIM is a multiple of 8 up to 128.
 //               WARPS (4 or 8) warps share a problem. A block has ROUNDS problems, one after another. STAGES is 1,
 //               or 2 to load the next problem while this one is computed.
 //   block       32 * WARPS threads on x.
@@ -17,7 +17,7 @@ constexpr u32 GROUPS = WARPS / 4;
 // Tiles of 64 queries, 16 of each warp.
 constexpr u32 ROW_TILES = divide_up(FRAMES, 64);
 constexpr u32 TILES = divide_up(ROW_TILES, GROUPS);
-constexpr u32 KEY_TILES = divide_up(KEYS, 8);
+constexpr u32 KEY_TILES = KEYS > 128 ? divide_up(KEYS, 16) * 2 : divide_up(KEYS, 8);
 constexpr u32 KEY_STEPS = divide_up(KEYS, 16);
 
 // Vectors of 16 bytes. Shared memory has panels of eight rows, as wide as the widest swizzle that divides a row.
@@ -33,39 +33,6 @@ constexpr u32 EIGHT_ROWS_BYTES = PANELS * PANEL_BYTES;
 constexpr u32 QUERY_BYTES = 2 * divide_up(FRAMES, 16) * EIGHT_ROWS_BYTES;
 constexpr u32 KEY_BYTES = 2 * KEY_STEPS * EIGHT_ROWS_BYTES;
 constexpr u32 STAGE_BYTES = QUERY_BYTES + 2 * KEY_BYTES;
-
-// c = a b, or c += a b if `accumulate`, for 16 columns of a: 64 rows in registers. b is in shared memory, with
-// contiguous columns if TRANSPOSED.
-#define WGMMA(TILES, COLUMNS, A0, A1, A2, A3, B, P, T)                                              \
-    if constexpr (N == TILES) {                                                                        \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
-                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE              \
-                     " {" OPERANDS_##TILES "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B               \
-                     ", p, 1, 1, %" T ";\n}"                                                           \
-                     : OUTPUTS_##TILES(0)                                                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED) \
-                     : "memory");                                                                      \
-    }
-
-template <u32 TRANSPOSED, u32 N>
-__device__ inline void wgmma(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    WGMMA(1, "8", "4", "5", "6", "7", "8", "9", "10")
-    WGMMA(2, "16", "8", "9", "10", "11", "12", "13", "14")
-    WGMMA(3, "24", "12", "13", "14", "15", "16", "17", "18")
-    WGMMA(4, "32", "16", "17", "18", "19", "20", "21", "22")
-    WGMMA(5, "40", "20", "21", "22", "23", "24", "25", "26")
-    WGMMA(6, "48", "24", "25", "26", "27", "28", "29", "30")
-    WGMMA(7, "56", "28", "29", "30", "31", "32", "33", "34")
-    WGMMA(8, "64", "32", "33", "34", "35", "36", "37", "38")
-    WGMMA(9, "72", "36", "37", "38", "39", "40", "41", "42")
-    WGMMA(10, "80", "40", "41", "42", "43", "44", "45", "46")
-    WGMMA(11, "88", "44", "45", "46", "47", "48", "49", "50")
-    WGMMA(12, "96", "48", "49", "50", "51", "52", "53", "54")
-    WGMMA(13, "104", "52", "53", "54", "55", "56", "57", "58")
-    WGMMA(14, "112", "56", "57", "58", "59", "60", "61", "62")
-    WGMMA(15, "120", "60", "61", "62", "63", "64", "65", "66")
-    WGMMA(16, "128", "64", "65", "66", "67", "68", "69", "70")
-}
 
 // The byte offset of a vector in the panels of a tensor.
 __device__ inline u32 swizzled_offset(u32 row, u32 vector) {

@@ -37,11 +37,14 @@ __device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u3
 #define OPERANDS_14 OPERANDS_13 ", %52, %53, %54, %55"
 #define OPERANDS_15 OPERANDS_14 ", %56, %57, %58, %59"
 #define OPERANDS_16 OPERANDS_15 ", %60, %61, %62, %63"
-#define OPERANDS_32 OPERANDS_16 \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define OPERANDS_18 OPERANDS_16 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define OPERANDS_20 OPERANDS_18 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define OPERANDS_22 OPERANDS_20 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define OPERANDS_24 OPERANDS_22 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define OPERANDS_26 OPERANDS_24 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define OPERANDS_28 OPERANDS_26 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define OPERANDS_30 OPERANDS_28 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define OPERANDS_32 OPERANDS_30 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define OUTPUTS_1(t) "+f"(c[t][0]), "+f"(c[t][1]), "+f"(c[t][2]), "+f"(c[t][3])
 #define OUTPUTS_2(t) OUTPUTS_1(t), OUTPUTS_1(t + 1)
 #define OUTPUTS_3(t) OUTPUTS_2(t), OUTPUTS_1(t + 2)
@@ -58,4 +61,52 @@ __device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u3
 #define OUTPUTS_14(t) OUTPUTS_8(t), OUTPUTS_6(t + 8)
 #define OUTPUTS_15(t) OUTPUTS_8(t), OUTPUTS_7(t + 8)
 #define OUTPUTS_16(t) OUTPUTS_8(t), OUTPUTS_8(t + 8)
+#define OUTPUTS_18(t) OUTPUTS_16(t), OUTPUTS_2(t + 16)
+#define OUTPUTS_20(t) OUTPUTS_16(t), OUTPUTS_4(t + 16)
+#define OUTPUTS_22(t) OUTPUTS_16(t), OUTPUTS_6(t + 16)
+#define OUTPUTS_24(t) OUTPUTS_16(t), OUTPUTS_8(t + 16)
+#define OUTPUTS_26(t) OUTPUTS_16(t), OUTPUTS_10(t + 16)
+#define OUTPUTS_28(t) OUTPUTS_16(t), OUTPUTS_12(t + 16)
+#define OUTPUTS_30(t) OUTPUTS_16(t), OUTPUTS_14(t + 16)
 #define OUTPUTS_32(t) OUTPUTS_16(t), OUTPUTS_16(t + 16)
+
+// c = a b, or c += a b if `accumulate`, for 16 columns of a: 64 rows in registers. b is in shared memory, with
+// contiguous columns if TRANSPOSED.
+#define WGMMA(TILES, COLUMNS, A0, A1, A2, A3, B, P, T)                                              \
+    if constexpr (N == TILES) {                                                                        \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE              \
+                     " {" OPERANDS_##TILES "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B               \
+                     ", p, 1, 1, %" T ";\n}"                                                           \
+                     : OUTPUTS_##TILES(0)                                                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED) \
+                     : "memory");                                                                      \
+    }
+
+template <u32 TRANSPOSED, u32 N>
+__device__ inline void wgmma(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
+    WGMMA(1, "8", "4", "5", "6", "7", "8", "9", "10")
+    WGMMA(2, "16", "8", "9", "10", "11", "12", "13", "14")
+    WGMMA(3, "24", "12", "13", "14", "15", "16", "17", "18")
+    WGMMA(4, "32", "16", "17", "18", "19", "20", "21", "22")
+    WGMMA(5, "40", "20", "21", "22", "23", "24", "25", "26")
+    WGMMA(6, "48", "24", "25", "26", "27", "28", "29", "30")
+    WGMMA(7, "56", "28", "29", "30", "31", "32", "33", "34")
+    WGMMA(8, "64", "32", "33", "34", "35", "36", "37", "38")
+    WGMMA(9, "72", "36", "37", "38", "39", "40", "41", "42")
+    WGMMA(10, "80", "40", "41", "42", "43", "44", "45", "46")
+    WGMMA(11, "88", "44", "45", "46", "47", "48", "49", "50")
+    WGMMA(12, "96", "48", "49", "50", "51", "52", "53", "54")
+    WGMMA(13, "104", "52", "53", "54", "55", "56", "57", "58")
+    WGMMA(14, "112", "56", "57", "58", "59", "60", "61", "62")
+    WGMMA(15, "120", "60", "61", "62", "63", "64", "65", "66")
+    WGMMA(16, "128", "64", "65", "66", "67", "68", "69", "70")
+    WGMMA(18, "144", "72", "73", "74", "75", "76", "77", "78")
+    WGMMA(20, "160", "80", "81", "82", "83", "84", "85", "86")
+    WGMMA(22, "176", "88", "89", "90", "91", "92", "93", "94")
+    WGMMA(24, "192", "96", "97", "98", "99", "100", "101", "102")
+    WGMMA(26, "208", "104", "105", "106", "107", "108", "109", "110")
+    WGMMA(28, "224", "112", "113", "114", "115", "116", "117", "118")
+    WGMMA(30, "240", "120", "121", "122", "123", "124", "125", "126")
+    WGMMA(32, "256", "128", "129", "130", "131", "132", "133", "134")
+}

@@ -25,8 +25,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Compute `torch.nn.functional.scaled_dot_product_attention`, with its errors, for any batch size.
 
-    The output has the memory layout of `query`. A query whose keys are all masked gives zeros. The gradients come from
-    PyTorch, whose backward pass computes the call again. Raises GridguardError if a launch of the kernels fails.
+    The output has the memory layout of `query`. A query whose keys are all masked gives zeros. A kernel
+    computes the gradients, too, or else PyTorch, whose backward pass computes the call again. Raises GridguardError if
+    a launch of the kernels fails.
     """
     call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if _function_modes() > 0 and not torch.compiler.is_compiling() and _has_function_mode():

@@ -28,13 +28,12 @@ if kernels.reader != "dlpack":
 
 
 def submit(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float,
-    enable_gqa: bool,
+    tensors: tuple[Tensor, ...], bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool = False
 ) -> str | None:
-    """Launch attention of (query, key, value, out) on PyTorch's current stream, or return why it is not served."""
+    """Launch attention on PyTorch's current stream, or return why it is not served.
+
+    The tensors are (query, key, value, out), or for gradients (query, key, value, grad, dq, dk, dv).
+    """
     # No `record_stream`: as with PyTorch's operators, the caller orders memory of another stream.
     if tensors[0].is_cuda:
         index = tensors[0].get_device()
@@ -43,7 +42,9 @@ def submit(
                 return submit(tensors, bias, is_causal, scale, enable_gqa)
         load_nvrtc()
     try:
-        return kernels.submit(tensors, bias, is_causal, scale, enable_gqa)
+        if len(tensors) == 4:
+            return kernels.submit(tensors, bias, is_causal, scale, enable_gqa)
+        return kernels.submit_backward(tensors, bias, is_causal, scale)
     except _native.UnavailableError as error:
         warn_once(str(error))
         return "unavailable"

@@ -60,7 +60,7 @@ class Attention:
         kernel. Return None for any other call."""
     def submit(
         self,
-        tensors: tuple[Tensor, Tensor, Tensor, Tensor],
+        tensors: tuple[Tensor, ...],
         bias: Tensor | None,
         is_causal: bool,
         scale: float,
@@ -69,6 +69,10 @@ class Attention:
     ) -> str | None:
         """Launch attention of (query, key, value, out) on the current stream of the current device. Return why the
         kernels do not serve it, if so."""
+    def submit_backward(
+        self, tensors: tuple[Tensor, ...], bias: Tensor | None, is_causal: bool, scale: float, /
+    ) -> str | None:
+        """As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv)."""
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]
 """For each weight of a transformer block: the names of its parts, joined along the rows, and its rows and columns in

@@ -18,7 +18,7 @@ from gridguard._pytorch import contiguous_copy
 MAX_COPIED = 32
 """The longest sequences that are copied because their batch axes do not fold."""
 
-_BATCH = -4
+_BATCH, _HEADS = -4, -3
 _CALL = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool enable_gqa"
 _tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _library = torch.library.Library("gridguard", "DEF")
@@ -30,21 +30,29 @@ def compute(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool
 ) -> tuple[Tensor, str | None]:
     """Return an output, and why the kernels did not write it, if so. Copy tensors with unsupported strides."""
-    out = torch.empty_like(query)
-    options = (is_causal, scale, enable_gqa)
-    reason = _launch.submit((query, key, value, out), bias, *options)
-    if reason == "alignment" or (reason == "strides" and max(query.shape[-2], key.shape[-2]) <= MAX_COPIED):
-        # PyTorch needs less memory than the copies.
-        with contextlib.suppress(torch.cuda.OutOfMemoryError):
-            query, key, value = map(contiguous_copy, (query, key, value))
-            result = torch.empty_like(query)
-            bias = None if bias is None else contiguous_copy(bias)
-            reason = _launch.submit((query, key, value, result), bias, *options)
-            if reason is None:
-                out.copy_(result)
-                _stats.count(_stats.COPIED)
+    [out], reason = _submit((query, key, value), (query,), bias, is_causal, scale, enable_gqa)
     _stats.count(reason or _stats.SERVED)
     return out, reason
+
+
+def _submit(
+    inputs: Sequence[Tensor], likes: Sequence[Tensor], bias: Tensor | None, *options: Any
+) -> tuple[list[Tensor], str | None]:
+    """Return outputs like these tensors, and why the kernels did not write them, if so."""
+    outputs = [torch.empty_like(like) for like in likes]
+    reason = _launch.submit((*inputs, *outputs), bias, *options)
+    if reason == "alignment" or (reason == "strides" and max(one.shape[-2] for one in inputs) <= MAX_COPIED):
+        # PyTorch needs less memory than the copies.
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            copies = map(contiguous_copy, inputs)
+            results = [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
+            bias = None if bias is None else contiguous_copy(bias)
+            reason = _launch.submit((*copies, *results), bias, *options)
+            if reason is None:
+                for output, result in zip(outputs, results):
+                    output.copy_(result)
+                _stats.count(_stats.COPIED)
+    return outputs, reason
 
 
 @torch.library.impl(_library, "attention", "CompositeExplicitAutograd")
@@ -68,14 +76,18 @@ def _attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key and value with the strides of `empty_like`; unneeded ones are empty."""
-    # PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
     # Compilers do not trace this operator: they may learn the size of the batch only at run time.
     *options, needed = others
     inputs = (query, key, value)
     if True not in needed:
         return tuple(like.new_empty(0) for like in inputs)
-    # PyTorch's fused kernels need contiguous rows.
+    # Our kernels and PyTorch's fused ones need contiguous rows.
     tensors = [one if one is None or _has_rows(one) else one.contiguous() for one in (grad, *inputs, bias)]
+    computed, reason = _gradients(*tensors, *options)
+    _stats.count(_stats.BACKWARD if reason is None else f"backward pass: {reason}")
+    if reason is None:
+        return tuple(_with_strides(one if need else None, like) for one, like, need in zip(computed, inputs, needed))
+    # PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
     tensors = _pytorch.aligned(*tensors)
     parts = [tensors]
     if query.dim() == 4 and _pytorch.overflows(query, key, value, bias, options[-1]):
@@ -104,6 +116,37 @@ def _attention_backward(
 def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
     inputs = (query, key, value)
     return tuple(torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, others[-1]))
+
+
+def _gradients(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+) -> tuple[list[Tensor], str | None]:
+    """Return the gradients of query, key and value, and why the kernels did not compute them, if so."""
+    inputs = [query, key, value]
+    if enable_gqa and query.dim() >= -_HEADS and key.shape[_HEADS] != query.shape[_HEADS]:
+        # The heads of a group are an axis of their own, along which key and value are broadcast.
+        sizes = (key.shape[_HEADS], query.shape[_HEADS] // key.shape[_HEADS])
+        grad, query = grad.unflatten(_HEADS, sizes), query.unflatten(_HEADS, sizes)
+        key, value = key.unsqueeze(_HEADS), value.unsqueeze(_HEADS)
+        if bias is not None and bias.dim() >= -_HEADS:
+            bias = bias.unsqueeze(_HEADS) if bias.shape[_HEADS] == 1 else bias.unflatten(_HEADS, sizes)
+    grouped = [query, key, value]
+    batch = grad.shape[:-2]
+    expanded = [one.expand(*batch, *one.shape[-2:]) for one in grouped]
+    found, reason = _submit((*expanded, grad), expanded, bias, is_causal, scale)
+    if reason is not None:
+        return [], reason
+    # Autocast would sum in another type.
+    with torch.autocast(query.device.type, enabled=False):
+        found = [one.sum_to_size(like.shape) for one, like in zip(found, grouped)]
+    return [one.reshape(like.shape) for one, like in zip(found, inputs)], None
 
 
 def _gradients_of_slice(tensors: Sequence[Any], options: Sequence[Any], needed: Sequence[bool]) -> list[Tensor | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gridguard import _launch
 
-SERVED, COPIED, ALIGNED = "served", "copied", "aligned"
+SERVED, BACKWARD, COPIED, ALIGNED = "served", "backward", "copied", "aligned"
 _MESSAGES = {
     COPIED: "tensors are copied for their strides",
     ALIGNED: "tensors are copied for PyTorch, whose kernels need multiples of 16 bytes",
@@ -23,10 +23,12 @@ class Stats:
 
     served: int
     """Calls that the kernels served."""
+    backward: int
+    """Backward passes that the kernels served."""
     copied: int
-    """Served calls that copied their tensors first, because the kernels cannot read the strides."""
+    """Served calls and backward passes that copied their tensors first, because the kernels cannot read the strides."""
     pytorch: dict[str, int]
-    """Calls that PyTorch served, by reason."""
+    """Calls that PyTorch served, by reason. A backward pass has the reason `backward pass: REASON`."""
     aligned: int
     """Forward and backward passes of PyTorch that copied tensors to addresses and rows at multiples of 16 bytes."""
     reader: str
@@ -38,16 +40,16 @@ def stats() -> Stats:
     with _lock:
         counts = dict(_counts)
     served = counts.pop(SERVED, 0) + _launch.kernels.served
-    copied, aligned = counts.pop(COPIED, 0), counts.pop(ALIGNED, 0)
-    return Stats(served, copied, counts, aligned, _launch.kernels.reader)
+    backward, copied, aligned = (counts.pop(path, 0) for path in (BACKWARD, COPIED, ALIGNED))
+    return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader)
 
 
 def count(path: str) -> None:
-    """Count a call: `SERVED`, `COPIED`, `ALIGNED`, or the reason why PyTorch served it. Log each reason once."""
+    """Count a call: a path above, or the reason why PyTorch served it. Log each reason once."""
     with _lock:
         _counts[path] = _counts.get(path, 0) + 1
         is_first = _counts[path] == 1
-    if is_first and path != SERVED:
+    if is_first and path not in (SERVED, BACKWARD):
         _log.info("%s (further calls are only counted)", _MESSAGES.get(path, f"left to PyTorch: {path}"))
 
 

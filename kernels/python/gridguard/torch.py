@@ -1,8 +1,9 @@
 """Attention over short sequences for PyTorch, at any batch size.
 
 `scaled_dot_product_attention` has the signature and the semantics of PyTorch's function. The kernels serve f16, bf16
-and f32 on a CUDA device, with up to 128 queries, 128 keys and a head dimension of 160. Batch axes, strides, masks and
-grouped heads are as in PyTorch. PyTorch runs all other calls, in slices where its own kernels would overflow a grid.
+and f32 on a CUDA device, with up to 128 queries and keys (256 on Hopper) and a head dimension of 160 (256 for 16 keys),
+and compute gradients. Batch axes, strides, masks and grouped heads are as in PyTorch. PyTorch runs all other calls, in
+slices where its own kernels would overflow a grid.
 
 After `install` the kernels also serve calls of PyTorch's own function::
 

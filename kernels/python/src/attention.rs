@@ -4,21 +4,25 @@
 //! would cost more per call and could raise only C++ exceptions. Compiled and differentiated code calls the operator
 //! of `_operator.py`, which calls `submit`.
 
+use core::ffi::c_void;
+use core::hash::Hash;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use gridguard::Choice;
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
-    Folded, MAX_FRAMES, MAX_HEAD_DIM, NotFolded, TemporalAttention,
+    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_WARPGROUP_FRAMES, NotFolded,
+    TemporalAttention, Variant, WIDE_HEAD_DIM,
 };
-use gridguard_kernels::{ElementType, KernelError};
+use gridguard_kernels::{ElementType, KernelError, Kernels};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
 
 use crate::error::{UnavailableError, failed, unavailable};
-use crate::launches;
+use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
 use crate::tensor::{Device, Reader};
 
 /// Attention on tensors of the module `torch`.
@@ -41,10 +45,10 @@ pub(crate) struct Attention {
 /// Why the kernels do not serve a call. Nothing was launched.
 type Reason = &'static str;
 
-struct Call {
-    folded: Folded,
-    /// The addresses of q, k, v and out.
-    addresses: [u64; 4],
+/// A call with q, k, v and out, or of the gradients with q, k, v, grad, dq, dk and dv.
+struct Call<const N: usize> {
+    folded: Folded<N>,
+    addresses: [u64; N],
     bias: Option<u64>,
     scale: f32,
     causal: bool,
@@ -52,11 +56,27 @@ struct Call {
     device: i32,
 }
 
+/// The options of a call.
+#[derive(Clone, Copy)]
+struct Options {
+    scale: f64,
+    causal: bool,
+    grouped: bool,
+}
+
+/// Where a call is submitted.
+struct Target {
+    stream: usize,
+    capturing: bool,
+    /// Whether a kernel may be loaded.
+    may_load: bool,
+}
+
 #[pymethods]
 impl Attention {
     /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions. Tests pass a `stand_in`
-    /// for the kernels. Its arguments are the (address, sizes, strides) of q, k, v, out and the bias if any; the
-    /// scale; whether the call is causal; and the type.
+    /// for the kernels. Its arguments are the (address, sizes, strides) of the tensors and the bias if any; the scale;
+    /// whether the call is causal; and the type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
     #[new]
     #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
     fn new(torch: &Bound<'_, PyAny>, dlpack: bool, stand_in: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -111,7 +131,8 @@ impl Attention {
         }
         let Some(scale) = self.scale_of_common_call(query, key, scale)? else { return Ok(None) };
         let out = self.empty_like.bind(py).call1((query,))?;
-        match self.run([query, key, value, &out], None, scale, causal, grouped, false) {
+        let options = Options { scale, causal, grouped };
+        match self.run([query, key, value, &out], None, options, false, submit) {
             Ok(None) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(out))
@@ -133,28 +154,42 @@ impl Attention {
         scale: f64,
         enable_gqa: bool,
     ) -> PyResult<Option<Reason>> {
-        self.run(tensors.each_ref(), bias, scale, is_causal, enable_gqa, true)
+        let options = Options { scale, causal: is_causal, grouped: enable_gqa };
+        self.run(tensors.each_ref(), bias, options, true, submit)
+    }
+
+    /// As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv). There are no grouped heads.
+    #[pyo3(signature = (tensors, bias, is_causal, scale, /))]
+    fn submit_backward(
+        &self,
+        tensors: [Bound<'_, PyAny>; 7],
+        bias: Option<&Bound<'_, PyAny>>,
+        is_causal: bool,
+        scale: f64,
+    ) -> PyResult<Option<Reason>> {
+        let options = Options { scale, causal: is_causal, grouped: false };
+        self.run(tensors.each_ref(), bias, options, true, submit_backward)
     }
 }
 
 impl Attention {
-    fn run(
+    fn run<'py, const N: usize>(
         &self,
-        tensors: [&Bound<'_, PyAny>; 4],
-        bias: Option<&Bound<'_, PyAny>>,
-        scale: f64,
-        causal: bool,
-        grouped: bool,
+        tensors: [&Bound<'py, PyAny>; N],
+        bias: Option<&Bound<'py, PyAny>>,
+        options: Options,
         may_load: bool,
+        submit: fn(&Call<N>, &Target) -> PyResult<Option<Reason>>,
     ) -> PyResult<Option<Reason>> {
-        let py = tensors[0].py();
-        // Tensors with the negative bit are materialised lazily.
-        for tensor in tensors.into_iter().take(3).chain(bias) {
+        let Some(py) = tensors.first().map(|tensor| tensor.py()) else { return Ok(None) };
+        // Tensors with the negative bit are materialised lazily. Outputs, which are new, do not have it.
+        let inputs = N / 2 + 1;
+        for tensor in tensors.into_iter().take(inputs).chain(bias) {
             if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
                 return Ok(Some("tensor type"));
             }
         }
-        let call = match self.call(tensors, bias, scale, causal, grouped) {
+        let call = match self.call(tensors, bias, options) {
             Ok(call) => call,
             Err(reason) => return Ok(Some(reason)),
         };
@@ -165,29 +200,30 @@ impl Attention {
                 .zip(extents)
                 .map(|(at, extent)| (at, extent.dims, extent.strides))
                 .collect();
-            stand_in.call1(py, (tensors, call.scale, causal, call.element.name()))?;
+            stand_in.call1(py, (tensors, call.scale, call.causal, call.element.name()))?;
             return Ok(None);
         }
         let stream = self.reader.stream(py, call.device)?;
         let capturing = intern!(py, "_cuda_isCurrentStreamCapturing");
         let capturing = self.torch.call_method0(py, capturing)?.is_truthy(py)?;
         // Other threads may run: compiling takes a second, and a full stream blocks.
-        py.detach(|| submit(&call, stream, capturing, may_load))
+        py.detach(|| submit(&call, &Target { stream, capturing, may_load }))
     }
 
     /// The launch of these tensors, or why the kernels do not serve it.
-    fn call(
+    fn call<const N: usize>(
         &self,
-        [q, k, v, out]: [&Bound<'_, PyAny>; 4],
+        tensors: [&Bound<'_, PyAny>; N],
         bias: Option<&Bound<'_, PyAny>>,
-        scale: f64,
-        causal: bool,
-        grouped: bool,
-    ) -> Result<Call, Reason> {
-        let read = |tensor| self.reader.view(tensor).map_err(|_| "tensor type");
-        let tensors = [read(q)?, read(k)?, read(v)?, read(out)?];
-        let bias = bias.map(read).transpose()?;
-        let [q, ..] = &tensors;
+        Options { scale, causal, grouped }: Options,
+    ) -> Result<Call<N>, Reason> {
+        let bias = bias.map(|bias| self.reader.view(bias).ok());
+        let tensors = tensors.map(|tensor| self.reader.view(tensor).ok());
+        if tensors.iter().chain(&bias).any(Option::is_none) {
+            return Err("tensor type");
+        }
+        let (bias, tensors) = (bias.flatten(), tensors.map(Option::unwrap_or_default));
+        let Some(q) = tensors.first() else { return Err("shape") };
         let all = || tensors.iter().chain(&bias);
         if q.device.kind != self.kind() || all().any(|tensor| tensor.device != q.device) {
             return Err("device");
@@ -199,7 +235,7 @@ impl Attention {
         let views = tensors.each_ref().map(|tensor| tensor.strided());
         let folded = match Folded::new(views, bias.as_ref().map(|bias| bias.strided()), grouped) {
             Ok(folded) if folded.shape.items() == 0 => return Err("empty"),
-            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_FRAMES => {
+            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_WARPGROUP_FRAMES => {
                 return Err("length");
             }
             Ok(folded) => folded,
@@ -249,7 +285,7 @@ impl Attention {
         };
         let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
         let served = q.device.kind == self.kind() && q.element.is_some();
-        if !served || queries.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
+        if !served || queries.max(keys) > MAX_WARPGROUP_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;
@@ -266,32 +302,83 @@ impl Attention {
     }
 }
 
-/// Launches a call on a stream, or returns why the kernels do not serve it. Loads a kernel only if it `may_load`.
-fn submit(call: &Call, stream: usize, capturing: bool, may_load: bool) -> PyResult<Option<Reason>> {
+/// Launches a call on a stream, or returns why the kernels do not serve it.
+fn submit(call: &Call<4>, target: &Target) -> PyResult<Option<Reason>> {
+    let (device, kernels, operation) = match forward(call)? {
+        Ok(forward) => forward,
+        Err(reason) => return Ok(Some(reason)),
+    };
+    let prepare = || kernels.prepare_attention(operation);
+    submit_prepared(&LAUNCHES, (device, operation), target, prepare, |tuned, stream| {
+        let addresses = (call.addresses, call.bias);
+        // SAFETY: `gridguard.torch` passes tensors that are alive until this returns, with their own sizes and strides, on
+        // this device and of this type. PyTorch's allocator reuses their memory only in stream order. The stream belongs
+        // to the device's primary context, which is the guard's. In a capture the graph owns the memory, and
+        // `submit_prepared` keeps the code loaded.
+        unsafe { tuned.prepared.launch_raw(stream, addresses, &call.folded, call.scale) }
+    })
+}
+
+/// As `submit`, for the gradients.
+fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> {
+    let (device, kernels, attention) = match forward(call)? {
+        Ok(forward) => forward,
+        Err(reason) => return Ok(Some(reason)),
+    };
+    let operation = match AttentionBackward::new(attention, kernels.guard().limits()) {
+        Ok(operation) => operation,
+        Err(KernelError::Variant { .. }) => return Ok(Some("shape")),
+        Err(_) => return Ok(Some("unavailable")),
+    };
+    let prepare = || kernels.prepare(operation, Choice::AUTOMATIC);
+    submit_prepared(&BACKWARD, (device, operation), target, prepare, |prepared, stream| {
+        let addresses = (call.addresses, call.bias);
+        // SAFETY: as in `submit`. `_operator.py` allocates the gradients.
+        unsafe { prepared.launch_raw(stream, addresses, &call.folded, call.scale) }
+    })
+}
+
+/// The ordinal and the kernels of a call's device, and its attention, or why PyTorch's kernels are faster.
+fn forward<const N: usize>(
+    call: &Call<N>,
+) -> PyResult<Result<(usize, Kernels, TemporalAttention), Reason>> {
     let device = usize::try_from(call.device).unwrap_or_default();
     let kernels = launches::kernels(device).map_err(unavailable)?;
     let (shape, limits) = (call.folded.shape, kernels.guard().limits());
-    let operation = TemporalAttention::new(shape, call.element, limits).map_err(unavailable)?;
-    let operation = call.folded.options(operation, call.causal);
-    let launch = launches::launch((device, operation));
+    let attention = match TemporalAttention::new(shape, call.element, limits) {
+        Err(KernelError::Variant { .. }) => return Ok(Err("shape")),
+        attention => attention.map_err(unavailable)?,
+    };
+    if attention.variant() == Variant::General {
+        if shape.frames().max(shape.keys()) > MAX_FRAMES {
+            return Ok(Err("length"));
+        }
+        if shape.head_dim() > WIDE_HEAD_DIM {
+            return Ok(Err("shape"));
+        }
+    }
+    Ok(Ok((device, kernels, call.folded.options(attention, call.causal))))
+}
+
+/// Submits the launch of a key, which is prepared at its first call.
+fn submit_prepared<O: Hash + Eq, P: Send + Sync + 'static>(
+    table: &Launches<O, P>,
+    key: (usize, O),
+    target: &Target,
+    prepare: impl FnOnce() -> Result<P, KernelError>,
+    submit: impl FnOnce(&P, *mut c_void) -> Result<u64, KernelError>,
+) -> PyResult<Option<Reason>> {
+    let launch = launches::launch(table, key);
     // Loading code may invalidate a capture.
-    if launch.get().is_none() && (capturing || !may_load) {
+    if launch.get().is_none() && (target.capturing || !target.may_load) {
         return Ok(Some("first call during capture"));
     }
-    let tuned = launch.get_or_init(|| kernels.prepare_attention(operation));
-    let prepared = &tuned.as_ref().map_err(|error| unavailable(error.clone()))?.prepared;
-    if capturing {
-        launches::keep_loaded(Arc::<launches::Launch>::clone(&launch));
+    let prepared = launch.get_or_init(prepare).as_ref();
+    let prepared = prepared.map_err(|error| unavailable(error.clone()))?;
+    if target.capturing {
+        launches::keep_loaded(Arc::<Launch<P>>::clone(&launch));
     }
-
-    let addresses = (call.addresses, call.bias);
-    let stream = ptr::with_exposed_provenance_mut(stream);
-    // SAFETY: `gridguard.torch` passes tensors that are alive until this returns, with their own sizes and strides, on
-    // this device and of this type. PyTorch's allocator reuses their memory only in stream order. The stream belongs to
-    // the device's primary context, which is the guard's. In a capture the graph owns the memory, and the code was
-    // kept loaded above.
-    let submitted = unsafe { prepared.launch_raw(stream, addresses, &call.folded, call.scale) };
-    match submitted {
+    match submit(prepared, ptr::with_exposed_provenance_mut(target.stream)) {
         Ok(_) => Ok(None),
         Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {
             Ok(Some("alignment"))

@@ -1,5 +1,6 @@
 //! The guard of each device and its prepared attention launches, cached for later calls of the same shape.
 
+use core::hash::Hash;
 use core::num::NonZeroUsize;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,16 +9,17 @@ use std::sync::{Arc, LazyLock};
 use gridguard::Guard;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{Layer, Layers, MissLog};
-use gridguard_kernels::temporal_attention::TemporalAttention;
-use gridguard_kernels::{KernelError, Kernels, TunedLaunch};
+use gridguard_kernels::temporal_attention::{AttentionBackward, TemporalAttention};
+use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
 /// A launch that is prepared once, or the error of its preparation.
-pub(crate) type Launch = OnceCell<Result<TunedLaunch<TemporalAttention>, KernelError>>;
+pub(crate) type Launch<P> = OnceCell<Result<P, KernelError>>;
 
-pub(crate) type Key = (usize, TemporalAttention);
+/// Launches by device and operation.
+pub(crate) type Launches<O, P> = LazyLock<Mutex<LruCache<(usize, O), Arc<Launch<P>>>>>;
 
 /// The kernels of a device, with its profiles.
 pub(crate) struct Device {
@@ -28,7 +30,7 @@ pub(crate) struct Device {
     pub(crate) notices: Vec<String>,
 }
 
-/// Launches kept. Beyond that the least recently used is prepared again, mostly from code that is still loaded.
+/// Launches kept in each table. Beyond that the least recently used is prepared again, mostly from code that is still loaded.
 const MAX_LAUNCHES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// Shapes without an exact entry that are kept for the tuner.
@@ -39,7 +41,9 @@ pub(crate) static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>
 /// The shapes without an exact entry since they were last written.
 pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
-pub(crate) static LAUNCHES: LazyLock<Mutex<LruCache<Key, Arc<Launch>>>> =
+pub(crate) static LAUNCHES: Launches<TemporalAttention, TunedLaunch<TemporalAttention>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+pub(crate) static BACKWARD: Launches<AttentionBackward, Prepared<AttentionBackward>> =
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);
@@ -60,8 +64,8 @@ pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
 }
 
 /// The launch of a key, prepared or not. The table is not locked while a kernel is compiled.
-pub(crate) fn launch(key: Key) -> Arc<Launch> {
-    Arc::clone(LAUNCHES.lock().get_or_insert(key, Arc::default))
+pub(crate) fn launch<O: Hash + Eq, P>(table: &Launches<O, P>, key: (usize, O)) -> Arc<Launch<P>> {
+    Arc::clone(table.lock().get_or_insert(key, Arc::default))
 }
 
 /// Forgets devices and launches, so that the next call of each shape reads the profiles again.
@@ -69,7 +73,8 @@ pub(crate) fn reset() {
     // Dropped after the locks are released: unloading code takes time.
     let devices = core::mem::take(&mut *DEVICES.lock());
     let launches = core::mem::replace(&mut *LAUNCHES.lock(), LruCache::new(MAX_LAUNCHES));
-    drop((devices, launches));
+    let backward = core::mem::replace(&mut *BACKWARD.lock(), LruCache::new(MAX_LAUNCHES));
+    drop((devices, launches, backward));
 }
 
 /// Keeps code loaded until the process ends, because a graph captured its launch.

@@ -30,6 +30,7 @@ pub(crate) struct Exchange {
 }
 
 /// The layout of a tensor, valid until Python runs again.
+#[derive(Default)]
 pub(crate) struct View<'a> {
     pub(crate) address: u64,
     pub(crate) device: Device,

@@ -125,13 +125,13 @@ def large_batches(options: argparse.Namespace) -> None:
         figures["PyTorch's flash backend at batch 70000"] = "right size"
     except RuntimeError as error:
         figures["PyTorch's flash backend at batch 70000"] = str(error).split("\n")[0]
-    for items, keys in ((70_000, 16), (1_000_000, 16), (70_000, 24), (70_000, 130), (200_000, 130)):
+    for items, keys in ((70_000, 16), (1_000_000, 16), (70_000, 24), (70_000, 260), (200_000, 260)):
         query = torch.randn(items, 2, 16, 32, device="cuda", dtype=torch.float16)
         key, value = (torch.randn(items, 2, keys, 32, device="cuda", dtype=torch.float16) for _ in range(2))
         before = ours.stats().served
         out = attention(query, key, value)
         torch.cuda.synchronize()
-        assert (ours.stats().served > before) == (keys <= 128), "the path"
+        assert (ours.stats().served > before) == (keys <= 256), "the path"
         for part in (slice(CHECKED), slice(items - CHECKED, items), slice(65_530, 65_540)):
             close(out[part], PYTORCH(*(t[part].double() for t in (query, key, value))), f"{items} items")
         del query, key, value, out
@@ -189,9 +189,10 @@ def second_derivatives(options: argparse.Namespace) -> None:
             found += torch.autograd.grad(found[-1].square().sum(), x, create_graph=order < 2)
         return [one.detach() for one in found]
 
-    before = ours.stats().served
+    before = ours.stats()
     found = derivatives(attention, x)
-    assert ours.stats().served == before + 1
+    after = ours.stats()
+    assert (after.served, after.backward) == (before.served + 1, before.backward + 3)
     # In double precision PyTorch has no fused kernels.
     for order, (one, true) in enumerate(zip(found, derivatives(PYTORCH, x.double()))):
         close(one, true, f"derivative {order}", 2e-3)
@@ -199,14 +200,15 @@ def second_derivatives(options: argparse.Namespace) -> None:
 
 def large_training(options: argparse.Namespace) -> None:
     """Run forward and backward passes of batches that PyTorch's kernels refuse, eager and compiled."""
-    sizes = [(70_000, 2, 16, 32), (70_000, 2, 130, 32), (70_000, 16, 168), (1, 70_000, 2, 16, 168), (2, 70_000, 140, 8)]
+    sizes = [(70_000, 2, 16, 32), (70_000, 2, 260, 8), (70_000, 16, 264), (1, 70_000, 2, 16, 264), (2, 70_000, 260, 8)]
     for shape, dtype, mode in itertools.product(sizes, (torch.float16, torch.float32), ("eager", "static", "dynamic")):
         torch.compiler.reset()
         function = attention if mode == "eager" else torch.compile(attention, dynamic=mode == "dynamic", fullgraph=True)
         tensors = [tensor.requires_grad_() for tensor in qkv(*shape, dtype=dtype)]
         out = function(*tensors)
-        weights = torch.randn_like(out)
+        weights, before = torch.randn_like(out), ours.stats().backward
         found = [out.detach(), *torch.autograd.grad(out, tensors, weights)]
+        assert (ours.stats().backward > before) == (shape == sizes[0]), "the path"
         # The ends of the large axis, and the ends of slices.
         axis, size = shape.index(70_000), 70_000
         for begin in (0, 34_990, 65_530, size - 10):

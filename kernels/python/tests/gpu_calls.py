@@ -165,7 +165,8 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         comparison = compare(call, ours.scaled_dot_product_attention, theirs)
         _synchronize(device)
         stats = ours.stats()
-        paths = {**stats.pytorch, "served": stats.served, "copied": stats.copied, "aligned": stats.aligned}
+        own = {path: getattr(stats, path) for path in ("served", "backward", "copied", "aligned")}
+        paths = {**stats.pytorch, **own}
         _write(**about, kind=comparison.kind, wrong=comparison.wrong, labels=labels(call), paths=paths)
 
 

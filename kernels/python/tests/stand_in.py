@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 import gridguard.torch as ours
-from gridguard import _launch, _native, _stats
+from gridguard import _launch, _native, _operator, _stats
 from gridguard._pytorch import unserved
 
 # How this version of PyTorch is read: 2.10 is the first with C functions.
@@ -17,17 +17,26 @@ DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
 def compute(tensors, scale, is_causal, dtype):
-    """Compute attention like the kernels, on the memory at these addresses."""
+    """Compute attention or its gradients like the kernels, on the memory at these addresses."""
 
     def tensor(address, sizes, strides):
         elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
         memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
         return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
 
-    query, key, value, out, *bias = (tensor(*one) for one in tensors)
-    bias = bias[0] if bias else None
-    with torch.no_grad():
-        out.copy_(unserved(query, key, value, bias, is_causal=is_causal, scale=scale))
+    query, key, value, *others = (tensor(*one) for one in tensors)
+    options = {"is_causal": is_causal, "scale": scale}
+    if len(others) <= 2:
+        out, *bias = others
+        with torch.no_grad():
+            out.copy_(unserved(query, key, value, *bias, **options))
+        return
+    grad, *gradients = others[:4]
+    with _operator._differentiation("cpu"):
+        leaves = [one.detach().requires_grad_() for one in (query, key, value)]
+        found = torch.autograd.grad(unserved(*leaves, *others[4:], **options), leaves, grad)
+    for gradient, one in zip(gradients, found):
+        gradient.copy_(one)
 
 
 def serve_on_cpu(monkeypatch, **options):
@@ -41,15 +50,21 @@ def serve_on_cpu(monkeypatch, **options):
     def counts():
         stats = ours.stats()
         assert stats.reader == kernels.reader
-        return Counts(stats.served, stats.pytorch, stats.copied)
+        return Counts(stats.served, stats.pytorch, stats.copied, stats.backward)
 
     return counts
+
+
+def leave_backward_to_pytorch(monkeypatch):
+    """Make the kernels refuse all gradients."""
+    monkeypatch.setattr(_operator, "_gradients", lambda *call: ([], "refused"))
 
 
 class Counts(NamedTuple):
     served: int
     pytorch: dict
     copied: int = 0
+    backward: int = 0
 
 
 def qkv(*sizes, dtype=torch.float32, requires_grad=False):

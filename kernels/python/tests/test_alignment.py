@@ -6,15 +6,15 @@ import pytest
 import torch
 from calls import PYTORCH, shifted
 from functorch.compile import make_boxed_func
-from stand_in import Counts, qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
 from gridguard import _pytorch
 
 attention = ours.scaled_dot_product_attention
-# The kernels serve up to 128 queries.
-SIZES = (2, 3, 130, 8)
+# The kernels serve up to 256 queries.
+SIZES = (2, 3, 260, 8)
 
 
 def reads_16_bytes(tensor):
@@ -62,8 +62,9 @@ def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, received, dtype
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (2, 3, 16, 8)])
-def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, sizes):
-    """Cover served calls too: PyTorch runs their forward pass again."""
+def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, monkeypatch, sizes):
+    """Cover served calls too: if PyTorch computes their gradients, it runs their forward pass again."""
+    leave_backward_to_pytorch(monkeypatch)
     tensors = qkv(*sizes)
     weights = torch.randn(sizes)
     inputs = [tensor.requires_grad_() for tensor in tensors]
@@ -82,12 +83,12 @@ def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, sizes):
 def test_views_with_unaligned_rows_are_copied(on_cpu, received, kind):
     def view():
         if kind == "sliced":
-            return torch.randn(2, 3, 130, 11)[..., 1:9]
+            return torch.randn(2, 3, 260, 11)[..., 1:9]
         if kind == "heads last":
-            return torch.randn(2, 130, 3, 9)[..., :8].transpose(1, 2)
+            return torch.randn(2, 260, 3, 9)[..., :8].transpose(1, 2)
         if kind == "expanded":
-            return shifted(torch.randn(1, 3, 130, 8)).expand(SIZES)
-        return torch.randn(2, 3, 11, 130)[:, :, 1:9].transpose(2, 3)
+            return shifted(torch.randn(1, 3, 260, 8)).expand(SIZES)
+        return torch.randn(2, 3, 11, 260)[:, :, 1:9].transpose(2, 3)
 
     tensors = [view() for _ in range(3)]
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
@@ -101,7 +102,7 @@ def test_views_with_unaligned_rows_are_copied(on_cpu, received, kind):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:There is a performance drop")
 def test_copies_of_expanded_tensors_have_the_derivatives_of_each_item(on_cpu):
     """Compare the gradients of an expanded leaf: one for each item, though the items share memory."""
-    for length in (16, 130):
+    for length in (16, 260):
         sizes = (2, 3, length, 7)
         tensors = [torch.randn(1, 3, length, 7).expand(sizes) for _ in range(3)]
         weights = torch.randn(sizes)
@@ -142,10 +143,10 @@ def test_tensors_that_pytorch_can_read_are_not_copied(on_cpu, received, kind, ch
 @pytest.mark.parametrize("kind", ["bool", "additive"])
 def test_a_mask_of_one_column_is_expanded(on_cpu, received, kind):
     tensors = qkv(*SIZES)
-    mask = torch.randn(130, 1)
+    mask = torch.randn(260, 1)
     mask = mask > -0.7 if kind == "bool" else mask
     torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
-    assert received[0][3].shape == (130, 130)
+    assert received[0][3].shape == (260, 260)
 
 
 @pytest.mark.parametrize("odd", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from calls import IS_OLD, PYTORCH
-from stand_in import Counts, qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
@@ -70,7 +70,72 @@ def test_derivatives_of_attention_to_itself_are_exact(on_cpu, order, case):
     wide = {name: one.double() if name == "attn_mask" and one.is_floating_point() else one for name, one in options.items()}
     expected = derivatives(exact, order, x.double(), weights.double(), **wide)
     close(found, expected)
-    assert on_cpu() == Counts(1, {})
+    # Each derivative differentiates the call again.
+    assert on_cpu() == Counts(1, {}, backward=order)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_that_the_kernels_refuse_come_from_pytorch(on_cpu, monkeypatch, case):
+    leave_backward_to_pytorch(monkeypatch)
+    tensors, options = qkv(2, 3, 6, 8, requires_grad=True), CASES[case]
+    found = torch.autograd.grad(attention(*tensors, **options).square().sum(), tensors)
+    close(found, torch.autograd.grad(exact(*tensors, **options).square().sum(), tensors))
+    assert on_cpu() == Counts(1, {"backward pass: refused": 1})
+
+
+@pytest.mark.parametrize(
+    ("reason", "sizes", "dtype"),
+    [("dtype", (2, 3, 6, 8), DOUBLE), ("length", (2, 3, 257, 8), torch.float32), ("shape", (2, 3, 6, 264), torch.float32)],
+)
+def test_the_reason_for_pytorchs_gradients_is_counted(on_cpu, reason, sizes, dtype):
+    tensors = qkv(*sizes, dtype=dtype, requires_grad=True)
+    out = torch.ops.gridguard.attention(*tensors, None, False, 0.4, False)
+    found = torch.autograd.grad(out.square().sum(), tensors)
+    close(found, torch.autograd.grad(exact(*tensors, scale=0.4).square().sum(), tensors))
+    assert on_cpu() == Counts(0, {reason: 1, f"backward pass: {reason}": 1})
+
+
+def test_gradients_of_any_strides_are_computed(on_cpu):
+    def swapped(*sizes):
+        return torch.randn(*sizes).transpose(-3, -2).requires_grad_()
+
+    def gradients(function, tensors):
+        # The gradient of a sum has strides of 0.
+        return torch.autograd.grad(function(*tensors).sum(), tensors)
+
+    tensors = [swapped(2, 6, 3, 8) for _ in range(3)]
+    found = gradients(attention, tensors)
+    close(found, gradients(exact, tensors))
+    assert [one.stride() for one in found] == [one.stride() for one in tensors]
+    assert on_cpu() == Counts(1, {}, backward=1)
+    # Batch axes that do not fold are copied for both passes.
+    tensors = [torch.randn(2, 4, 3, 6, 8).transpose(0, 1).requires_grad_() for _ in range(3)]
+    close(gradients(attention, tensors), gradients(exact, tensors))
+    assert on_cpu() == Counts(2, {}, copied=2, backward=2)
+
+
+@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
+@pytest.mark.parametrize("mask", [None, (7, 5), (2, 1, 7, 5), (1, 6, 7, 5), (6, 1, 5)])
+def test_gradients_of_a_group_of_heads_are_added(on_cpu, mask):
+    query = torch.randn(2, 6, 7, 8, requires_grad=True)
+    key, value = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(2))
+    tensors = (query, key, value)
+    options = {"enable_gqa": True, "attn_mask": None if mask is None else torch.randn(mask)}
+    weights = torch.randn(2, 6, 7, 8)
+    found = torch.autograd.grad(attention(*tensors, **options), tensors, weights)
+    close(found, torch.autograd.grad(exact(*tensors, **options), tensors, weights))
+    # The batch axes of other masks do not fold.
+    counts = on_cpu()
+    assert (counts.backward, counts.copied) == (1, 0 if mask in (None, (7, 5)) else 1)
+
+
+def test_gradients_of_shared_keys_are_added(on_cpu):
+    query, key, value = inputs = [torch.randn(items, 2, 6, 8, requires_grad=True) for items in (8, 1, 8)]
+    weights = torch.randn(8, 2, 6, 8)
+    expected = torch.autograd.grad((exact(query, key.expand(8, -1, -1, -1), value) * weights).sum(), inputs)
+    found = _operator.attention_backward(weights, *inputs, None, False, 8**-0.5, False, (True, True, True))
+    close(found, expected)
+    assert on_cpu().backward == 1
 
 
 def test_create_graph_does_not_change_the_first_gradient(on_cpu):
@@ -133,7 +198,7 @@ def test_some_of_the_inputs_have_derivatives(on_cpu, needed):
     tensors = qkv(2, 3, 6, 8, requires_grad=True)
     wanted = [tensors[at] for at in needed]
     close(both(attention), both(exact))
-    assert on_cpu() == Counts(2, {})
+    assert on_cpu() == Counts(2, {}, backward=4)
 
 
 def test_a_graph_may_be_kept_and_freed(on_cpu):
@@ -264,6 +329,7 @@ def test_the_bias_of_the_operator_has_no_gradient(on_cpu):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_backward_pass_calls_pytorch_once_for_each_slice(on_cpu, monkeypatch, shared):
+    leave_backward_to_pytorch(monkeypatch)
     query, key, value = qkv(8, 2, 6, 8, requires_grad=True)
     if shared:
         key = torch.randn(1, 2, 6, 8, requires_grad=True)

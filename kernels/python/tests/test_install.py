@@ -165,7 +165,7 @@ def test_the_programs_of_the_documentation_run():
     assert len(programs) == 2
     program = "\n".join(programs)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"Stats(served=0, copied=0, pytorch={{'device': 1}}, aligned=0, reader='{READER}')\n"
+    assert ran.stdout == f"Stats(served=0, backward=0, copied=0, pytorch={{'device': 1}}, aligned=0, reader='{READER}')\n"
 
 
 def test_code_compiled_after_install_is_served():

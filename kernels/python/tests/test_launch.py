@@ -12,6 +12,8 @@ import pytest
 DRIVER = Path(__file__).parents[3] / "guard/tests/fake-driver"
 # The sizes of q, k, v, out, items, heads and scale.
 PARAMETERS = "8,8,8,8,8,4,4"
+# The same with the gradients of out, q, k and v.
+BACKWARD = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,8,8,8,4,4"}
 
 # A PyTorch without the C functions of DLPack, with one device.
 PYTORCH = '''
@@ -48,6 +50,7 @@ torch = types.SimpleNamespace(
 kernels = _native.Attention(torch)
 query, key, value, out = tensors = [Tensor() for _ in range(4)]
 options = (None, False, 0.125, False)
+gradients = (*tensors, Tensor(), Tensor(), Tensor())
 
 def serve():
     return kernels.serve(query, key, value, 0.0, False, None, False)
@@ -104,6 +107,36 @@ print(kernels.served, kernels.reader)
     for launch, line in zip(launches, written[1:3]):
         arguments = launch.split("args=")[1].split()[0].split(",")
         assert [int(argument, 16) for argument in arguments[:4]] == [int(address, 16) for address in line.split()]
+
+
+def test_gradients_are_launched_on_the_tensors_memory(run):
+    program = """
+capturing = True
+print(kernels.submit_backward(gradients, *options[:3]))
+capturing = False
+print(kernels.submit_backward(gradients, *options[:3]))
+addresses(*gradients)
+"""
+    (first, second, addresses), [launch] = run(program, **BACKWARD)
+    assert (first, second) == ("first call during capture", "None")
+    arguments = launch.split("args=")[1].split()[0].split(",")
+    assert [int(argument, 16) for argument in arguments[:7]] == [int(address, 16) for address in addresses.split()]
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("tensor type", "out.is_neg = lambda: True"),
+        ("dtype", "out.dtype = dtypes['float32']"),
+        ("shape", "Tensor.shape, Tensor.stride = (2, 3, 16, 60), lambda self: (2880, 960, 60, 1)"),
+        ("shape", "gradients[5].shape = (2, 3, 8, 64)"),
+        ("strides", "gradients[6].stride = lambda: (3072, 1024, 1, 16)"),
+        ("alignment", "gradients[4].data_ptr = lambda: 0x1002"),
+    ],
+)
+def test_unsupported_gradients_are_not_launched(run, reason, change):
+    written, launches = run(f"{change}\nprint(kernels.submit_backward(gradients, *options[:3]))", **BACKWARD)
+    assert (written, launches) == ([reason], [])
 
 
 def test_a_capture_uses_only_loaded_kernels(run):
@@ -170,13 +203,13 @@ for call in (lambda: kernels.submit(tensors, *options), serve):
         ("alignment", "key.stride = lambda: (3072, 1024, 67, 1)"),
         ("alignment", "key.data_ptr = lambda: 0x1002"),
         ("shape", "value.shape = (2, 3, 16, 32)"),
-        ("length", "Tensor.shape = (2, 5, 129, 64); Tensor.stride = lambda self: (41_280, 8256, 64, 1)"),
-        ("shape", "Tensor.shape = (2, 3, 16, 161)"),
+        ("length", "Tensor.shape = (2, 5, 257, 64); Tensor.stride = lambda self: (82_240, 16_448, 64, 1)"),
+        ("shape", "Tensor.shape = (2, 3, 16, 257)"),
         ("shape", "Tensor.shape, Tensor.stride = (64,), lambda self: (1,)"),
         ("shape", "key.shape = value.shape = (2, 1, 16, 64)"),
         ("empty", "Tensor.shape = (0, 3, 16, 64)"),
         ("tensor type", "Tensor.shape = (-1, 3, 16, 64)"),
-        ("length", "key.shape = value.shape = (2, 3, 129, 64)"),
+        ("length", "key.shape = value.shape = (2, 3, 257, 64)"),
         ("shape", "key.shape = (2, 3, 8, 64)"),
         ("scale", "options = (None, False, float('nan'), False)"),
         ("shape", "options = (query, False, 1.0, False)"),

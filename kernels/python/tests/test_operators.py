@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import IS_OLD, PYTORCH
 from functorch.compile import make_boxed_func
-from stand_in import qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
@@ -61,9 +61,12 @@ def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True), 
     tensors = [one.detach().requires_grad_(need) for one, need in zip((query, key, value), needed)]
     torch.library.opcheck(torch.ops.gridguard.attention.default, (*tensors, *call), test_utils=UTILS)
     grad = laid_out(layouts[3], 2, 3, 6, 8, dtype=dtype)
-    # PyTorch's compiled code has no second derivatives.
+    # PyTorch's compiled code has no second derivatives. The kernels and PyTorch compute the first ones.
     arguments = (grad, query, key, value, *call, list(needed))
     torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
+    with pytest.MonkeyPatch.context() as patched:
+        leave_backward_to_pytorch(patched)
+        torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
 
 
 # PyTorch's check reads gradients of non-leaf tensors.
@@ -131,7 +134,7 @@ class Recorder(torch.fx.Interpreter):
 
 @pytest.fixture
 def seen(on_cpu, monkeypatch):
-    """Record the sizes of calls of PyTorch's function and kernels, with a small limit of the grid."""
+    """Record the sizes of calls of PyTorch's function and kernels, with a small limit of the grid, and all gradients."""
     torch.compiler.reset()
     sizes = []
 
@@ -140,6 +143,7 @@ def seen(on_cpu, monkeypatch):
             sizes.append(tuple(query.shape[:2]))
         return PYTORCH(query, *others, **options)
 
+    leave_backward_to_pytorch(monkeypatch)
     monkeypatch.setattr(_pytorch, "MAX_SLICE", MOST)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
     monkeypatch.setattr(Recorder, "sizes", sizes, raising=False)
@@ -167,7 +171,7 @@ def compare(function, tensors, *arguments, **options):
         )
 
 
-LENGTHS = {"served": 6, "not served": 130}
+LENGTHS = {"served": 6, "not served": 260}
 
 
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
@@ -181,7 +185,7 @@ def test_compiled_code_gives_pytorch_no_oversized_batch(seen, length, dynamic, r
             torch._dynamo.mark_dynamic(tensor, 0)
         compare(function, tensors)
     assert all(items <= MOST for items, _ in seen), seen
-    assert seen if requires_grad or length == 130 else not seen
+    assert seen if requires_grad or length == 260 else not seen
 
 
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
@@ -213,14 +217,14 @@ def test_grouped_heads_are_sliced(seen, length, compile_it):
     assert seen and all(max(sizes) <= MOST for sizes in seen), seen
 
 
-@pytest.mark.parametrize("sizes", [(7, 130, 8), (2, 7, 5, 130, 8), (7, 6, 8), (2, 7, 5, 6, 8)])
+@pytest.mark.parametrize("sizes", [(7, 260, 8), (2, 7, 5, 260, 8), (7, 6, 8), (2, 7, 5, 6, 8)])
 def test_other_ranks_are_compiled(seen, sizes):
     """Compile ranks that PyTorch computes by matrix products, which no batch overflows."""
     compare(compiled(attention, dynamic=True), qkv(*sizes, requires_grad=True))
 
 
 def test_compiled_dropout_is_sliced(seen):
-    tensors = qkv(7, 2, 130, 8, requires_grad=True)
+    tensors = qkv(7, 2, 260, 8, requires_grad=True)
     out = compiled(lambda *tensors: attention(*tensors, dropout_p=0.5), dynamic=True)(*tensors)
     torch.autograd.grad(out.sum(), tensors)
     assert seen and all(items <= MOST for items, _ in seen), seen
@@ -239,6 +243,14 @@ def test_compiled_autocast_is_sliced(seen, length):
     assert seen and all(items <= MOST for items, _ in seen), seen
 
 
+def test_compiled_code_computes_gradients_by_the_kernels(on_cpu):
+    torch.compiler.reset()
+    function = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=True)
+    for items in (2, 5):
+        compare(function, qkv(items, 2, 6, 8, requires_grad=True))
+    assert on_cpu() == Counts(2, {}, backward=2)
+
+
 def test_compiled_code_refuses_second_derivatives_as_pytorch_does(seen):
     tensors = qkv(7, 2, 6, 8, requires_grad=True)
     found = torch.autograd.grad(compiled(attention)(*tensors).sum(), tensors, create_graph=True)
@@ -253,8 +265,8 @@ def test_exported_programs_run_any_batch(seen, strict):
             return attention(query, key, value)
 
     batch = {0: torch.export.Dim("batch", min=1, max=1000)}
-    program = torch.export.export(Module(), tuple(qkv(2, 2, 130, 8)), dynamic_shapes=(batch,) * 3, strict=strict)
-    tensors = qkv(9, 2, 130, 8)
+    program = torch.export.export(Module(), tuple(qkv(2, 2, 260, 8)), dynamic_shapes=(batch,) * 3, strict=strict)
+    tensors = qkv(9, 2, 260, 8)
     torch.testing.assert_close(program.module()(*tensors), PYTORCH(*tensors))
 
 

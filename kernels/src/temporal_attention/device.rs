@@ -7,8 +7,9 @@ use gridguard::cuda::Args;
 use gridguard::profile::{DefaultReason, Match, Objective, Policy};
 use gridguard::{Choice, KernelArgs};
 
+use super::backward::AttentionBackward;
 use super::folded::Folded;
-use super::operation::{BIASED_STRIDES_BYTES, Layout, STRIDES_BYTES, TemporalAttention, narrow};
+use super::operation::{Layout, STRIDE_BYTES, STRIDES_BYTES, TemporalAttention, narrow};
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -64,39 +65,7 @@ impl Prepared<TemporalAttention> {
         scale: f32,
         out: TensorMut<'_, T, 4>,
     ) -> Result<u64, KernelError> {
-        let operation = self.operation();
-        check_element::<T>(operation.element)?;
-        let extents = [q.extent, k.extent, v.extent, out.extent];
-        let of_bias = bias.as_ref().map(|bias| bias.extent);
-        let tensors = Folded { shape: operation.shape, extents, bias: of_bias };
-        let lengths = [q.memory.len(), k.memory.len(), v.memory.len(), out.memory.len()];
-        let lengths = lengths.into_iter().chain(bias.as_ref().map(|bias| bias.memory.len()));
-        for ((name, extent, dims), length) in tensors.named().zip(lengths) {
-            check(name, length, extent, dims)?;
-        }
-        operation.check_launch(&tensors, scale)?;
-
-        let strides = strides_of(tensors.all());
-        let mut args = Args::new(stream);
-        for tensor in [&q, &k, &v] {
-            let (stride, span) = item_of(&tensor.extent);
-            args.read_strided_items(tensor.memory, stride, span);
-        }
-        let (stride, span) = item_of(&out.extent);
-        args.write_strided_items(out.memory, stride, span);
-        if let Some(bias) = bias {
-            let (stride, span) = item_of(&bias.extent);
-            args.read_strided_items(bias.memory, stride, span);
-        }
-        args.length().constant(narrow(operation.shape.heads));
-        if operation.strided {
-            args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
-        }
-        args.value(scale);
-        for size in operation.runtime_sizes() {
-            args.constant(size);
-        }
-        self.submit(args)
+        self.submit_tensors(&self.operation().form(), stream, [q, k, v], bias, scale, [out])
     }
 
     /// As [`Self::launch`], with the addresses of the tensors and the handle of the stream (a `CUstream`, null for
@@ -123,27 +92,141 @@ impl Prepared<TemporalAttention> {
         tensors: &Folded,
         scale: f32,
     ) -> Result<u64, KernelError> {
-        let operation = self.operation();
-        let tensors = Folded { shape: operation.shape, ..*tensors };
-        for (tensor, extent, dims) in tensors.named() {
-            check_shape(tensor, extent, dims)?;
-        }
-        operation.check_launch(&tensors, scale)?;
+        let form = self.operation().form();
+        // SAFETY: this function's contract.
+        unsafe { self.submit_addresses(&form, stream, (addresses, bias), tensors, scale) }
+    }
+}
 
-        let bytes = operation.element.bytes();
-        let strides = strides_of(tensors.all());
+impl Prepared<AttentionBackward> {
+    /// Submits the launches to `stream` and returns their number without waiting for them.
+    ///
+    /// `grad` is the gradient of the output, as q. dq, dk and dv are as q, k and v. Everything else is as in the launch of
+    /// [`TemporalAttention`]. A query whose keys are all hidden has gradients of zero. The sums have a fixed order, so that
+    /// the same tensors give the same bits.
+    ///
+    /// # Errors
+    ///
+    /// Those of the launch of [`TemporalAttention`].
+    #[track_caller]
+    pub fn launch<T: Element>(
+        &self,
+        stream: &CudaStream,
+        inputs: [Tensor<'_, T, 4>; 4],
+        bias: Option<Tensor<'_, T, 4>>,
+        scale: f32,
+        gradients: [TensorMut<'_, T, 4>; 3],
+    ) -> Result<u64, KernelError> {
+        self.submit_tensors(&self.operation().form(), stream, inputs, bias, scale, gradients)
+    }
+
+    /// As [`Self::launch`], with addresses and a handle as `launch_raw` of [`TemporalAttention`] takes them.
+    ///
+    /// # Safety
+    ///
+    /// As `launch_raw` of [`TemporalAttention`], for the addresses of q, k, v, grad, dq, dk and dv. The memory of dq, dk
+    /// and dv has no element of another tensor.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::launch`].
+    #[track_caller]
+    #[allow(unsafe_code, reason = "memory and streams of other CUDA bindings")]
+    pub unsafe fn launch_raw(
+        &self,
+        stream: *mut c_void,
+        (addresses, bias): ([u64; 7], Option<u64>),
+        tensors: &Folded<7>,
+        scale: f32,
+    ) -> Result<u64, KernelError> {
+        let form = self.operation().form();
+        // SAFETY: this function's contract.
+        unsafe { self.submit_addresses(&form, stream, (addresses, bias), tensors, scale) }
+    }
+}
+
+impl<O> Prepared<O> {
+    #[track_caller]
+    fn submit_tensors<T: Element, const R: usize, const W: usize>(
+        &self,
+        form: &Form<'_>,
+        stream: &CudaStream,
+        reads: [Tensor<'_, T, 4>; R],
+        bias: Option<Tensor<'_, T, 4>>,
+        scale: f32,
+        writes: [TensorMut<'_, T, 4>; W],
+    ) -> Result<u64, KernelError> {
+        check_element::<T>(form.attention.element)?;
+        let of_bias = bias.as_ref().map(|bias| (bias.extent, bias.memory.len()));
+        let tensors = || {
+            let reads = reads.iter().map(|tensor| (tensor.extent, tensor.memory.len()));
+            let writes = writes.iter().map(|tensor| (tensor.extent, tensor.memory.len()));
+            reads.chain(writes).chain(of_bias)
+        };
+        let extents = || tensors().map(|(extent, _)| extent);
+        for ((name, extent, dims), (_, length)) in form.named(extents()).zip(tensors()) {
+            check(name, length, &extent, dims)?;
+        }
+        form.check_launch(extents(), bias.is_some(), scale)?;
+
+        let strides = strides_of(extents());
+        let mut args = Args::new(stream);
+        for tensor in &reads {
+            let (stride, span) = item_of(&tensor.extent);
+            args.read_strided_items(tensor.memory, stride, span);
+        }
+        for tensor in writes {
+            let (stride, span) = item_of(&tensor.extent);
+            args.write_strided_items(tensor.memory, stride, span);
+        }
+        if let Some(bias) = &bias {
+            let (stride, span) = item_of(&bias.extent);
+            args.read_strided_items(bias.memory, stride, span);
+        }
+        args.length().constant(narrow(form.attention.shape.heads));
+        if let Some(strides) = form.strides(&strides) {
+            args.bytes(strides);
+        }
+        args.value(scale);
+        for size in form.runtime_sizes() {
+            args.constant(size);
+        }
+        self.submit(args)
+    }
+
+    /// # Safety
+    ///
+    /// As `launch_raw` of the operation.
+    #[track_caller]
+    #[allow(unsafe_code, reason = "memory and streams of other CUDA bindings")]
+    unsafe fn submit_addresses<const N: usize>(
+        &self,
+        form: &Form<'_>,
+        stream: *mut c_void,
+        (addresses, bias): ([u64; N], Option<u64>),
+        tensors: &Folded<N>,
+        scale: f32,
+    ) -> Result<u64, KernelError> {
+        let extents = || tensors.extents.into_iter().chain(tensors.bias);
+        for (tensor, extent, dims) in form.named(extents()) {
+            check_shape(tensor, &extent, dims)?;
+        }
+        form.check_launch(extents(), tensors.bias.is_some(), scale)?;
+
+        let bytes = form.attention.element.bytes();
+        let strides = strides_of(extents());
         let mut args = KernelArgs::new();
-        for (address, extent) in addresses.into_iter().chain(bias).zip(tensors.all()) {
-            let (stride, span) = item_of(extent);
+        for (address, extent) in addresses.into_iter().chain(bias).zip(extents()) {
+            let (stride, span) = item_of(&extent);
             let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
             args.items_within(address, stride, span, u64::MAX);
         }
-        args.length().constant(narrow(operation.shape.heads));
-        if operation.strided {
-            args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
+        args.length().constant(narrow(form.attention.shape.heads));
+        if let Some(strides) = form.strides(&strides) {
+            args.bytes(strides);
         }
         args.value(scale);
-        for size in operation.runtime_sizes() {
+        for size in form.runtime_sizes() {
             args.constant(size);
         }
         // SAFETY: this function's contract. The arguments are in the order of the kernel's parameters.
@@ -151,22 +234,64 @@ impl Prepared<TemporalAttention> {
     }
 }
 
+/// What a launch of attention or its gradients takes.
+struct Form<'a> {
+    attention: &'a TemporalAttention,
+    /// The names of the tensors in messages.
+    reads: &'static [&'static str],
+    writes: &'static [&'static str],
+    /// Whether the general kernel runs, which loads single elements.
+    is_general: bool,
+}
+
+const BIAS: &str = "bias";
+
 impl TemporalAttention {
-    /// Checks strides, overlap of out, bias and scale of a launch.
-    fn check_launch(&self, tensors: &Folded, scale: f32) -> Result<(), KernelError> {
-        for (name, extent, _) in tensors.named() {
-            self.check_strides(name, extent)?;
-        }
-        let [.., out] = &tensors.extents;
-        if !out.is_injective() {
-            let (shape, strides) = (out.dims.to_vec(), out.strides.to_vec());
-            return Err(KernelError::Overlap { tensor: "out", shape, strides });
+    const fn form(&self) -> Form<'_> {
+        let is_general = !self.variant.loads_vectors();
+        Form { attention: self, reads: &["q", "k", "v"], writes: &["out"], is_general }
+    }
+}
+
+impl AttentionBackward {
+    const fn form(&self) -> Form<'_> {
+        let (reads, writes) = (&["q", "k", "v", "grad"], &["dq", "dk", "dv"]);
+        Form { attention: self.attention(), reads, writes, is_general: false }
+    }
+}
+
+impl Form<'_> {
+    /// The names, extents and expected sizes of the tensors, in the order of the arguments, then of a bias.
+    fn named(
+        &self,
+        extents: impl Iterator<Item = Extent<4>>,
+    ) -> impl Iterator<Item = (&'static str, Extent<4>, [u64; 4])> {
+        let shape = self.attention.shape;
+        let names = self.reads.iter().chain(self.writes).enumerate();
+        let tensors = names.map(move |(at, name)| (*name, shape.tensor_dims(at)));
+        let tensors = tensors.chain([(BIAS, shape.score_dims())]);
+        tensors.zip(extents).map(|((name, dims), extent)| (name, extent, dims))
+    }
+
+    /// Checks strides, overlap within outputs, bias and scale of a launch.
+    fn check_launch(
+        &self,
+        extents: impl Iterator<Item = Extent<4>>,
+        is_biased: bool,
+        scale: f32,
+    ) -> Result<(), KernelError> {
+        for (tensor, extent, _) in self.named(extents) {
+            self.check_strides(tensor, &extent)?;
+            if self.writes.contains(&tensor) && !extent.is_injective() {
+                let (shape, strides) = (extent.dims.to_vec(), extent.strides.to_vec());
+                return Err(KernelError::Overlap { tensor, shape, strides });
+            }
         }
         if !scale.is_finite() || scale < 0.0 {
             let expected = "a finite number that is not negative";
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
-        self.check_bias(tensors.bias.is_some())
+        self.attention.check_bias(is_biased)
     }
 
     /// Checks the strides of a tensor. A bias needs no alignment, because it is loaded element by element.
@@ -174,14 +299,14 @@ impl TemporalAttention {
         let (is_bias, strides) = (tensor == BIAS, extent.strides);
         let ([.., row], [.., element]) = (extent.dims, strides);
         let is_plain = || match is_bias {
-            true => self.shape.is_shared_bias(extent),
+            true => self.attention.shape.is_shared_bias(extent),
             false => extent.is_contiguous(),
         };
-        let vector = if self.variant.loads_vectors() && !is_bias { VECTOR_BYTES } else { 1 };
-        let bytes = u128::from(self.element.bytes());
+        let vector = if self.is_general || is_bias { 1 } else { VECTOR_BYTES };
+        let bytes = u128::from(self.attention.element.bytes());
         let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(vector.into());
         let mut axes = extent.dims.into_iter().zip(strides).take(3);
-        let expected = match (self.strided, is_bias) {
+        let expected = match (self.attention.strided, is_bias) {
             (false, _) if is_plain() => return Ok(()),
             (false, true) => {
                 "one contiguous matrix for all items and heads unless prepared with strides"
@@ -195,36 +320,31 @@ impl TemporalAttention {
         };
         Err(KernelError::Strides { tensor, strides: strides.to_vec(), expected })
     }
-}
 
-impl Folded {
-    fn all(&self) -> impl Iterator<Item = &Extent<4>> {
-        self.extents.iter().chain(&self.bias)
+    /// The strides of the tensors as an argument, if the kernel takes them.
+    fn strides<'s>(&self, strides: &'s [u8; MAX_STRIDES_BYTES]) -> Option<&'s [u8]> {
+        let bytes = self.attention.strides_bytes(self.reads.len() + self.writes.len());
+        self.attention.strided.then(|| strides.get(..bytes).unwrap_or_default())
     }
 
-    /// The names in messages, extents and expected sizes of the tensors.
-    fn named(&self) -> impl Iterator<Item = (&'static str, &Extent<4>, [u64; 4])> {
-        let (dims, of_keys) = (self.shape.dims(), self.shape.key_dims());
-        let names = NAMES.into_iter().chain([BIAS]);
-        let expected = [dims, of_keys, of_keys, dims, self.shape.score_dims()];
-        let named = names.zip(self.all()).zip(expected);
-        named.map(|((name, extent), dims)| (name, extent, dims))
+    fn runtime_sizes(&self) -> impl Iterator<Item = u32> + use<> {
+        self.attention.runtime_sizes().filter({
+            let is_general = self.is_general;
+            move |_| is_general
+        })
     }
 }
-
-/// The tensors in messages.
-const NAMES: [&str; 4] = ["q", "k", "v", "out"];
-const BIAS: &str = "bias";
 
 /// The strides of q, k, v and out as the argument of an operation with strides.
 pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
-    for (name, extent) in NAMES.into_iter().zip(extents) {
-        operation.check_strides(name, extent)?;
+    let form = operation.form();
+    for (name, extent, _) in form.named(extents.iter().copied()) {
+        form.check_strides(name, &extent)?;
     }
-    Ok(strides_of(extents.iter()).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
+    Ok(strides_of(extents.iter().copied()).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
 }
 
 /// The stride between items and the reach of one item, in elements. A single item has stride 0.
@@ -236,9 +356,12 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
     (if items > 1 { stride } else { 0 }, span)
 }
 
+/// Bytes of the strides of the gradients with a bias.
+const MAX_STRIDES_BYTES: usize = 8 * STRIDE_BYTES;
+
 /// The strides in the layout of `Strides` in `cu/attention.cu`. Axes of one element get stride 0.
-fn strides_of<'e>(extents: impl Iterator<Item = &'e Extent<4>>) -> [u8; BIASED_STRIDES_BYTES] {
-    let mut bytes = [0; BIASED_STRIDES_BYTES];
+fn strides_of(extents: impl Iterator<Item = Extent<4>>) -> [u8; MAX_STRIDES_BYTES] {
+    let mut bytes = [0; MAX_STRIDES_BYTES];
     let axes = extents.flat_map(|extent| {
         let dims = extent.dims.into_iter().zip(extent.strides);
         dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })

@@ -1,7 +1,7 @@
 //! Tensors of any number of axes as the items and heads of the kernels.
 
 use super::operation::TemporalAttention;
-use super::shape::Shape;
+use super::shape::{Shape, has_keys};
 use crate::error::KernelError;
 use crate::extent::Extent;
 
@@ -27,12 +27,14 @@ pub struct StridedView<'a> {
 /// assert_eq!(folded.extents[0].strides, [8192, 1024, 64, 1]);
 /// # Ok::<(), gridguard_kernels::temporal_attention::NotFolded>(())
 /// ```
+///
+/// The four tensors are q, k, v and out. The gradients of attention have seven: q, k, v, grad, dq, dk and dv.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Folded {
+pub struct Folded<const N: usize = 4> {
     /// Items, heads, frames and head dimension.
     pub shape: Shape,
-    /// The extents of q, k, v and out.
-    pub extents: [Extent<4>; 4],
+    /// The extents of the tensors.
+    pub extents: [Extent<4>; N],
     /// The extent of the bias.
     pub bias: Option<Extent<4>>,
 }
@@ -44,7 +46,7 @@ pub enum NotFolded {
     /// The tensors have different numbers of axes, or fewer than two.
     #[error("the tensors differ in their number of axes, or have fewer than two")]
     Axes,
-    /// Sizes of q, k, v, out and the bias that do not match.
+    /// Sizes of the tensors and the bias that do not match.
     #[error(
         "the tensors differ in size along a batch axis, in the number of keys or in their head dimension"
     )]
@@ -57,8 +59,8 @@ pub enum NotFolded {
     Shape(#[from] KernelError),
 }
 
-impl Folded {
-    /// Merges the batch axes of q, k, v and out to items and heads. If `grouped`, the last batch axis of k and v may
+impl<const N: usize> Folded<N> {
+    /// Merges the batch axes of the tensors to items and heads. If `grouped`, the last batch axis of k and v may
     /// divide the last batch axis of q, as in grouped-query attention.
     ///
     /// A bias is broadcast to `[batch ..., frames, keys]`, as in NumPy, but its last axis must have `keys` elements.
@@ -69,42 +71,44 @@ impl Folded {
     ///
     /// [`NotFolded`], if that is not possible.
     pub fn new(
-        tensors: [StridedView<'_>; 4],
+        tensors: [StridedView<'_>; N],
         bias: Option<StridedView<'_>>,
         grouped: bool,
     ) -> Result<Self, NotFolded> {
-        let [q, k, v, out] = tensors;
+        const { assert!(N == 4 || N == 7, "q, k, v and out, or the tensors of the gradients") };
+        let [q, k, ..] = *tensors.as_slice() else { return Err(NotFolded::Axes) };
         let rank = q.dims.len();
         if rank < 2 || tensors.iter().any(|it| it.dims.len() != rank || it.strides.len() != rank) {
             return Err(NotFolded::Axes);
         }
-        let (batch_rank, size) = (rank - 2, |view: StridedView<'_>, at: usize| size_at(view, at));
-        let (frames, head_dim) = (size(q, batch_rank), size(q, batch_rank + 1));
-        let keys = size(k, batch_rank);
-        if tensors.iter().any(|it| size(*it, batch_rank + 1) != head_dim)
-            || size(v, batch_rank) != keys
-            || size(out, batch_rank) != frames
-        {
+        let (batch_rank, in_row) = (rank - 2, rank - 1);
+        // The sizes of an axis agree if each tensor has the size of q or k.
+        let agree = |at: usize| {
+            let [of_q, of_k] = [q, k].map(|view| size_at(view, at));
+            let expected = (0..N).map(|tensor| if has_keys(tensor) { of_k } else { of_q });
+            tensors.iter().map(|view| size_at(*view, at)).eq(expected)
+        };
+        let (keys, head_dim) = (size_at(k, batch_rank), size_at(q, in_row));
+        if !agree(batch_rank) || !agree(in_row) || size_at(k, in_row) != head_dim {
             return Err(NotFolded::Sizes);
         }
         let bias = bias.map(|bias| broadcast(bias, q.dims, keys)).transpose()?;
-        let axis_at = |at: usize| {
-            let [q_stride, k, v, out] = tensors.map(|view| stride(view.strides, at));
-            let of_bias = bias.as_deref().map_or(0, |strides| stride(strides, at));
-            Axis { size: size(q, at), strides: [q_stride, k, v, out, of_bias] }
+        let axis_at = |at: usize| Axis {
+            size: size_at(q, at),
+            strides: tensors.map(|view| stride(view.strides, at)),
+            bias: bias.as_deref().map_or(0, |strides| stride(strides, at)),
         };
-        let [in_row @ .., in_bias] = axis_at(batch_rank + 1).strides;
-        if (head_dim > 1 && in_row != [1; 4]) || (keys > 1 && bias.is_some() && in_bias != 1) {
+        let row = axis_at(in_row);
+        if (head_dim > 1 && row.strides != [1; N]) || (keys > 1 && bias.is_some() && row.bias != 1)
+        {
             return Err(NotFolded::Strides);
         }
 
         let mut batch = Vec::with_capacity(batch_rank + 1);
         for at in 0..batch_rank {
-            let (axis, heads) = (axis_at(at), size(k, at));
-            if size(out, at) != axis.size || size(v, at) != heads {
-                return Err(NotFolded::Sizes);
-            }
+            let (axis, heads) = (axis_at(at), size_at(k, at));
             match axis.size.checked_div(heads) {
+                _ if !agree(at) => return Err(NotFolded::Sizes),
                 _ if heads == axis.size => batch.push(axis),
                 Some(group) if grouped && at + 1 == batch_rank && heads * group == axis.size => {
                     batch.extend(axis.grouped(group));
@@ -115,14 +119,15 @@ impl Folded {
         let [items, heads] = two_of(batch)?;
         let frames = axis_at(batch_rank);
         let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?.with_keys(keys)?;
-        let extent = |tensor: usize, dims: [u64; 4]| {
-            let [items, heads, frames] =
-                [&items, &heads, &frames].map(|axis| stride(&axis.strides, tensor));
+        let extent = |dims: [u64; 4], stride_of: &dyn Fn(&Axis<N>) -> u64| {
+            let [items, heads, frames] = [&items, &heads, &frames].map(stride_of);
             Extent::strided(dims, [items, heads, frames, 1])
         };
-        let (dims, of_keys) = (shape.dims(), shape.key_dims());
-        let extents = [extent(0, dims), extent(1, of_keys), extent(2, of_keys), extent(3, dims)];
-        Ok(Self { shape, extents, bias: bias.map(|_| extent(4, shape.score_dims())) })
+        let extents = core::array::from_fn(|tensor| {
+            extent(shape.tensor_dims(tensor), &|axis| stride(&axis.strides, tensor))
+        });
+        let bias = bias.map(|_| extent(shape.score_dims(), &|axis| axis.bias));
+        Ok(Self { shape, extents, bias })
     }
 
     /// `operation` as these tensors need it: with strides unless they are contiguous, with a bias if they have one,
@@ -144,23 +149,31 @@ impl Folded {
     }
 }
 
-/// An axis of q, with the strides of q, k, v, out and the bias.
+/// An axis of q, with the strides of the tensors and the bias.
 #[derive(Clone, Copy)]
-struct Axis {
+struct Axis<const N: usize> {
     size: u64,
-    strides: [u64; 5],
+    strides: [u64; N],
+    bias: u64,
 }
 
-impl Axis {
-    const ONE: Self = Self { size: 1, strides: [0; 5] };
+impl<const N: usize> Axis<N> {
+    const ONE: Self = Self { size: 1, strides: [0; N], bias: 0 };
 
     /// The axis as heads of k and v, and `group` heads of q for each.
     fn grouped(self, group: u64) -> [Self; 2] {
-        let [q, k, v, out, bias] = self.strides;
-        let [of_q, of_out, of_bias] = [q, out, bias].map(|stride| stride.saturating_mul(group));
-        let heads = [of_q, k, v, of_out, of_bias];
-        let of_group = Self { size: group, strides: [q, 0, 0, out, bias] };
-        [Self { size: self.size / group.max(1), strides: heads }, of_group]
+        let (mut heads, mut of_group) = (self, Self { size: group, ..self });
+        heads.size = self.size / group.max(1);
+        heads.bias = self.bias.saturating_mul(group);
+        let strides = heads.strides.iter_mut().zip(&mut of_group.strides);
+        for (tensor, (of_heads, of_group)) in strides.enumerate() {
+            if has_keys(tensor) {
+                *of_group = 0;
+            } else {
+                *of_heads = of_heads.saturating_mul(group);
+            }
+        }
+        [heads, of_group]
     }
 
     /// This axis and the next `inner` one as one, if a single stride steps over both in each tensor.
@@ -169,14 +182,16 @@ impl Axis {
         if inner.size == 1 {
             return Some(self);
         }
-        let mut strides = self.strides.into_iter().zip(inner.strides);
-        let is_one = strides.all(|(outer, stride)| stride.checked_mul(inner.size) == Some(outer));
+        let strides = self.strides.into_iter().zip(inner.strides);
+        let is_one = strides
+            .chain([(self.bias, inner.bias)])
+            .all(|(outer, stride)| stride.checked_mul(inner.size) == Some(outer));
         (self.size == 1 || is_one).then_some(Self { size, ..inner })
     }
 }
 
 /// Merges axes, outer axes first, until there are two.
-fn two_of(mut axes: Vec<Axis>) -> Result<[Axis; 2], NotFolded> {
+fn two_of<const N: usize>(mut axes: Vec<Axis<N>>) -> Result<[Axis<N>; 2], NotFolded> {
     loop {
         match *axes.as_slice() {
             [] => return Ok([Axis::ONE; 2]),
@@ -341,7 +356,7 @@ mod tests {
         assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 16, 32]), NotFolded::Sizes);
         assert_eq!(refused(&[9, 5, 16, 64], &[5, 16, 64]), NotFolded::Axes);
         assert_eq!(refused(&[64], &[64]), NotFolded::Axes);
-        assert!(matches!(refused(&[9, 5, 16, 200], &[9, 5, 16, 200]), NotFolded::Shape(_)));
+        assert!(matches!(refused(&[9, 5, 16, 257], &[9, 5, 16, 257]), NotFolded::Shape(_)));
         assert!(matches!(refused(&[9, 0, 16, 64], &[9, 0, 16, 64]), NotFolded::Shape(_)));
         let (dims, columns) = ([9, 5, 16, 64], [5120, 1024, 1, 16]);
         assert_eq!(fold([(&dims, &columns); 4], false), Err(NotFolded::Strides));

@@ -1,13 +1,13 @@
 //! One attention operation: shape, variant, options and launch parameters.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::parameters::LaunchParameters;
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, named, replaced};
+use crate::operation::{Code, Operation, Sealed, U64, memory, named};
 
 /// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,10 +105,6 @@ impl TemporalAttention {
         self
     }
 
-    const fn axis(&self) -> Axis {
-        if self.parameters.flat == 1 { Layout::FlatX.axis() } else { Layout::FoldedY.axis() }
-    }
-
     /// A causal mask: query n attends to the first n + 1 keys.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
@@ -153,9 +149,45 @@ impl TemporalAttention {
         self.biased
     }
 
-    /// Bytes of the strides, if the kernel takes them.
-    pub(super) const fn strides_bytes(&self) -> usize {
-        if self.biased { BIASED_STRIDES_BYTES } else { STRIDES_BYTES }
+    /// Bytes of the strides of `tensors` tensors, and of the bias if there is one.
+    pub(super) fn strides_bytes(&self, tensors: usize) -> usize {
+        (tensors + usize::from(self.biased)) * STRIDE_BYTES
+    }
+
+    /// The parameters of a kernel with these tensors before the bias.
+    pub(super) fn kernel_parameters(&self, tensors: usize, in_vectors: bool) -> Vec<Parameter> {
+        let mut parameters = vec![memory(in_vectors); tensors];
+        if self.biased {
+            parameters.push(Parameter::Memory);
+        }
+        parameters.extend([U64, Parameter::of::<u32>()]);
+        if self.strided {
+            parameters.push(Parameter::Value { bytes: self.strides_bytes(tensors) });
+        }
+        parameters.push(Parameter::of::<f32>());
+        parameters
+    }
+
+    /// The macros of type and options.
+    pub(super) fn option_macros(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("ELEMENT", self.element.number()),
+            ("CAUSAL", self.causal.into()),
+            ("BIAS", self.biased.into()),
+            ("STRIDED", self.strided.into()),
+        ]
+    }
+
+    /// For example `x causal keys=77`: the axis, the options, and the number of keys if it differs from the number of
+    /// frames.
+    pub(super) fn described(&self, axis: Axis) -> String {
+        let mut words = vec![if axis == Axis::X { "x" } else { "y" }];
+        let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
+        words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
+        let Shape { frames, keys, .. } = self.shape;
+        let keys = (keys != frames).then(|| format!("keys={keys}"));
+        words.extend(keys.as_deref());
+        words.join(" ")
     }
 
     /// The sizes that the general kernel takes as its last arguments; none for a kernel compiled for them.
@@ -183,10 +215,11 @@ pub(crate) fn narrow(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// Bytes of `Strides` in `cu/attention.cu` without a bias: three strides of four tensors.
-pub(crate) const STRIDES_BYTES: usize = 4 * 3 * 8;
-/// Bytes of `Strides` with a bias.
-pub(super) const BIASED_STRIDES_BYTES: usize = 5 * 3 * 8;
+/// Bytes of `Stride` in `cu/attention.cu`: three strides of a tensor.
+pub(super) const STRIDE_BYTES: usize = 3 * 8;
+/// Bytes of `Strides` without a bias.
+#[cfg(feature = "cuda")]
+pub(crate) const STRIDES_BYTES: usize = 4 * STRIDE_BYTES;
 
 impl Sealed for TemporalAttention {}
 
@@ -202,14 +235,7 @@ impl Operation for TemporalAttention {
     /// keys if it differs from the number of frames. A tuned choice may move the launch to the other axis by its
     /// launch parameter `flat`.
     fn variant(&self) -> String {
-        let axis = if self.axis() == Axis::X { "x" } else { "y" };
-        let mut words = vec![self.variant.name(), axis];
-        let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
-        words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
-        let Shape { frames, keys, .. } = self.shape;
-        let keys = (keys != frames).then(|| format!("keys={keys}"));
-        words.extend(keys.as_deref());
-        words.join(" ")
+        format!("{} {}", self.variant, self.described(self.parameters.axis()))
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
@@ -224,44 +250,23 @@ impl Operation for TemporalAttention {
 
     /// The candidates of the variant in this layout, then in the other one.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
-        let (of_variant, own) = (self.variant.candidates(&self.shape), self.parameters.flat);
-        let in_layout = |flat: u64| {
-            of_variant.iter().map(move |one| named(LaunchParameters { flat, ..*one }.named()))
-        };
-        [own, 1 - own].into_iter().flat_map(in_layout).collect()
+        self.parameters.in_both_layouts(&self.variant.candidates(&self.shape))
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let [warps, problems, rounds, stages, flat] =
-            replaced(Self::KERNEL, self.parameters.named(), parameters)?;
-        let wanted = LaunchParameters { warps, problems, rounds, stages, flat };
+        let wanted = self.parameters.with(Self::KERNEL, parameters)?;
         self.variant.check_parameters(&self.shape, &wanted)?;
         Ok(Self { parameters: wanted, ..*self })
     }
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
         self.variant.check(&self.shape, self.element, device)?;
-        let mut parameters = vec![memory(self.variant.loads_vectors()); 4];
-        if self.biased {
-            parameters.push(Parameter::Memory);
-        }
-        parameters.extend([U64, Parameter::of::<u32>()]);
-        if self.strided {
-            parameters.push(Parameter::Value { bytes: self.strides_bytes() });
-        }
-        parameters.push(Parameter::of::<f32>());
-
-        let mut defines = vec![
-            ("ELEMENT", self.element.number()),
-            ("CAUSAL", self.causal.into()),
-            ("BIAS", self.biased.into()),
-            ("STRIDED", self.strided.into()),
-        ];
+        let mut parameters = self.kernel_parameters(4, self.variant.loads_vectors());
+        let mut defines = self.option_macros();
         if self.variant == Variant::General {
             parameters.extend([Parameter::of::<u32>(); 3]);
         } else {
-            let Shape { frames, keys, head_dim, .. } = self.shape;
-            defines.extend([("FRAMES", frames), ("KEYS", keys), ("HEAD_DIM", head_dim)]);
+            defines.extend(self.shape.macros());
         }
         let LaunchParameters { warps, problems, rounds, stages, .. } = self.parameters;
         let (warps, problems) = (("WARPS", warps), ("PROBLEMS", problems));
@@ -279,17 +284,15 @@ impl Operation for TemporalAttention {
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
-        let (axis, per_block) = (self.axis(), self.parameters.problems_per_block());
-        let grid = Dim3::ONE.with(axis, self.shape.problems().div_ceil(per_block));
-        let request = LaunchRequest::new(grid, Dim3::new(self.parameters.threads(), 1, 1));
         let shared = self.variant.shared_bytes(&self.shape, &self.parameters);
-        let batch = BatchAxis::new(axis, self.shape.items);
-        (request.dynamic_shared_bytes(shared), batch.blocks_per_items(self.shape.heads, per_block))
+        self.parameters.grid(&self.shape, shared)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     fn attention() -> TemporalAttention {

@@ -1,20 +1,26 @@
 //! The launch parameters of each variant: defaults, limits, and candidates for the tuner.
 
+use core::ops::RangeInclusive;
+
+use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
+
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::error::KernelError;
-use crate::operation::{VECTOR_BYTES, WARP, refused};
+use crate::operation::{VECTOR_BYTES, WARP, named, refused, replaced};
 
 /// Threads of a block of the general kernel.
 const GENERAL_WARPS: u64 = 4;
 /// Rows of a tile in shared memory of the general kernel.
 const GENERAL_TILE: u64 = 32;
 /// Queries in a tile of the tensor cores.
-const ROWS: u64 = 16;
+pub(super) const ROWS: u64 = 16;
 /// The most threads of a block.
 const MAX_THREADS: u64 = 1024;
 /// Barriers of a block besides the one for all threads.
 const NAMED_BARRIERS: u64 = 15;
+/// As many problems keep all processors of a device busy, also with several for each block.
+pub(super) const MANY_PROBLEMS: u64 = 1 << 14;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 
@@ -34,7 +40,7 @@ pub(super) struct LaunchParameters {
 }
 
 impl LaunchParameters {
-    const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1, flat: 1 };
+    pub(super) const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1, flat: 1 };
 
     /// The values with their names.
     pub(super) const fn named(&self) -> [(&'static str, u64); 5] {
@@ -56,11 +62,90 @@ impl LaunchParameters {
     pub(super) const fn threads(&self) -> u64 {
         WARP * self.warps * self.problems
     }
+
+    pub(super) const fn axis(&self) -> Axis {
+        if self.flat == 1 { Axis::X } else { Axis::Y }
+    }
+
+    /// The launch over all problems of a shape, with `shared_bytes` of shared memory for each block.
+    pub(super) const fn grid(
+        &self,
+        shape: &Shape,
+        shared_bytes: u64,
+    ) -> (LaunchRequest, BatchAxis) {
+        let (axis, per_block) = (self.axis(), self.problems_per_block());
+        let grid = Dim3::ONE.with(axis, shape.problems().div_ceil(per_block));
+        let request = LaunchRequest::new(grid, Dim3::new(self.threads(), 1, 1));
+        let batch = BatchAxis::new(axis, shape.items);
+        let batch = batch.blocks_per_items(shape.heads, per_block);
+        (request.dynamic_shared_bytes(shared_bytes), batch)
+    }
+
+    /// These values, replaced by the `given` ones of the same name. They are not checked.
+    pub(super) fn with(
+        &self,
+        kernel: &'static str,
+        given: &[(String, u64)],
+    ) -> Result<Self, KernelError> {
+        let [warps, problems, rounds, stages, flat] = replaced(kernel, self.named(), given)?;
+        Ok(Self { warps, problems, rounds, stages, flat })
+    }
+
+    /// Checks the values for a kernel that takes these numbers of warps, and several rounds if it `rotates`.
+    pub(super) fn check(
+        &self,
+        kernel: &'static str,
+        warps_taken: RangeInclusive<u64>,
+        rotates: bool,
+    ) -> Result<(), KernelError> {
+        let Self { warps, rounds, .. } = *self;
+        let limits = [
+            ("flat", self.flat, 0..=1),
+            ("warps", warps, warps_taken),
+            ("problems", self.problems, 1..=side_by_side(warps)),
+            ("rounds", rounds, 1..=if rotates { MAX_ROUNDS } else { 1 }),
+            ("stages", self.stages, 1..=if rotates && rounds > 1 { 2 } else { 1 }),
+        ];
+        for (parameter, given, taken) in limits {
+            if !taken.contains(&given) {
+                let expected = match taken.into_inner() {
+                    (0, 1) => "0 or 1".into(),
+                    (least, most) if least == most => most.to_string(),
+                    (least, most) => format!("{least} to {most}"),
+                };
+                return refused(kernel, parameter, given, expected);
+            }
+        }
+        Ok(())
+    }
+
+    /// Combinations worth measuring that a kernel takes, this one first.
+    pub(super) fn candidates(&self, is_taken: impl Fn(&Self) -> bool) -> Vec<Self> {
+        let mut candidates = vec![*self];
+        for warps in [1, 2, 3, 4, 6, 8] {
+            for problems in [1, 2, 4, 8] {
+                for (rounds, stages) in [(1, 1), (2, 2), (4, 2), (8, 2)] {
+                    let one = Self { warps, problems, rounds, stages, ..*self };
+                    if one != *self && is_taken(&one) {
+                        candidates.push(one);
+                    }
+                }
+            }
+        }
+        candidates
+    }
+
+    /// The candidates with their names, in this layout, then in the other one.
+    pub(super) fn in_both_layouts(&self, candidates: &[Self]) -> Vec<Vec<(String, u64)>> {
+        let in_layout =
+            |flat: u64| candidates.iter().map(move |one| named(Self { flat, ..*one }.named()));
+        [self.flat, 1 - self.flat].into_iter().flat_map(in_layout).collect()
+    }
 }
 
 impl Variant {
     /// The launch parameters that were fastest on an NVIDIA H200.
-    pub(super) const fn default_parameters(self, shape: &Shape) -> LaunchParameters {
+    pub(super) fn default_parameters(self, shape: &Shape) -> LaunchParameters {
         let tiles = shape.frames.div_ceil(ROWS);
         let one = LaunchParameters::ONE;
         match self {
@@ -73,10 +158,17 @@ impl Variant {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
             Self::Tiled => LaunchParameters { warps: tiles, ..one },
-            Self::Warpgroup if shape.frames > 64 && shape.head_dim > 96 => {
-                LaunchParameters { warps: 8, ..one }
+            Self::Warpgroup => {
+                let warps = if shape.frames > 64 && shape.head_dim > 96 { 8 } else { 4 };
+                let rounds = match shape.longest() {
+                    // A block keeps a processor busy only if it loads the next problem in time.
+                    ..=64 => 8,
+                    129..=192 if shape.head_dim <= 32 => 4,
+                    _ => 1,
+                };
+                let rounds = if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
+                LaunchParameters { warps, rounds, stages: rounds.min(2), ..one }
             }
-            Self::Warpgroup => LaunchParameters { warps: 4, ..one },
             Self::SinglePrecision => match tiles {
                 // Two problems with many keys exceed the shared memory of a block.
                 1 if shape.longest() <= ROWS => LaunchParameters { problems: 2, ..one },
@@ -93,58 +185,25 @@ impl Variant {
         shape: &Shape,
         parameters: &LaunchParameters,
     ) -> Result<(), KernelError> {
-        let LaunchParameters { warps, problems, rounds, stages, flat } = *parameters;
-        let tiles = shape.frames.div_ceil(ROWS);
-        let rotates = matches!(self, Self::Tiled | Self::Warpgroup);
         let warps_taken = match self {
             Self::General => GENERAL_WARPS..=GENERAL_WARPS,
             Self::Short => 1..=1,
-            Self::Tiled | Self::SinglePrecision => 1..=tiles,
+            Self::Tiled | Self::SinglePrecision => 1..=shape.frames.div_ceil(ROWS),
+            Self::Warpgroup if !matches!(parameters.warps, 4 | 8) => {
+                return refused(self.name(), "warps", parameters.warps, "4 or 8");
+            }
             Self::Warpgroup => 4..=8,
         };
-        let side_by_side = match self {
-            Self::General | Self::Warpgroup => 1,
-            _ if warps > 1 => NAMED_BARRIERS.min(MAX_THREADS / (WARP * warps.min(tiles))),
-            _ => MAX_THREADS / WARP,
-        };
-        let limits = [
-            ("flat", flat, 0..=1),
-            ("warps", warps, warps_taken),
-            ("problems", problems, 1..=side_by_side),
-            ("rounds", rounds, 1..=if rotates { MAX_ROUNDS } else { 1 }),
-            ("stages", stages, 1..=if rotates && rounds > 1 { 2 } else { 1 }),
-        ];
-        for (parameter, given, taken) in limits {
-            let whole_groups = self != Self::Warpgroup || warps.is_multiple_of(4);
-            if !taken.contains(&given) || (parameter == "warps" && !whole_groups) {
-                let (least, most) = taken.into_inner();
-                let expected = match (self, parameter) {
-                    (_, "flat") => "0 or 1".into(),
-                    (Self::Warpgroup, "warps") => "4 or 8".into(),
-                    _ if least == most => most.to_string(),
-                    _ => format!("{least} to {most}"),
-                };
-                return refused(self.name(), parameter, given, expected);
-            }
+        if matches!(self, Self::General | Self::Warpgroup) && parameters.problems != 1 {
+            return refused(self.name(), "problems", parameters.problems, "1");
         }
-        Ok(())
+        parameters.check(self.name(), warps_taken, matches!(self, Self::Tiled | Self::Warpgroup))
     }
 
     /// Launch parameters worth measuring, the default first.
     pub(super) fn candidates(self, shape: &Shape) -> Vec<LaunchParameters> {
-        let default = self.default_parameters(shape);
-        let mut candidates = vec![default];
-        for warps in [1, 2, 3, 4, 6, 8] {
-            for problems in [1, 2, 4, 8] {
-                for (rounds, stages) in [(1, 1), (2, 2), (4, 2), (8, 2)] {
-                    let one = LaunchParameters { warps, problems, rounds, stages, ..default };
-                    if one != default && self.check_parameters(shape, &one).is_ok() {
-                        candidates.push(one);
-                    }
-                }
-            }
-        }
-        candidates
+        let is_taken = |one: &LaunchParameters| self.check_parameters(shape, one).is_ok();
+        self.default_parameters(shape).candidates(is_taken)
     }
 
     /// Dynamic shared memory of a block.
@@ -174,6 +233,12 @@ impl Variant {
             }
         }
     }
+}
+
+/// The most problems side by side in a block.
+fn side_by_side(warps: u64) -> u64 {
+    let most = MAX_THREADS / WARP.saturating_mul(warps.max(1));
+    if warps > 1 { most.min(NAMED_BARRIERS) } else { most }
 }
 
 #[cfg(test)]

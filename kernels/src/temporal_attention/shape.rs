@@ -5,9 +5,9 @@ use crate::error::KernelError;
 use crate::extent::Extent;
 use crate::operation::{check_elements, check_size};
 
-/// The largest head dimension: a tile of more is larger than a block's shared memory on Turing, the oldest
-/// architecture.
-pub const MAX_HEAD_DIM: u64 = 160;
+/// The largest head dimension. Above 160, a tile of the general kernel is larger than a block's shared memory on Turing,
+/// the oldest architecture.
+pub const MAX_HEAD_DIM: u64 = 256;
 
 /// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ impl Shape {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 160;
+    /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 256;
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero items are allowed.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
         let shape = Self { items, heads, frames, keys: frames, head_dim };
@@ -89,6 +89,11 @@ impl Shape {
         [self.items, self.heads, self.keys, self.head_dim]
     }
 
+    /// The dimensions of a tensor of [`Folded`](super::Folded) by its position.
+    pub(super) const fn tensor_dims(&self, tensor: usize) -> [u64; 4] {
+        if has_keys(tensor) { self.key_dims() } else { self.dims() }
+    }
+
     /// The dimensions of the scores, and of a bias: `[items, heads, frames, keys]`.
     #[must_use]
     pub const fn score_dims(&self) -> [u64; 4] {
@@ -106,6 +111,11 @@ impl Shape {
     pub(super) fn is_shared_bias(&self, bias: &Extent<4>) -> bool {
         let mut axes = bias.dims.into_iter().zip(bias.strides).zip(self.shared_bias().strides);
         axes.all(|((size, stride), shared)| size == 1 || stride == shared)
+    }
+
+    /// The macros of a kernel compiled for the shape.
+    pub(super) const fn macros(&self) -> [(&'static str, u64); 3] {
+        [("FRAMES", self.frames), ("KEYS", self.keys), ("HEAD_DIM", self.head_dim)]
     }
 
     /// The longer one of queries and keys.
@@ -153,10 +163,15 @@ impl Shape {
     /// The usual scale of attention: 1 / sqrt(head dimension).
     #[must_use]
     pub fn scale(&self) -> f32 {
-        // At most 128, which f32 holds exactly.
+        // At most 256, which f32 holds exactly.
         let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);
         f32::from(head_dim).sqrt().recip()
     }
+}
+
+/// Whether a tensor of [`Folded`](super::Folded) has keys instead of frames, by its position: k, v, dk and dv do.
+pub(super) const fn has_keys(tensor: usize) -> bool {
+    matches!(tensor % 4, 1 | 2)
 }
 
 #[cfg(test)]
@@ -179,7 +194,7 @@ mod tests {
         };
         assert_eq!(dimension(Shape::new(1, 0, 16, 64)), "heads");
         assert_eq!(dimension(Shape::new(1, 1, 0, 64)), "frames");
-        assert_eq!(dimension(Shape::new(1, 1, 16, 161)), "head_dim");
+        assert_eq!(dimension(Shape::new(1, 1, 16, 257)), "head_dim");
         let shape = Shape::new(1, 1, 16, 64).expect("legal");
         assert_eq!(dimension(shape.with_keys(0)), "keys");
         let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");

@@ -16,11 +16,17 @@ const SHORT_FRAMES: u64 = 32;
 const NARROW_HEAD_DIM: u64 = 128;
 /// Frames and keys of one tile.
 const TILE_FRAMES: u64 = 16;
-/// The most frames, and the most keys, of a specialised variant.
+/// The most frames, and the most keys, of a specialised variant on every architecture.
 pub const MAX_FRAMES: u64 = 128;
+/// The most with warpgroup instructions, which multiply with at most 256 keys at once.
+pub const MAX_WARPGROUP_FRAMES: u64 = 256;
+/// The widest heads that one warp keeps in registers, up to [`TILE_FRAMES`] frames and keys.
+const SHORT_HEAD_DIM: u64 = 256;
+/// The widest heads of the other variants, and of the block.
+pub const WIDE_HEAD_DIM: u64 = 160;
 
-const TURING: ComputeCapability = ComputeCapability::new(7, 5);
-const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
+pub(super) const TURING: ComputeCapability = ComputeCapability::new(7, 5);
+pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.
@@ -29,16 +35,16 @@ pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
     General,
     /// Tensor cores, operands loaded to registers directly: f16 and bf16, at most 32 frames and keys, a head dimension that
-    /// is a multiple of 8, compute capability 8.0.
+    /// is a multiple of 8 up to 160, or with up to 16 frames and keys 256, compute capability 8.0.
     Short,
     /// Tensor cores through shared memory: f16 and bf16, at most 128 frames and keys, a head dimension that is
-    /// a multiple of 8, compute capability 7.5, for bf16 8.0.
+    /// a multiple of 8 up to 160, compute capability 7.5, for bf16 8.0.
     Tiled,
-    /// Hopper's warpgroup instructions: as [`Self::Tiled`] with a head dimension of at most 128, compute
-    /// capability 9.0 alone.
+    /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 256 frames and keys and a head dimension of at
+    /// most 128, compute capability 9.0 alone.
     Warpgroup,
     /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4 and at
-    /// most 128, or with up to 16 frames and keys any.
+    /// most 128, or with up to 16 frames and keys 160.
     SinglePrecision,
 }
 
@@ -108,31 +114,43 @@ impl Variant {
     ) -> Result<(), KernelError> {
         let is_half = element != ElementType::F32;
         let pieces = shape.head_dim.is_multiple_of(8);
+        let one_tile = shape.longest() <= TILE_FRAMES;
         let is_narrow = shape.head_dim <= NARROW_HEAD_DIM;
+        let is_usual = shape.head_dim <= WIDE_HEAD_DIM;
         let (takes, what, needed) = match self {
-            Self::General => return Ok(()),
+            Self::General => {
+                let needed = self.shared_bytes(shape, &self.default_parameters(shape));
+                let takes = "heads whose tiles fit into the shared memory of a block, up to 160 on any device";
+                let fits = needed <= device.max_shared_bytes_per_block_opt_in;
+                let refused = KernelError::Variant { variant: self.name(), takes };
+                return if fits { Ok(()) } else { Err(refused) };
+            }
             Self::Short => (
-                is_half && pieces && shape.longest() <= SHORT_FRAMES,
-                "f16 or bf16, at most 32 frames and keys, a head dimension that is a multiple of 8",
+                is_half
+                    && pieces
+                    && shape.longest() <= SHORT_FRAMES
+                    && (is_usual || (one_tile && shape.head_dim <= SHORT_HEAD_DIM)),
+                "f16 or bf16, at most 32 frames and keys, a head dimension that is a multiple of 8 up to 160, or up \
+                 to 256 with at most 16 frames and keys",
                 AMPERE,
             ),
             Self::Tiled => (
-                is_half && pieces && shape.longest() <= MAX_FRAMES,
-                "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8",
+                is_half && pieces && is_usual && shape.longest() <= MAX_FRAMES,
+                "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8 up to 160",
                 if element == ElementType::Bf16 { AMPERE } else { TURING },
             ),
             Self::Warpgroup => (
-                is_half && pieces && is_narrow && shape.longest() <= MAX_FRAMES,
-                "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8 and at \
+                is_half && pieces && is_narrow && shape.longest() <= MAX_WARPGROUP_FRAMES,
+                "f16 or bf16, at most 256 frames and keys, a head dimension that is a multiple of 8 and at \
                  most 128",
                 HOPPER,
             ),
             Self::SinglePrecision => (
                 !is_half
                     && shape.head_dim.is_multiple_of(4)
-                    && shape.longest() <= if is_narrow { MAX_FRAMES } else { TILE_FRAMES },
+                    && (one_tile && is_usual || is_narrow && shape.longest() <= MAX_FRAMES),
                 "f32, at most 128 frames and keys, a head dimension that is a multiple of 4 and at most 128, \
-                 or at most 16 frames and keys",
+                 or at most 16 frames and keys and a head dimension up to 160",
                 TURING,
             ),
         };
@@ -211,11 +229,16 @@ mod tests {
         assert_eq!(best(100, 72, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(33, 64, f16, 10, 0), Variant::Tiled);
         assert_eq!(best(16, 60, f16, 9, 0), Variant::General);
-        assert_eq!(best(129, 64, f16, 9, 0), Variant::General);
+        assert_eq!(best(129, 64, f16, 8, 0), Variant::General);
+        assert_eq!(best(129, 64, f16, 9, 0), Variant::Warpgroup);
+        assert_eq!(best(256, 128, bf16, 9, 0), Variant::Warpgroup);
+        assert_eq!(best(257, 64, f16, 9, 0), Variant::General);
         assert_eq!(best(16, 64, f32, 9, 0), Variant::SinglePrecision);
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);
         assert_eq!(best(16, 64, f16, 7, 5), Variant::Tiled);
         assert_eq!(best(16, 160, f16, 9, 0), Variant::Short);
+        assert_eq!(best(16, 256, f16, 9, 0), Variant::Short);
+        assert_eq!(best(17, 256, f16, 9, 0), Variant::General);
         // More columns than warpgroups have instructions for.
         assert_eq!(best(64, 160, f16, 9, 0), Variant::Tiled);
         assert_eq!(best(16, 160, f32, 9, 0), Variant::SinglePrecision);
@@ -243,9 +266,13 @@ mod tests {
         assert_eq!(check(Variant::Tiled, 128, ElementType::F16, 9), Ok(()));
         assert_eq!(
             check(Variant::Short, 33, ElementType::F16, 9).expect_err("too many frames"),
-            "the short variant takes f16 or bf16, at most 32 frames and keys, a head dimension that is a \
-             multiple of 8"
+            "the short variant takes f16 or bf16, at most 32 frames and keys, a head dimension that is a multiple of \
+             8 up to 160, or up to 256 with at most 16 frames and keys"
         );
+        let wide = Shape::new(1, 1, 16, 256).expect("legal");
+        let small = DeviceLimits { max_shared_bytes_per_block_opt_in: 64 << 10, ..device(7, 5) };
+        let error = Variant::General.check(&wide, ElementType::F32, &small).expect_err("too wide");
+        assert!(error.to_string().contains("up to 160 on any device"), "{error}");
         let newer = check(Variant::Warpgroup, 64, ElementType::F16, 10).expect_err("not Hopper");
         assert!(newer.starts_with("warpgroup matrix instructions needs compute capability 9.0"));
     }

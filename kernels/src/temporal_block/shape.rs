@@ -6,7 +6,7 @@ use gridguard::cuda::ProductShape;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, check_elements, check_size};
-use crate::temporal_attention::Shape;
+use crate::temporal_attention::{Shape, WIDE_HEAD_DIM};
 
 /// The shape `[items, frames, channels]` of a block's input and output, and its heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +36,7 @@ impl BlockShape {
                 return Err(KernelError::NotMultiple { dimension, given, of });
             }
         }
+        check_size("head_dim", channels / heads, 1..=WIDE_HEAD_DIM)?;
         let attention = Shape::new(items, heads, frames, channels / heads)?;
         check_elements(&[items, frames, UP, channels])?;
         Ok(Self { channels, attention })

@@ -1,5 +1,6 @@
 //! Compares all variants and layouts of attention with golden tensors and the f64 reference.
 
+mod backward;
 mod refusals;
 mod strides;
 
@@ -206,9 +207,9 @@ proptest! {
     fn random_shapes_meet_the_reference_by_every_variant_whole_and_split(
         items in 1_u64..9,
         heads in 1_u64..6,
-        frames in prop_oneof![1_u64..33, 33_u64..129, Just(16), Just(32), Just(128), 129_u64..200],
+        frames in prop_oneof![1_u64..33, 33_u64..129, Just(16), Just(32), Just(128), 129_u64..257, 257_u64..300],
         // As many as the frames, or any number.
-        keys in prop_oneof![Just(None), Just(None), (1_u64..200).prop_map(Some), (1_u64..33).prop_map(Some)],
+        keys in prop_oneof![Just(None), Just(None), (1_u64..300).prop_map(Some), (1_u64..33).prop_map(Some)],
         head_dim in prop_oneof![(1_u64..21).prop_map(|n| 8 * n), 1_u64..161, Just(64)],
         causal in any::<bool>(),
         biased in any::<bool>(),
@@ -231,8 +232,10 @@ fn every_short_shape_matches_the_reference() {
             let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
             let limits = guard().limits();
             let operation = TemporalAttention::by_variant(shape, f16::TYPE, limits, Variant::Short);
-            let operation = operation.expect("supported");
-            matches_the_reference::<f16>(operation, frames, 2);
+            assert_eq!(operation.is_ok(), head_dim <= 160 || frames <= 16, "{frames} x {head_dim}");
+            if let Ok(operation) = operation {
+                matches_the_reference::<f16>(operation, frames, 2);
+            }
         }
     }
 }
@@ -240,8 +243,8 @@ fn every_short_shape_matches_the_reference() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn every_head_dimension_of_the_long_variants_matches_the_reference() {
-    for head_dim in (8..=MAX_HEAD_DIM).step_by(8) {
-        for frames in [33, 65, 81, 128] {
+    for head_dim in (8..=160).step_by(8) {
+        for frames in [33, 65, 81, 128, 129, 163, 256] {
             let shape = Shape::new(2, 1, frames, head_dim).expect("legal");
             for operation in variants::<bf16>(shape) {
                 if operation.variant() != Variant::General {

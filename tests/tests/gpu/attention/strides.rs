@@ -14,7 +14,7 @@ use super::{attention, deviation, problem_of, problem_sizes, synthetic, variants
 use crate::support::{Tensorial, kernels, poisoned, stream, unit};
 
 /// Copies `[items, heads, frames, head_dim]` to where `extent` says.
-fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T> {
+pub(super) fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T> {
     let mut memory = vec![T::narrow(f32::NAN); len];
     for (x, place) in tensor.iter().zip(places(extent)) {
         memory[place] = *x;
@@ -23,7 +23,7 @@ fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T>
 }
 
 /// The position in memory of each element of `[items, heads, frames, head_dim]`, in order.
-fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
+pub(super) fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
     let [items, heads, frames, dims] = extent.dims;
     let [item, head, frame, dim] = extent.strides;
     (0..items).flat_map(move |i| {

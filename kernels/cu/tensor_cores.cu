@@ -1,0 +1,82 @@
+// Instructions of tensor cores beside those of the prelude.
+
+#if ELEMENT == F32
+// Products of f32 as three products in TF32, which has 10 bits of mantissa. `high` has the first bits
+// of a number, and `low` the next ones, rounded: high + low differs from the number by at most 2^-21 of it. A product
+// of two numbers as high high + high low + low high has an error of at most 2^-19 of it.
+
+__device__ inline float ld_shared_f32(u32 from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+__device__ inline void st_shared_v2_f32(u32 to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+__device__ inline u32 cvt_rna_tf32(float x) {
+    u32 y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+__device__ inline void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// 8 x 4 matrices of 32-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void ldmatrix_x2(u32 &one, u32 &other, u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(one), "=r"(other)
+                 : "r"(address)
+                 : "memory");
+}
+__device__ inline void ldmatrix_x4(u32 (&words)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// The parts of COUNT numbers.
+template <u32 COUNT>
+struct Tf32x2 {
+    u32 high[COUNT], low[COUNT];
+    __device__ inline explicit Tf32x2(const u32 (&x)[COUNT]) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            // Not rounded, so that the largest numbers do not become infinite.
+            high[i] = x[i] & 0xffffe000u;
+            const float rest = __uint_as_float(x[i]) - __uint_as_float(high[i]);
+            // An infinite number has no rest.
+            low[i] = high[i] == x[i] ? 0 : cvt_rna_tf32(rest);
+        }
+    }
+    __device__ inline explicit Tf32x2(const float (&x)[COUNT]) : Tf32x2(words(x).x) {}
+
+  private:
+    struct Words {
+        u32 x[COUNT];
+    };
+    static __device__ inline Words words(const float (&x)[COUNT]) {
+        Words words;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) words.x[i] = __float_as_uint(x[i]);
+        return words;
+    }
+};
+
+// c += a b in f32, the small products first.
+__device__ inline void mma_3xtf32(float (&c)[4], const Tf32x2<4> &a, const Tf32x2<2> &b) {
+    mma_m16n8k8_tf32(c, a.low, b.high);
+    mma_m16n8k8_tf32(c, a.high, b.low);
+    mma_m16n8k8_tf32(c, a.high, b.high);
+}
+#else
+// 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void stmatrix_x4(u32 address, const u32 (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+                 "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+#endif

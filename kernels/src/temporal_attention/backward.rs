@@ -1,0 +1,415 @@
+//! The gradients of attention: dq, dk and dv from q, k, v and the gradient of the output.
+
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
+
+use super::operation::TemporalAttention;
+use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
+use super::variant::{AMPERE, MAX_FRAMES, TURING};
+use crate::element::ElementType;
+use crate::error::KernelError;
+use crate::operation::{Code, HOPPER, Operation, Sealed, VECTOR_BYTES, named, refused, source};
+
+/// The gradients of [`TemporalAttention`] with respect to q, k and v, with its shape, type, options and layout.
+///
+/// ```
+/// use gridguard::{ComputeCapability, DeviceLimits};
+/// use gridguard_kernels::temporal_attention::{AttentionBackward, Shape, TemporalAttention};
+/// use gridguard_kernels::{ElementType, Operation};
+///
+/// let mut device = DeviceLimits::any_device();
+/// device.compute_capability = ComputeCapability::new(9, 0);
+/// let shape = Shape::new(15_360, 5, 16, 64)?;
+/// let attention = TemporalAttention::new(shape, ElementType::F16, &device)?.causal();
+/// let backward = AttentionBackward::new(attention, &device)?;
+/// assert_eq!(backward.request().grid.x, 76_800);
+/// # Ok::<(), gridguard_kernels::KernelError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct AttentionBackward {
+    /// The variant and the launch parameters of the forward pass have no meaning here.
+    pub(super) attention: TemporalAttention,
+    /// Whether it uses Hopper's warpgroup instructions.
+    warpgroup: bool,
+    parameters: LaunchParameters,
+}
+
+/// Columns of an instruction of the tensor cores.
+const COLUMNS: u64 = 8;
+/// The most tiles of columns whose sums fit into the registers of a warp.
+const MAX_COLUMN_TILES: u64 = 10;
+/// The most frames and keys in f32, whose products take longer than loads.
+const MAX_SINGLE_FRAMES: u64 = 32;
+/// Warps of a warpgroup.
+const GROUP: u64 = 4;
+/// Rows that a warpgroup multiplies at once.
+const GROUP_ROWS: u64 = 64;
+/// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
+const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
+/// The name in messages.
+const NAME: &str = "backward";
+const SOURCE: &str =
+    source!("tensor_cores.cu", "attention.cu", "attention_tiles.cu", "attention_backward.cu");
+const WARPGROUP_SOURCE: &str = source!(
+    "wgmma.cu",
+    "tensor_cores.cu",
+    "attention.cu",
+    "attention_tiles.cu",
+    "attention_backward.cu"
+);
+
+impl AttentionBackward {
+    /// The gradients of `attention`. The variant of the forward pass does not matter.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Variant`] for more than 128 frames or keys, and for a head dimension that is not a multiple of 8; in
+    /// f32 for more than 32, or not a multiple of 4. Also if the shared memory of a block is too small for a problem. [`KernelError::Unsupported`] below
+    /// compute capability 8.0, or 7.5 in f16.
+    pub fn new(attention: TemporalAttention, device: &DeviceLimits) -> Result<Self, KernelError> {
+        check(&attention, device)?;
+        let warpgroup = has_warpgroups(&attention, device);
+        let flat = attention.parameters.flat;
+        let one = |parameters| Self {
+            attention,
+            warpgroup,
+            parameters: LaunchParameters { flat, ..parameters },
+        };
+        let default = default_parameters(&attention, warpgroup);
+        // With one stage, and with a warp for each tile of queries, a problem needs less shared memory.
+        let once = LaunchParameters { rounds: 1, stages: 1, ..default };
+        let most = LaunchParameters { warps: attention.shape.frames.div_ceil(ROWS), ..once };
+        let of_tiles = Self { warpgroup: false, ..one(most) };
+        let fits = |one: &Self| one.shared_bytes() <= device.max_shared_bytes_per_block_opt_in;
+        let takes = "problems that fit into the shared memory of a block";
+        let found = [one(default), one(once), of_tiles].into_iter().find(fits);
+        found.ok_or(KernelError::Variant { variant: NAME, takes })
+    }
+
+    /// The attention that is differentiated.
+    pub const fn attention(&self) -> &TemporalAttention {
+        &self.attention
+    }
+}
+
+/// Checks that the kernel supports the shape and type, and that the device has its instructions.
+fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), KernelError> {
+    let (shape, element) = (&attention.shape, attention.element);
+    let elements = VECTOR_BYTES / element.bytes();
+    let most = if element == ElementType::F32 { MAX_SINGLE_FRAMES } else { MAX_FRAMES };
+    if shape.longest() > most || !shape.head_dim.is_multiple_of(elements) {
+        let takes = "at most 128 frames and keys and a head dimension that is a multiple of 8, or in f32 at most 32 \
+                     and a multiple of 4";
+        return Err(KernelError::Variant { variant: NAME, takes });
+    }
+    let (what, needed, remedy) = match element {
+        ElementType::F16 => ("f16 on tensor cores", TURING, "differentiate in another library"),
+        ElementType::Bf16 => ("bf16 on tensor cores", AMPERE, "use f16"),
+        ElementType::F32 => ("tf32 on tensor cores", AMPERE, "use f16"),
+    };
+    if device.compute_capability < needed {
+        return Err(KernelError::unsupported(what, needed, device, remedy));
+    }
+    Ok(())
+}
+
+/// Whether warpgroups are faster than single warps, which skip the tiles of keys that a causal mask hides.
+fn has_warpgroups(attention: &TemporalAttention, device: &DeviceLimits) -> bool {
+    let shape = &attention.shape;
+    let [few, many] = GROUP_HEAD_DIMS;
+    device.compute_capability == HOPPER
+        && attention.element != ElementType::F32
+        && !attention.causal
+        && match (shape.frames.min(shape.keys), shape.longest()) {
+            (33.., ..=GROUP_ROWS) => shape.head_dim > 16 && shape.head_dim <= few,
+            (33.., 97..) => shape.head_dim <= many,
+            _ => false,
+        }
+}
+
+/// The launch parameters that were fastest on an NVIDIA H200.
+fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchParameters {
+    let (shape, one) = (&attention.shape, LaunchParameters::ONE);
+    let tiles = shape.frames.div_ceil(ROWS);
+    if warpgroup {
+        let (warps, rounds) = match shape.longest() {
+            // Another problem would read its bias while this one is computed, from registers that it needs.
+            ..=GROUP_ROWS => (GROUP, if attention.biased { 1 } else { 6 }),
+            _ => (2 * GROUP, 8),
+        };
+        let rounds = if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
+        return LaunchParameters { warps, rounds, stages: rounds.min(2), ..one };
+    }
+    match shape.longest() {
+        ..=11 if shape.head_dim <= 32 => LaunchParameters { problems: 4, ..one },
+        ..=ROWS if attention.element == ElementType::F32 && shape.head_dim <= 80 => {
+            LaunchParameters { problems: 4, ..one }
+        }
+        65..=96 if shape.head_dim >= 64 && !attention.causal => {
+            LaunchParameters { warps: tiles, ..one }
+        }
+        _ => LaunchParameters { warps: tiles.div_ceil(2), ..one },
+    }
+}
+
+impl AttentionBackward {
+    /// The least number of blocks of a multiprocessor. The compiler then uses fewer registers, where that costs no spill.
+    const fn resident_blocks(&self) -> u64 {
+        let TemporalAttention { shape, element, biased, strided, .. } = &self.attention;
+        let LaunchParameters { warps, problems, .. } = self.parameters;
+        let is_narrow = shape.head_dim <= 32;
+        match (self.warpgroup, *element, warps, problems) {
+            (true, _, GROUP, _) if is_narrow && *strided && !*biased => 3,
+            (true, _, GROUP, _) if is_narrow => 4,
+            (false, ElementType::F32, 1, 4) if shape.longest() <= ROWS && shape.head_dim <= 80 => 3,
+            (false, ElementType::F16 | ElementType::Bf16, 2, 1)
+                if shape.longest() > 48 && shape.head_dim <= 16 && !*biased =>
+            {
+                10
+            }
+            (false, _, 5..=6, 1) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Dynamic shared memory of a block: `PROBLEM_BYTES` in `attention_backward.cu` for each problem.
+    fn shared_bytes(&self) -> u64 {
+        let TemporalAttention { shape, element, causal, .. } = &self.attention;
+        let LaunchParameters { warps, problems, stages, .. } = self.parameters;
+        let (row_tiles, key_tiles) = (shape.frames.div_ceil(ROWS), shape.keys.div_ceil(ROWS));
+        let tile = |columns: u64| ROWS * columns * element.bytes();
+        let (row, columns) = match shape.head_dim.div_ceil(COLUMNS) {
+            // Warpgroup instructions need rows of an even number of vectors.
+            all if self.warpgroup => (all.next_multiple_of(2) * COLUMNS, all),
+            all if all <= MAX_COLUMN_TILES => (shape.head_dim, all),
+            all => (shape.head_dim, all.div_ceil(2 * all.div_ceil(MAX_COLUMN_TILES)) * 2),
+        };
+        let block = tile(columns * COLUMNS);
+        let queries = row_tiles * tile(row);
+        let keys = key_tiles * tile(row).max(block);
+        let tensors = 2 * (queries + keys);
+        // Weights and gradients of scores of the keys that a tile of queries sees, or a block of its gradients.
+        let skips = *causal && !self.warpgroup;
+        let unit = 2 * tile(ROWS);
+        let area =
+            |tile| (if skips { key_tiles.min(tile) } else { key_tiles }).max(block.div_ceil(unit));
+        let areas = (1..=row_tiles).map(area).sum::<u64>() * unit;
+        let replace_values = row_tiles <= warps && stages == 1;
+        let begin = if replace_values { tensors - keys } else { stages * tensors };
+        problems * tensors.max(begin + areas)
+    }
+}
+
+impl Sealed for AttentionBackward {}
+
+impl Operation for AttentionBackward {
+    const KERNEL: &'static str = "attention_backward";
+    const SIZES: &'static [&'static str] = TemporalAttention::SIZES;
+
+    fn problem(&self) -> (Vec<u64>, String) {
+        self.attention.problem()
+    }
+
+    /// As of [`TemporalAttention`], without a variant: `y causal keys=77`.
+    fn variant(&self) -> String {
+        self.attention.described(self.parameters.axis())
+    }
+
+    fn parameters(&self) -> Vec<(String, u64)> {
+        named(self.parameters.named())
+    }
+
+    fn candidates(&self) -> Vec<Vec<(String, u64)>> {
+        let is_taken = |one: &LaunchParameters| self.check_parameters(one).is_ok();
+        self.parameters.in_both_layouts(&self.parameters.candidates(is_taken))
+    }
+
+    fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
+        let parameters = self.parameters.with(Self::KERNEL, parameters)?;
+        self.check_parameters(&parameters)?;
+        Ok(Self { parameters, ..*self })
+    }
+
+    fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
+        check(&self.attention, device)?;
+        let mut defines = self.attention.option_macros();
+        defines.extend(self.attention.shape.macros());
+        let LaunchParameters { warps, problems, rounds, stages, .. } = self.parameters;
+        defines.extend([("WARPS", warps), ("PROBLEMS", problems), ("ROUNDS", rounds)]);
+        defines.extend([("STAGES", stages), ("BLOCKS", self.resident_blocks())]);
+        defines.push(("WARPGROUP", self.warpgroup.into()));
+        let source = if self.warpgroup { WARPGROUP_SOURCE } else { SOURCE };
+        let parameters = self.attention.kernel_parameters(7, true);
+        let (kernel, architecture_specific) = (Self::KERNEL, self.warpgroup);
+        Ok(Code { kernel, source, defines, architecture_specific, parameters })
+    }
+
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        self.parameters.grid(&self.attention.shape, self.shared_bytes())
+    }
+}
+
+impl AttentionBackward {
+    fn check_parameters(&self, parameters: &LaunchParameters) -> Result<(), KernelError> {
+        let tiles = self.attention.shape.longest().div_ceil(ROWS);
+        let LaunchParameters { warps, problems, .. } = *parameters;
+        if self.warpgroup && !warps.is_multiple_of(GROUP) {
+            return refused(NAME, "warps", warps, "4 or 8");
+        }
+        if self.warpgroup && problems > 1 {
+            return refused(NAME, "problems", problems, "1");
+        }
+        parameters.check(NAME, 1..=if self.warpgroup { 2 * GROUP } else { tiles }, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gridguard::ComputeCapability;
+
+    use super::*;
+    use crate::temporal_attention::{Layout, Shape};
+
+    const F16: ElementType = ElementType::F16;
+    const BF16: ElementType = ElementType::Bf16;
+    const F32: ElementType = ElementType::F32;
+
+    fn device(major: u32, minor: u32) -> DeviceLimits {
+        let kib = match (major, minor) {
+            (7, _) => 64,
+            (8, 6) => 99,
+            _ => 227,
+        };
+        DeviceLimits {
+            compute_capability: ComputeCapability::new(major, minor),
+            max_shared_bytes_per_block_opt_in: kib << 10,
+            ..DeviceLimits::any_device()
+        }
+    }
+
+    fn shape(frames: u64, keys: u64, head_dim: u64) -> Shape {
+        let shape = Shape::new(15_360, 5, frames, head_dim).expect("legal");
+        shape.with_keys(keys).expect("legal")
+    }
+
+    fn backward(
+        shape: Shape,
+        element: ElementType,
+        device: &DeviceLimits,
+    ) -> Result<AttentionBackward, KernelError> {
+        AttentionBackward::new(TemporalAttention::new(shape, element, device)?, device)
+    }
+
+    #[test]
+    fn the_shared_memory_of_a_problem_is_that_of_the_source() {
+        let bytes = |attention, warpgroup, warps, stages| {
+            let parameters = LaunchParameters { warps, stages, ..LaunchParameters::ONE };
+            let one = AttentionBackward { attention, warpgroup, parameters };
+            let two = LaunchParameters { problems: 2, ..parameters };
+            let two = AttentionBackward { parameters: two, ..one };
+            assert_eq!(two.shared_bytes(), 2 * one.shared_bytes());
+            one.shared_bytes()
+        };
+        let of = |frames, keys, head_dim, element| {
+            let shape = shape(frames, keys, head_dim);
+            TemporalAttention::new(shape, element, &device(9, 0)).expect("served")
+        };
+        assert_eq!(bytes(of(16, 16, 64, F16), false, 1, 1), 8192);
+        assert_eq!(bytes(of(64, 64, 16, F16), false, 4, 1), 22_528);
+        assert_eq!(bytes(of(128, 128, 64, BF16), true, 8, 1), 114_688);
+        assert_eq!(bytes(of(128, 128, 64, BF16), true, 8, 2), 196_608);
+        assert_eq!(bytes(of(49, 49, 32, F16), true, 4, 2), 49_152);
+        assert_eq!(bytes(of(82, 82, 32, BF16).causal(), false, 3, 1), 46_080);
+        assert_eq!(bytes(of(81, 81, 64, BF16), false, 6, 1), 73_728);
+        assert_eq!(bytes(of(16, 16, 160, F16), false, 1, 1), 20_480);
+        assert_eq!(bytes(of(24, 24, 80, F32), false, 2, 1), 43_008);
+        assert_eq!(bytes(of(40, 70, 64, F16).causal(), false, 2, 1), 39_936);
+    }
+
+    #[test]
+    fn the_default_is_the_fastest_that_fits() {
+        let chosen = |frames, keys, head_dim, element, device: &DeviceLimits| {
+            let backward = backward(shape(frames, keys, head_dim), element, device)?;
+            let LaunchParameters { warps, problems, rounds, stages, .. } = backward.parameters;
+            Ok((backward.warpgroup, warps, problems, rounds, stages))
+        };
+        let (hopper, ampere) = (device(9, 0), device(8, 6));
+        assert_eq!(chosen(16, 16, 64, F16, &hopper), Ok((false, 1, 1, 1, 1)));
+        assert_eq!(chosen(16, 16, 64, F32, &hopper), Ok((false, 1, 4, 1, 1)));
+        assert_eq!(chosen(11, 11, 32, F16, &hopper), Ok((false, 1, 4, 1, 1)));
+        assert_eq!(chosen(11, 128, 32, F16, &hopper), Ok((false, 1, 1, 1, 1)));
+        assert_eq!(chosen(64, 64, 16, F16, &hopper), Ok((false, 2, 1, 1, 1)));
+        assert_eq!(chosen(49, 49, 32, F16, &hopper), Ok((true, 4, 1, 6, 2)));
+        assert_eq!(chosen(49, 49, 32, F16, &ampere), Ok((false, 2, 1, 1, 1)));
+        assert_eq!(chosen(81, 81, 64, F16, &hopper), Ok((false, 6, 1, 1, 1)));
+        assert_eq!(chosen(128, 128, 64, F16, &hopper), Ok((true, 8, 1, 8, 2)));
+        // Two stages need 204,800 bytes with areas of 32,768 each, one less.
+        assert_eq!(chosen(128, 128, 96, F16, &hopper), Ok((true, 8, 1, 1, 1)));
+        // 107,520 bytes with four warps, 93,184 with seven.
+        assert_eq!(chosen(112, 112, 64, F16, &ampere), Ok((false, 7, 1, 1, 1)));
+        let error: KernelError = chosen(128, 128, 128, F16, &ampere).expect_err("160 KiB");
+        assert!(error.to_string().ends_with("problems that fit into the shared memory of a block"));
+    }
+
+    #[test]
+    fn shapes_that_the_kernel_does_not_support_are_errors() {
+        let takes = "the backward variant takes at most 128 frames and keys and a head dimension that is a \
+                     multiple of 8, or in f32 at most 32 and a multiple of 4";
+        for (frames, keys, head_dim, element) in [
+            (129, 16, 64, F16),
+            (16, 129, 64, F16),
+            (16, 16, 60, BF16),
+            (16, 16, 62, F32),
+            (33, 1, 64, F32),
+        ] {
+            let error = backward(shape(frames, keys, head_dim), element, &device(9, 0));
+            assert_eq!(error.expect_err("refused").to_string(), takes);
+        }
+        assert!(backward(shape(32, 1, 4), F32, &device(9, 0)).is_ok());
+        assert!(backward(shape(16, 16, 8), F16, &device(7, 5)).is_ok());
+        let error = backward(shape(16, 16, 64), F32, &device(7, 5)).expect_err("no tf32");
+        assert!(
+            error.to_string().starts_with("tf32 on tensor cores needs compute capability 8.0"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn options_and_layout_are_those_of_the_attention() {
+        let device = device(9, 0);
+        let attention = TemporalAttention::new(shape(16, 77, 64), F16, &device).expect("served");
+        let attention = attention.causal().with_bias().with_strides().with_layout(Layout::FoldedY);
+        let backward = AttentionBackward::new(attention, &device).expect("served");
+        assert_eq!(backward.variant(), "y causal bias strided keys=77");
+        assert_eq!(backward.request().grid.y, 76_800);
+        let code = backward.code(&device).expect("supported");
+        // q, k, v, grad, dq, dk, dv, the bias; items, heads, strides and scale.
+        assert_eq!(code.parameters.len(), 12);
+        assert_eq!(code.parameters[10], gridguard::Parameter::Value { bytes: 192 });
+    }
+
+    #[test]
+    fn candidates_are_supported_and_other_parameters_are_errors() {
+        let backward = backward(shape(40, 70, 64), BF16, &device(9, 0)).expect("served");
+        let candidates = backward.candidates();
+        assert_eq!(candidates.first(), Some(&backward.parameters()));
+        for parameters in &candidates {
+            let taken = backward.with_parameters(parameters).expect("worth measuring");
+            assert_eq!(taken.parameters(), *parameters);
+        }
+        let refused = |name: &str, value| {
+            let given = [(name.to_owned(), value)];
+            backward.with_parameters(&given).expect_err("refused").to_string()
+        };
+        assert_eq!(refused("warps", 6), "warps is 6, the backward variant takes 1 to 5 here");
+        assert_eq!(
+            refused("problems", 11),
+            "problems is 11, the backward variant takes 1 to 10 here"
+        );
+        assert_eq!(refused("stages", 2), "stages is 2, the backward variant takes 1 here");
+        assert_eq!(
+            refused("tiles", 2),
+            "attention_backward has no launch parameter tiles, it has warps, problems, rounds, stages, flat"
+        );
+    }
+}
