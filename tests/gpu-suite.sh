@@ -27,7 +27,7 @@ pack() {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
-            cargo bench --no-run --message-format json -p gridguard-kernels --features bench --bench attention --bench kernels &&
+            cargo bench --no-run --message-format json -p gridguard-kernels --features bench --bench attention --bench kernels --bench training &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo build --release --message-format json -p gridguard-server -p gridguard-load --bins &&
@@ -393,6 +393,7 @@ run() {
     step host 60 host_costs "$folder"
     if python3 -c 'import torch, triton' 2>/dev/null; then
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
+        step peers-training 480 python3 "$folder/peers/training.py" --bench "$folder/training" --output "$results"
         step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"
     else
         missing peers "no PyTorch"
