@@ -1,8 +1,10 @@
 //! `gridguard explain` as its users call it.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run_with_input};
+use crate::command::{Ran, run, run_with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
@@ -215,9 +217,21 @@ fn half_remembered_messages_are_found_or_suggested() {
     assert!(several.err.contains("\n  CUDA_ERROR_OUT_OF_MEMORY (2)\n  torch."), "{}", several.err);
     let success = explain(&["0"], b"");
     assert_eq!((success.code, success.err.as_str()), (Some(1), "0 is success: nothing failed\n"));
-    let file = explain(&["Cargo.toml"], b"");
-    let found = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
-    assert_eq!((file.code, file.err.as_str()), (Some(1), found));
+}
+
+#[test]
+fn a_file_is_read_as_a_log_even_if_its_name_is_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = "ok\nCUDA error: misaligned address\n";
+    for name in ["training.log", "700", "grid-dim-y"] {
+        fs::write(folder.path().join(name), log).expect("a file");
+        let ran = run(folder.path(), &["explain", name]);
+        assert!(ran.out.starts_with("line 2: CUDA error: misaligned address\n"), "{}", ran.out);
+        assert_eq!(ran.code, Some(0), "{name}");
+    }
+    let nothing = explain(&["Cargo.toml"], b"");
+    assert_eq!((nothing.code, nothing.out.as_str()), (Some(1), ""));
+    assert!(nothing.err.contains("no CUDA failure recognized"), "{}", nothing.err);
 }
 
 #[test]
