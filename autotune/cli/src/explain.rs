@@ -1,7 +1,8 @@
 //! `gridguard explain`: explains CUDA error codes, messages and logs, and how to fix the failure.
 
-use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, BufReader, IsTerminal};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::rules;
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// Message, name, error code or id of a rule; `-` or nothing reads a log from standard input
+    /// Log file, message, name, error code or id of a rule; `-` or nothing reads a log from standard input. A file of
+    /// that name is read, even if it is also a message
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     /// Watch a growing log in UTF-8, also if it is replaced, and explain each new failure, until Ctrl-C; with --format
@@ -43,7 +45,7 @@ no CUDA failure recognized; give one of these:
   700                                              an error code
   CUDA_ERROR_INVALID_VALUE, cudaErrorInvalidValue  a name, also of libraries, such as CUBLAS_STATUS_ALLOC_FAILED
   CUDA error: invalid configuration argument       a message
-  gridguard explain < training.log                 a log";
+  gridguard explain training.log                   a log, also on standard input";
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
@@ -63,10 +65,14 @@ impl Explain {
         if text.is_empty() && (!self.text.is_empty() || io::stdin().is_terminal()) {
             return Err(CommandError::Invalid(NOTHING_GIVEN.into()));
         }
-        if let Some(printed) = rules::explain(text, self.output) {
+        let is_file = text != "-" && fs::metadata(text).is_ok_and(|it| !it.is_dir());
+        let log = if is_file {
+            scan_file(text)?
+        } else if let Some(printed) = rules::explain(text, self.output) {
             return printed;
-        }
-        let log = scan(text)?;
+        } else {
+            scan(text)?
+        };
         let device = self.device.limits()?;
         let machine = self.machine(device.as_deref());
         let report = ExplainedLog::new(&log, &machine, device.as_deref())?;
@@ -84,6 +90,16 @@ impl Explain {
         let visible_devices = cuda::device_count().ok();
         Evidence { driver_cuda, visible_devices, ..evidence }
     }
+}
+
+fn scan_file(file: &str) -> Result<LogScanner, CommandError> {
+    let mut log = LogScanner::new();
+    let read = File::open(file).and_then(|it| log.read(BufReader::new(it)));
+    read.map_err(CommandError::io(file))?;
+    if log.count() == 0 {
+        note(NOTHING_RECOGNIZED);
+    }
+    Ok(log)
 }
 
 /// Scans `text`, or else a log on standard input, and notes its assumption.
@@ -111,9 +127,6 @@ fn scan(text: &str) -> Result<LogScanner, CommandError> {
 fn unrecognized(text: &str, similar: &[FailureId]) -> String {
     if ["0", "CUDA_SUCCESS", "cudaSuccess"].contains(&text) {
         return format!("{text} is success: nothing failed");
-    }
-    if Path::new(text).is_file() {
-        return format!("{text} is a file: gridguard explain < {text}");
     }
     if similar.is_empty() {
         return NOTHING_RECOGNIZED.to_owned();

@@ -103,7 +103,7 @@ const EXAMPLES: [Examples; 19] = [
         [
             "explain CUDA error: invalid argument",
             "explain grid-dim-y",
-            "explain --gpu rtx-4090 < training.log",
+            "explain --gpu rtx-4090 training.log",
         ],
     ),
     (

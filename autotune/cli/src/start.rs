@@ -76,7 +76,7 @@ impl Machine {
     fn commands(&self) -> Vec<(&'static str, &'static str)> {
         let has_gpu = !self.gpus.is_empty();
         let rows = [
-            (true, "gridguard explain < training.log", "what an error means, and how to fix it"),
+            (true, "gridguard explain training.log", "what an error means, and how to fix it"),
             (
                 true,
                 "gridguard check --gpu h200 --grid 1,76800 --block 128",

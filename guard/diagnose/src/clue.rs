@@ -1,5 +1,6 @@
 //! Words in a log that suggest a cause, most often the names of functions in a traceback.
 
+use super::codes::causes::HOST_MEMORY;
 use super::failure::{Hint, KnownCause, cause};
 use super::stated::Dimension::{
     self, Batch, Channels, Choices, Heads, Height, Rows, Tokens, Width,
@@ -11,6 +12,19 @@ pub struct Clue {
     pub(super) row: &'static Row,
     /// The line, truncated.
     pub(super) text: String,
+}
+
+impl Clue {
+    /// The name in the line, in full, that one of the row's words is a part of: `cudaMemcpyAsync`, `loss.item`.
+    pub(super) fn name(&self) -> Option<&str> {
+        let lower = self.text.to_ascii_lowercase();
+        let start = self.row.words().find_map(|word| lower.find(word))?;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        let (before, after) = self.text.split_at_checked(start)?;
+        let begin = before.trim_end_matches(is_name).len();
+        let end = after.find(|c| !is_name(c)).unwrap_or(after.len());
+        self.text.get(begin..start.saturating_add(end))
+    }
 }
 
 /// The place in a log where words count.
@@ -52,6 +66,11 @@ impl Row {
         Self { is_installable: true, ..self }
     }
 
+    /// Whether other lines about the same failure may tell more.
+    pub(super) fn is_minor(&self) -> bool {
+        matches!(self.hint, Hint::PyTorch | Hint::Ggml | Hint::CapturedCall)
+    }
+
     /// Parts of names. A part with a space ends with a whole word.
     pub(super) fn words(&self) -> impl Iterator<Item = &'static str> {
         self.words.split('|')
@@ -66,12 +85,22 @@ const fn case(hint: Hint, words: &'static str, cause: KnownCause) -> Row {
     Row { case: Some(cause.hint(hint)), ..row(Place::Traceback, hint, words) }
 }
 
+const fn innermost(row: Row) -> Row {
+    Row { place: Place::Innermost, ..row }
+}
+
 /// `CUDA_ERROR_INVALID_VALUE`, with which calls refuse shared memory and updates of graphs.
 const INVALID_VALUE: i32 = 1;
 /// `cudaErrorInvalidConfiguration`.
 const INVALID_CONFIGURATION: i32 = 9;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+const CAPTURE_UNSUPPORTED: i32 = 900;
+const POOL: KnownCause = cause(
+    "an allocator reserves a large pool or arena when the program starts: other processes use the \
+     memory, or the reservation is larger than what is free",
+);
 const ATTENTION: KnownCause = cause(
     "the attention kernel puts batch, heads or both on grid.y or grid.z, which end at 65535 blocks",
 )
@@ -82,7 +111,80 @@ const BATCH_LENGTH_HEADS: KnownCause = ATTENTION.fix(
 );
 
 /// The most specific case first.
-pub(super) static ROWS: [Row; 25] = [
+pub(super) static ROWS: [Row; 35] = [
+    case(
+        Hint::HostMemory,
+        "bytes on host|pinned host memory|host pinned memory|pinned memory|page-locked|pagelocked|\
+         hostalloc|mallochost|memallochost|hostregister|host_allocator|.pin_memory(",
+        HOST_MEMORY,
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "amrex_arena",
+        POOL.fix(
+            "find the others with nvidia-smi and end them, or start fewer ranks on each GPU; AMReX \
+             reserves three quarters of the GPU: amrex.the_arena_init_size=0 reserves nothing",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "from device: cuda_error_out_of_memory|preallocat|xla_python_client",
+        POOL.fix(
+            "find the others with nvidia-smi and end them; or reserve less: \
+             TF_FORCE_GPU_ALLOW_GROWTH=true in TensorFlow, XLA_PYTHON_CLIENT_PREALLOCATE=false or \
+             XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "rmm::mr::pool|pool_memory_resource|initial_pool_size|rmm.reinitialize",
+        POOL.fix(
+            "find the others with nvidia-smi and end them; or give RMM's pool a smaller \
+             initial_pool_size",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "bfc_arena|bfcarena",
+        POOL.fix(
+            "find the others with nvidia-smi and end them; in ONNX Runtime, set \
+             arena_extend_strategy=kSameAsRequested and a lower gpu_mem_limit",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "cuda_mps|mps_pinned|pinned_device_mem_limit|mps server|mps client",
+        cause(
+            "the process shares the GPU through MPS: other clients use the memory, or \
+             CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is lower than the request",
+        )
+        .fix("end other clients, or raise the limit"),
+    )
+    .only(OUT_OF_MEMORY),
+    case(
+        Hint::PoolMemory,
+        "_arena|arena_|arena.|arena::|memory_pool|mempoolcreate|init_pool|pool_init",
+        POOL.fix(
+            "find the others with nvidia-smi and end them; or set the program's option for the \
+             initial size of its pool or arena to less",
+        ),
+    )
+    .only(OUT_OF_MEMORY),
+    innermost(case(
+        Hint::CapturedCall,
+        "cuctxsynchronize|devicesynchronize|streamsynchronize|eventsynchronize|eventquery|\
+         streamquery|cudamalloc|cumemalloc|cudafree|cumemfree|cudahostalloc|cumemhostalloc|\
+         cudamemcpy|cumemcpy|cudamemset|cumemset|cumoduleload|culibraryload|cudamemgetinfo|\
+         cumemgetinfo|cuda.synchronize(|empty_cache(|.item(|.cpu(|.tolist(|.numpy(",
+        cause("a call that cannot be captured is made while a stream is capturing")
+            .fix("make this call before or after the capture"),
+    ))
+    .only(CAPTURE_UNSUPPORTED),
     case(
         Hint::ModuleMemory,
         "cumoduleload|culibraryload|cudalibraryload|load_binary|in-memory cubin|ptx text",
@@ -260,6 +362,8 @@ pub(super) static ROWS: [Row; 25] = [
         ),
     )
     .only(INVALID_CONFIGURATION),
+    row(Place::Traceback, Hint::PyTorch, "torch|runtimeerror: cuda error"),
+    row(Place::Traceback, Hint::Ggml, "ggml"),
     row(
         Place::Traceback,
         Hint::Convolution,

@@ -2,11 +2,12 @@
 
 use core::fmt;
 
-use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, LIMITS, RUN, SANITIZER};
+use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, LIMITS, RUN, SANITIZER};
 use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
 use super::failure::{Hint, KnownCause};
 use super::failure_id::FailureId;
-use super::stated::{AXIS_BLOCKS, AxisVerdict, parts};
+use super::shape::{AXIS_BLOCKS, Shape, parts};
+use super::stated::AxisVerdict;
 
 /// The meaning of a failure and its probable causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +78,22 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let mut rules = violated_rules(failure, evidence);
     rules.extend(stated.pair);
     let has_rules = !rules.is_empty();
+    let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
+    let work = &evidence.launch_sizes.work;
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
+    let is_empty = work.shape.is_some_and(|shape| shape.is_empty());
+    let shape = work.shape.as_ref().map(Cause::of_shape);
+    let shape =
+        shape.filter(|_| is_rejected_launch && failure.is_cuda() && !has_rules && !is_legal);
+    let decided = [&stated.case, &shape].map(|it| it.as_ref().and_then(|it| it.id.clone()));
+    let is_host_memory = decided.contains(&Some(Hint::HostMemory.id()));
     for known in entry.known_causes() {
+        if known.hint.is_some_and(|hint| {
+            decided.contains(&Some(hint.id())) || is_host_memory && OF_DEVICE_MEMORY.contains(&hint)
+        }) {
+            // It is stated more precisely, or is about other memory.
+            continue;
+        }
         if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
             // The violated rules are more precise.
             continue;
@@ -91,7 +106,6 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         }
     }
     let launch = evidence.launch.clone().or(stated.launch);
-    let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
     let is_undecided = is_rejected_launch
         && !has_rules
         && !is_legal
@@ -99,9 +113,25 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         && stated.case.is_none()
         && evidence.driver_log.is_empty();
     // A traceback that ends in a copy may contain a known kernel, too.
-    let place = if evidence.host_call().is_some() { likely.len() } else { 0 };
+    let is_host_call = is_rejected_launch && evidence.host_call().is_some();
+    let place = if is_host_call { likely.len() } else { 0 };
     likely.splice(place..place, stated.case);
-    let causes = [rules, likely, open, unlikely].concat();
+    // An empty tensor explains the failure, and a large one only may.
+    let place = if is_empty && !is_host_call { 0 } else { likely.len() };
+    likely.splice(place..place, shape);
+    if failure.is_cuda()
+        && evidence.requested_bytes.is_none()
+        && evidence.clue(Hint::Allocation).is_none()
+    {
+        // Without size and call, it is often a program's first use of the device.
+        open.sort_by_key(|it| it.id != Some(Hint::OtherProcess.id()));
+    }
+    let mut causes = [rules, likely, open, unlikely].concat();
+    for cause in causes.iter_mut().filter(|it| it.id == Some(Hint::CapturedCall.id())) {
+        for (hint, remedy) in IN_PROGRAMS {
+            cause.remedy += if evidence.clue(hint).is_some() { remedy } else { "" };
+        }
+    }
     let evidence = Evidence { launch, ..evidence.clone() };
     let mut commands: Vec<String> = Vec::new();
     for command in entry.commands.iter().filter(|it| !(has_rules && **it == DRIVER_LOG)) {
@@ -109,6 +139,9 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         if !commands.contains(&command) {
             commands.push(command);
         }
+    }
+    if is_host_memory {
+        commands = HOST.map(String::from).into();
     }
     // The kernels of this project serve the call, if the attention of PyTorch is at fault.
     let is_attention = causes.first().and_then(|it| it.id.as_deref()).is_some_and(|id| {
@@ -133,6 +166,16 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         lines: lines.iter().map(|line| (*line).to_owned()).collect(),
     }
 }
+
+/// Causes that are about the memory of the device.
+const OF_DEVICE_MEMORY: [Hint; 4] =
+    [Hint::TooLittleFree, Hint::OtherProcess, Hint::Fragments, Hint::LocalMemory];
+
+/// How programs keep calls out of a capture.
+const IN_PROGRAMS: [(Hint, &str); 2] = [
+    (Hint::PyTorch, "; in PyTorch, keep .item(), .cpu(), printing and allocations out of it"),
+    (Hint::Ggml, "; or run without graphs: GGML_CUDA_DISABLE_GRAPHS=1"),
+];
 
 /// Makes the kernels of this project serve PyTorch's attention.
 const INSTALL: &str = "pip install gridguard";
@@ -197,6 +240,19 @@ impl Stated {
                 }
                 None => {}
             }
+            if case.hint == Some(Hint::CapturedCall)
+                && let Some(name) = clue.name()
+            {
+                cause.what = format!("{name} cannot be captured, and is called during the capture");
+                cause.remedy = format!("call {name} before or after the capture");
+                if name.contains("Async") {
+                    cause.what = format!(
+                        "{name} is called during the capture with pageable memory, or outside of \
+                         the capturing stream"
+                    );
+                    cause.remedy += ", or pass it pinned memory and the capturing stream";
+                }
+            }
             if case.hint == Some(Hint::SharedMemory)
                 && let (Some(bytes), Some(device)) =
                     (evidence.max_shared_bytes, evidence.capability)
@@ -237,6 +293,12 @@ impl Cause {
     fn known(known: &KnownCause, why_likely: Option<String>) -> Self {
         let id = known.hint.map(Hint::id);
         Self { id, what: known.what.into(), why_likely, remedy: known.remedy.into() }
+    }
+
+    fn of_shape(shape: &Shape) -> Self {
+        let (what, remedy) = shape.cause();
+        let why_likely = Some(format!("the log has {shape}"));
+        Self { id: Some(shape.hint().id()), what, why_likely, remedy }
     }
 
     fn violated(rule: &ViolatedRule) -> Self {

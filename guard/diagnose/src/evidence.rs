@@ -216,9 +216,12 @@ impl Evidence {
         HOST_CALLS.into_iter().find_map(|hint| self.suggested(hint))
     }
 
+    pub(super) fn clue(&self, hint: Hint) -> Option<&Clue> {
+        self.clues.iter().find(|clue| clue.row.hint == hint)
+    }
+
     fn suggested(&self, hint: Hint) -> Option<Verdict> {
-        let clue = self.clues.iter().find(|clue| clue.row.hint == hint)?;
-        Some(Likely(says(&clue.text)))
+        Some(Likely(says(&self.clue(hint)?.text)))
     }
 
     /// Only whether there are violated rules. They are reported as causes of their own.

@@ -171,6 +171,17 @@ pub(super) enum Hint {
     ModuleMemory,
     ContextMemory,
     GraphMemory,
+    /// A pool that an allocator reserves when the program starts.
+    PoolMemory,
+    /// Pinned memory of the host.
+    HostMemory,
+    /// A call that cannot be captured.
+    CapturedCall,
+    /// Programs with their own remedies.
+    PyTorch,
+    Ggml,
+    /// A batch or tensor that is larger than an axis of a grid.
+    LargeShape,
     /// A tensor of too many elements for TensorRT.
     TensorVolume,
     /// No libcuda was loaded.

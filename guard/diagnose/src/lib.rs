@@ -49,6 +49,8 @@ mod failure_id;
 #[cfg(feature = "explain")]
 mod parse;
 #[cfg(feature = "explain")]
+mod shape;
+#[cfg(feature = "explain")]
 mod stated;
 
 #[cfg(feature = "explain")]

@@ -1,5 +1,7 @@
 //! Sizes of the work that a log states, and what they decide about the axis of a grid.
 
+use super::shape::{AXIS_BLOCKS, MAX_THREADS, Shape};
+
 /// A size of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dimension {
@@ -39,10 +41,6 @@ impl Dimension {
     }
 }
 
-/// Blocks that y and z of a grid hold.
-pub(super) const AXIS_BLOCKS: u64 = 65_535;
-const MAX_THREADS: u64 = 1024;
-
 /// Sizes of the work, each if it is stated, and numbers of elements that worked and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkSizes {
@@ -51,6 +49,8 @@ pub(super) struct WorkSizes {
     pub(super) fails: Option<u64>,
     /// The bound that a checked size reached.
     pub(super) bound: Option<u64>,
+    /// A shape that a launch may be refused for.
+    pub(super) shape: Option<Shape>,
 }
 
 /// What the stated sizes decide about an axis.
@@ -72,6 +72,7 @@ impl WorkSizes {
             works: self.works.or(other.works),
             fails: self.fails.or(other.fails),
             bound: self.bound.or(other.bound),
+            shape: self.shape.or(other.shape),
         }
     }
 
@@ -120,12 +121,6 @@ impl WorkSizes {
     }
 }
 
-/// How to split `blocks` so that each part fits an axis.
-pub(super) fn parts(blocks: u64) -> (u64, u64) {
-    let parts = blocks.div_ceil(AXIS_BLOCKS).max(1);
-    (parts, blocks.div_ceil(parts))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +156,5 @@ mod tests {
         assert!(matches!(judge(&[(Batch, 70_000)]), Some(AxisVerdict::TooLarge(70_000, _))));
         assert_eq!(judge(&[]), None);
         assert!(matches!(judge(&[(Batch, u64::MAX), (Heads, 2)]), Some(AxisVerdict::TooLarge(..))));
-        assert_eq!(parts(131_072), (3, 43_691));
     }
 }

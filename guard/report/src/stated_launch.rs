@@ -50,6 +50,17 @@ pub(crate) fn checked(
         }
         launch = launch.map(|launch| format!("{launch} --kernel-max-threads {threads}"));
     }
+    for rule in rules.iter_mut().filter(|rule| rule.id == "dynamic-shared-memory-opt-in") {
+        let bytes = request.dynamic_shared_bytes;
+        rule.remedy = format!(
+            "before the launch, call cudaFuncSetAttribute(kernel, \
+             cudaFuncAttributeMaxDynamicSharedMemorySize, {bytes}), or in CuPy set \
+             kernel.max_dynamic_shared_size_bytes = {bytes}; or request less"
+        );
+    }
+    for rule in rules.iter_mut().filter(|rule| rule.id == "shared-memory-total") {
+        rule.remedy += "; opting in does not allow more";
+    }
     // A legal launch of any GPU need not be checked again.
     launch = launch.filter(|_| !rules.is_empty() || device.is_some());
     // Without grid or block, further rules may be violated.
@@ -58,8 +69,8 @@ pub(crate) fn checked(
     Ok(Evidence { device_name, launch, violated_rules, ..evidence })
 }
 
-/// The rules that `request` violates on GPUs of the catalogue, and the first such GPU, unless a rule is violated on
-/// all. Such rules come first.
+/// The rules that `request` violates on GPUs of the catalogue, each with the highest limit, and the first such GPU,
+/// unless a rule is violated on all. Such rules come first.
 fn on_catalogue(
     request: &LaunchRequest,
     kernel: &KernelLimits,
@@ -69,7 +80,13 @@ fn on_catalogue(
     for gpu in gpus {
         for violation in &violations(request, &gpu.limits, kernel) {
             match found.iter_mut().find(|(known, _)| known.rule == violation.rule) {
-                Some((_, count)) => *count += 1,
+                Some((known, count)) => {
+                    *count += 1;
+                    // A launch that violates the rule everywhere exceeds the highest limit.
+                    if violation.limit > known.limit {
+                        *known = violation.clone();
+                    }
+                }
                 None => found.push((violation.clone(), 1)),
             }
         }

@@ -17,7 +17,7 @@ fn here(args: &[&str]) -> Ran {
 fn the_command_alone_says_what_to_do_first() {
     let ran = here(&[]).exits(2);
     assert!(ran.err.lines().count() <= 15, "{}", ran.err);
-    for text in ["\nGPU ", "\nPyTorch ", "gridguard explain < training.log", "--help"] {
+    for text in ["\nGPU ", "\nPyTorch ", "gridguard explain training.log", "--help"] {
         assert!(ran.err.contains(text), "{text}: {}", ran.err);
     }
     assert_eq!(ran.out, "");

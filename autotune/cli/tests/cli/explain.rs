@@ -1,8 +1,10 @@
 //! `gridguard explain` as its users call it.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run_with_input};
+use crate::command::{Ran, run, run_with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
@@ -215,9 +217,21 @@ fn half_remembered_messages_are_found_or_suggested() {
     assert!(several.err.contains("\n  CUDA_ERROR_OUT_OF_MEMORY (2)\n  torch."), "{}", several.err);
     let success = explain(&["0"], b"");
     assert_eq!((success.code, success.err.as_str()), (Some(1), "0 is success: nothing failed\n"));
-    let file = explain(&["Cargo.toml"], b"");
-    let found = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
-    assert_eq!((file.code, file.err.as_str()), (Some(1), found));
+}
+
+#[test]
+fn a_file_is_read_as_a_log_even_if_its_name_is_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = "ok\nCUDA error: misaligned address\n";
+    for name in ["training.log", "700", "grid-dim-y"] {
+        fs::write(folder.path().join(name), log).expect("a file");
+        let ran = run(folder.path(), &["explain", name]);
+        assert!(ran.out.starts_with("line 2: CUDA error: misaligned address\n"), "{}", ran.out);
+        assert_eq!(ran.code, Some(0), "{name}");
+    }
+    let nothing = explain(&["Cargo.toml"], b"");
+    assert_eq!((nothing.code, nothing.out.as_str()), (Some(1), ""));
+    assert!(nothing.err.contains("no CUDA failure recognized"), "{}", nothing.err);
 }
 
 #[test]
@@ -357,4 +371,111 @@ fn an_out_of_memory_is_told_apart_by_what_was_to_be_made() {
     let invalid = json_of(&["-"], b"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE\n");
     let causes = invalid["findings"][0]["diagnosis"]["causes"].to_string();
     assert!(!causes.contains("module-memory"), "{causes}");
+}
+
+/// Id and text of the first cause.
+fn first_cause(log: &str) -> (String, String) {
+    let found = json_of(&["-"], format!("{log}\n").as_bytes());
+    let diagnosis = &found["findings"][0]["diagnosis"];
+    let cause = &diagnosis["causes"][0];
+    (
+        cause["id"].as_str().unwrap_or_default().to_owned(),
+        format!("{cause} {}", diagnosis["commands"]),
+    )
+}
+
+#[test]
+fn shared_memory_of_a_pasted_launch_is_checked() {
+    let invalid = "CUDADriverError: CUDA_ERROR_INVALID_VALUE: invalid argument";
+    for launch in [
+        "kernel((5,), (32,), (x, y), shared_mem=98304)",
+        "kernel<<<grid, block, 96 * 1024, stream>>>(x)",
+        "copy<<<dim3(4, 4), dim3(32, 8), 98304>>>(x)",
+        "launched with dynamic shared memory 98304",
+        "dynamic shared memory: 96.0 KiB",
+        "smem_bytes = 98304",
+    ] {
+        let (id, text) = first_cause(&format!("{launch}\n{invalid}"));
+        assert_eq!(id, "dynamic-shared-memory-opt-in", "{launch}");
+        let says = ["MaxDynamicSharedMemorySize, 98304", "max_dynamic_shared_size_bytes"];
+        assert!(says.iter().all(|it| text.contains(it)), "{text}");
+    }
+    let (id, text) = first_cause(&format!("kernel<<<grid, block, 300000>>>(x)\n{invalid}"));
+    assert_eq!(id, "shared-memory-total");
+    assert!(text.contains("232448") && text.contains("opting in does not allow more"), "{text}");
+    for other in ["max dynamic shared memory 232448", "kernel<<<grid, block, 1024>>>(x)"] {
+        assert_eq!(first_cause(&format!("{other}\n{invalid}")).0, "launch-size", "{other}");
+    }
+}
+
+#[test]
+fn a_shape_in_the_log_comes_before_the_list_of_limits() {
+    for failure in ["CUDA error: invalid configuration argument", "CUDA error: invalid argument"] {
+        for (line, id, says) in [
+            ("x = torch.rand(70000, 16, 16)", "large-shape", "axis of 70000 may"),
+            ("batch_size = 131072", "large-shape", "3 parts of at most 43691"),
+            ("mx.zeros((1 << 14, 1 << 14))", "large-shape", "268435456 elements may"),
+            ("x.shape = torch.Size([0, 64])", "empty-batch", "(0, 64)"),
+            ("grid y = 65536", "grid-dim-y", "65536"),
+            ("x = torch.rand(64, 16)", "launch-size", ""),
+        ] {
+            let (found, text) = first_cause(&format!("{line}\n{failure}"));
+            assert_eq!(found, id, "{line}");
+            assert!(text.contains(says), "{line}: {text}");
+        }
+    }
+    // A known size precedes a size that only may be at fault.
+    let both = "x = torch.rand(70000, 8)\ngrid=(1, 65536) block=(8,)\nCUDA error: invalid argument";
+    assert_eq!(first_cause(both).0, "grid-dim-y");
+}
+
+#[test]
+fn memory_of_the_host_and_of_pools_has_causes_of_its_own() {
+    for (line, id, says) in [
+        (
+            "failed to alloc 1073741824 bytes on host: CUDA_ERROR_OUT_OF_MEMORY",
+            "host-memory",
+            "free -h",
+        ),
+        ("cudaMallocHost failed: out of memory", "host-memory", "ulimit -l"),
+        ("CUDA error in cudaHostAlloc(&p, n, 0): out of memory", "host-memory", "locked memory"),
+        (
+            "AMReX_Arena.cpp line 169: CUDA error 2: out of memory",
+            "pool-memory",
+            "the_arena_init_size",
+        ),
+        (
+            "failed to allocate 9.63G (10344017920 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY",
+            "pool-memory",
+            "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+        ),
+        ("rmm/mr/device/pool_memory_resource.hpp: CUDA error: out of memory", "pool-memory", "RMM"),
+        ("CUDA error 2: out of memory", "other-process", "nvidia-smi"),
+    ] {
+        let (found, text) = first_cause(line);
+        assert_eq!(found, id, "{line}: {text}");
+        assert!(text.contains(says), "{line}: {text}");
+        assert_eq!(id == "host-memory", !text.contains("nvidia-smi"), "{line}: {text}");
+    }
+}
+
+#[test]
+fn the_call_that_cannot_be_captured_is_named_with_advice_for_the_program() {
+    let failure = "operation not permitted when stream is capturing";
+    for (log, says, is_torch) in [
+        (format!("cudaMalloc(&p, n): CUDA error: {failure}"), "call cudaMalloc before", false),
+        (format!("cudaMemcpyAsync failed: {failure} (cuda)"), "pass it pinned memory", false),
+        (format!("ggml_cuda_pool: CUDA error: {failure}"), "GGML_CUDA_DISABLE_GRAPHS=1", false),
+        (
+            format!(
+                "  File \"a.py\", line 1, in step\n    loss.item()\nRuntimeError: CUDA error: {failure}"
+            ),
+            "call loss.item before",
+            true,
+        ),
+    ] {
+        let (_, text) = first_cause(&log);
+        assert!(text.contains(says), "{log}: {text}");
+        assert_eq!(text.contains("in PyTorch"), is_torch, "{log}: {text}");
+    }
 }

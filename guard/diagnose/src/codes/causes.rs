@@ -13,6 +13,15 @@ pub(super) const OTHER_PROCESS: KnownCause =
     cause("another process uses the memory, such as an earlier run that has not exited")
         .fix("find it with nvidia-smi, then end it or use another device")
         .hint(Hint::OtherProcess);
+pub(crate) const HOST_MEMORY: KnownCause = cause(
+    "the failed allocation is pinned (page-locked) memory of the host, not memory of the GPU: the \
+     host's memory is exhausted, or the limit on locked memory is reached",
+)
+.fix(
+    "pin less: a smaller batch, cache or prefetch buffer; free host memory or add more; on Linux, \
+     raise the limit on locked memory with ulimit -l",
+)
+.hint(Hint::HostMemory);
 pub(super) const WRAPPED_ERROR: KnownCause =
     cause("a CUDA call inside the library failed and was logged earlier")
         .fix("find the first CUDA error in the log");

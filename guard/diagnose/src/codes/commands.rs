@@ -10,6 +10,8 @@ pub(super) const DOCTOR: &str = "gridguard doctor";
 pub(crate) const DRIVER_LOG: &str = "CUDA_LOG_FILE=stderr PROGRAM";
 pub(crate) const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING=1 PROGRAM";
 pub(crate) const SANITIZER: &str = "compute-sanitizer PROGRAM";
+/// Free memory of the host, and the limit on its locked memory.
+pub(crate) const HOST: [&str; 2] = ["free -h", "ulimit -l"];
 pub(super) const NVIDIA_SMI: &str = "nvidia-smi";
 pub(super) const NVIDIA_SMI_Q: &str = "nvidia-smi -q";
 pub(super) const XIDS: &str = "dmesg | grep -i xid";

@@ -1,7 +1,7 @@
 //! Stream capture, graphs, and kernels that launch kernels.
 
 use super::commands::LIST_ELF;
-use crate::failure::{KnownCause, KnownFailure, cause, driver, runtime};
+use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, runtime};
 
 const NESTED_LIMIT: KnownCause = cause(
     "kernels launch kernels deeper or more often than memory is reserved for",
@@ -16,7 +16,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says("operation not permitted when stream is capturing")
         .means("a call that cannot be part of a graph was made during stream capture")
         .cause("something synchronizes, allocates or copies to the host during the capture")
-        .fix("warm up before the capture, and keep .item(), printing and allocations out of it")
+        .fix("warm up before the capture, and keep these calls out of it")
+        .hint(Hint::CapturedCall)
         .cause("another thread uses CUDA while this one captures in global mode")
         .fix("capture in thread-local mode"),
     driver(901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "cudaErrorStreamCaptureInvalidated")

@@ -1,15 +1,16 @@
 //! Memory: allocations, registrations, peers.
 
-use super::causes::{OTHER_PROCESS, TOO_LITTLE_FREE};
+use super::causes::{HOST_MEMORY, OTHER_PROCESS, TOO_LITTLE_FREE};
 use super::commands::{BLOCKING, NVIDIA_SMI, TORCH_BUILD};
 use crate::failure::{
     Hint, KnownCause, KnownFailure, Origin, cause, driver, driver_only, renumbered,
 };
 
-const FRAGMENTS: KnownCause =
-    cause("memory is free but fragmented, or an allocator in this process keeps it reserved")
-        .fix("release cached memory, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-        .hint(Hint::Fragments);
+const FRAGMENTS: KnownCause = cause(
+    "memory is free but fragmented, or an allocator in this process keeps it reserved",
+)
+.fix("release cached memory; in PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+.hint(Hint::Fragments);
 const ABSURD: KnownCause =
     cause("the size was miscalculated: it overflowed, or a shape is not the intended one")
         .fix("print the shapes of the operation that allocates")
@@ -28,11 +29,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("lower the stack limit (CU_LIMIT_STACK_SIZE), or use a kernel with less local memory")
         .hint(Hint::LocalMemory)
         .causes(&[ABSURD])
-        .cause(
-            "host memory cannot be pinned: the limit on locked memory or the system's memory is \
-             exhausted",
-        )
-        .fix("raise the limit with ulimit -l, or pin less")
+        .causes(&[HOST_MEMORY])
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Torch, "torch.OutOfMemoryError")
         .says("CUDA out of memory")

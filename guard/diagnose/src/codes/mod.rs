@@ -1,9 +1,9 @@
 //! The tables of failures, with the numbers and names of CUDA 13. Messages that differ between releases are all
 //! listed.
 
+pub(crate) mod causes;
 pub(crate) mod commands;
 
-mod causes;
 mod device;
 mod execution;
 mod graph;

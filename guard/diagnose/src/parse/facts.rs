@@ -93,8 +93,10 @@ pub(super) fn number_after<T: FromStr>(text: &str, before: &str) -> Option<T> {
 
 pub(super) fn bytes_after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
-    let mut words = rest.split([' ', ',', ';', ')', '(']);
-    amount(words.next()?, words.next()?)
+    let mut words = rest.split([' ', ';', ')', '(']);
+    // CuPy groups digits: `25,600,000 bytes`.
+    let number = words.next()?.trim_end_matches(',').replace(',', "");
+    amount(&number, words.next()?)
 }
 
 fn bytes_before(text: &str, after: &str) -> Option<u64> {
@@ -107,7 +109,7 @@ fn bytes_before(text: &str, after: &str) -> Option<u64> {
 
 /// The bytes of `20.00` and `gib`, without floating point.
 fn amount(number: &str, unit: &str) -> Option<u64> {
-    let shift = match unit.trim_end_matches(['.', ':']) {
+    let shift = match unit.trim_end_matches(['.', ':', ',']) {
         "byte" | "bytes" => 0,
         "kib" | "kb" => 10,
         "mib" | "mb" => 20,
@@ -174,6 +176,10 @@ mod tests {
         assert_eq!(requested(allocates), Some(GIB));
         assert_eq!(requested("cudaMalloc: allocating 8192.00 MiB on device 0"), Some(8 * GIB));
         assert_eq!(requested("failed to alloc 2147483648 bytes on host"), Some(2 * GIB));
+        assert_eq!(
+            requested("Out of memory allocating 1,073,741,824 bytes (allocated)"),
+            Some(GIB)
+        );
         let below = evidence("Memory usage: 1073741824 bytes free, 2147483648 bytes total.");
         assert_eq!((below.free_bytes, below.total_bytes), (Some(GIB), Some(2 * GIB)));
     }

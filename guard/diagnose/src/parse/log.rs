@@ -179,8 +179,13 @@ impl LogScanner {
             return;
         };
         // The failure may have been reported before its traceback.
-        if finding.evidence.clues.is_empty() {
-            finding.evidence.clues = evidence.clues;
+        let known = &mut finding.evidence.clues;
+        if known.iter().all(|it| it.row.is_minor()) {
+            for clue in evidence.clues {
+                if !known.iter().any(|it| it.row == clue.row) {
+                    known.push(clue);
+                }
+            }
         }
         let known = finding.evidence.launch_sizes;
         finding.evidence.launch_sizes = known.or(evidence.launch_sizes);

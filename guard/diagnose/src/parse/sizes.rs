@@ -5,15 +5,18 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 
 use super::facts::{bytes_after, number, number_after};
+use super::input::truncated;
 use super::phrases::automaton;
+use super::shapes::{MAKERS, notable, product};
 use super::work;
 use crate::evidence::LaunchSizes;
+use crate::shape::Shape;
 use crate::stated::{Dimension, WorkSizes};
 
 /// Words of launches.
 const WORDS: &str = "grid|<<<|block dim|block_dim|blockdim|number of blocks in|number of threads|\
-                     threads per block|threads a block|dynamic shared memory exceeds|blocks=|shape|\
-                     size(|check_less";
+                     threads per block|threads a block|shared mem|shared_mem|sharedmem|smem|blocks=|\
+                     shape|size(|size=|check_less";
 /// Words that begin a verdict on a size.
 const VERDICTS: &str = "works|work with|fails|fail with|passes|succeeds| ok|crashes|breaks";
 /// The names of sizes of the work.
@@ -37,7 +40,7 @@ static SIZES: LazyLock<(AhoCorasick, Vec<Dimension>)> = LazyLock::new(|| {
     let names =
         NAMES.into_iter().flat_map(|(it, names)| names.split('|').map(move |name| (name, it)));
     let (names, dimensions): (Vec<&str>, Vec<Dimension>) = names.unzip();
-    let others = [WORDS, VERDICTS].iter().flat_map(|words| words.split('|'));
+    let others = [WORDS, VERDICTS, MAKERS].iter().flat_map(|words| words.split('|'));
     (automaton(names.into_iter().chain(others)), dimensions)
 });
 
@@ -60,6 +63,10 @@ fn read_work(lower: &str, sizes: &mut WorkSizes) {
             if ["shape", "size("].contains(&word) {
                 read_shape(after, sizes);
             }
+            if ["shape", "size(", "size="].contains(&word) || MAKERS.split('|').any(|it| it == word)
+            {
+                sizes.shape = sizes.shape.or_else(|| notable(before, word, after));
+            }
             has_verdict |= VERDICTS.split('|').any(|it| it == word);
             continue;
         };
@@ -71,6 +78,10 @@ fn read_work(lower: &str, sizes: &mut WorkSizes) {
         let size = leading(after.strip_prefix("of ").unwrap_or(after)).or_else(|| trailing(before));
         if let Some(size) = size {
             sizes.set(*dimension, size);
+            // A batch may also be a number in order.
+            if *dimension == Dimension::Batch && found.len() > "batch".len() {
+                sizes.shape = sizes.shape.or_else(|| Shape::of_batch(size));
+            }
         }
     }
     // `CHECK_LESS size bound`.
@@ -202,6 +213,7 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     work::scanned(lower);
     // As in `kernel<<<(1,65536,1),(128,1,1),0>>>`.
     if let Some((_, rest)) = lower.split_once("<<<") {
+        sizes.shared_bytes = third_argument(rest).or(sizes.shared_bytes);
         let arguments = rest.trim_start_matches("dim3");
         let mut rest = arguments;
         sizes.grid = dims(&mut rest, true).or(sizes.grid);
@@ -224,9 +236,55 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     sizes.block = sizes.block.or(a_block.map(|threads| [threads, 1, 1]));
     read_julia(lower, sizes);
     read_work(lower, &mut sizes.work);
-    let shared = ["shared memory size: ", "shared memory: ", "shared_mem_bytes: ", "shared_mem="];
-    let shared = shared.iter().find_map(|before| number_after(lower, before));
+    let shared = SHARED.iter().find_map(|before| shared_after(lower, before));
     sizes.shared_bytes = shared.or(sizes.shared_bytes);
+}
+
+/// What programs call the dynamic shared memory of a launch.
+const SHARED: [&str; 7] = [
+    "shared memory size",
+    "shared memory",
+    "shared_mem_bytes",
+    "sharedmembytes",
+    "shared_mem",
+    "smem_bytes",
+    "smem",
+];
+
+/// Bytes around an amount that tell what it is.
+const NEAR: usize = 24;
+
+/// The bytes after `words`, as in `shared_mem=98304` and `dynamic shared memory of 96 KiB`.
+fn shared_after(lower: &str, words: &str) -> Option<u64> {
+    lower.match_indices(words).find_map(|(start, found)| {
+        let begin = start.saturating_sub(NEAR);
+        let before = lower.get(begin..start).unwrap_or_default();
+        if ["max", "limit"].iter().any(|word| before.contains(word)) {
+            return None;
+        }
+        let rest = truncated(lower.get(start.saturating_add(found.len())..)?, NEAR);
+        let rest = rest.strip_prefix(" of").unwrap_or(rest);
+        let mut rest = rest.strip_prefix([' ', '=', ':'])?.trim_start_matches([' ', '=', ':']);
+        let amount = bytes_after(rest, "");
+        amount.or_else(|| product(&mut rest).filter(|_| !rest.starts_with(['.', '/'])))
+    })
+}
+
+/// The dynamic shared memory in `grid, block, bytes, stream>>>`.
+fn third_argument(arguments: &str) -> Option<u64> {
+    let (arguments, _) = arguments.split_once(">>>")?;
+    let mut depth = 0_usize;
+    let mut is_between = |c: char| {
+        match c {
+            '(' | '[' | '{' => depth = depth.saturating_add(1),
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    let argument = arguments.split(&mut is_between).nth(2)?.trim();
+    let mut rest = argument;
+    product(&mut rest).filter(|_| rest.is_empty())
 }
 
 /// The numbers after `word` and words such as `dimensions:`, as in `grid=(1, 65536, 1)`, `grid
@@ -388,7 +446,7 @@ mod tests {
             work
         };
         for (line, expected) in [
-            ("batch_size=70000, num_heads: 8", &[(Batch, 70_000), (Heads, 8)][..]),
+            ("batch_size=60000, num_heads: 8", &[(Batch, 60_000), (Heads, 8)][..]),
             ("a batch of 6 with 5 heads", &[(Batch, 6), (Heads, 5)]),
             ("1,048,560 rows", &[(Rows, 1_048_560)]),
             ("n_tokens = 512", &[(Tokens, 512)]),

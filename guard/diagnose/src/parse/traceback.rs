@@ -69,7 +69,8 @@ impl Traceback {
         let frame = Frame::of(text);
         if text.starts_with("Traceback (most recent call last)") {
             // Programs print the sizes of the work before they fail.
-            let sizes = LaunchSizes { work: self.launch.work, ..LaunchSizes::default() };
+            let LaunchSizes { work, shared_bytes, .. } = self.launch;
+            let sizes = LaunchSizes { work, shared_bytes, ..LaunchSizes::default() };
             let (above, last_sizes) = (core::mem::take(&mut self.above), self.last_sizes);
             *self = Self { above, launch: sizes, below: sizes, last_sizes, ..Self::default() };
         } else if frame.is_some() || is_source {
