@@ -121,7 +121,8 @@ impl Variant {
             Self::General => {
                 let needed = self.shared_bytes(shape, &self.default_parameters(shape));
                 let takes = "heads whose tiles fit into the shared memory of a block, up to 160 on any device";
-                let fits = needed <= device.max_shared_bytes_per_block_opt_in;
+                let fits = shape.head_dim <= WIDE_HEAD_DIM
+                    || needed <= device.max_shared_bytes_per_block_opt_in;
                 let refused = KernelError::Variant { variant: self.name(), takes };
                 return if fits { Ok(()) } else { Err(refused) };
             }
