@@ -142,9 +142,6 @@ fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchP
     }
     match shape.longest() {
         ..=11 if shape.head_dim <= 32 => LaunchParameters { problems: 4, ..one },
-        ..=ROWS if attention.element == ElementType::F32 && shape.head_dim <= 80 => {
-            LaunchParameters { problems: 4, ..one }
-        }
         65..=96 if shape.head_dim >= 64 && !attention.causal => {
             LaunchParameters { warps: tiles, ..one }
         }
@@ -153,15 +150,21 @@ fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchP
 }
 
 impl AttentionBackward {
-    /// The least number of blocks of a multiprocessor. The compiler then uses fewer registers, where that costs no spill.
-    const fn resident_blocks(&self) -> u64 {
+    /// The least number of blocks of a multiprocessor. The compiler then uses fewer registers, where that was faster and
+    /// costs no spill.
+    fn resident_blocks(&self, device: &DeviceLimits) -> u64 {
         let TemporalAttention { shape, element, biased, strided, .. } = &self.attention;
         let LaunchParameters { warps, problems, .. } = self.parameters;
         let is_narrow = shape.head_dim <= 32;
+        if device.compute_capability != HOPPER {
+            return 1;
+        }
         match (self.warpgroup, *element, warps, problems) {
             (true, _, GROUP, _) if is_narrow && *strided && !*biased => 3,
             (true, _, GROUP, _) if is_narrow => 4,
-            (false, ElementType::F32, 1, 4) if shape.longest() <= ROWS && shape.head_dim <= 80 => 3,
+            (false, ElementType::F32, 1, 1) if shape.longest() <= ROWS && shape.head_dim <= 64 => {
+                12
+            }
             (false, ElementType::F16 | ElementType::Bf16, 2, 1)
                 if shape.longest() > 48 && shape.head_dim <= 16 && !*biased =>
             {
@@ -236,7 +239,7 @@ impl Operation for AttentionBackward {
         defines.extend(self.attention.shape.macros());
         let LaunchParameters { warps, problems, rounds, stages, .. } = self.parameters;
         defines.extend([("WARPS", warps), ("PROBLEMS", problems), ("ROUNDS", rounds)]);
-        defines.extend([("STAGES", stages), ("BLOCKS", self.resident_blocks())]);
+        defines.extend([("STAGES", stages), ("BLOCKS", self.resident_blocks(device))]);
         defines.push(("WARPGROUP", self.warpgroup.into()));
         let source = if self.warpgroup { WARPGROUP_SOURCE } else { SOURCE };
         let parameters = self.attention.kernel_parameters(7, true);
@@ -335,7 +338,7 @@ mod tests {
         };
         let (hopper, ampere) = (device(9, 0), device(8, 6));
         assert_eq!(chosen(16, 16, 64, F16, &hopper), Ok((false, 1, 1, 1, 1)));
-        assert_eq!(chosen(16, 16, 64, F32, &hopper), Ok((false, 1, 4, 1, 1)));
+        assert_eq!(chosen(16, 16, 64, F32, &hopper), Ok((false, 1, 1, 1, 1)));
         assert_eq!(chosen(11, 11, 32, F16, &hopper), Ok((false, 1, 4, 1, 1)));
         assert_eq!(chosen(11, 128, 32, F16, &hopper), Ok((false, 1, 1, 1, 1)));
         assert_eq!(chosen(64, 64, 16, F16, &hopper), Ok((false, 2, 1, 1, 1)));
