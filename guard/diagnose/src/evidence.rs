@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::clue::{Clue, Row};
 use super::failure::{Hint, KnownCause};
+use super::remarks::Remarks;
 use super::stated::WorkSizes;
 
 /// Facts about a failure. Every field may be missing.
@@ -60,6 +61,8 @@ pub struct Evidence {
     pub kernel: Option<String>,
     /// The most shared memory that a block can have on the device, in bytes, with opt-in.
     pub max_shared_bytes: Option<u64>,
+    /// What else the log says.
+    pub remarks: Remarks,
 }
 
 /// Known sizes of a launch. An axis that is not stated is 1.
@@ -191,6 +194,8 @@ impl Evidence {
             Hint::EarlierKernel => self.earlier_kernel(),
             Hint::TensorVolume => self.tensor_volume(),
             Hint::MissingDriver => self.lib_cuda(),
+            Hint::Need => self.remarks.need.map(|need| Likely(need.text())),
+            Hint::GpuAge => self.gpu_age(),
             Hint::FailedAssertion => self.assertion.clone().map(Likely),
             _ => self.suggested(hint),
         }
@@ -366,6 +371,15 @@ impl Evidence {
     fn tensor_volume(&self) -> Option<Verdict> {
         let bound = self.launch_sizes.work.bound?;
         Some(Likely(format!("the log gives the bound: max_num_tokens must be below {bound}")))
+    }
+
+    /// Libraries leave out what GPUs before Ampere lack.
+    fn gpu_age(&self) -> Option<Verdict> {
+        const AMPERE: Capability = Capability(8, 0);
+        let named = self.remarks.gpu.as_ref().map(|(name, it)| (format!("{name}, "), *it));
+        let (name, capability) = named.or_else(|| Some((String::new(), self.capability?)))?;
+        let why = format!("the log names {name}compute capability {capability}");
+        (capability < AMPERE).then_some(Likely(why))
     }
 
     /// A device that was found needs a loaded libcuda.

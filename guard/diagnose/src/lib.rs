@@ -49,6 +49,8 @@ mod failure_id;
 #[cfg(feature = "explain")]
 mod parse;
 #[cfg(feature = "explain")]
+mod remarks;
+#[cfg(feature = "explain")]
 mod shape;
 #[cfg(feature = "explain")]
 mod stated;
@@ -68,6 +70,8 @@ pub use failure::{KnownCause, KnownFailure, Origin};
 pub use failure_id::FailureId;
 #[cfg(feature = "explain")]
 pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
+#[cfg(feature = "explain")]
+pub use remarks::Remarks;
 
 /// The examples of the README.
 #[cfg(all(doctest, feature = "explain"))]

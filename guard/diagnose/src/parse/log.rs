@@ -7,7 +7,7 @@ use super::driver_log::{DriverLine, KEPT, is_about_sizes};
 use super::input::truncated;
 use super::recognize::{Context, Recognized, is_device_assertion, recognize};
 use super::traceback::Traceback;
-use super::{facts, input};
+use super::{facts, input, remarks};
 use crate::codes::by_former_number;
 use crate::evidence::Evidence;
 use crate::failure::Origin;
@@ -37,6 +37,8 @@ pub struct LogScanner {
     dropped: u64,
     /// Facts about the device in the whole log.
     device: Evidence,
+    /// The finding whose report of compute-sanitizer is being read.
+    report: Option<usize>,
     /// Whether the log names devices of several compute capabilities.
     has_several: bool,
     /// Whether the program runs on ROCm. ggml calls its failures those of CUDA.
@@ -127,6 +129,7 @@ impl LogScanner {
             let of_device = self.device.capability.filter(|_| !self.has_several);
             evidence.capability = evidence.capability.or(of_device);
             evidence.driver_cuda = evidence.driver_cuda.or(self.device.driver_cuda);
+            evidence.remarks.add(&self.device.remarks);
             if evidence.architectures.is_empty() {
                 evidence.architectures.clone_from(&self.device.architectures);
             }
@@ -168,6 +171,7 @@ impl LogScanner {
             facts::read(text, &mut self.device);
         }
         self.is_on_rocm |= text.contains("ROCm") && ON_ROCM.iter().any(|it| text.contains(it));
+        remarks::read(text, &mut self.device.remarks);
         let Some(recognized) = recognized else {
             self.scan_below(text, number);
             return;
@@ -178,6 +182,11 @@ impl LogScanner {
         let Some(finding) = self.finding(recognized, text, number) else {
             return;
         };
+        let access = remarks::access(text);
+        let is_new = access.is_some() && finding.evidence.remarks.access.is_none();
+        if is_new {
+            finding.evidence.remarks.access = access;
+        }
         // The failure may have been reported before its traceback.
         let known = &mut finding.evidence.clues;
         if known.iter().all(|it| it.row.is_minor()) {
@@ -201,6 +210,9 @@ impl LogScanner {
             let assertion = truncated(text, SHOWN_BYTES).trim_end_matches('.');
             finding.evidence.assertion = Some(assertion.to_owned());
         }
+        let failure = finding.failure;
+        let place = self.findings.iter().position(|it| is_new && it.failure == failure);
+        self.report = place;
     }
 
     /// XLA prints the free memory in the line below the failure, and other programs a backtrace.
@@ -210,11 +222,36 @@ impl LogScanner {
         if let Some(finding) = self.findings.last_mut().filter(|_| continues) {
             self.traceback.give(&mut finding.evidence);
         }
+        self.scan_report(text);
         let above = number.saturating_sub(1);
         let finding = self.findings.iter_mut().find(|finding| finding.last_line == above);
         if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
             facts::read(text, &mut finding.evidence);
         }
+    }
+
+    /// Reads a further line of a report of compute-sanitizer.
+    fn scan_report(&mut self, text: &str) {
+        if !remarks::is_report(text) {
+            return;
+        }
+        let misaligned = FailureId::from_code(MISALIGNED);
+        let is_known = self.findings.iter().any(|it| it.failure == misaligned);
+        let Some(finding) = self.report.and_then(|place| self.findings.get_mut(place)) else {
+            let kernel = || remarks::kernel(text.trim_start_matches(['=', ' ']));
+            let last = self.findings.last_mut();
+            if let Some(last) = last.filter(|it| it.failure.entry().origin == Origin::Sanitizer) {
+                last.evidence.kernel = last.evidence.kernel.take().or_else(kernel);
+            }
+            return;
+        };
+        let Some(access) = &mut finding.evidence.remarks.access else { return };
+        let is_open = remarks::read_access(text, access);
+        if access.is_misaligned && !is_known {
+            finding.failure = misaligned;
+        }
+        finding.evidence.kernel = finding.evidence.kernel.take().or_else(|| access.kernel.clone());
+        self.report = self.report.filter(|_| is_open);
     }
 
     /// The finding of this failure, added if it is new. `None` beyond [`MAX_FINDINGS`].
@@ -265,6 +302,9 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
+
+/// `CUDA_ERROR_MISALIGNED_ADDRESS`.
+const MISALIGNED: i32 = 716;
 
 /// How ggml states that it found devices of ROCm, and uses them.
 const ON_ROCM: [&str; 3] = [" ROCm devices", "ROCm0", "ROCm_Host"];
