@@ -199,7 +199,9 @@ fn add_wsl(evidence: &Evidence, likely: &mut Vec<Cause>, open: &mut Vec<Cause>) 
     if let Some(cause) = likely.iter_mut().find(|it| is_host(it)) {
         cause.remedy += "; in WSL, ";
         cause.remedy += WSL_REMEDY;
-    } else if evidence.clue(Hint::Allocation).is_none() {
+    } else if evidence.clue(Hint::Allocation).is_none()
+        && likely.iter().all(|it| it.id != Some(Hint::TooLittleFree.id()))
+    {
         open.retain(|it| !is_host(it));
         let place = likely.len().min(1);
         likely.insert(place, Cause::known(&WSL_MEMORY, Some(says(word))));

@@ -26,7 +26,13 @@ pub struct Remarks {
 }
 
 impl Remarks {
-    /// Adds what `other` says about the whole log.
+    /// What is true of the whole log.
+    pub(super) fn of_machine(&self) -> Self {
+        let Self { wsl, gpu, .. } = self.clone();
+        Self { wsl, gpu, ..Self::default() }
+    }
+
+    /// Adds what `other` says, without replacing what is known.
     pub(super) fn add(&mut self, other: &Self) {
         let Self { access: _, wsl, gpu, need, empty, launch, place, function } = other.clone();
         self.wsl = self.wsl.take().or(wsl);

@@ -157,6 +157,8 @@ fn an_empty_input_comes_first_and_unknown_sizes_are_named() {
     for other in ["device count: 0", "image 640x480", "shared memory size: 0"] {
         assert_eq!(cause(&diagnosis(&format!("{other}\n{failed}")), 0), "launch-size", "{other}");
     }
+    let long_ago = format!("loaded 0 points\n{}{failed}", "step\n".repeat(70));
+    assert_eq!(cause(&diagnosis(&long_ago), 0), "launch-size");
     for (log, says) in [
         (
             format!("{failed} in step.cu:12\nstep<<<blocks, dim3(n, 2)>>>(x)"),

@@ -20,8 +20,8 @@ const OLD_GPU: KnownCause = cause(
      compute capability 5.0, and the libraries of CUDA 13 need 7.5",
 )
 .fix(
-    "use a newer GPU, or another call, such as cublasSgemm, or a build with an older CUDA, for this \
-     GPU",
+    "use a newer GPU, a build with an older CUDA, or another call, for example cublasSgemm in place \
+     of cublasGemmEx",
 )
 .hint(Hint::GpuAge);
 const MIXED_CUDNN: KnownCause =

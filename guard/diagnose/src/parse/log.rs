@@ -6,12 +6,13 @@ use std::io::{self, BufRead};
 use super::driver_log::{DriverLine, KEPT, is_about_sizes};
 use super::input::truncated;
 use super::recognize::{Context, Recognized, is_device_assertion, recognize};
-use super::traceback::Traceback;
+use super::traceback::{LASTING_LINES, Traceback};
 use super::{facts, input, remarks};
 use crate::codes::by_former_number;
 use crate::evidence::Evidence;
 use crate::failure::Origin;
 use crate::failure_id::FailureId;
+use crate::remarks::Remarks;
 
 /// The most different failures that a scanner keeps. The first failures matter.
 pub const MAX_FINDINGS: usize = 64;
@@ -37,6 +38,9 @@ pub struct LogScanner {
     dropped: u64,
     /// Facts about the device in the whole log.
     device: Evidence,
+    /// What the lines before the next failure say, and the last such line.
+    near: Remarks,
+    last_near: u64,
     /// The finding whose report of compute-sanitizer is being read.
     report: Option<usize>,
     /// Whether the log names devices of several compute capabilities.
@@ -171,7 +175,7 @@ impl LogScanner {
             facts::read(text, &mut self.device);
         }
         self.is_on_rocm |= text.contains("ROCm") && ON_ROCM.iter().any(|it| text.contains(it));
-        remarks::read(text, &mut self.device.remarks);
+        self.remark(text, number);
         let Some(recognized) = recognized else {
             self.scan_below(text, number);
             return;
@@ -179,9 +183,11 @@ impl LogScanner {
         let recognized = if self.is_on_rocm { recognized.on_rocm() } else { recognized };
         let evidence = self.traceback.failure(text, number);
         let driver_log = core::mem::take(&mut self.driver_log);
+        let near = core::mem::take(&mut self.near);
         let Some(finding) = self.finding(recognized, text, number) else {
             return;
         };
+        finding.evidence.remarks.add(&near);
         let access = remarks::access(text);
         let is_new = access.is_some() && finding.evidence.remarks.access.is_none();
         if is_new {
@@ -228,6 +234,25 @@ impl LogScanner {
         if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
             facts::read(text, &mut finding.evidence);
         }
+    }
+
+    /// Keeps what a line says about the machine, and what it says about a failure nearby.
+    fn remark(&mut self, text: &str, number: u64) {
+        let mut found = Remarks::default();
+        remarks::read(text, &mut found);
+        if number.saturating_sub(self.last_near) > LASTING_LINES {
+            self.near = Remarks::default();
+        }
+        if found == Remarks::default() {
+            return;
+        }
+        self.device.remarks.add(&found.of_machine());
+        let last = self.findings.last_mut();
+        if let Some(last) = last.filter(|it| number.saturating_sub(it.last_line) <= BELOW) {
+            last.evidence.remarks.add(&found);
+        }
+        self.near.add(&found);
+        self.last_near = number;
     }
 
     /// Reads a further line of a report of compute-sanitizer.
@@ -303,6 +328,9 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
 
+/// The most lines between a remark and a failure above it.
+const BELOW: u64 = 16;
+
 /// `CUDA_ERROR_MISALIGNED_ADDRESS`.
 const MISALIGNED: i32 = 716;
 
@@ -326,7 +354,7 @@ mod tests {
     use super::*;
     use crate::codes::known_failures;
 
-    const TRIGGERS: [&str; 19] = [
+    const TRIGGERS: [&str; 25] = [
         "nccl ",
         "cuda error ",
         "gpu free 1 gib ",
@@ -343,6 +371,12 @@ mod tests {
         ".rs: .to( ",
         "[CUDA][E] grid dimension y of 65536 exceeds maximum value of 1 ",
         "Returning 1 from ",
+        ".cu",
+        "a.cu:1 ",
+        "f<<<a, b>>> ",
+        "/mnt/wsl ",
+        "image 0x0 ",
+        "tesla k80 out of resource: shared needs 0x1 limit 0 ",
         "assertion `",
         "NVRM: Xid (",
         "supports cuda capabilities sm_80 ",

@@ -177,12 +177,11 @@ fn empty(text: &str, lower: &str) -> Option<String> {
     let found = EMPTY.split('|').find_map(|size| {
         lower.match_indices(size).find_map(|(start, _)| {
             let end = start.saturating_add(size.len());
-            let is_whole = !lower.get(..start)?.ends_with(is_part)
-                && !lower.get(end..)?.starts_with(|c: char| c.is_ascii_alphanumeric())
-                && !(lower.get(end..)?.starts_with('.')
-                    && lower
-                        .get(end.saturating_add(1)..)?
-                        .starts_with(|c: char| c.is_ascii_digit()));
+            let (before, after) = (lower.get(..start)?, lower.get(end..)?);
+            let fraction = after.strip_prefix('.').unwrap_or_default();
+            let is_longer = after.starts_with(|c: char| c.is_ascii_alphanumeric())
+                || fraction.starts_with(|c: char| c.is_ascii_digit());
+            let is_whole = !before.ends_with(is_part) && !is_longer;
             is_whole.then_some(size)
         })
     });
@@ -219,11 +218,11 @@ fn place(text: &str) -> Option<String> {
     text.match_indices(".cu").find_map(|(start, _)| {
         let before = text.get(..start)?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.';
-        let begin = before.get(before.len().saturating_sub(SHOWN_BYTES)..).map_or(0, |tail| {
-            before.len().saturating_sub(tail.len() - tail.trim_end_matches(is_name).len())
-        });
+        let length =
+            before.bytes().rev().take(SHOWN_BYTES).take_while(|it| is_name(char::from(*it)));
+        let begin = before.len().saturating_sub(length.count());
         let name = before.get(begin..)?;
-        let after = text.get(start..)?.trim_start_matches(".cu");
+        let after = text.get(start..)?.strip_prefix(".cu")?;
         let (header, after) = after.strip_prefix('h').map_or(("", after), |it| ("h", it));
         let after = truncated(after, LONGEST).trim_start_matches(['>', '"', '\'', ')']);
         let starts = [":", "(", ", line ", " line ", ":line ", ", line: "];
