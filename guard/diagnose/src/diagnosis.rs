@@ -7,7 +7,7 @@ use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, LIMITS, RUN, SAN
 use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
 use super::failure::{Hint, KnownCause, Origin};
 use super::failure_id::FailureId;
-use super::remarks::Access;
+use super::remarks::{Access, StatedCause};
 use super::shape::{AXIS_BLOCKS, Shape, parts};
 use super::stated::AxisVerdict;
 
@@ -84,7 +84,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let work = &evidence.launch_sizes.work;
     let access = evidence.remarks.access.as_ref().filter(|_| failure.is_cuda());
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
-    let empty = evidence.remarks.empty_input();
+    let empty = evidence.remarks.empty_input().map(Cause::from);
     let is_empty = work.shape.is_some_and(|shape| shape.is_empty()) || empty.is_some();
     let shape = work.shape.as_ref().filter(|it| it.is_empty() || empty.is_none());
     let shape = shape.map(Cause::of_shape).or(empty);
@@ -116,7 +116,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             None => open.push(Cause::known(known, None)),
         }
     }
-    likely.splice(0..0, access.map(Access::cause));
+    likely.splice(0..0, access.map(Access::cause).map(Cause::from));
     let launch = evidence.launch.clone().or(stated.launch);
     let is_undecided = is_rejected_launch
         && !has_rules
@@ -347,6 +347,13 @@ impl Cause {
         let why = format!("the launch violates rule {id}");
         let (id, what, remedy) = (Some(id.clone()), what.clone(), remedy.clone());
         Self { id, what, why_likely: Some(why), remedy }
+    }
+}
+
+impl From<StatedCause> for Cause {
+    fn from(stated: StatedCause) -> Self {
+        let StatedCause { hint, what, why, remedy } = stated;
+        Self { id: Some(hint.id()), what, why_likely: Some(why), remedy }
     }
 }
 

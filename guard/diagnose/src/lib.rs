@@ -35,6 +35,8 @@
 mod context;
 
 #[cfg(feature = "explain")]
+mod capability;
+#[cfg(feature = "explain")]
 mod clue;
 #[cfg(feature = "explain")]
 mod codes;
@@ -56,6 +58,8 @@ mod shape;
 mod stated;
 
 #[cfg(feature = "explain")]
+pub use capability::Capability;
+#[cfg(feature = "explain")]
 pub use clue::Clue;
 #[cfg(feature = "explain")]
 pub use codes::known_failures;
@@ -63,7 +67,7 @@ pub use context::ContextState;
 #[cfg(feature = "explain")]
 pub use diagnosis::{Cause, Diagnosis, diagnose};
 #[cfg(feature = "explain")]
-pub use evidence::{Capability, CudaVersion, Evidence, LaunchSizes, ViolatedRule};
+pub use evidence::{CudaVersion, Evidence, LaunchSizes, ViolatedRule};
 #[cfg(feature = "explain")]
 pub use failure::{KnownCause, KnownFailure, Origin};
 #[cfg(feature = "explain")]

@@ -1,7 +1,6 @@
 //! What a log says about an access, the machine or the launch, other than sizes, and what follows from it.
 
-use super::diagnosis::Cause;
-use super::evidence::Capability;
+use super::capability::Capability;
 use super::failure::Hint;
 
 /// What a log says besides sizes and names of functions.
@@ -60,16 +59,26 @@ impl Remarks {
     }
 
     /// The cause of an empty grid, if an input is empty.
-    pub(super) fn empty_input(&self) -> Option<Cause> {
+    pub(super) fn empty_input(&self) -> Option<StatedCause> {
         let why = format!("the log says `{}`", self.empty.as_ref()?);
-        Some(Cause {
-            id: Some(Hint::EmptyBatch.id()),
+        Some(StatedCause {
+            hint: Hint::EmptyBatch,
             what: "the grid is empty, because an input is empty".into(),
-            why_likely: Some(why),
+            why,
             remedy: "check that the input is found and read, and skip the launch if it is empty"
                 .into(),
         })
     }
+}
+
+/// A cause that the log states.
+#[derive(Debug)]
+pub(super) struct StatedCause {
+    pub(super) hint: Hint,
+    pub(super) what: String,
+    /// The evidence.
+    pub(super) why: String,
+    pub(super) remedy: String,
 }
 
 /// An invalid access to memory, as compute-sanitizer reports it.
@@ -90,11 +99,11 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn hint(&self) -> Hint {
+    fn hint(&self) -> Hint {
         if self.is_misaligned { Hint::Misaligned } else { Hint::OutOfBounds }
     }
 
-    pub(super) fn cause(&self) -> Cause {
+    pub(super) fn cause(&self) -> StatedCause {
         let Self { kind, space, bytes, kernel, thread, address, is_misaligned, nearest } = self;
         let kernel = kernel.as_deref().unwrap_or("the kernel");
         let verb = match kind.as_str() {
@@ -127,8 +136,8 @@ impl Access {
         } else {
             format!("check the index against the size of the array in {space} memory")
         };
-        let why_likely = Some(format!("compute-sanitizer reports the access{address}"));
-        Cause { id: Some(self.hint().id()), what, why_likely, remedy }
+        let why = format!("compute-sanitizer reports the access{address}");
+        StatedCause { hint: self.hint(), what, why, remedy }
     }
 }
 

@@ -8,7 +8,7 @@ use super::facts::{number, number_after};
 use super::input::truncated;
 use super::phrases::automaton;
 use super::work;
-use crate::evidence::Capability;
+use crate::capability::Capability;
 use crate::remarks::{Access, Need, Remarks, SHARED_BYTES};
 
 /// What lines with remarks contain.
