@@ -3,8 +3,8 @@
 //!
 //! The input is a code, a name, a message or a log; no driver is called. Other facts about the failure are
 //! passed as [`Evidence`], which ranks the causes and rules some of them out. The tables cover CUDA 13 (driver
-//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
-//! vLLM, XLA and container runtimes.
+//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
+//! vLLM, XLA, compute-sanitizer and container runtimes.
 //!
 //! ```
 //! use gridguard_diagnose::{LogScanner, diagnose};
