@@ -2,10 +2,12 @@
 
 use core::fmt;
 
+use super::codes::causes::{WSL_MEMORY, WSL_REMEDY};
 use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, LIMITS, RUN, SANITIZER};
 use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
-use super::failure::{Hint, KnownCause};
+use super::failure::{Hint, KnownCause, Origin};
 use super::failure_id::FailureId;
+use super::remarks::{Access, StatedCause};
 use super::shape::{AXIS_BLOCKS, Shape, parts};
 use super::stated::AxisVerdict;
 
@@ -80,18 +82,27 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let has_rules = !rules.is_empty();
     let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
     let work = &evidence.launch_sizes.work;
+    let access = evidence.remarks.access.as_ref().filter(|_| failure.is_cuda());
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
-    let is_empty = work.shape.is_some_and(|shape| shape.is_empty());
-    let shape = work.shape.as_ref().map(Cause::of_shape);
+    let empty = evidence.remarks.empty_input().map(Cause::from);
+    let is_empty = work.shape.is_some_and(|shape| shape.is_empty()) || empty.is_some();
+    let shape = work.shape.as_ref().filter(|it| it.is_empty() || empty.is_none());
+    let shape = shape.map(Cause::of_shape).or(empty);
     let shape =
         shape.filter(|_| is_rejected_launch && failure.is_cuda() && !has_rules && !is_legal);
     let decided = [&stated.case, &shape].map(|it| it.as_ref().and_then(|it| it.id.clone()));
+    let is_out_of_memory = entry.known_causes().any(|known| known.hint == Some(Hint::HostMemory));
     let is_host_memory = decided.contains(&Some(Hint::HostMemory.id()));
     for known in entry.known_causes() {
         if known.hint.is_some_and(|hint| {
             decided.contains(&Some(hint.id())) || is_host_memory && OF_DEVICE_MEMORY.contains(&hint)
         }) {
             // It is stated more precisely, or is about other memory.
+            continue;
+        }
+        let is_of_access = [Hint::OutOfBounds, Hint::Misaligned, Hint::EarlierKernel];
+        if access.is_some() && known.hint.is_some_and(|hint| is_of_access.contains(&hint)) {
+            // The report names kernel and access.
             continue;
         }
         if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
@@ -105,6 +116,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             None => open.push(Cause::known(known, None)),
         }
     }
+    likely.splice(0..0, access.map(Access::cause).map(Cause::from));
     let launch = evidence.launch.clone().or(stated.launch);
     let is_undecided = is_rejected_launch
         && !has_rules
@@ -126,7 +138,16 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         // Without size and call, it is often a program's first use of the device.
         open.sort_by_key(|it| it.id != Some(Hint::OtherProcess.id()));
     }
+    if is_out_of_memory {
+        add_wsl(evidence, &mut likely, &mut open);
+    }
     let mut causes = [rules, likely, open, unlikely].concat();
+    for cause in &mut causes {
+        let is_size = is_undecided && cause.id == Some(Hint::LaunchSize.id());
+        if let Some(print) = evidence.remarks.sizes_to_print().filter(|_| is_size) {
+            cause.remedy = format!("{print}; reduce this size alone, or skip the empty launch");
+        }
+    }
     for cause in causes.iter_mut().filter(|it| it.id == Some(Hint::CapturedCall.id())) {
         for (hint, remedy) in IN_PROGRAMS {
             cause.remedy += if evidence.clue(hint).is_some() { remedy } else { "" };
@@ -139,6 +160,10 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         if !commands.contains(&command) {
             commands.push(command);
         }
+    }
+    if access.is_some() || entry.origin == Origin::Sanitizer {
+        // It has run, and names the kernel.
+        commands.retain(|it| !it.contains("compute-sanitizer") && !it.contains("BLOCKING"));
     }
     if is_host_memory {
         commands = HOST.map(String::from).into();
@@ -156,7 +181,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         failure: *failure,
         meaning: entry.meaning,
         sticky: entry.sticky,
-        late: entry.late,
+        late: entry.late && access.is_none(),
         is_undecided,
         kernel: evidence.kernel,
         not,
@@ -164,6 +189,22 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         causes,
         commands,
         lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+    }
+}
+
+/// Adds the limit of WSL on pinned memory, among the first two causes, unless the log names the memory of the device.
+fn add_wsl(evidence: &Evidence, likely: &mut Vec<Cause>, open: &mut Vec<Cause>) {
+    let Some(word) = &evidence.remarks.wsl else { return };
+    let is_host = |it: &Cause| it.id == Some(Hint::HostMemory.id());
+    if let Some(cause) = likely.iter_mut().find(|it| is_host(it)) {
+        cause.remedy += "; in WSL, ";
+        cause.remedy += WSL_REMEDY;
+    } else if evidence.clue(Hint::Allocation).is_none()
+        && likely.iter().all(|it| it.id != Some(Hint::TooLittleFree.id()))
+    {
+        open.retain(|it| !is_host(it));
+        let place = likely.len().min(1);
+        likely.insert(place, Cause::known(&WSL_MEMORY, Some(says(word))));
     }
 }
 
@@ -306,6 +347,13 @@ impl Cause {
         let why = format!("the launch violates rule {id}");
         let (id, what, remedy) = (Some(id.clone()), what.clone(), remedy.clone());
         Self { id, what, why_likely: Some(why), remedy }
+    }
+}
+
+impl From<StatedCause> for Cause {
+    fn from(stated: StatedCause) -> Self {
+        let StatedCause { hint, what, why, remedy } = stated;
+        Self { id: Some(hint.id()), what, why_likely: Some(why), remedy }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use core::fmt;
 
+use super::capability::Capability;
 use super::clue::{Clue, Row};
 use super::failure::{Hint, KnownCause};
+use super::remarks::Remarks;
 use super::stated::WorkSizes;
 
 /// Facts about a failure. Every field may be missing.
@@ -60,6 +62,8 @@ pub struct Evidence {
     pub kernel: Option<String>,
     /// The most shared memory that a block can have on the device, in bytes, with opt-in.
     pub max_shared_bytes: Option<u64>,
+    /// What else the log says.
+    pub remarks: Remarks,
 }
 
 /// Known sizes of a launch. An axis that is not stated is 1.
@@ -115,43 +119,6 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// A compute capability: major and minor number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Capability(pub u32, pub u32);
-
-impl Capability {
-    /// The capability that `text` begins with as an architecture name without its `sm_`, such as
-    /// `90`, `120` or `90a`: the last digit is the minor number.
-    ///
-    /// ```
-    /// use gridguard_diagnose::Capability;
-    ///
-    /// assert_eq!(Capability::from_sm("120a"), Some(Capability(12, 0)));
-    /// ```
-    #[must_use]
-    pub fn from_sm(text: &str) -> Option<Self> {
-        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let number: u32 = text.get(..end)?.parse().ok()?;
-        (number >= 10).then_some(Self(number / 10, number % 10))
-    }
-
-    fn sm(self) -> String {
-        format!("sm_{}{}", self.0, self.1)
-    }
-
-    /// Whether the device runs machine code for `code`: same generation, same or older variant.
-    fn runs(self, code: Self) -> bool {
-        code.0 == self.0 && code.1 <= self.1
-    }
-}
-
-impl fmt::Display for Capability {
-    /// As `9.0`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0, self.1)
-    }
-}
-
 /// The verdict of the evidence on a known cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -191,6 +158,8 @@ impl Evidence {
             Hint::EarlierKernel => self.earlier_kernel(),
             Hint::TensorVolume => self.tensor_volume(),
             Hint::MissingDriver => self.lib_cuda(),
+            Hint::Need => self.remarks.need.map(|need| Likely(need.text())),
+            Hint::GpuAge => self.gpu_age(),
             Hint::FailedAssertion => self.assertion.clone().map(Likely),
             _ => self.suggested(hint),
         }
@@ -368,6 +337,15 @@ impl Evidence {
         Some(Likely(format!("the log gives the bound: max_num_tokens must be below {bound}")))
     }
 
+    /// Libraries leave out what GPUs before Ampere lack.
+    fn gpu_age(&self) -> Option<Verdict> {
+        const AMPERE: Capability = Capability(8, 0);
+        let named = self.remarks.gpu.as_ref().map(|(name, it)| (format!("{name}, "), *it));
+        let (name, capability) = named.or_else(|| Some((String::new(), self.capability?)))?;
+        let why = format!("the log names {name}compute capability {capability}");
+        (capability < AMPERE).then_some(Likely(why))
+    }
+
     /// A device that was found needs a loaded libcuda.
     fn lib_cuda(&self) -> Option<Verdict> {
         let device = self.capability?;
@@ -436,12 +414,5 @@ mod tests {
         assert!(matches!(weigh(8, 9), Some(Excluded(_))));
         assert!(matches!(weigh(7, 5), Some(Likely(_))));
         assert!(matches!(weigh(12, 0), Some(Likely(_))));
-    }
-
-    #[test]
-    fn architecture_names_are_read_with_their_last_digit_as_the_minor_number() {
-        let read = ["90", "120a", "86 sm_90", "9", "x", ""].map(Capability::from_sm);
-        let [old, new, ampere] = [(9, 0), (12, 0), (8, 6)].map(|(a, b)| Some(Capability(a, b)));
-        assert_eq!(read, [old, new, ampere, None, None, None]);
     }
 }

@@ -36,12 +36,16 @@ pub enum Origin {
     Cufft,
     /// cuSOLVER.
     Cusolver,
+    /// cuSPARSE.
+    Cusparse,
     /// NVML, which `nvidia-smi` uses.
     Nvml,
     /// Docker, Podman or Kubernetes.
     Container,
     /// An operator of a framework, which checks its inputs before a launch.
     Operator,
+    /// compute-sanitizer, or cuda-memcheck.
+    Sanitizer,
     /// The compilers of CUDA: `ptxas`, `nvcc`.
     Compiler,
     /// ROCm, whose limits differ from the limits of CUDA.
@@ -186,6 +190,13 @@ pub(super) enum Hint {
     TensorVolume,
     /// No libcuda was loaded.
     MissingDriver,
+    /// An access that is out of bounds, or not aligned.
+    OutOfBounds,
+    Misaligned,
+    /// More than a block of the GPU can have.
+    Need,
+    /// The GPU is older than the function's minimum.
+    GpuAge,
     /// A convolution.
     Convolution,
 }

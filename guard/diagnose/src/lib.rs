@@ -3,8 +3,8 @@
 //!
 //! The input is a code, a name, a message or a log; no driver is called. Other facts about the failure are
 //! passed as [`Evidence`], which ranks the causes and rules some of them out. The tables cover CUDA 13 (driver
-//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
-//! vLLM, XLA and container runtimes.
+//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
+//! vLLM, XLA, compute-sanitizer and container runtimes.
 //!
 //! ```
 //! use gridguard_diagnose::{LogScanner, diagnose};
@@ -35,6 +35,8 @@
 mod context;
 
 #[cfg(feature = "explain")]
+mod capability;
+#[cfg(feature = "explain")]
 mod clue;
 #[cfg(feature = "explain")]
 mod codes;
@@ -49,10 +51,14 @@ mod failure_id;
 #[cfg(feature = "explain")]
 mod parse;
 #[cfg(feature = "explain")]
+mod remarks;
+#[cfg(feature = "explain")]
 mod shape;
 #[cfg(feature = "explain")]
 mod stated;
 
+#[cfg(feature = "explain")]
+pub use capability::Capability;
 #[cfg(feature = "explain")]
 pub use clue::Clue;
 #[cfg(feature = "explain")]
@@ -61,13 +67,15 @@ pub use context::ContextState;
 #[cfg(feature = "explain")]
 pub use diagnosis::{Cause, Diagnosis, diagnose};
 #[cfg(feature = "explain")]
-pub use evidence::{Capability, CudaVersion, Evidence, LaunchSizes, ViolatedRule};
+pub use evidence::{CudaVersion, Evidence, LaunchSizes, ViolatedRule};
 #[cfg(feature = "explain")]
 pub use failure::{KnownCause, KnownFailure, Origin};
 #[cfg(feature = "explain")]
 pub use failure_id::FailureId;
 #[cfg(feature = "explain")]
 pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
+#[cfg(feature = "explain")]
+pub use remarks::Remarks;
 
 /// The examples of the README.
 #[cfg(all(doctest, feature = "explain"))]

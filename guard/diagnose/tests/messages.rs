@@ -40,3 +40,14 @@ fn every_current_failure_of_cuda_occurs_in_a_message() {
         assert!(entry.retired || messages().any(is_entry), "{}", entry.name);
     }
 }
+
+#[test]
+fn no_quoted_message_breaks_off() {
+    const OPEN: &str = "a an the of from by to in on for with at and or is are not";
+    for entry in known_failures() {
+        let quoted = entry.messages().first().copied().unwrap_or_default();
+        let last = quoted.rsplit(' ').next().unwrap_or_default();
+        let is_open = OPEN.split(' ').any(|word| word == last) || quoted.ends_with([':', ',']);
+        assert!(!is_open, "{}: {quoted}", entry.name);
+    }
+}

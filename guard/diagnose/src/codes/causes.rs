@@ -22,6 +22,14 @@ pub(crate) const HOST_MEMORY: KnownCause = cause(
      raise the limit on locked memory with ulimit -l",
 )
 .hint(Hint::HostMemory);
+pub(crate) const WSL_MEMORY: KnownCause = cause(
+    "pinned (page-locked) memory of the host is limited in WSL 2, to about half of the RAM of its \
+     virtual machine; the log does not tell memory of the GPU from memory of the host",
+)
+.fix(WSL_REMEDY)
+.hint(Hint::HostMemory);
+pub(crate) const WSL_REMEDY: &str = "pin less: in llama.cpp and other programs that use ggml, set \
+    GGML_CUDA_NO_PINNED=1; or give WSL more RAM with memory= in .wslconfig, then run wsl --shutdown";
 pub(super) const WRAPPED_ERROR: KnownCause =
     cause("a CUDA call inside the library failed and was logged earlier")
         .fix("find the first CUDA error in the log");

@@ -22,6 +22,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              grid larger than the shape without a bounds check",
         )
         .fix("run under compute-sanitizer, which reports kernel, thread and address")
+        .hint(Hint::OutOfBounds)
         .causes(&[INDEX_OVERFLOW])
         .cause("memory was freed or reused while a kernel on another stream still used it")
         .fix("order the streams with events, and free after the last use")
@@ -40,6 +41,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[EARLIER_KERNEL])
         .cause("a kernel runs past the end of its shared memory, its stack or an allocation")
         .fix("run under compute-sanitizer")
+        .hint(Hint::OutOfBounds)
         .causes(&[INDEX_OVERFLOW])
         .cause("the device was reset or lost")
         .fix("look for an Xid in the system log")
@@ -69,6 +71,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              aligned",
         )
         .fix("align slices to 16 bytes, or use a kernel without vector loads")
+        .hint(Hint::Misaligned)
         .cause(
             "an input of the attention is a view that begins at an odd element, and the attention \
              kernel reads 16 bytes at once",

@@ -52,10 +52,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .not(NOT_MEMORY)
         .causes(&[SIZES])
-        .cause("the grid is empty because the batch is empty")
+        .cause("the grid is empty because the batch, an image or a list is empty")
         .fix(
-            "skip the launch; if each device takes a part of the batch, drop the last, smaller \
-             batch",
+            "check that the input is found and read, and skip the launch if it is empty; if each \
+             device takes a part of the batch, drop the last, smaller batch",
         )
         .hint(Hint::EmptyBatch)
         .causes(&[UNCHECKED])

@@ -15,6 +15,15 @@ const NO_WORKSPACE: KnownCause = cause(
 )
 .fix("leave a few hundred MiB free, or create the handle before memory fills up")
 .hint(Hint::LittleFree);
+const OLD_GPU: KnownCause = cause(
+    "the GPU is older than the function or the library supports: cublasGemmEx, for example, needs \
+     compute capability 5.0, and the libraries of CUDA 13 need 7.5",
+)
+.fix(
+    "use a newer GPU, a build with an older CUDA, or another call, for example cublasSgemm in place \
+     of cublasGemmEx",
+)
+.hint(Hint::GpuAge);
 const MIXED_CUDNN: KnownCause =
     cause("libraries of several cuDNN versions are mixed").fix("keep only one");
 const NCCL_DEBUG: &[&str] = &["NCCL_DEBUG=INFO PROGRAM"];
@@ -52,7 +61,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("a Triton kernel needs more shared memory or threads than a block may have")
         .not("out of memory: it is about the shared memory of a block, not device memory")
         .cause("tile sizes or the number of stages are too large for this device")
-        .fix("use smaller blocks or a lower num_stages")
+        .fix(
+            "use smaller blocks or a lower num_stages, so that a block needs at most the limit; or use \
+             a newer GPU, or a version of the program that supports this one",
+        )
+        .hint(Hint::Need)
         .run(&[LIMITS]),
     KnownFailure::new(Origin::Triton, "Triton Error [CUDA]")
         .wraps()
@@ -103,8 +116,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("remove the system's from LD_LIBRARY_PATH")
         .run(&[TORCH_BUILD]),
     cublas(8, "CUBLAS_STATUS_ARCH_MISMATCH")
+        .says("the function requires an architectural feature absent from the device")
         .says("the function requires an architectural feature absent from the")
         .means("the device lacks a feature the call needs, such as tensor cores for its type")
+        .causes(&[OLD_GPU])
         .cause("the type is too new for the device")
         .fix("use f16 or f32 instead"),
     cublas(11, "CUBLAS_STATUS_MAPPING_ERROR")
@@ -133,7 +148,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says("the requested functionality is not supported")
         .means("cuBLAS has no kernel for this combination of types, layout and alignment")
         .cause("sizes or pointers are not 16-byte aligned, as fp8 requires")
-        .fix("pad them"),
+        .fix("pad them")
+        .causes(&[OLD_GPU]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_INITIALIZED")
         .follows()
         .says("DNN library initialization failed")
@@ -157,8 +173,9 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[NVIDIA_SMI, BLOCKING]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_ARCH_MISMATCH")
         .means("this cuDNN has no kernels for the device")
-        .cause("the device is too old or too new for this cuDNN")
-        .fix("install another cuDNN")
+        .causes(&[OLD_GPU])
+        .cause("the device is too new for this cuDNN")
+        .fix("install a newer cuDNN")
         .hint(Hint::Architecture),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_MAPPING_ERROR")
         .follows()
@@ -177,7 +194,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_SUPPORTED")
         .means("cuDNN has no kernel for these shapes and types")
         .cause("a tensor is not contiguous, is too large, or has an unusual type")
-        .fix("call .contiguous(), split it, or disable cuDNN for the operation"),
+        .fix("call .contiguous(), split it, or disable cuDNN for the operation")
+        .causes(&[OLD_GPU]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH")
         .says("cuDNN version incompatibility")
         .says("loaded runtime CuDNN library")
@@ -204,6 +222,14 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .cause("the matrix contains values that are not finite")
         .fix("check for NaN and infinity before the call")
         .run(&[NVIDIA_SMI, BLOCKING]),
+    KnownFailure::new(Origin::Cusparse, "CUSPARSE_STATUS_ARCH_MISMATCH")
+        .means("the device lacks a feature that the call of cuSPARSE needs")
+        .causes(&[OLD_GPU]),
+    KnownFailure::new(Origin::Cusparse, "CUSPARSE_STATUS_NOT_SUPPORTED")
+        .means("cuSPARSE has no kernel for this combination of formats, types and algorithm")
+        .cause("the format, type or algorithm is not supported for this call")
+        .fix("use another format or the default algorithm")
+        .causes(&[OLD_GPU]),
     nccl(1, "ncclUnhandledCudaError")
         .wraps()
         .says("unhandled cuda error")

@@ -14,12 +14,13 @@ mod library;
 mod memory;
 mod operator;
 mod rocm;
+mod sanitizer;
 mod system;
 mod xid;
 
 use super::failure::{KnownFailure, Origin};
 
-const TABLES: [&[KnownFailure]; 12] = [
+const TABLES: [&[KnownFailure]; 13] = [
     launch::FAILURES,
     memory::FAILURES,
     execution::FAILURES,
@@ -31,6 +32,7 @@ const TABLES: [&[KnownFailure]; 12] = [
     library::FAILURES,
     operator::FAILURES,
     rocm::FAILURES,
+    sanitizer::FAILURES,
     xid::FAILURES,
 ];
 

@@ -3,7 +3,8 @@
 use core::str::FromStr;
 
 use super::work;
-use crate::evidence::{Capability, CudaVersion, Evidence};
+use crate::capability::Capability;
+use crate::evidence::{CudaVersion, Evidence};
 
 /// An amount of memory: the fact, the words before its number, and the words after it.
 type Amount =

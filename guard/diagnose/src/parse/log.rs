@@ -6,12 +6,13 @@ use std::io::{self, BufRead};
 use super::driver_log::{DriverLine, KEPT, is_about_sizes};
 use super::input::truncated;
 use super::recognize::{Context, Recognized, is_device_assertion, recognize};
-use super::traceback::Traceback;
-use super::{facts, input};
+use super::traceback::{LASTING_LINES, Traceback};
+use super::{facts, input, remarks};
 use crate::codes::by_former_number;
 use crate::evidence::Evidence;
 use crate::failure::Origin;
 use crate::failure_id::FailureId;
+use crate::remarks::Remarks;
 
 /// The most different failures that a scanner keeps. The first failures matter.
 pub const MAX_FINDINGS: usize = 64;
@@ -37,6 +38,11 @@ pub struct LogScanner {
     dropped: u64,
     /// Facts about the device in the whole log.
     device: Evidence,
+    /// What the lines before the next failure say, and the last such line.
+    near: Remarks,
+    last_near: u64,
+    /// The finding whose report of compute-sanitizer is being read.
+    report: Option<usize>,
     /// Whether the log names devices of several compute capabilities.
     has_several: bool,
     /// Whether the program runs on ROCm. ggml calls its failures those of CUDA.
@@ -127,6 +133,7 @@ impl LogScanner {
             let of_device = self.device.capability.filter(|_| !self.has_several);
             evidence.capability = evidence.capability.or(of_device);
             evidence.driver_cuda = evidence.driver_cuda.or(self.device.driver_cuda);
+            evidence.remarks.add(&self.device.remarks);
             if evidence.architectures.is_empty() {
                 evidence.architectures.clone_from(&self.device.architectures);
             }
@@ -168,6 +175,7 @@ impl LogScanner {
             facts::read(text, &mut self.device);
         }
         self.is_on_rocm |= text.contains("ROCm") && ON_ROCM.iter().any(|it| text.contains(it));
+        self.remark(text, number);
         let Some(recognized) = recognized else {
             self.scan_below(text, number);
             return;
@@ -175,9 +183,16 @@ impl LogScanner {
         let recognized = if self.is_on_rocm { recognized.on_rocm() } else { recognized };
         let evidence = self.traceback.failure(text, number);
         let driver_log = core::mem::take(&mut self.driver_log);
+        let near = core::mem::take(&mut self.near);
         let Some(finding) = self.finding(recognized, text, number) else {
             return;
         };
+        finding.evidence.remarks.add(&near);
+        let access = remarks::access(text);
+        let is_new = access.is_some() && finding.evidence.remarks.access.is_none();
+        if is_new {
+            finding.evidence.remarks.access = access;
+        }
         // The failure may have been reported before its traceback.
         let known = &mut finding.evidence.clues;
         if known.iter().all(|it| it.row.is_minor()) {
@@ -201,6 +216,9 @@ impl LogScanner {
             let assertion = truncated(text, SHOWN_BYTES).trim_end_matches('.');
             finding.evidence.assertion = Some(assertion.to_owned());
         }
+        let failure = finding.failure;
+        let place = self.findings.iter().position(|it| is_new && it.failure == failure);
+        self.report = place;
     }
 
     /// XLA prints the free memory in the line below the failure, and other programs a backtrace.
@@ -210,11 +228,55 @@ impl LogScanner {
         if let Some(finding) = self.findings.last_mut().filter(|_| continues) {
             self.traceback.give(&mut finding.evidence);
         }
+        self.scan_report(text);
         let above = number.saturating_sub(1);
         let finding = self.findings.iter_mut().find(|finding| finding.last_line == above);
         if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
             facts::read(text, &mut finding.evidence);
         }
+    }
+
+    /// Keeps what a line says about the machine, and what it says about a failure nearby.
+    fn remark(&mut self, text: &str, number: u64) {
+        let mut found = Remarks::default();
+        remarks::read(text, &mut found);
+        if number.saturating_sub(self.last_near) > LASTING_LINES {
+            self.near = Remarks::default();
+        }
+        if found == Remarks::default() {
+            return;
+        }
+        self.device.remarks.add(&found.of_machine());
+        let last = self.findings.last_mut();
+        if let Some(last) = last.filter(|it| number.saturating_sub(it.last_line) <= BELOW) {
+            last.evidence.remarks.add(&found);
+        }
+        self.near.add(&found);
+        self.last_near = number;
+    }
+
+    /// Reads a further line of a report of compute-sanitizer.
+    fn scan_report(&mut self, text: &str) {
+        if !remarks::is_report(text) {
+            return;
+        }
+        let misaligned = FailureId::from_code(MISALIGNED);
+        let is_known = self.findings.iter().any(|it| it.failure == misaligned);
+        let Some(finding) = self.report.and_then(|place| self.findings.get_mut(place)) else {
+            let kernel = || remarks::kernel(text.trim_start_matches(['=', ' ']));
+            let last = self.findings.last_mut();
+            if let Some(last) = last.filter(|it| it.failure.entry().origin == Origin::Sanitizer) {
+                last.evidence.kernel = last.evidence.kernel.take().or_else(kernel);
+            }
+            return;
+        };
+        let Some(access) = &mut finding.evidence.remarks.access else { return };
+        let is_open = remarks::read_access(text, access);
+        if access.is_misaligned && !is_known {
+            finding.failure = misaligned;
+        }
+        finding.evidence.kernel = finding.evidence.kernel.take().or_else(|| access.kernel.clone());
+        self.report = self.report.filter(|_| is_open);
     }
 
     /// The finding of this failure, added if it is new. `None` beyond [`MAX_FINDINGS`].
@@ -266,6 +328,12 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: i32 = 1;
 
+/// The most lines between a remark and a failure above it.
+const BELOW: u64 = 16;
+
+/// `CUDA_ERROR_MISALIGNED_ADDRESS`.
+const MISALIGNED: i32 = 716;
+
 /// How ggml states that it found devices of ROCm, and uses them.
 const ON_ROCM: [&str; 3] = [" ROCm devices", "ROCm0", "ROCm_Host"];
 
@@ -286,7 +354,7 @@ mod tests {
     use super::*;
     use crate::codes::known_failures;
 
-    const TRIGGERS: [&str; 19] = [
+    const TRIGGERS: [&str; 25] = [
         "nccl ",
         "cuda error ",
         "gpu free 1 gib ",
@@ -303,6 +371,12 @@ mod tests {
         ".rs: .to( ",
         "[CUDA][E] grid dimension y of 65536 exceeds maximum value of 1 ",
         "Returning 1 from ",
+        ".cu",
+        "a.cu:1 ",
+        "f<<<a, b>>> ",
+        "/mnt/wsl ",
+        "image 0x0 ",
+        "tesla k80 out of resource: shared needs 0x1 limit 0 ",
         "assertion `",
         "NVRM: Xid (",
         "supports cuda capabilities sm_80 ",

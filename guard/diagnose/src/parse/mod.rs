@@ -6,6 +6,7 @@ mod input;
 mod log;
 mod phrases;
 mod recognize;
+mod remarks;
 mod shapes;
 mod sizes;
 mod traceback;

@@ -30,7 +30,7 @@ pub(super) enum Scope {
 }
 
 /// Messages of more than three words that other programs print as well.
-const SHARED_WITH_OTHERS: [&str; 9] = [
+const SHARED_WITH_OTHERS: [&str; 10] = [
     "wait operation timed out",
     "the library was not initialized",
     "the resource allocation failed",
@@ -38,6 +38,7 @@ const SHARED_WITH_OTHERS: [&str; 9] = [
     "the requested functionality is not supported",
     "an unsupported value or parameter was passed to the function",
     "the function requires an architectural feature absent from the",
+    "the function requires an architectural feature absent from the device",
     "the operation cannot be performed in the present state",
     "remote process exited or there was a network error",
 ];
@@ -58,7 +59,7 @@ const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
 /// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
-const TRIGGERS: &str = "cudnn hiperror err` error_ cublas cufft cusolver curesult cuinit nccl nvr assertion libcu libn";
+const TRIGGERS: &str = "cudnn hiperror err` error_ cublas cufft cusolver cusparse curesult cuinit nccl nvr assertion libcu libn";
 /// How functions of CUDA begin.
 pub(super) const FAMILIES: &str =
     "cuda cumem culaunch cuctx custream cuevent cumodule cudevice culink";

@@ -238,7 +238,8 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
 /// The first failure named in the line, those of CUDA itself before those of a library.
 fn by_name(line: &str, context: Context) -> Option<FailureId> {
     const PREFIXES: &str = "cuda_error_ cudaerror cublas_status_ cudnn_status_ nccl nvrtc_error_ \
-                            cufft_ cusolver_status_ hiperror";
+                            cufft_ cusolver_status_ cusparse_status_ \
+                            hiperror";
     work::scanned(line);
     let trimmed = line.trim();
     let mut first = None;

@@ -16,7 +16,7 @@ use crate::evidence::{Evidence, LaunchSizes};
 /// Bytes of a line that a clue keeps.
 const SHOWN_BYTES: usize = 120;
 /// Clues older than this number of lines are unrelated.
-const LASTING_LINES: u64 = 64;
+pub(super) const LASTING_LINES: u64 = 64;
 /// The innermost functions of a backtrace, which belong to error handling.
 const INNERMOST: u64 = 4;
 
