@@ -26,7 +26,7 @@ struct Setup {
     rows: u64,
     head_dim: u64,
     causal: bool,
-    /// A mask for each item, as that of a shifted window.
+    /// A mask for each item, as for shifted windows.
     masked: bool,
 }
 

@@ -11,8 +11,7 @@
 //               heads (u32), [strides], scale (f32).
 //   block       32 * WARPS * PROBLEMS threads on x.
 //   shared      dynamic: for each problem STAGES times q, grad, k and v, with rows rounded up to 16, then weights and
-//               gradients of scores, which take the place of v if there is one stage and no more tiles of queries than
-//               warps.
+//               gradients of scores. These take the place of v if there is one stage and a warp for each tile of queries.
 //   arithmetic  F16 and BF16: m16n8k16 (m16n8k8 on sm_75) or wgmma with f32 accumulation; weights and gradients of scores are
 //               rounded to the element type before they are multiplied. F32: three m16n8k8 products in TF32, which
 //               have an error of at most 2^-19 of each product. No atomics: each sum has a fixed order.

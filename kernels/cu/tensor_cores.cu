@@ -1,4 +1,4 @@
-// Instructions of tensor cores beside those of the prelude.
+// Instructions of tensor cores that the prelude lacks. It has ldmatrix for 16-bit elements only.
 
 #if ELEMENT == F32
 // Products of f32 as three products in TF32, which has 10 bits of mantissa. `high` has the first bits

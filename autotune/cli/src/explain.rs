@@ -35,7 +35,7 @@ pub(crate) struct Explain {
 
 const NOTHING_GIVEN: &str =
     "nothing to explain: give a message, a name or a number, or pipe a log in";
-/// The time after which a log is large or does not end.
+/// A log that takes longer is large or does not end.
 const LONG_READ: Duration = Duration::from_secs(5);
 const STILL_READING: &str = "\
 still reading standard input, which is explained at its end; to explain a log while it grows:

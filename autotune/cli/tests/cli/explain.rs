@@ -367,7 +367,7 @@ fn an_out_of_memory_is_told_apart_by_what_was_to_be_made() {
         let found = json_of(&["-"], format!("{line}\n").as_bytes());
         assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], id, "{line}");
     }
-    // Of another failure of the same call, memory is no cause.
+    // Memory is no cause of another failure of the same call.
     let invalid = json_of(&["-"], b"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE\n");
     let causes = invalid["findings"][0]["diagnosis"]["causes"].to_string();
     assert!(!causes.contains("module-memory"), "{causes}");
