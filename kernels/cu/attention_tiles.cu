@@ -126,7 +126,8 @@ __device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand 
 }
 
 // c = a b^T for the 16 rows of q or grad at `rows` and the first steps of the rows of k or v at `others`.
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, u32 steps, u32 lane) {
+template <u32 N>
+__device__ inline void multiply_rows(float (&c)[N][4], u32 rows, u32 others, u32 steps, u32 lane) {
 #pragma unroll
     for (u32 i = 0; i < VECTORS; i += 2) {
         const bool is_whole = i + 2 <= VECTORS;
@@ -138,8 +139,8 @@ __device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 oth
         }
         const Tf32x2<4> split(a);
 #pragma unroll
-        for (u32 s = 0; s < KEY_STEPS; ++s) {
-            if (CAUSAL && s >= steps) break;
+        for (u32 s = 0; s < divide_up(N, 2); ++s) {
+            if (s >= steps) break;
             u32 b[4] = {};
             const u32 tile = others + s * TILE_BYTES;
             if (is_whole) {
@@ -149,7 +150,7 @@ __device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 oth
             }
             const u32 even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
             mma_3xtf32(c[2 * s], split, Tf32x2<2>(even));
-            if (2 * s + 1 < KEY_TILES) mma_3xtf32(c[2 * s + 1], split, Tf32x2<2>(odd));
+            if (2 * s + 1 < N) mma_3xtf32(c[2 * s + 1], split, Tf32x2<2>(odd));
         }
     }
 }
@@ -191,7 +192,8 @@ __device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand 
     wgmma<1>(c, a.x, b, accumulate);
 }
 // Starts c = a b^T.
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, bool exist, u32 lane) {
+template <u32 N>
+__device__ inline void multiply_rows(float (&c)[N][4], u32 rows, u32 others, bool exist, u32 lane) {
     constexpr u32 WIDE = PANEL<PITCH>;
     u32 a[PITCH / 2][4] = {};
     if (exist) {
@@ -225,7 +227,8 @@ __device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand 
     }
 }
 
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, u32 steps, u32 lane) {
+template <u32 N>
+__device__ inline void multiply_rows(float (&c)[N][4], u32 rows, u32 others, u32 steps, u32 lane) {
 #pragma unroll
     for (u32 i = 0; i < VECTORS; i += 2) {
         u32 a[4];
@@ -235,18 +238,18 @@ __device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 oth
             ldmatrix_x2(a[0], a[1], rows + swizzled<PITCH>(lane % 16, i));
         }
 #pragma unroll
-        for (u32 s = 0; s < KEY_STEPS; ++s) {
-            if (CAUSAL && s >= steps) break;
+        for (u32 s = 0; s < divide_up(N, 2); ++s) {
+            if (s >= steps) break;
             u32 b[4];
             const u32 tile = others + s * TILE_BYTES;
             if (i + 2 <= VECTORS) {
                 ldmatrix_x4(b, tile + swizzled<PITCH>(lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
                 mma_m16n8k16(c[2 * s], a[0], a[1], a[2], a[3], b[0], b[1]);
-                if (2 * s + 1 < KEY_TILES) mma_m16n8k16(c[2 * s + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                if (2 * s + 1 < N) mma_m16n8k16(c[2 * s + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
             } else {
                 ldmatrix_x2(b[0], b[1], tile + swizzled<PITCH>(lane % 16, i));
                 mma_m16n8k8(c[2 * s], a[0], a[1], b[0]);
-                if (2 * s + 1 < KEY_TILES) mma_m16n8k8(c[2 * s + 1], a[0], a[1], b[1]);
+                if (2 * s + 1 < N) mma_m16n8k8(c[2 * s + 1], a[0], a[1], b[1]);
             }
         }
     }

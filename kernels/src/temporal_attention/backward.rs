@@ -49,12 +49,13 @@ const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
 /// The name in messages.
 const NAME: &str = "backward";
 const SOURCE: &str =
-    source!("tensor_cores.cu", "attention.cu", "attention_tiles.cu", "attention_backward.cu");
+    source!("tensor_cores.cu", "attention.cu", "attention_tiles.cu", "backward_problem.cu", "attention_backward.cu");
 const WARPGROUP_SOURCE: &str = source!(
     "wgmma.cu",
     "tensor_cores.cu",
     "attention.cu",
     "attention_tiles.cu",
+    "backward_problem.cu",
     "attention_backward.cu"
 );
 
