@@ -133,7 +133,7 @@ __device__ inline Operand operand_of_step(const float (&x)[KEY_TILES][4], u32 st
     return 2 * step + 1 < KEY_TILES ? operand_of(x[2 * step], x[2 * step + 1 < KEY_TILES ? 2 * step + 1 : 0]) : operand_of(x[2 * step], none);
 }
 
-__device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, u32 base, u32 areas, u32 warp, u32 lane,
+__device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, const Tensors &, bool, u32 base, u32 areas, u32 warp, u32 lane,
                                        float scale STRIDES_OF_PROBLEM) {
     const u32 queries = base, grads = queries + QUERY_BYTES, keys = grads + QUERY_BYTES, values = base + VALUES;
     const u32 group = lane / 4, quad = lane % 4;
@@ -250,6 +250,10 @@ __device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, u32 b
         }
     }
 }
+
+__device__ inline void load_rest(const Tensors &of, u32 to, u32 thread STRIDES_OF_PROBLEM) {
+    load_problem(of, to, thread STRIDES_ARGUMENT);
+}
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
@@ -285,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
         fence_proxy_async();
 #endif
         sync_problem();
-        compute_problem(of, bias_of_tile, stage, base + AREAS, warp, lane, scale STRIDES_ARGUMENT);
+        compute_problem(of, bias_of_tile, after, more, stage, base + AREAS, warp, lane, scale STRIDES_ARGUMENT);
         if (!more) return;
         // No warp reads this round's problem any more.
         sync_problem();
@@ -293,6 +297,6 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
         if (ROW_TILES > WARPS || after.bias != of.bias) bias_of_tile = load_bias(after, warp, lane / 4, lane % 4 STRIDES_ARGUMENT);
 #endif
         of = after;
-        if (STAGES == 1) load_problem(of, base, thread STRIDES_ARGUMENT);
+        if (STAGES == 1) load_rest(of, base, thread STRIDES_ARGUMENT);
     }
 }
