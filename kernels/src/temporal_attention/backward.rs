@@ -1,6 +1,6 @@
 //! The gradients of attention: dq, dk and dv from q, k, v and the gradient of the output.
 
-use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::TemporalAttention;
 use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
@@ -31,6 +31,7 @@ pub struct AttentionBackward {
     pub(super) attention: TemporalAttention,
     /// Whether it uses Hopper's warpgroup instructions.
     warpgroup: bool,
+    bias_gradient: bool,
     parameters: LaunchParameters,
 }
 
@@ -46,6 +47,8 @@ const GROUP: u64 = 4;
 const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
 const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
+/// q, k, v, grad, dq, dk and dv.
+const TENSORS: usize = 7;
 /// The name in messages.
 const NAME: &str = "backward";
 const SOURCE: &str =
@@ -74,6 +77,7 @@ impl AttentionBackward {
         let one = |parameters| Self {
             attention,
             warpgroup,
+            bias_gradient: false,
             parameters: LaunchParameters { flat, ..parameters },
         };
         let default = default_parameters(&attention, warpgroup);
@@ -85,6 +89,19 @@ impl AttentionBackward {
         let takes = "problems that fit into the shared memory of a block";
         let found = [one(default), one(once), of_tiles].into_iter().find(fits);
         found.ok_or(KernelError::Variant { variant: NAME, takes })
+    }
+
+    /// Also writes the gradient of the bias, for each item and head. The caller adds the gradients of items and heads that
+    /// share a bias. Without a bias it writes none.
+    pub const fn with_bias_gradient(mut self) -> Self {
+        self.bias_gradient = self.attention.biased;
+        self
+    }
+
+    /// Whether it writes the gradient of the bias.
+    #[must_use]
+    pub const fn has_bias_gradient(&self) -> bool {
+        self.bias_gradient
     }
 
     /// The attention that is differentiated.
@@ -214,9 +231,10 @@ impl Operation for AttentionBackward {
         self.attention.problem()
     }
 
-    /// As of [`TemporalAttention`], without a variant: `y causal keys=77`.
+    /// As of [`TemporalAttention`], without a variant: `y causal keys=77`. With the gradient of the bias also `dbias`.
     fn variant(&self) -> String {
-        self.attention.described(self.parameters.axis())
+        let attention = self.attention.described(self.parameters.axis());
+        if self.bias_gradient { format!("{attention} dbias") } else { attention }
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
@@ -242,8 +260,12 @@ impl Operation for AttentionBackward {
         defines.extend([("WARPS", warps), ("PROBLEMS", problems), ("ROUNDS", rounds)]);
         defines.extend([("STAGES", stages), ("BLOCKS", self.resident_blocks(device))]);
         defines.push(("WARPGROUP", self.warpgroup.into()));
+        defines.push(("BIAS_GRAD", self.bias_gradient.into()));
         let source = if self.warpgroup { WARPGROUP_SOURCE } else { SOURCE };
-        let parameters = self.attention.kernel_parameters(7, true);
+        let mut parameters = self.attention.kernel_parameters(TENSORS, true);
+        if self.bias_gradient {
+            parameters.insert(TENSORS, Parameter::Memory);
+        }
         let (kernel, architecture_specific) = (Self::KERNEL, self.warpgroup);
         Ok(Code { kernel, source, defines, architecture_specific, parameters })
     }
@@ -308,7 +330,7 @@ mod tests {
     fn the_shared_memory_of_a_problem_is_that_of_the_source() {
         let bytes = |attention, warpgroup, warps, stages| {
             let parameters = LaunchParameters { warps, stages, ..LaunchParameters::ONE };
-            let one = AttentionBackward { attention, warpgroup, parameters };
+            let one = AttentionBackward { attention, warpgroup, bias_gradient: false, parameters };
             let two = LaunchParameters { problems: 2, ..parameters };
             let two = AttentionBackward { parameters: two, ..one };
             assert_eq!(two.shared_bytes(), 2 * one.shared_bytes());
@@ -389,7 +411,15 @@ mod tests {
         let code = backward.code(&device).expect("supported");
         // q, k, v, grad, dq, dk, dv, the bias; items, heads, strides and scale.
         assert_eq!(code.parameters.len(), 12);
-        assert_eq!(code.parameters[10], gridguard::Parameter::Value { bytes: 192 });
+        assert_eq!(code.parameters[10], Parameter::Value { bytes: 192 });
+        let backward = backward.with_bias_gradient();
+        assert_eq!(backward.variant(), "y causal bias strided keys=77 dbias");
+        let code = backward.code(&device).expect("supported");
+        // The gradient is contiguous, so it has no strides.
+        assert_eq!((code.parameters.len(), code.parameters[7]), (13, Parameter::Memory));
+        assert_eq!(code.parameters[11], Parameter::Value { bytes: 192 });
+        let plain = AttentionBackward::new(attention.plain(), &device).expect("served");
+        assert!(!plain.with_bias_gradient().has_bias_gradient());
     }
 
     #[test]
