@@ -5,10 +5,12 @@
 //               problem, and PROBLEMS problems are side by side in a block. ROUNDS problems follow each other in each of
 //               these slots. STAGES is 1, or 2 to load the next round's problem while this one is computed. BLOCKS is
 //               the least number of blocks of a multiprocessor, which limits registers. If WARPGROUP is 1, WARPS is a
-//               multiple of 4, PROBLEMS is 1, ELEMENT is not F32 and HEAD_DIM is at most 128.
+//               multiple of 4, PROBLEMS is 1, ELEMENT is not F32 and HEAD_DIM is at most 128. BIAS_GRAD is 1 for the
+//               gradient of the bias. KEY_SLICE is for sliced_backward.cu.
 //   layout      grad (of out) and dq are as q, dk as k, dv as v. Elements of dq, dk and dv do not overlap.
-//   arguments   q, k, v, grad, dq, dk, dv (addresses of the chunk's first item), [bias], items of the chunk (u64),
-//               heads (u32), [strides], scale (f32).
+//               dbias is [items, heads, frames, keys] and contiguous.
+//   arguments   q, k, v, grad, dq, dk, dv, [dbias] (addresses of the chunk's first item), [bias], items of the chunk
+//               (u64), heads (u32), [strides], scale (f32).
 //   block       32 * WARPS * PROBLEMS threads on x.
 //   shared      dynamic: for each problem STAGES times q, grad, k and v, with rows rounded up to 16, then weights and
 //               gradients of scores. These take the place of v if there is one stage and a warp for each tile of queries.
