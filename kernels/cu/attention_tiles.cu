@@ -52,13 +52,17 @@ __device__ inline u32 swizzled(u32 row, u32 vector) {
 template <u32 ROWS, u32 DIM = HEAD_DIM>
 __device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 stride, u32 thread) {
     constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>, COUNT = divide_up(ROWS, 16) * 16 * PITCH;
+    // If the threads take whole panels at once, all places of a thread have the same swizzle.
+    constexpr bool IS_EVEN = THREADS % (8 * PITCH) == 0;
+    const u32 place = to + swizzled<PITCH>(thread / PITCH, thread % PITCH);
+    const Element *const source = from + thread / PITCH * stride + thread % PITCH * WIDTH;
 #pragma unroll
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 index = first + thread, row = index / PITCH, vector = index % PITCH;
         if (first + THREADS <= COUNT || index < COUNT) {
-            const u32 at = to + swizzled<PITCH>(row, vector);
-            if ((ROWS % 16 == 0 || row < ROWS) && (PITCH == VECTORS || vector < VECTORS)) {
-                cp_async_16(at, from + row * stride + vector * WIDTH);
+            const u32 at = IS_EVEN ? place + first * VECTOR_BYTES : to + swizzled<PITCH>(row, vector);
+            if ((first + THREADS <= ROWS * PITCH || row < ROWS) && (PITCH == VECTORS || vector < VECTORS)) {
+                cp_async_16(at, THREADS % PITCH == 0 ? source + first / PITCH * stride : from + row * stride + vector * WIDTH);
             } else {
                 st_shared_v4(at, uint4{0, 0, 0, 0});
             }

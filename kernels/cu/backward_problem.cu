@@ -39,24 +39,48 @@ struct Tensors {
 #define STRIDES_ARGUMENT
 #endif
 
-__device__ inline Tensors tensors_of(const Tensors &all, u64 number, u32 heads STRIDES_OF_PROBLEM) {
-    Tensors one = all;
+// A problem's number, and its item and head if they are needed.
+struct Position {
+    u64 number;
+#if STRIDED
+    u64 item;
+    u32 head;
+#endif
+};
+__device__ inline Position position_of(u64 number, u32 heads) {
 #if STRIDED
     // Division of 64 bits takes as long as a small problem.
-    const u64 item = number >> 32 ? number / heads : u32(number) / heads, head = number - item * heads;
-    const auto offset = [&](const Stride &stride) { return item * stride.item + head * stride.head; };
+    const u64 item = number >> 32 ? number / heads : u32(number) / heads;
+    return {number, item, u32(number - item * heads)};
+#else
+    return {number};
+#endif
+}
+__device__ inline Position next_position(const Position &at, u32 heads) {
+#if STRIDED
+    const bool is_last = at.head + 1 == heads;
+    return {at.number + 1, at.item + is_last, is_last ? 0 : at.head + 1};
+#else
+    return {at.number + 1};
+#endif
+}
+
+__device__ inline Tensors tensors_of(const Tensors &all, const Position &at STRIDES_OF_PROBLEM) {
+    Tensors one = all;
+#if STRIDED
+    const auto offset = [&](const Stride &stride) { return at.item * stride.item + at.head * stride.head; };
     one.q += offset(strides.q), one.k += offset(strides.k), one.v += offset(strides.v), one.grad += offset(strides.grad);
     one.dq += offset(strides.dq), one.dk += offset(strides.dk), one.dv += offset(strides.dv);
 #if BIAS
     one.bias += offset(strides.bias);
 #endif
 #else
-    const u64 first_query = number * (FRAMES * HEAD_DIM), first_key = number * (KEYS * HEAD_DIM);
+    const u64 first_query = at.number * (FRAMES * HEAD_DIM), first_key = at.number * (KEYS * HEAD_DIM);
     one.q += first_query, one.grad += first_query, one.dq += first_query;
     one.k += first_key, one.v += first_key, one.dk += first_key, one.dv += first_key;
 #endif
 #if BIAS_GRAD
-    one.dbias += number * (FRAMES * KEYS);
+    one.dbias += at.number * (FRAMES * KEYS);
 #endif
     return one;
 }
@@ -76,6 +100,30 @@ __device__ inline void load_problem(const Tensors &of, u32 to, u32 thread STRIDE
     load_rows<FRAMES>(to + QUERY_BYTES, of.grad, ROW(grad), thread);
     load_rows<KEYS>(to + VALUES, of.v, ROW(v), thread);
     cp_async_commit_group();
+}
+
+// Asks for the rows of a tensor in the L2 cache.
+template <u32 ROWS>
+__device__ inline void prefetch_rows(const Element *from, u64 stride, u32 thread) {
+    constexpr u32 ROW_BYTES = HEAD_DIM * sizeof(Element), LINE = 128;
+#if !STRIDED && __CUDA_ARCH__ >= 900
+    if (thread == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(ROWS * ROW_BYTES) : "memory");
+#else
+#pragma unroll
+    for (u32 first = 0; first < ROWS; first += THREADS) {
+        const u32 row = first + thread;
+#pragma unroll
+        for (u32 byte = 0; byte < ROW_BYTES; byte += LINE) {
+            if (row < ROWS) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + row * stride + byte / sizeof(Element)) : "memory");
+        }
+    }
+#endif
+}
+__device__ inline void prefetch_problem(const Tensors &of, u32 thread STRIDES_OF_PROBLEM) {
+    prefetch_rows<FRAMES>(of.q, ROW(q), thread);
+    prefetch_rows<KEYS>(of.k, ROW(k), thread);
+    prefetch_rows<FRAMES>(of.grad, ROW(grad), thread);
+    prefetch_rows<KEYS>(of.v, ROW(v), thread);
 }
 
 // Stores gradients of scores of a tile of queries and of the keys from a step on as gradients of the bias.

@@ -25,7 +25,7 @@ constexpr u32 TURNS = divide_up(ROUNDED_TILES, WARPS);
 
 // Only kernels that keep the bias in registers load it before the problem.
 struct Bias {};
-__device__ inline Bias load_bias(const Tensors &, u32, u32, u32 STRIDES_OF_PROBLEM) { return {}; }
+__device__ inline Bias load_bias(const Tensors &, u32, u32 STRIDES_OF_PROBLEM) { return {}; }
 
 // Starts the copies of a slice of k and v, which nothing reads any more once dq has its keys.
 __device__ inline void load_slice(const Tensors &of, u32 to, u32 first, u32 thread STRIDES_OF_PROBLEM) {
@@ -39,8 +39,9 @@ __device__ inline void load_slice(const Tensors &of, u32 to, u32 first, u32 thre
         load_rows<16 * KEY_SLICE>(at + KEY_BYTES, v, ROW(v), thread);
     }
 }
-// Starts the copies of a problem whose k and v have been started.
-__device__ inline void load_rest(const Tensors &of, u32 to, u32 thread STRIDES_OF_PROBLEM) {
+// Starts the copies of a problem. The k and v of a problem that is not the first of its block have been started.
+__device__ inline void start_problem(const Tensors &of, u32 to, bool is_first, u32 thread STRIDES_OF_PROBLEM) {
+    if (is_first) return load_problem(of, to, thread STRIDES_ARGUMENT);
     load_rows<FRAMES>(to, of.q, ROW(q), thread);
     load_rows<FRAMES>(to + QUERY_BYTES, of.grad, ROW(grad), thread);
     cp_async_commit_group();

@@ -251,8 +251,8 @@ impl Operation for TemporalAttention {
         named(self.parameters.named())
     }
 
-    /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
-    fn loads_through_cache(&self) -> bool {
+    /// If loads use registers and the L1 cache: the condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
+    fn keeps_cache(&self) -> bool {
         let shape = &self.shape;
         self.variant == Variant::Tiled && shape.head_dim.is_multiple_of(16) && shape.longest() <= 32
     }
