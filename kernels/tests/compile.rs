@@ -32,7 +32,7 @@ const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Frames and head dimensions that are compiled for f16 and bf16.
-const HALF_SHAPES: [(u64, u64); 25] = [
+const HALF_SHAPES: [(u64, u64); 26] = [
     (8, 64),
     (16, 64),
     (25, 64),
@@ -58,6 +58,7 @@ const HALF_SHAPES: [(u64, u64); 25] = [
     (163, 32),
     (256, 64),
     (256, 128),
+    (512, 64),
 ];
 /// Those for f32.
 const SINGLE_SHAPES: [(u64, u64); 8] =
