@@ -10,7 +10,6 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use gridguard::Choice;
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_WARPGROUP_FRAMES, NotFolded,
@@ -342,11 +341,11 @@ fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> 
     };
     let operation =
         if call.bias_gradient.is_some() { operation.with_bias_gradient() } else { operation };
-    let prepare = || kernels.prepare(operation, Choice::AUTOMATIC);
-    submit_prepared(&BACKWARD, (device, operation), target, prepare, |prepared, stream| {
+    let prepare = || kernels.prepare_attention_backward(operation);
+    submit_prepared(&BACKWARD, (device, operation), target, prepare, |tuned, stream| {
         let (addresses, of_bias) = ((call.addresses, call.bias), call.bias_gradient);
         // SAFETY: as in `submit`. `_operator.py` allocates the gradients.
-        unsafe { prepared.launch_raw(stream, addresses, of_bias, &call.folded, call.scale) }
+        unsafe { tuned.prepared.launch_raw(stream, addresses, of_bias, &call.folded, call.scale) }
     })
 }
 
