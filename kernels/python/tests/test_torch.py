@@ -22,6 +22,8 @@ import gridguard.torch as ours
 from gridguard import GridguardError, _attention, _launch, _native, _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
+# More queries than the kernels serve.
+LONG = _native.MAX_LENGTH + 4
 
 
 @pytest.fixture(autouse=True)
@@ -427,7 +429,7 @@ def test_unaligned_rows_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
     assert len(forwarded) == 3 and all(tensor.is_contiguous() for tensor in forwarded)
 
 
-@pytest.mark.parametrize("sizes", [(2, 5, 257, 64), (2, 5, 16, 264), (0, 5, 16, 64), (2, 5, 0, 64)])
+@pytest.mark.parametrize("sizes", [(2, 5, LONG, 64), (2, 5, 16, _native.MAX_HEAD_DIM + 8), (0, 5, 16, 64), (2, 5, 0, 64)])
 def test_unsupported_sizes_go_to_pytorch(on_cpu, sizes):
     tensors = qkv(*sizes)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
@@ -491,20 +493,20 @@ def test_gradients_of_gradients_equal_pytorchs(on_cpu):
 
 def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
-    for mask in (None, torch.randn(8, 1, 260, 260), torch.randn(7, 260, 260), torch.randn(260, 260)):
-        tensors = qkv(8, 7, 260, 16, requires_grad=True)
+    for mask in (None, torch.randn(8, 1, LONG, LONG), torch.randn(7, LONG, LONG), torch.randn(LONG, LONG)):
+        tensors = qkv(8, 7, LONG, 16, requires_grad=True)
         found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
         torch.testing.assert_close(found, expected)
         found = torch.autograd.grad(found.square().sum(), tensors)
         torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), tensors))
-    query, key, value = torch.randn(8, 6, 260, 16), torch.randn(8, 2, 260, 16), torch.randn(8, 2, 260, 16)
+    query, key, value = torch.randn(8, 6, LONG, 16), torch.randn(8, 2, LONG, 16), torch.randn(8, 2, LONG, 16)
     if IS_OLD:
         with pytest.raises(TypeError, match="enable_gqa"):
             attention(query, key, value, enable_gqa=True)
     else:
         found = attention(query, key, value, enable_gqa=True)
         torch.testing.assert_close(found, PYTORCH(query, key, value, enable_gqa=True))
-    key = torch.randn(1, 6, 260, 16).expand(8, -1, -1, -1)
+    key = torch.randn(1, 6, LONG, 16).expand(8, -1, -1, -1)
     torch.testing.assert_close(attention(query, key, key), PYTORCH(query, key, key))
     assert on_cpu().served == 0
 
@@ -518,7 +520,7 @@ def test_slices_stay_within_the_limit(on_cpu, monkeypatch):
 
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
-    attention(*qkv(7, 2, 260, 16))
+    attention(*qkv(7, 2, LONG, 16))
     assert seen == [(3, 2), (3, 2), (1, 2)]
 
 
@@ -542,7 +544,7 @@ def test_compiled_code_has_no_graph_break_and_computes_the_same(on_cpu, backend,
 def test_compiled_code_serves_dynamic_shapes_and_falls_back(on_cpu):
     torch.compiler.reset()
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
-    for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, 260, 64)):
+    for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, LONG, 64)):
         tensors = qkv(*sizes)
         torch.testing.assert_close(compiled(*tensors), PYTORCH(*tensors))
     assert on_cpu().served == 2
