@@ -5,10 +5,12 @@
 //               problem, and PROBLEMS problems are side by side in a block. ROUNDS problems follow each other in each of
 //               these slots. STAGES is 1, or 2 to load the next round's problem while this one is computed. BLOCKS is
 //               the least number of blocks of a multiprocessor, which limits registers. If WARPGROUP is 1, WARPS is a
-//               multiple of 4, PROBLEMS is 1, ELEMENT is not F32 and HEAD_DIM is at most 128.
+//               multiple of 4, PROBLEMS is 1, ELEMENT is not F32 and HEAD_DIM is at most 128. BIAS_GRAD is 1 for the
+//               gradient of the bias. KEY_SLICE is for sliced_backward.cu.
 //   layout      grad (of out) and dq are as q, dk as k, dv as v. Elements of dq, dk and dv do not overlap.
-//   arguments   q, k, v, grad, dq, dk, dv (addresses of the chunk's first item), [bias], items of the chunk (u64),
-//               heads (u32), [strides], scale (f32).
+//               dbias is [items, heads, frames, keys] and contiguous.
+//   arguments   q, k, v, grad, dq, dk, dv, [dbias] (addresses of the chunk's first item), [bias], items of the chunk
+//               (u64), heads (u32), [strides], scale (f32).
 //   block       32 * WARPS * PROBLEMS threads on x.
 //   shared      dynamic: for each problem STAGES times q, grad, k and v, with rows rounded up to 16, then weights and
 //               gradients of scores. These take the place of v if there is one stage and a warp for each tile of queries.
@@ -21,8 +23,7 @@
 // dS = P (dP - sum(P dP)), dq = scale * dS k. Then each warp takes tiles of 16 keys, with all queries: dv = P^T grad,
 // dk = scale * dS^T q.
 
-constexpr u32 VALUES = 2 * QUERY_BYTES + KEY_BYTES;
-constexpr u32 TENSORS_BYTES = VALUES + KEY_BYTES;
+#ifndef KEY_SLICE
 // If each warp has one tile of queries, all have read v before one writes its area.
 constexpr bool AREAS_REPLACE_VALUES = ROW_TILES <= WARPS && STAGES == 1;
 constexpr u32 AREAS = AREAS_REPLACE_VALUES ? VALUES : STAGES * TENSORS_BYTES;
@@ -38,40 +39,6 @@ __device__ constexpr u32 area_offset(u32 tile) {
 }
 constexpr u32 AREAS_END = AREAS + area_offset(ROW_TILES);
 constexpr u32 PROBLEM_BYTES = AREAS_END > TENSORS_BYTES ? AREAS_END : TENSORS_BYTES;
-
-
-struct BackwardStrides {
-    Stride q, k, v, grad, dq, dk, dv;
-#if BIAS
-    Stride bias;
-#endif
-};
-#if STRIDED
-#define BACKWARD_STRIDES_PARAMETER const BackwardStrides strides,
-#else
-#define BACKWARD_STRIDES_PARAMETER
-#endif
-
-// The addresses of a problem's tensors.
-struct Tensors {
-    const Element *q, *k, *v, *grad;
-    Element *dq, *dk, *dv;
-#if BIAS
-    const Element *bias;
-#endif
-};
-
-#if STRIDED
-#define ROW(tensor) strides.tensor.frame
-#define BIAS_ROW strides.bias.frame
-#define STRIDES_OF_PROBLEM , const BackwardStrides &strides
-#define STRIDES_ARGUMENT , strides
-#else
-#define ROW(tensor) u64(HEAD_DIM)
-#define BIAS_ROW u64(KEYS)
-#define STRIDES_OF_PROBLEM
-#define STRIDES_ARGUMENT
-#endif
 
 // The bias of a tile of queries, as products have it, for exponentials to base 2.
 struct Bias {
@@ -168,40 +135,7 @@ __device__ inline Operand operand_of_step(const float (&x)[KEY_TILES][4], u32 st
     return 2 * step + 1 < KEY_TILES ? operand_of(x[2 * step], x[2 * step + 1 < KEY_TILES ? 2 * step + 1 : 0]) : operand_of(x[2 * step], none);
 }
 
-__device__ inline Tensors tensors_of(const Tensors &all, u64 number, u32 heads STRIDES_OF_PROBLEM) {
-    Tensors one = all;
-#if STRIDED
-    // Division of 64 bits takes as long as a small problem.
-    const u64 item = number >> 32 ? number / heads : u32(number) / heads, head = number - item * heads;
-    const auto offset = [&](const Stride &stride) { return item * stride.item + head * stride.head; };
-    one.q += offset(strides.q), one.k += offset(strides.k), one.v += offset(strides.v), one.grad += offset(strides.grad);
-    one.dq += offset(strides.dq), one.dk += offset(strides.dk), one.dv += offset(strides.dv);
-#if BIAS
-    one.bias += offset(strides.bias);
-#endif
-#else
-    const u64 first_query = number * (FRAMES * HEAD_DIM), first_key = number * (KEYS * HEAD_DIM);
-    one.q += first_query, one.grad += first_query, one.dq += first_query;
-    one.k += first_key, one.v += first_key, one.dk += first_key, one.dv += first_key;
-#endif
-    return one;
-}
-
-// Starts the copies of a problem.
-__device__ inline void load_problem(const Tensors &of, u32 to, u32 thread STRIDES_OF_PROBLEM) {
-    load_rows<FRAMES>(to, of.q, ROW(q), thread);
-    load_rows<KEYS>(to + 2 * QUERY_BYTES, of.k, ROW(k), thread);
-    load_rows<FRAMES>(to + QUERY_BYTES, of.grad, ROW(grad), thread);
-    load_rows<KEYS>(to + VALUES, of.v, ROW(v), thread);
-    cp_async_commit_group();
-}
-
-// The warp's tile of a turn. A causal tile has more work than the one before, so every second turn is reversed.
-__device__ inline u32 tile_of_turn(u32 turn, u32 warp) {
-    return turn + (CAUSAL && !WARPGROUP && turn / WARPS % 2 ? WARPS - 1 - warp : warp);
-}
-
-__device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, u32 base, u32 areas, u32 warp, u32 lane,
+__device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, const Tensors &, bool, u32 base, u32 areas, u32 warp, u32 lane,
                                        float scale STRIDES_OF_PROBLEM) {
     const u32 queries = base, grads = queries + QUERY_BYTES, keys = grads + QUERY_BYTES, values = base + VALUES;
     const u32 group = lane / 4, quad = lane % 4;
@@ -243,6 +177,7 @@ __device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, u32 b
                 const u32 row = 16 * tile + 8 * half + group;
                 differentiate_row(weights, score_grads, half, row, quad, steps, norm[half]);
             }
+            store_bias_grads(of, score_grads, tile, 0, lane);
         }
         Operand operands[KEY_STEPS];
 #pragma unroll
@@ -318,10 +253,15 @@ __device__ inline void compute_problem(const Tensors &of, Bias &tile_bias, u32 b
     }
 }
 
+__device__ inline void load_rest(const Tensors &of, u32 to, u32 thread STRIDES_OF_PROBLEM) {
+    load_problem(of, to, thread STRIDES_ARGUMENT);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
     attention_backward(const Element *__restrict__ q, const Element *__restrict__ k, const Element *__restrict__ v,
                        const Element *__restrict__ grad, Element *__restrict__ dq, Element *__restrict__ dk,
-                       Element *__restrict__ dv, BIAS_PARAMETER u64 items, u32 heads,
+                       Element *__restrict__ dv, BIAS_GRAD_PARAMETER BIAS_PARAMETER u64 items, u32 heads,
                        BACKWARD_STRIDES_PARAMETER float scale) {
     const Overlap overlap;
     extern __shared__ __align__(1024) uint4 shared[];
@@ -331,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
     const u32 base = u32(__cvta_generic_to_shared(shared)) + slot * PROBLEM_BYTES;
     const u64 first = (linear_block_index() * PROBLEMS + (PROBLEMS == 1 ? 0 : slot)) * ROUNDS, problems = items * heads;
     if (first >= problems) return;
-    const Tensors all{q, k, v, grad, dq, dk, dv, BIAS_ARGUMENT};
+    const Tensors all{q, k, v, grad, dq, dk, dv, BIAS_GRAD_ARGUMENT BIAS_ARGUMENT};
 
     Tensors of = tensors_of(all, first, heads STRIDES_ARGUMENT);
     load_problem(of, base, thread STRIDES_ARGUMENT);
@@ -351,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
         fence_proxy_async();
 #endif
         sync_problem();
-        compute_problem(of, bias_of_tile, stage, base + AREAS, warp, lane, scale STRIDES_ARGUMENT);
+        compute_problem(of, bias_of_tile, after, more, stage, base + AREAS, warp, lane, scale STRIDES_ARGUMENT);
         if (!more) return;
         // No warp reads this round's problem any more.
         sync_problem();
@@ -359,6 +299,6 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, BLOCKS)
         if (ROW_TILES > WARPS || after.bias != of.bias) bias_of_tile = load_bias(after, warp, lane / 4, lane % 4 STRIDES_ARGUMENT);
 #endif
         of = after;
-        if (STAGES == 1) load_problem(of, base, thread STRIDES_ARGUMENT);
+        if (STAGES == 1) load_rest(of, base, thread STRIDES_ARGUMENT);
     }
 }

@@ -1,27 +1,37 @@
 // Tiles of attention in shared memory, and their products on tensor cores. Rows come in tiles of 16, of queries and of
 // keys; the last one is filled with zeros.
 //
-// Macros: those of attention.cu with FRAMES, KEYS, HEAD_DIM, WARPS and PROBLEMS. WARPGROUP is 1 if four warps multiply
-// their tiles of queries together, with Hopper's warpgroup instructions.
+// Macros: those of attention.cu with FRAMES, KEYS, HEAD_DIM, WARPS and PROBLEMS. VALUE_DIM is the head dimension of v
+// and out, by default HEAD_DIM. WARPGROUP is 1 if four warps multiply their tiles of queries together, with Hopper's
+// warpgroup instructions.
 
 constexpr u32 ROW_TILES = divide_up(FRAMES, 16);
 constexpr u32 KEY_STEPS = divide_up(KEYS, 16);
 constexpr u32 KEY_TILES = divide_up(KEYS, 8);
-constexpr u32 COLUMN_TILES = divide_up(HEAD_DIM, 8);
+// Of rows with DIM elements: tiles of 8 columns, vectors of 16 bytes, and vectors from one row to the next. Warpgroup
+// instructions need an even number of them.
+template <u32 DIM>
+constexpr u32 COLUMN_TILES_OF = divide_up(DIM, 8);
+template <u32 DIM>
+constexpr u32 VECTORS_OF = DIM / WIDTH;
+template <u32 DIM>
+constexpr u32 PITCH_OF = WARPGROUP ? divide_up(VECTORS_OF<DIM>, 2) * 2 : VECTORS_OF<DIM>;
+constexpr u32 VECTOR_BYTES = 16;
+template <u32 DIM>
+constexpr u32 TILE_BYTES_OF = 16 * PITCH_OF<DIM> * VECTOR_BYTES;
+
+constexpr u32 COLUMN_TILES = COLUMN_TILES_OF<HEAD_DIM>;
 // A warp multiplies as many tiles of 8 columns at once as fit into its registers, an even number of them if there are more.
 constexpr u32 COLUMN_BLOCKS = WARPGROUP ? 1 : divide_up(COLUMN_TILES, 10);
 constexpr u32 COLUMN_BLOCK = COLUMN_BLOCKS == 1 ? COLUMN_TILES : divide_up(COLUMN_TILES, 2 * COLUMN_BLOCKS) * 2;
-// Vectors of 16 bytes of a row of a tensor, of a row of scores, and of a row of a block of columns. Warpgroup
-// instructions need an even number of them.
-constexpr u32 VECTORS = HEAD_DIM / WIDTH;
-constexpr u32 PITCH = WARPGROUP ? divide_up(VECTORS, 2) * 2 : VECTORS;
+// Vectors of a row of scores, and of a row of a block of columns.
 constexpr u32 SQUARE_VECTORS = 16 / WIDTH;
-constexpr u32 BLOCK_VECTORS = COLUMN_BLOCK * 8 / WIDTH;
-constexpr u32 VECTOR_BYTES = 16;
+template <u32 COLUMNS>
+constexpr u32 BLOCK_VECTORS_OF = COLUMNS * 8 / WIDTH;
 
-constexpr u32 TILE_BYTES = 16 * PITCH * VECTOR_BYTES;
+constexpr u32 TILE_BYTES = TILE_BYTES_OF<HEAD_DIM>;
 constexpr u32 SQUARE_BYTES = 16 * SQUARE_VECTORS * VECTOR_BYTES;
-constexpr u32 BLOCK_BYTES = 16 * BLOCK_VECTORS * VECTOR_BYTES;
+constexpr u32 BLOCK_BYTES = 16 * BLOCK_VECTORS_OF<COLUMN_BLOCK> * VECTOR_BYTES;
 constexpr u32 QUERY_BYTES = ROW_TILES * TILE_BYTES;
 // k and v have a place for a block of columns of each tile of dv and dk.
 constexpr u32 STAGE_BYTES = TILE_BYTES > BLOCK_BYTES ? TILE_BYTES : BLOCK_BYTES;
@@ -39,9 +49,9 @@ __device__ inline u32 swizzled(u32 row, u32 vector) {
 }
 
 // Starts copies of the ROWS rows of a tensor, and fills the last tile with zeros.
-template <u32 ROWS>
+template <u32 ROWS, u32 DIM = HEAD_DIM>
 __device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 stride, u32 thread) {
-    constexpr u32 COUNT = divide_up(ROWS, 16) * 16 * PITCH;
+    constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>, COUNT = divide_up(ROWS, 16) * 16 * PITCH;
 #pragma unroll
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 index = first + thread, row = index / PITCH, vector = index % PITCH;
@@ -69,6 +79,11 @@ __device__ inline void store_square(u32 rows, u32 vector, const u32 (&words)[4],
     }
 #endif
 }
+#endif
+
+#if ELEMENT == F32
+// Of COUNT tiles of columns, how many from tile j on share their columns.
+__device__ constexpr u32 dealt_tiles(u32 count, u32 j) { return count - j >= 4 ? 4 : count - j >= 2 ? 2 : 1; }
 #endif
 
 // An operand of 16 rows and 16 columns: from sums of products, or from the transposed scores of 16 keys.
@@ -104,65 +119,94 @@ __device__ inline Operand transposed(u32 square, u32 lane) {
     return operand;
 }
 
-// c += a b for 16 columns of a and 16 rows of b, of which COLUMN_BLOCK tiles of columns from `first` on.
-__device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand &a, u32 tile, u32 first, u32 lane) {
+// c += a b for 16 columns of each a and 16 rows of b, of which COUNT tiles of columns from `first` on. The columns of
+// groups of four tiles, or two, are dealt out among them, so that a lane loads them at once.
+template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+__device__ inline void multiply_step(float (&c)[TILES][COUNT][4], const Operand (&a)[TILES], u32 tile, u32 first, u32 lane) {
     const u32 group = lane / 4, quad = lane % 4;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-        const Tf32x2<4> split(a.x[half]);
+        Tf32x2<4> split[TILES];
 #pragma unroll
-        for (u32 j = 0; j < COLUMN_BLOCK; ++j) {
-            const u32 column = (first + j) * 8 + group;
-            if (first + j >= COLUMN_TILES) continue;
-            float b[2] = {};
+        for (u32 m = 0; m < TILES; ++m) split[m] = Tf32x2<4>(a[m].x[half]);
+#pragma unroll
+        for (u32 j = 0; j < COUNT; j += dealt_tiles(COUNT, j)) {
+            const u32 wide = dealt_tiles(COUNT, j), column = (first + j) * 8 + group * wide;
+            float b[2][4] = {};
 #pragma unroll
             for (u32 i = 0; i < 2; ++i) {
-                const u32 at = tile + swizzled<PITCH>(8 * half + 2 * quad + i, column / 4) + column % 4 * 4;
-                if (HEAD_DIM % 8 == 0 || column < HEAD_DIM) b[i] = ld_shared_f32(at);
+                const u32 at = tile + swizzled<PITCH_OF<DIM>>(8 * half + 2 * quad + i, column / 4) + column % 4 * 4;
+                if ((first + j + wide) * 8 <= DIM || column < DIM) ld_shared_f32(b[i], wide, at);
             }
-            mma_3xtf32(c[j], split, Tf32x2<2>(b));
+#pragma unroll
+            for (u32 n = 0; n < wide; ++n) {
+                const float one[2] = {b[0][n], b[1][n]};
+                mma_3xtf32<TILES>(c, j + n, split, Tf32x2<2>(one));
+            }
         }
     }
 }
 
-// c = a b^T for the 16 rows of q or grad at `rows` and the first steps of the rows of k or v at `others`.
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, u32 steps, u32 lane) {
+// c = a b^T for the 16 rows of q or grad at each of `rows` and the first steps of the rows of k or v at `others`.
+template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+__device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&rows)[TILES], u32 others, u32 steps, u32 lane) {
+    constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>;
 #pragma unroll
     for (u32 i = 0; i < VECTORS; i += 2) {
         const bool is_whole = i + 2 <= VECTORS;
-        u32 a[4] = {};
-        if (is_whole) {
-            ldmatrix_x4(a, rows + swizzled<PITCH>(lane % 16, i + lane / 16));
-        } else {
-            ldmatrix_x2(a[0], a[1], rows + swizzled<PITCH>(lane % 16, i));
-        }
-        const Tf32x2<4> split(a);
+        Tf32x2<4> split[TILES];
 #pragma unroll
-        for (u32 s = 0; s < KEY_STEPS; ++s) {
-            if (CAUSAL && s >= steps) break;
+        for (u32 m = 0; m < TILES; ++m) {
+            u32 a[4] = {};
+            if (is_whole) {
+                ldmatrix_x4(a, rows[m] + swizzled<PITCH>(lane % 16, i + lane / 16));
+            } else {
+                ldmatrix_x2(a[0], a[1], rows[m] + swizzled<PITCH>(lane % 16, i));
+            }
+            split[m] = Tf32x2<4>(a);
+        }
+#pragma unroll
+        for (u32 s = 0; s < divide_up(COUNT, 2); ++s) {
+            if (s >= steps) break;
             u32 b[4] = {};
-            const u32 tile = others + s * TILE_BYTES;
+            const u32 tile = others + s * TILE_BYTES_OF<DIM>;
             if (is_whole) {
                 ldmatrix_x4(b, tile + swizzled<PITCH>(lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
             } else {
                 ldmatrix_x2(b[0], b[2], tile + swizzled<PITCH>(lane % 16, i));
             }
             const u32 even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
-            mma_3xtf32(c[2 * s], split, Tf32x2<2>(even));
-            if (2 * s + 1 < KEY_TILES) mma_3xtf32(c[2 * s + 1], split, Tf32x2<2>(odd));
+            mma_3xtf32<TILES>(c, 2 * s, split, Tf32x2<2>(even));
+            if (2 * s + 1 < COUNT) mma_3xtf32<TILES>(c, 2 * s + 1, split, Tf32x2<2>(odd));
         }
     }
 }
 
-// Stores 16 rows of a block of columns at `stage`.
-__device__ inline void stage_block(u32 stage, const float (&c)[COLUMN_BLOCK][4], float factor, u32 lane) {
+// Stores COUNT tiles of columns, from `first` on, of 16 rows, of which `rows` exist. A lane has neighbouring columns.
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 rows, const float (&c)[COUNT][4], u32 first,
+                                   const float (&factors)[2], u32, u32 lane) {
 #pragma unroll
-    for (u32 j = 0; j < COLUMN_BLOCK; ++j) {
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 row = 8 * half + lane / 4;
+        if (row >= rows) continue;
 #pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const u32 row = 8 * half + lane / 4, column = 8 * j + lane % 4 * 2;
-            const u32 at = stage + swizzled<BLOCK_VECTORS>(row, column / 4) + column % 4 * 4;
-            st_shared_v2_f32(at, c[j][2 * half] * factor, c[j][2 * half + 1] * factor);
+        for (u32 j = 0; j < COUNT; j += dealt_tiles(COUNT, j)) {
+            const u32 wide = dealt_tiles(COUNT, j);
+            const auto value = [&](u32 n) { return c[j + n % wide][2 * half + n / wide] * factors[half]; };
+            const u32 column = (first + j) * 8 + lane % 4 * 2 * wide;
+            float *const at = to + row * stride + column;
+            const bool is_whole = (first + j + wide) * 8 <= DIM;
+            if (wide == 1) {
+                if (is_whole || column < DIM) __stcs(reinterpret_cast<float2 *>(at), float2{value(0), value(1)});
+            } else {
+#pragma unroll
+                for (u32 n = 0; n < 2 * wide; n += 4) {
+                    if (is_whole || column + n < DIM) {
+                        __stcs(reinterpret_cast<float4 *>(at + n), float4{value(n), value(n + 1), value(n + 2), value(n + 3)});
+                    }
+                }
+            }
         }
     }
 }
@@ -185,14 +229,16 @@ __device__ inline Operand transposed(u32 square, u32 lane) {
 
 #if WARPGROUP
 // Starts c = a b, or c += a b if `accumulate`.
-__device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand &a, u32 tile, u32 accumulate) {
-    constexpr u32 WIDE = PANEL<PITCH>;
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 tile, u32 accumulate) {
+    constexpr u32 PITCH = PITCH_OF<DIM>, WIDE = PANEL<PITCH>;
     const u64 b = matrix_descriptor(tile, 8 * WIDE * VECTOR_BYTES, 8 * PITCH * VECTOR_BYTES, WIDE == 8 ? 1 : WIDE == 4 ? 2 : 3);
     wgmma<1>(c, a.x, b, accumulate);
 }
 // Starts c = a b^T.
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, bool exist, u32 lane) {
-    constexpr u32 WIDE = PANEL<PITCH>;
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void multiply_rows(float (&c)[COUNT][4], u32 rows, u32 others, bool exist, u32 lane) {
+    constexpr u32 PITCH = PITCH_OF<DIM>, WIDE = PANEL<PITCH>;
     u32 a[PITCH / 2][4] = {};
     if (exist) {
 #pragma unroll
@@ -208,56 +254,81 @@ __device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 oth
     wgmma_commit_group();
 }
 #else
-__device__ inline void multiply_step(float (&c)[COLUMN_BLOCK][4], const Operand &a, u32 tile, u32 first, u32 lane) {
-    const u32(&x)[4] = a.x;
+template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+__device__ inline void multiply_step(float (&c)[TILES][COUNT][4], const Operand (&a)[TILES], u32 tile, u32 first, u32 lane) {
+    constexpr u32 PITCH = PITCH_OF<DIM>;
 #pragma unroll
-    for (u32 j = 0; j < COLUMN_BLOCK; j += 2) {
+    for (u32 j = 0; j < COUNT; j += 2) {
         u32 b[4];
-        if (first + j + 2 <= COLUMN_TILES && j + 2 <= COLUMN_BLOCK) {
+        const bool are_two = first + j + 2 <= COLUMN_TILES_OF<DIM> && j + 2 <= COUNT;
+        if (are_two) {
             ldmatrix_x4_trans(b, tile + swizzled<PITCH>(lane % 16, first + j + lane / 16));
-            mma_m16n8k16(c[j + 1], x[0], x[1], x[2], x[3], b[2], b[3]);
-        } else if (first + j < COLUMN_TILES) {
+        } else if (first + j < COLUMN_TILES_OF<DIM>) {
             ldmatrix_x2_trans(b[0], b[1], tile + swizzled<PITCH>(lane % 16, first + j));
         } else {
             continue;
         }
-        mma_m16n8k16(c[j], x[0], x[1], x[2], x[3], b[0], b[1]);
+#pragma unroll
+        for (u32 m = 0; m < TILES; ++m) {
+            const u32(&x)[4] = a[m].x;
+            mma_m16n8k16(c[m][j], x[0], x[1], x[2], x[3], b[0], b[1]);
+            if (are_two) mma_m16n8k16(c[m][j + 1], x[0], x[1], x[2], x[3], b[2], b[3]);
+        }
     }
 }
 
-__device__ inline void multiply_rows(float (&c)[KEY_TILES][4], u32 rows, u32 others, u32 steps, u32 lane) {
+template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+__device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&rows)[TILES], u32 others, u32 steps, u32 lane) {
+    constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>;
 #pragma unroll
     for (u32 i = 0; i < VECTORS; i += 2) {
-        u32 a[4];
-        if (i + 2 <= VECTORS) {
-            ldmatrix_x4(a, rows + swizzled<PITCH>(lane % 16, i + lane / 16));
-        } else {
-            ldmatrix_x2(a[0], a[1], rows + swizzled<PITCH>(lane % 16, i));
+        const bool is_whole = i + 2 <= VECTORS;
+        u32 a[TILES][4];
+#pragma unroll
+        for (u32 m = 0; m < TILES; ++m) {
+            if (is_whole) {
+                ldmatrix_x4(a[m], rows[m] + swizzled<PITCH>(lane % 16, i + lane / 16));
+            } else {
+                ldmatrix_x2(a[m][0], a[m][1], rows[m] + swizzled<PITCH>(lane % 16, i));
+            }
         }
 #pragma unroll
-        for (u32 s = 0; s < KEY_STEPS; ++s) {
-            if (CAUSAL && s >= steps) break;
+        for (u32 s = 0; s < divide_up(COUNT, 2); ++s) {
+            if (s >= steps) break;
             u32 b[4];
-            const u32 tile = others + s * TILE_BYTES;
-            if (i + 2 <= VECTORS) {
+            const u32 tile = others + s * TILE_BYTES_OF<DIM>;
+            if (is_whole) {
                 ldmatrix_x4(b, tile + swizzled<PITCH>(lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
-                mma_m16n8k16(c[2 * s], a[0], a[1], a[2], a[3], b[0], b[1]);
-                if (2 * s + 1 < KEY_TILES) mma_m16n8k16(c[2 * s + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
             } else {
-                ldmatrix_x2(b[0], b[1], tile + swizzled<PITCH>(lane % 16, i));
-                mma_m16n8k8(c[2 * s], a[0], a[1], b[0]);
-                if (2 * s + 1 < KEY_TILES) mma_m16n8k8(c[2 * s + 1], a[0], a[1], b[1]);
+                ldmatrix_x2(b[0], b[2], tile + swizzled<PITCH>(lane % 16, i));
+            }
+#pragma unroll
+            for (u32 m = 0; m < TILES; ++m) {
+#pragma unroll
+                for (u32 n = 0; n < 2; ++n) {
+                    if (2 * s + n >= COUNT) break;
+                    if (is_whole) {
+                        mma_m16n8k16(c[m][2 * s + n], a[m][0], a[m][1], a[m][2], a[m][3], b[2 * n], b[2 * n + 1]);
+                    } else {
+                        mma_m16n8k8(c[m][2 * s + n], a[m][0], a[m][1], b[2 * n]);
+                    }
+                }
             }
         }
     }
 }
 #endif
 
-__device__ inline void stage_block(u32 stage, const float (&c)[COLUMN_BLOCK][4], float factor, u32 lane) {
-    const auto word = [&](u32 j, u32 half) { return cvt_rn_x2(c[j][2 * half] * factor, c[j][2 * half + 1] * factor); };
+// Stores COUNT tiles of columns, from `first` on, of 16 rows, of which `rows` exist, through the shared memory at `stage`.
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 rows, const float (&c)[COUNT][4], u32 first,
+                                   const float (&factors)[2], u32 stage, u32 lane) {
+    constexpr u32 BLOCK_VECTORS = BLOCK_VECTORS_OF<COUNT>;
+    const auto word = [&](u32 j, u32 half) { return cvt_rn_x2(c[j][2 * half] * factors[half], c[j][2 * half + 1] * factors[half]); };
+    __syncwarp();
 #pragma unroll
-    for (u32 j = 0; j < COLUMN_BLOCK; j += 2) {
-        if (j + 2 <= COLUMN_BLOCK) {
+    for (u32 j = 0; j < COUNT; j += 2) {
+        if (j + 2 <= COUNT) {
             const u32 words[4] = {word(j, 0), word(j, 1), word(j + 1, 0), word(j + 1, 1)};
             store_square<BLOCK_VECTORS>(stage, j, words, lane);
         } else {
@@ -267,24 +338,36 @@ __device__ inline void stage_block(u32 stage, const float (&c)[COLUMN_BLOCK][4],
             }
         }
     }
-}
-#endif
-
-// Stores a block of columns of 16 rows of a gradient, of which `rows` exist, through the shared memory at `stage`.
-__device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 rows, const float (&c)[COLUMN_BLOCK][4],
-                                   u32 first, float factor, u32 stage, u32 lane) {
     __syncwarp();
-    stage_block(stage, c, factor, lane);
-    __syncwarp();
-    constexpr u32 COUNT = 16 * BLOCK_VECTORS;
+    constexpr u32 TOTAL = 16 * BLOCK_VECTORS;
     const u32 column = first * 8 / WIDTH;
 #pragma unroll
-    for (u32 from = 0; from < COUNT; from += WARP) {
+    for (u32 from = 0; from < TOTAL; from += WARP) {
         const u32 index = from + lane, row = index / BLOCK_VECTORS, vector = index % BLOCK_VECTORS;
-        if ((from + WARP <= COUNT || index < COUNT) && row < rows && column + vector < VECTORS) {
+        if ((from + WARP <= TOTAL || index < TOTAL) && row < rows && column + vector < VECTORS_OF<DIM>) {
             const uint4 x = ld_shared_v4(stage + swizzled<BLOCK_VECTORS>(row, vector));
             __stcs(reinterpret_cast<uint4 *>(to + row * stride + (column + vector) * WIDTH), x);
         }
     }
     __syncwarp();
 }
+#endif
+
+// The same for one tile of rows.
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 rows, const float (&c)[COUNT][4], u32 first,
+                                   float factor, u32 stage, u32 lane) {
+    const float factors[2] = {factor, factor};
+    store_block<DIM>(to, stride, rows, c, first, factors, stage, lane);
+}
+#if !WARPGROUP
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 tile, u32 first, u32 lane) {
+    multiply_step<DIM>(reinterpret_cast<float(&)[1][COUNT][4]>(c), reinterpret_cast<const Operand(&)[1]>(a), tile, first, lane);
+}
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void multiply_rows(float (&c)[COUNT][4], u32 rows, u32 others, u32 steps, u32 lane) {
+    const u32 one[1] = {rows};
+    multiply_rows<DIM>(reinterpret_cast<float(&)[1][COUNT][4]>(c), one, others, steps, lane);
+}
+#endif

@@ -1,22 +1,30 @@
 // Instructions of tensor cores that the prelude lacks. It has ldmatrix for 16-bit elements only.
 
 #if ELEMENT == F32
-// Products of f32 as three products in TF32, which has 10 bits of mantissa. `high` has the first bits
-// of a number, and `low` the next ones, rounded: high + low differs from the number by at most 2^-21 of it. A product
-// of two numbers as high high + high low + low high has an error of at most 2^-19 of it.
+// Products of f32 as three products in TF32, which has 10 bits of mantissa. The instructions ignore the other bits. `high`
+// has the first bits of a number, and `low` the next ones: high + low differs from the number by at most 2^-21 of it. A
+// product of two numbers as high high + high low + low high has an error of at most 2^-19 of it.
 
 __device__ inline float ld_shared_f32(u32 from) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
     return x;
 }
+// Loads 1, 2 or 4 neighbouring numbers.
+__device__ inline void ld_shared_f32(float (&x)[4], u32 count, u32 from) {
+    if (count == 4) {
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                     : "r"(from)
+                     : "memory");
+    } else if (count == 2) {
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
+    } else {
+        x[0] = ld_shared_f32(from);
+    }
+}
 __device__ inline void st_shared_v2_f32(u32 to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
-}
-__device__ inline u32 cvt_rna_tf32(float x) {
-    u32 y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
 }
 __device__ inline void mma_m16n8k8_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -42,14 +50,13 @@ __device__ inline void ldmatrix_x4(u32 (&words)[4], u32 address) {
 template <u32 COUNT>
 struct Tf32x2 {
     u32 high[COUNT], low[COUNT];
+    Tf32x2() = default;
     __device__ inline explicit Tf32x2(const u32 (&x)[COUNT]) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            // Not rounded, so that the largest numbers do not become infinite.
+            // Not rounded, so that the largest numbers do not become infinite. An infinite number has no rest.
             high[i] = x[i] & 0xffffe000u;
-            const float rest = __uint_as_float(x[i]) - __uint_as_float(high[i]);
-            // An infinite number has no rest.
-            low[i] = high[i] == x[i] ? 0 : cvt_rna_tf32(rest);
+            low[i] = high[i] == x[i] ? 0 : __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(high[i]));
         }
     }
     __device__ inline explicit Tf32x2(const float (&x)[COUNT]) : Tf32x2(words(x).x) {}
@@ -66,11 +73,15 @@ struct Tf32x2 {
     }
 };
 
-// c += a b in f32, the small products first.
-__device__ inline void mma_3xtf32(float (&c)[4], const Tf32x2<4> &a, const Tf32x2<2> &b) {
-    mma_m16n8k8_tf32(c, a.low, b.high);
-    mma_m16n8k8_tf32(c, a.high, b.low);
-    mma_m16n8k8_tf32(c, a.high, b.high);
+// c[m][n] += a[m] b in f32, the small products first.
+template <u32 TILES, u32 COUNT>
+__device__ inline void mma_3xtf32(float (&c)[TILES][COUNT][4], u32 n, const Tf32x2<4> (&a)[TILES], const Tf32x2<2> &b) {
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].low, b.high);
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].high, b.low);
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].high, b.high);
 }
 #else
 // 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l % 8 of matrix l / 8.

@@ -143,9 +143,11 @@ fn matches_the_reference<T: Tensorial>(operation: AttentionBackward, chunked: bo
 fn gradients_meet_the_reference_at_any_number_of_queries_and_keys() {
     fn all<T: Tensorial>() {
         let equal = [1, 11, 16, 17, 49, 77, 128].map(|frames| (frames, frames));
+        let long = [(144, 144), (163, 163), (200, 200), (256, 256), (512, 40), (40, 300)];
         let cross = [(1, 128), (128, 1), (11, 77), (77, 16), (17, 49)];
         let head_dims = [64, 32, 40, 72, 8, 80].into_iter().cycle();
-        for ((frames, keys), head_dim) in equal.into_iter().chain(cross).zip(head_dims) {
+        let rows = equal.into_iter().chain(cross).chain(long);
+        for ((frames, keys), head_dim) in rows.zip(head_dims) {
             let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
             let shape = shape.with_keys(keys).expect("legal");
             let plain = attention::<T>(shape);
@@ -302,7 +304,9 @@ fn launch_parameters_change_nothing_but_the_launch() {
     all::<f16>(64, 64);
     all::<bf16>(81, 81);
     all::<bf16>(100, 128);
+    all::<f16>(144, 150);
     all::<f32>(32, 20);
+    all::<f32>(49, 100);
 }
 
 #[test]
