@@ -56,7 +56,8 @@ const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
 const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
 /// All sources.
-pub(super) const SOURCES: &[&str] = &[SOURCE, WARPGROUP_SOURCE];
+pub(super) const SOURCES: &[&str] =
+    &[source(false, false), source(false, true), source(true, false), source(true, true)];
 /// q, k, v, grad, dq, dk and dv.
 const TENSORS: usize = 7;
 /// The name in messages.

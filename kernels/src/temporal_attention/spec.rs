@@ -70,13 +70,13 @@ impl KernelSpec for AttentionBackward {
     /// Rows of video, tables, windows of images and volumes.
     const SHIPPED: [SizedProblem; 10] = [
         sized(ElementType::F16, [15_360, 5, 16, 64]),
-        sized(ElementType::F16, [70_000, 1, 16, 64]),
         sized(ElementType::F16, [200_000, 6, 11, 32]),
         sized(ElementType::F16, [90_000, 8, 64, 16]),
         sized(ElementType::F16, [16_384, 6, 49, 32]),
+        sized(ElementType::F16, [4096, 6, 144, 32]),
         sized(ElementType::Bf16, [25_440, 8, 82, 32]),
-        sized(ElementType::Bf16, [15_360, 5, 81, 64]),
         sized(ElementType::Bf16, [15_360, 5, 128, 64]),
+        sized(ElementType::Bf16, [8000, 5, 256, 64]),
         sized(ElementType::Bf16, [40_000, 4, 16, 256]),
         sized(ElementType::F32, [15_360, 5, 16, 64]),
     ];
