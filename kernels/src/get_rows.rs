@@ -257,13 +257,15 @@ impl KernelSpec for GetRows {
         stream: &CudaStream,
         inputs: &[CudaView<'_, T>],
         lookup: Option<&mut Lookup>,
-        mut out: CudaViewMut<'_, T>,
+        outputs: &mut [CudaViewMut<'_, T>],
     ) -> Result<u64, KernelError> {
         let (given, expected) = ("not given", "with");
         let missing = KernelError::Argument { argument: "index", given, expected };
-        let Lookup { index, report } = lookup.ok_or(missing)?;
+        let (Some(Lookup { index, report }), [out]) = (lookup, outputs) else {
+            return Err(missing);
+        };
         let index_bytes = prepared.operation().index.bytes();
-        prepared.submit_rows(stream, &inputs[0], index, index_bytes, &mut out, report)
+        prepared.submit_rows(stream, &inputs[0], index, index_bytes, out, report)
     }
 }
 

@@ -70,7 +70,7 @@ def serve(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None:
 
     bias = None if mask is None else _bias(mask, query, key)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
+    needs_grad = any(one is not None and one.requires_grad for one in (query, key, value, bias))
     if compiling or (needs_grad and torch.is_grad_enabled()) or _is_profiled():
         # The dispatcher traces, differentiates and records the operator.
         return attention(query, key, value, bias, is_causal, factor, enable_gqa)
@@ -97,12 +97,14 @@ def _refusal(call: Call, types: tuple[type, ...]) -> str | None:
     rank = len(size)
     if rank < 2 or len(keys) != rank or value.dim() != rank:
         return "shape"
+    if query.numel() == 0 or key.numel() == 0 or value.numel() == 0:
+        return "empty"
     if max(size[-2], keys[-2]) > _native.MAX_LENGTH:
         return "length"
-    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
+    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1]:
         return "shape"
     if mask is not None:
-        if is_causal or mask.get_device() != index or mask.requires_grad:
+        if is_causal or mask.get_device() != index:
             return "mask"
         if not 2 <= mask.dim() <= rank or not _pytorch.broadcasts(mask, (*size[:-1], keys[-2])):
             return "mask"
@@ -152,6 +154,9 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     keys = key.shape[-2]
     mask = mask.expand(*mask.shape[:-1], keys)
     if mask.dtype is torch.bool:
-        zeros = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
-        return zeros.masked_fill(mask.logical_not(), -math.inf)
+        sizes = mask.shape
+        if not _pytorch.is_compiling():
+            # The bias of a repeated mask is as small as the mask.
+            mask = _pytorch.once(mask, -1)
+        mask = torch.where(mask, query.new_zeros(()), -math.inf).expand(sizes)
     return mask if keys == 1 or mask.stride(-1) == 1 else mask.contiguous()

@@ -28,23 +28,29 @@ if kernels.reader != "dlpack":
 
 
 def submit(
-    tensors: tuple[Tensor, ...], bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool = False
+    tensors: tuple[Tensor, ...],
+    bias: Tensor | None,
+    bias_gradient: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool = False,
 ) -> str | None:
     """Launch attention on PyTorch's current stream, or return why it is not served.
 
-    The tensors are (query, key, value, out), or for gradients (query, key, value, grad, dq, dk, dv).
+    The tensors are (query, key, value, out), or for gradients (query, key, value, grad, dq, dk, dv). `bias_gradient` is
+    written for each problem: [batch ..., queries, keys].
     """
     # No `record_stream`: as with PyTorch's operators, the caller orders memory of another stream.
     if tensors[0].is_cuda:
         index = tensors[0].get_device()
         if index != torch._C._cuda_getDevice():
             with torch.cuda.device(index):
-                return submit(tensors, bias, is_causal, scale, enable_gqa)
+                return submit(tensors, bias, bias_gradient, is_causal, scale, enable_gqa)
         load_nvrtc()
     try:
         if len(tensors) == 4:
             return kernels.submit(tensors, bias, is_causal, scale, enable_gqa)
-        return kernels.submit_backward(tensors, bias, is_causal, scale)
+        return kernels.submit_backward(tensors, bias, bias_gradient, is_causal, scale)
     except _native.UnavailableError as error:
         warn_once(str(error))
         return "unavailable"

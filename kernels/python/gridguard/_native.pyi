@@ -70,9 +70,16 @@ class Attention:
         """Launch attention of (query, key, value, out) on the current stream of the current device. Return why the
         kernels do not serve it, if so."""
     def submit_backward(
-        self, tensors: tuple[Tensor, ...], bias: Tensor | None, is_causal: bool, scale: float, /
+        self,
+        tensors: tuple[Tensor, ...],
+        bias: Tensor | None,
+        bias_gradient: Tensor | None,
+        is_causal: bool,
+        scale: float,
+        /,
     ) -> str | None:
-        """As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv)."""
+        """As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv). `bias_gradient` is contiguous:
+        [batch ..., queries, keys]."""
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]
 """For each weight of a transformer block: the names of its parts, joined along the rows, and its rows and columns in

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from gridguard import _launch, _pytorch, _stats
+from gridguard import _launch, _native, _pytorch, _stats
 from gridguard._pytorch import contiguous_copy
 
 # For 25 frames in f16 on an H200 the kernels take 0.28 of PyTorch's time, and the copies move 1.5 times their bytes.
@@ -23,36 +23,79 @@ _CALL = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, f
 _tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _library = torch.library.Library("gridguard", "DEF")
 _library.define(f"attention({_CALL}) -> Tensor", tags=_tags)
-_library.define(f"attention_backward(Tensor grad, {_CALL}, bool[3] needed) -> (Tensor, Tensor, Tensor)", tags=_tags)
+_library.define(f"attention_backward(Tensor grad, {_CALL}, bool[4] needed) -> ({', '.join(['Tensor'] * 4)})", tags=_tags)
 
 
 def compute(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool
 ) -> tuple[Tensor, str | None]:
     """Return an output, and why the kernels did not write it, if so. Copy tensors with unsupported strides."""
-    [out], reason = _submit((query, key, value), (query,), bias, is_causal, scale, enable_gqa)
+    inputs = (query, key, value)
+    [out], reason = _submit(inputs, (query,), bias, None, _most_copied(query), is_causal, scale, enable_gqa)
     _stats.count(reason or _stats.SERVED)
     return out, reason
 
 
+def _most_copied(query: Tensor) -> int:
+    """Return the longest sequences that are copied. PyTorch has fused kernels for four axes only."""
+    return MAX_COPIED if query.dim() <= 4 else _native.MAX_LENGTH
+
+
 def _submit(
-    inputs: Sequence[Tensor], likes: Sequence[Tensor], bias: Tensor | None, *options: Any
+    inputs: Sequence[Tensor],
+    likes: Sequence[Tensor],
+    bias: Tensor | None,
+    bias_gradient: Tensor | None,
+    most_copied: int,
+    *options: Any,
 ) -> tuple[list[Tensor], str | None]:
     """Return outputs like these tensors, and why the kernels did not write them, if so."""
     outputs = [torch.empty_like(like) for like in likes]
-    reason = _launch.submit((*inputs, *outputs), bias, *options)
-    if reason == "alignment" or (reason == "strides" and max(one.shape[-2] for one in inputs) <= MAX_COPIED):
+    reason = _launch_folded((*inputs, *outputs), bias, bias_gradient, *options)
+    if reason == "alignment" or (reason == "strides" and max(one.shape[-2] for one in inputs) <= most_copied):
         # PyTorch needs less memory than the copies.
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             copies = map(contiguous_copy, inputs)
             results = [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
             bias = None if bias is None else contiguous_copy(bias)
-            reason = _launch.submit((*copies, *results), bias, *options)
+            reason = _launch_folded((*copies, *results), bias, bias_gradient, *options)
             if reason is None:
                 for output, result in zip(outputs, results):
                     output.copy_(result)
                 _stats.count(_stats.COPIED)
     return outputs, reason
+
+
+def _launch_folded(
+    tensors: tuple[Tensor, ...], bias: Tensor | None, bias_gradient: Tensor | None, *options: Any
+) -> str | None:
+    """Launch the kernels. Copy a bias whose batch axes do not fold into items and heads."""
+    reason = _launch.submit(tensors, bias, bias_gradient, *options)
+    if reason == "strides" and bias is not None:
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            for copy in _foldable(bias, tensors[0].shape[:-2]):
+                reason = _launch.submit(tensors, copy, bias_gradient, *options)
+                if reason != "strides":
+                    break
+    return reason
+
+
+def _foldable(bias: Tensor, batch: Sequence[int]) -> Iterator[Tensor]:
+    """Yield copies of a bias that fold, the smallest first. One for each item and head is none of them.
+
+    Its axes from the first to any are those of items, and the others those of heads. Either the bias is broadcast along
+    all axes of a part, or it must be expanded along them: a mask of windows [1, W, 1, N, N] to [1, W, heads, N, N].
+    """
+    bias = _pytorch.once(bias, -2)
+    own = (1,) * (len(batch) + 2 - bias.dim()) + tuple(bias.shape[:-2])
+    shapes = set()
+    for at in range(len(batch) + 1):
+        parts = ((own[:at], batch[:at]), (own[at:], batch[at:]))
+        items, heads = (tuple(full) if math.prod(part) > 1 else part for part, full in parts)
+        shapes.add(items + heads)
+    for shape in sorted(shapes, key=math.prod):
+        if shape == own or math.prod(shape) < math.prod(batch):
+            yield bias.expand(*shape, *bias.shape[-2:]).contiguous()
 
 
 @torch.library.impl(_library, "attention", "CompositeExplicitAutograd")
@@ -75,18 +118,19 @@ def _fake_attention(query: Tensor, *others: Any) -> Tensor:
 def _attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key and value with the strides of `empty_like`; unneeded ones are empty."""
+    """Return the gradients of query, key, value and bias with the strides of `empty_like`; unneeded ones are empty."""
     # Compilers do not trace this operator: they may learn the size of the batch only at run time.
     *options, needed = others
-    inputs = (query, key, value)
+    inputs = (query, key, value, bias)
+    needed = [need and one is not None for need, one in zip(needed, inputs)]
     if True not in needed:
-        return tuple(like.new_empty(0) for like in inputs)
+        return tuple(query.new_empty(0) for _ in inputs)
     # Our kernels and PyTorch's fused ones need contiguous rows.
-    tensors = [one if one is None or _has_rows(one) else one.contiguous() for one in (grad, *inputs, bias)]
-    computed, reason = _gradients(*tensors, *options)
+    tensors = [one if one is None or _has_rows(one) else one.contiguous() for one in (grad, *inputs)]
+    computed, reason = _gradients(*tensors, *options, needed[-1])
     _stats.count(_stats.BACKWARD if reason is None else f"backward pass: {reason}")
     if reason is None:
-        return tuple(_with_strides(one if need else None, like) for one, like, need in zip(computed, inputs, needed))
+        return tuple(_with_strides(one if need else None, like, query) for one, like, need in zip(computed, inputs, needed))
     # PyTorch computes the forward pass again. An oversized batch runs in slices, and only one slice is in memory.
     tensors = _pytorch.aligned(*tensors)
     parts = [tensors]
@@ -96,8 +140,8 @@ def _attention_backward(
     with _differentiation(query.device.type):
         if len(parts) == 1:
             found = _gradients_of_slice(parts[0], options, needed)
-            return tuple(_with_strides(one, like) for one, like in zip(found, inputs))
-        gradients = [torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, needed)]
+            return tuple(_with_strides(one, like, query) for one, like in zip(found, inputs))
+        gradients = [torch.empty_like(like) if need else query.new_empty(0) for like, need in zip(inputs, needed)]
         targets = [_pytorch.slices(gradient, _BATCH, items) for gradient in gradients]
         for at, part in enumerate(parts):
             found = _gradients_of_slice(part, options, needed)
@@ -113,9 +157,12 @@ def _attention_backward(
 
 
 @torch.library.register_fake("gridguard::attention_backward", lib=_library)
-def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    inputs = (query, key, value)
-    return tuple(torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, others[-1]))
+def _fake_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
+) -> tuple[Tensor, ...]:
+    inputs = (query, key, value, bias)
+    is_needed = (need and one is not None for need, one in zip(others[-1], inputs))
+    return tuple(torch.empty_like(like) if need else query.new_empty(0) for like, need in zip(inputs, is_needed))
 
 
 def _gradients(
@@ -127,9 +174,11 @@ def _gradients(
     is_causal: bool,
     scale: float,
     enable_gqa: bool,
-) -> tuple[list[Tensor], str | None]:
-    """Return the gradients of query, key and value, and why the kernels did not compute them, if so."""
-    inputs = [query, key, value]
+    needs_bias: bool,
+) -> tuple[list[Tensor | None], str | None]:
+    """Return the gradients of query, key, value and bias, and why the kernels did not compute them, if so."""
+    inputs = [query, key, value, bias if needs_bias else None]
+    most_copied = _most_copied(query)
     if enable_gqa and query.dim() >= -_HEADS and key.shape[_HEADS] != query.shape[_HEADS]:
         # The heads of a group are an axis of their own, along which key and value are broadcast.
         sizes = (key.shape[_HEADS], query.shape[_HEADS] // key.shape[_HEADS])
@@ -137,24 +186,33 @@ def _gradients(
         key, value = key.unsqueeze(_HEADS), value.unsqueeze(_HEADS)
         if bias is not None and bias.dim() >= -_HEADS:
             bias = bias.unsqueeze(_HEADS) if bias.shape[_HEADS] == 1 else bias.unflatten(_HEADS, sizes)
-    grouped = [query, key, value]
+    grouped = [query, key, value, bias if needs_bias else None]
     batch = grad.shape[:-2]
-    expanded = [one.expand(*batch, *one.shape[-2:]) for one in grouped]
-    found, reason = _submit((*expanded, grad), expanded, bias, is_causal, scale)
-    if reason is not None:
-        return [], reason
-    # Autocast would sum in another type.
-    with torch.autocast(query.device.type, enabled=False):
-        found = [one.sum_to_size(like.shape) for one, like in zip(found, grouped)]
-    return [one.reshape(like.shape) for one, like in zip(found, inputs)], None
+    expanded = [one.expand(*batch, *one.shape[-2:]) for one in (query, key, value)]
+    try:
+        # The kernel writes the gradient of the bias for each item and head.
+        of_scores = grad.new_empty(*batch, query.shape[-2], key.shape[-2]) if needs_bias else None
+        found, reason = _submit((*expanded, grad), expanded, bias, of_scores, most_copied, is_causal, scale)
+        if reason is not None:
+            return [], reason
+        # Autocast would sum in another type.
+        with torch.autocast(query.device.type, enabled=False):
+            summed = [
+                None if like is None or one is None else one.sum_to_size(like.shape)
+                for one, like in zip((*found, of_scores), grouped)
+            ]
+    except torch.cuda.OutOfMemoryError:
+        return [], "memory"
+    return [one if one is None else one.reshape(like.shape) for one, like in zip(summed, inputs)], None
 
 
 def _gradients_of_slice(tensors: Sequence[Any], options: Sequence[Any], needed: Sequence[bool]) -> list[Tensor | None]:
-    grad, *inputs, bias = tensors
+    grad, *inputs = tensors
+    leaves = [one if one is None else one.detach().requires_grad_(need) for one, need in zip(inputs, needed)]
+    query, key, value, bias = leaves
     is_causal, scale, enable_gqa = options
-    query, key, value = leaves = [one.detach().requires_grad_(need) for one, need in zip(inputs, needed)]
     out = _pytorch.run((query, key, value, bias, 0.0, is_causal, scale, enable_gqa))
-    found = iter(torch.autograd.grad(out, [one for one in leaves if one.requires_grad], grad))
+    found = iter(torch.autograd.grad(out, [one for one, need in zip(leaves, needed) if need], grad))
     return [next(found) if need else None for need in needed]
 
 
@@ -172,10 +230,10 @@ def _differentiation(device_type: str) -> Iterator[None]:
         yield
 
 
-def _with_strides(found: Tensor | None, like: Tensor) -> Tensor:
-    """Return a gradient with the strides that compiled code expects."""
-    if found is None:
-        return like.new_empty(0)
+def _with_strides(found: Tensor | None, like: Tensor | None, query: Tensor) -> Tensor:
+    """Return a gradient with the strides that compiled code expects. An unneeded one is empty."""
+    if found is None or like is None:
+        return query.new_empty(0)
     if found.stride() == torch.empty_like(like, device="meta").stride():
         return found
     return torch.empty_like(like).copy_(found)
@@ -186,20 +244,23 @@ def _has_rows(tensor: Tensor) -> bool:
 
 
 def _second_gradients(
-    upstream: Sequence[Tensor | None], tensors: Sequence[Any], options: Sequence[Any], wanted: Sequence[bool]
+    upstream: Sequence[Tensor], tensors: Sequence[Tensor | None], options: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Return the gradients of `attention_backward` with respect to (grad, query, key, value), where wanted."""
+    """Return the gradients of `attention_backward` with respect to (grad, query, key, value, bias), where wanted."""
     # Plain operators have derivatives of any order. PyTorch's fused kernels have none.
-    *inputs, bias = tensors
     is_causal, scale, enable_gqa, needed = options
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+    with torch.enable_grad(), torch.autocast(tensors[0].device.type, enabled=False):
         # Aliases end the graph here. What computed the inputs is differentiated elsewhere.
-        aliases = [one.view_as(one) if one.requires_grad else one.detach().requires_grad_() for one in inputs]
-        grad, query, key, value = aliases
+        aliases = [
+            one if one is None else one.view_as(one) if one.requires_grad else one.detach().requires_grad_()
+            for one in tensors
+        ]
+        grad, query, key, value, bias = aliases
         out, _ = torch._scaled_dot_product_attention_math(
             query, key, value, bias, 0.0, is_causal, **_pytorch.keywords(scale, enable_gqa)
         )
+        needed = [need and one is not None for one, need in zip(aliases[1:], needed)]
         inputs = [one for one, need in zip(aliases[1:], needed) if need]
         gradients = torch.autograd.grad(out, inputs, grad, create_graph=True)
         weights = [one for one, need in zip(upstream, needed) if need]
@@ -212,22 +273,19 @@ def _second_gradients(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     tensors = inputs[: next(at for at, one in enumerate(inputs) if isinstance(one, bool))]
-    bias, ctx.options = tensors[-1], inputs[len(tensors) :]
-    if bias is not None and bias.requires_grad:
-        text = "gridguard::attention has no gradient of its bias: call torch.nn.functional.scaled_dot_product_attention"
-        raise NotImplementedError(text)
+    ctx.options = inputs[len(tensors) :]
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    needed = ctx.needs_input_grad[:3]
+    needed = ctx.needs_input_grad[:4]
     found = attention_backward(grad, *ctx.saved_tensors, *ctx.options, needed)
-    return (*(one if need else None for one, need in zip(found, needed)), None, None, None, None)
+    return (*(one if need else None for one, need in zip(found, needed)), None, None, None)
 
 
 def _backward_of_backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-    found = _second_gradients(upstream, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[:4])
-    return (*found, None, None, None, None, None)
+    found = _second_gradients(upstream, ctx.saved_tensors, ctx.options, ctx.needs_input_grad[:5])
+    return (*found, None, None, None, None)
 
 
 for _name, _formula in (("attention", _backward), ("attention_backward", _backward_of_backward)):

@@ -217,12 +217,16 @@ def _aligned_copy(tensor: Tensor) -> Tensor:
     is_transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
     if is_transformed or (torch.is_grad_enabled() and tensor.requires_grad):
         return contiguous_copy(tensor)
-    # Keep strides of 0. With gradients, one element would receive those of the whole axis.
-    once = tensor
-    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+    # With gradients, one element would receive those of the whole axis.
+    return contiguous_copy(once(tensor)).expand(tensor.shape)
+
+
+def once(tensor: Tensor, axes: int | None = None) -> Tensor:
+    """Return the first element of each of the first axes that repeats the same elements (stride 0)."""
+    for axis, (size, stride) in enumerate(zip(tensor.shape[:axes], tensor.stride())):
         if stride == 0 and size > 1:
-            once = once.narrow(axis, 0, 1)
-    return contiguous_copy(once).expand(tensor.shape)
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 # `aligned` defers the decision to the compiler's trace of PyTorch's operators. `copied` is a copy that compilers do not

@@ -16,7 +16,7 @@ from gridguard._command import find_command
 
 @dataclass(frozen=True)
 class Choice:
-    """How the launch of one shape of attention was chosen."""
+    """How the launch of one shape of attention or its gradients was chosen."""
 
     device: int
     """The device ordinal."""
@@ -25,7 +25,7 @@ class Choice:
     dtype: str
     """`f16`, `bf16` or `f32`."""
     variant: str
-    """The kernel's variant and options."""
+    """The kernel's variant and options. That of gradients begins with `backward`."""
     matched: str
     """`exact`, `bucket` (the same powers of two), `neighbour at N octaves`, or `default` with the reason."""
     rejected: str | None
@@ -52,7 +52,7 @@ class Tuning:
 
     profiles: tuple[Profile, ...]
     choices: tuple[Choice, ...]
-    """One for each shape that the kernels served, the last used first."""
+    """One for each shape that the kernels served, the last used first, and then one for each of their gradients."""
     misses: int
     """The number of shapes without an exact entry, which `tune` measures."""
 
@@ -104,7 +104,9 @@ def tune(
     folder = Path(tempfile.mkdtemp(prefix="gridguard-"))
     shapes = folder / "misses.ron"
     _native.write_misses(shapes)
-    arguments = [program, "tune", "--kernel", "temporal_attention", "--shapes", str(shapes), "--device", str(device)]
+    arguments = [program, "tune", "--shapes", str(shapes), "--device", str(device)]
+    for kernel in ("temporal_attention", "attention_backward"):
+        arguments += ["--kernel", kernel]
     if time_limit is not None:
         arguments += ["--budget", f"{max(1, round(time_limit))}s"]
     try:

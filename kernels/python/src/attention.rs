@@ -10,13 +10,12 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use gridguard::Choice;
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_WARPGROUP_FRAMES, NotFolded,
     TemporalAttention, Variant, WIDE_HEAD_DIM,
 };
-use gridguard_kernels::{ElementType, KernelError, Kernels};
+use gridguard_kernels::{ElementType, Extent, KernelError, Kernels};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
@@ -50,6 +49,7 @@ struct Call<const N: usize> {
     folded: Folded<N>,
     addresses: [u64; N],
     bias: Option<u64>,
+    bias_gradient: Option<u64>,
     scale: f32,
     causal: bool,
     element: ElementType,
@@ -75,8 +75,8 @@ struct Target {
 #[pymethods]
 impl Attention {
     /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions. Tests pass a `stand_in`
-    /// for the kernels. Its arguments are the (address, sizes, strides) of the tensors and the bias if any; the scale;
-    /// whether the call is causal; and the type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
+    /// for the kernels. Its arguments are the (address, sizes, strides) of the tensors, the bias and its gradient, if any;
+    /// the scale; whether the call is causal; and the type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
     #[new]
     #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
     fn new(torch: &Bound<'_, PyAny>, dlpack: bool, stand_in: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -132,7 +132,7 @@ impl Attention {
         let Some(scale) = self.scale_of_common_call(query, key, scale)? else { return Ok(None) };
         let out = self.empty_like.bind(py).call1((query,))?;
         let options = Options { scale, causal, grouped };
-        match self.run([query, key, value, &out], None, options, false, submit) {
+        match self.run([query, key, value, &out], [None; 2], options, false, submit) {
             Ok(None) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(out))
@@ -155,20 +155,22 @@ impl Attention {
         enable_gqa: bool,
     ) -> PyResult<Option<Reason>> {
         let options = Options { scale, causal: is_causal, grouped: enable_gqa };
-        self.run(tensors.each_ref(), bias, options, true, submit)
+        self.run(tensors.each_ref(), [bias, None], options, true, submit)
     }
 
     /// As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv). There are no grouped heads.
-    #[pyo3(signature = (tensors, bias, is_causal, scale, /))]
+    /// `bias_gradient` has the batch axes of query, then queries and keys, and is contiguous.
+    #[pyo3(signature = (tensors, bias, bias_gradient, is_causal, scale, /))]
     fn submit_backward(
         &self,
         tensors: [Bound<'_, PyAny>; 7],
         bias: Option<&Bound<'_, PyAny>>,
+        bias_gradient: Option<&Bound<'_, PyAny>>,
         is_causal: bool,
         scale: f64,
     ) -> PyResult<Option<Reason>> {
         let options = Options { scale, causal: is_causal, grouped: false };
-        self.run(tensors.each_ref(), bias, options, true, submit_backward)
+        self.run(tensors.each_ref(), [bias, bias_gradient], options, true, submit_backward)
     }
 }
 
@@ -176,7 +178,7 @@ impl Attention {
     fn run<'py, const N: usize>(
         &self,
         tensors: [&Bound<'py, PyAny>; N],
-        bias: Option<&Bound<'py, PyAny>>,
+        [bias, bias_gradient]: [Option<&Bound<'py, PyAny>>; 2],
         options: Options,
         may_load: bool,
         submit: fn(&Call<N>, &Target) -> PyResult<Option<Reason>>,
@@ -189,13 +191,14 @@ impl Attention {
                 return Ok(Some("tensor type"));
             }
         }
-        let call = match self.call(tensors, bias, options) {
+        let call = match self.call(tensors, [bias, bias_gradient], options) {
             Ok(call) => call,
             Err(reason) => return Ok(Some(reason)),
         };
         if let Some(stand_in) = &self.stand_in {
-            let addresses = call.addresses.into_iter().chain(call.bias);
-            let extents = call.folded.extents.into_iter().chain(call.folded.bias);
+            let addresses = call.addresses.into_iter().chain(call.bias).chain(call.bias_gradient);
+            let scores = Extent::contiguous(call.folded.shape.score_dims());
+            let extents = call.folded.extents.into_iter().chain(call.folded.bias).chain([scores]);
             let tensors: Vec<_> = addresses
                 .zip(extents)
                 .map(|(at, extent)| (at, extent.dims, extent.strides))
@@ -214,17 +217,18 @@ impl Attention {
     fn call<const N: usize>(
         &self,
         tensors: [&Bound<'_, PyAny>; N],
-        bias: Option<&Bound<'_, PyAny>>,
+        of_bias: [Option<&Bound<'_, PyAny>>; 2],
         Options { scale, causal, grouped }: Options,
     ) -> Result<Call<N>, Reason> {
-        let bias = bias.map(|bias| self.reader.view(bias).ok());
+        let of_bias = of_bias.map(|given| given.map(|tensor| self.reader.view(tensor).ok()));
         let tensors = tensors.map(|tensor| self.reader.view(tensor).ok());
-        if tensors.iter().chain(&bias).any(Option::is_none) {
+        if tensors.iter().chain(of_bias.iter().flatten()).any(Option::is_none) {
             return Err("tensor type");
         }
-        let (bias, tensors) = (bias.flatten(), tensors.map(Option::unwrap_or_default));
+        let ([bias, bias_gradient], tensors) =
+            (of_bias.map(Option::flatten), tensors.map(Option::unwrap_or_default));
         let Some(q) = tensors.first() else { return Err("shape") };
-        let all = || tensors.iter().chain(&bias);
+        let all = || tensors.iter().chain(&bias).chain(&bias_gradient);
         if q.device.kind != self.kind() || all().any(|tensor| tensor.device != q.device) {
             return Err("device");
         }
@@ -246,13 +250,18 @@ impl Attention {
         if all().any(|tensor| tensor.address == 0) {
             return Err("tensor type");
         }
+        let scores = Extent::contiguous(folded.shape.score_dims());
+        if bias_gradient.as_ref().is_some_and(|it| bias.is_none() || !it.is_whole(scores.reach())) {
+            return Err("shape");
+        }
         let scale = nearest(scale);
         if !scale.is_finite() || scale < 0.0 {
             return Err("scale");
         }
         let addresses = tensors.each_ref().map(|tensor| tensor.address);
-        let (device, bias) = (q.device.ordinal, bias.map(|bias| bias.address));
-        Ok(Call { folded, addresses, bias, scale, causal, element, device })
+        let [bias, bias_gradient] = [bias, bias_gradient].map(|it| it.map(|it| it.address));
+        let device = q.device.ordinal;
+        Ok(Call { folded, addresses, bias, bias_gradient, scale, causal, element, device })
     }
 
     fn kind(&self) -> i32 {
@@ -330,11 +339,13 @@ fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> 
         Err(KernelError::Variant { .. }) => return Ok(Some("shape")),
         Err(_) => return Ok(Some("unavailable")),
     };
-    let prepare = || kernels.prepare(operation, Choice::AUTOMATIC);
-    submit_prepared(&BACKWARD, (device, operation), target, prepare, |prepared, stream| {
-        let addresses = (call.addresses, call.bias);
+    let operation =
+        if call.bias_gradient.is_some() { operation.with_bias_gradient() } else { operation };
+    let prepare = || kernels.prepare_attention_backward(operation);
+    submit_prepared(&BACKWARD, (device, operation), target, prepare, |tuned, stream| {
+        let (addresses, of_bias) = ((call.addresses, call.bias), call.bias_gradient);
         // SAFETY: as in `submit`. `_operator.py` allocates the gradients.
-        unsafe { prepared.launch_raw(stream, addresses, None, &call.folded, call.scale) }
+        unsafe { tuned.prepared.launch_raw(stream, addresses, of_bias, &call.folded, call.scale) }
     })
 }
 

@@ -10,7 +10,7 @@ use gridguard::Guard;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{Layer, Layers, MissLog};
 use gridguard_kernels::temporal_attention::{AttentionBackward, TemporalAttention};
-use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
+use gridguard_kernels::{KernelError, Kernels, TunedLaunch};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
 pub(crate) static LAUNCHES: Launches<TemporalAttention, TunedLaunch<TemporalAttention>> =
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
-pub(crate) static BACKWARD: Launches<AttentionBackward, Prepared<AttentionBackward>> =
+pub(crate) static BACKWARD: Launches<AttentionBackward, TunedLaunch<AttentionBackward>> =
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);

@@ -149,6 +149,16 @@ impl View<'_> {
     pub(crate) fn strided(&self) -> StridedView<'_> {
         StridedView { dims: &self.dims, strides: &self.strides }
     }
+
+    /// Whether it has so many elements, contiguous in row-major order.
+    pub(crate) fn is_whole(&self, elements: u128) -> bool {
+        let axes = self.dims.iter().zip(&*self.strides).rev();
+        let reach = axes.into_iter().try_fold(1_u128, |reach, (size, stride)| {
+            let follows = *size == 1 || u128::from(*stride) == reach;
+            follows.then(|| reach.saturating_mul((*size).into()))
+        });
+        reach == Some(elements)
+    }
 }
 
 fn by_attributes<'a>(

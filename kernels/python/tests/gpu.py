@@ -200,7 +200,8 @@ def second_derivatives(options: argparse.Namespace) -> None:
 
 def large_training(options: argparse.Namespace) -> None:
     """Run forward and backward passes of batches that PyTorch's kernels refuse, eager and compiled."""
-    sizes = [(70_000, 2, 16, 32), (70_000, 2, 260, 8), (70_000, 16, 264), (1, 70_000, 2, 16, 264), (2, 70_000, 260, 8)]
+    long, wide = _native.MAX_LENGTH + 4, _native.MAX_HEAD_DIM + 8
+    sizes = [(70_000, 2, 16, 32), (70_000, 2, long, 8), (70_000, 16, wide), (1, 70_000, 2, 16, wide), (2, 70_000, long, 8)]
     for shape, dtype, mode in itertools.product(sizes, (torch.float16, torch.float32), ("eager", "static", "dynamic")):
         torch.compiler.reset()
         function = attention if mode == "eager" else torch.compile(attention, dynamic=mode == "dynamic", fullgraph=True)

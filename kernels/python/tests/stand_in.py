@@ -32,9 +32,14 @@ def compute(tensors, scale, is_causal, dtype):
             out.copy_(unserved(query, key, value, *bias, **options))
         return
     grad, *gradients = others[:4]
+    bias, of_bias = (*others[4:], None, None)[:2]
+    gradients += [] if of_bias is None else [of_bias]
     with _operator._differentiation("cpu"):
         leaves = [one.detach().requires_grad_() for one in (query, key, value)]
-        found = torch.autograd.grad(unserved(*leaves, *others[4:], **options), leaves, grad)
+        if of_bias is not None:
+            bias = bias.expand(of_bias.shape).clone().requires_grad_()
+            leaves.append(bias)
+        found = torch.autograd.grad(unserved(*leaves[:3], bias, **options), leaves, grad)
     for gradient, one in zip(gradients, found):
         gradient.copy_(one)
 

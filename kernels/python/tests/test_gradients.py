@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
-from gridguard import _operator, _pytorch
+from gridguard import _launch, _native, _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
 DOUBLE = torch.float64
@@ -85,7 +85,11 @@ def test_gradients_that_the_kernels_refuse_come_from_pytorch(on_cpu, monkeypatch
 
 @pytest.mark.parametrize(
     ("reason", "sizes", "dtype"),
-    [("dtype", (2, 3, 6, 8), DOUBLE), ("length", (2, 3, 513, 8), torch.float32), ("shape", (2, 3, 6, 264), torch.float32)],
+    [
+        ("dtype", (2, 3, 6, 8), DOUBLE),
+        ("length", (2, 3, _native.MAX_LENGTH + 1, 8), torch.float32),
+        ("shape", (2, 3, 6, _native.MAX_HEAD_DIM + 8), torch.float32),
+    ],
 )
 def test_the_reason_for_pytorchs_gradients_is_counted(on_cpu, reason, sizes, dtype):
     tensors = qkv(*sizes, dtype=dtype, requires_grad=True)
@@ -124,18 +128,18 @@ def test_gradients_of_a_group_of_heads_are_added(on_cpu, mask):
     weights = torch.randn(2, 6, 7, 8)
     found = torch.autograd.grad(attention(*tensors, **options), tensors, weights)
     close(found, torch.autograd.grad(exact(*tensors, **options), tensors, weights))
-    # The batch axes of other masks do not fold.
+    # A mask of heads does not fold with groups of heads.
     counts = on_cpu()
-    assert (counts.backward, counts.copied) == (1, 0 if mask in (None, (7, 5)) else 1)
+    assert (counts.backward, counts.copied) == (1, 1 if mask in ((1, 6, 7, 5), (6, 1, 5)) else 0)
 
 
 def test_gradients_of_shared_keys_are_added(on_cpu):
     query, key, value = inputs = [torch.randn(items, 2, 6, 8, requires_grad=True) for items in (8, 1, 8)]
     weights = torch.randn(8, 2, 6, 8)
     expected = torch.autograd.grad((exact(query, key.expand(8, -1, -1, -1), value) * weights).sum(), inputs)
-    found = _operator.attention_backward(weights, *inputs, None, False, 8**-0.5, False, (True, True, True))
-    close(found, expected)
-    assert on_cpu().backward == 1
+    found = _operator.attention_backward(weights, *inputs, None, False, 8**-0.5, False, (True, True, True, True))
+    close(found[:3], expected)
+    assert found[3].shape == (0,) and on_cpu().backward == 1
 
 
 def test_create_graph_does_not_change_the_first_gradient(on_cpu):
@@ -163,25 +167,26 @@ def test_grouped_heads_have_second_derivatives(on_cpu):
 def test_the_formulas_agree_with_finite_differences():
     """Check the operators in double precision, which the kernels do not serve."""
     tensors = qkv(2, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
-    bias = torch.randn(4, 4, dtype=DOUBLE)
-    for options in ((None, True), (bias, False)):
+    bias = torch.randn(2, 1, 4, dtype=DOUBLE, requires_grad=True)
 
-        def function(query, key, value):
-            return torch.ops.gridguard.attention(query, key, value, *options, 0.4, False)
+    def function(query, key, value, bias=None, is_causal=False):
+        return torch.ops.gridguard.attention(query, key, value, bias, is_causal, 0.4, False)
 
-        assert torch.autograd.gradcheck(function, tensors)
-        assert torch.autograd.gradgradcheck(function, tensors)
-        joined = torch.randn(1, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
-        assert torch.autograd.gradgradcheck(lambda x: function(x, x.sin(), x * x), joined)
-    for needed in ([True, True, True], [False, True, False], [True, False, True]):
+    for inputs in ((*tensors, None, True), (*tensors, bias), (*tensors, bias.detach())):
+        assert torch.autograd.gradcheck(function, inputs)
+        assert torch.autograd.gradgradcheck(function, inputs)
+    joined = torch.randn(1, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: function(x, x.sin(), x * x, is_causal=True), joined)
+    assert torch.autograd.gradgradcheck(lambda x: function(x, x.sin(), x * x, x @ x.mT), joined)
+    for needed in ([True] * 4, [False, True, False, True], [True, False, True, False], [False, False, False, True]):
 
         def gradients(grad, *inputs):
-            found = torch.ops.gridguard.attention_backward(grad, *inputs, bias, False, 0.4, False, needed)
+            found = torch.ops.gridguard.attention_backward(grad, *inputs, False, 0.4, False, needed)
             return [one for one, need in zip(found, needed) if need]
 
         grad = torch.randn(2, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
-        assert torch.autograd.gradcheck(gradients, (grad, *tensors))
-        assert torch.autograd.gradgradcheck(gradients, (grad, *tensors))
+        assert torch.autograd.gradcheck(gradients, (grad, *tensors, bias))
+        assert torch.autograd.gradgradcheck(gradients, (grad, *tensors, bias))
 
 
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
@@ -318,13 +323,145 @@ def test_the_backward_pass_is_not_cast(on_cpu):
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
 
 
-def test_the_bias_of_the_operator_has_no_gradient(on_cpu):
-    bias = torch.zeros(6, 6, requires_grad=True)
-    tensors = qkv(2, 3, 6, 8)
-    with pytest.raises(NotImplementedError, match="no gradient of its bias"):
-        torch.ops.gridguard.attention(*tensors, bias, False, 0.4, False)
-    with pytest.raises(NotImplementedError, match="no gradient of its bias"):
-        torch.ops.gridguard.attention_backward(tensors[0], *tensors, bias, False, 0.4, False, [True] * 3)
+BIASES = [(6, 5), (1, 5), (3, 6, 5), (1, 3, 6, 5), (2, 1, 6, 5), (2, 1, 1, 5), (2, 3, 6, 5)]
+
+
+@pytest.mark.parametrize("by_kernels", [True, False])
+@pytest.mark.parametrize("sizes", BIASES)
+def test_a_bias_has_the_sum_of_the_gradients_of_its_scores(on_cpu, monkeypatch, sizes, by_kernels):
+    if not by_kernels:
+        leave_backward_to_pytorch(monkeypatch)
+    query, key, value = (torch.randn(2, 3, rows, 8, requires_grad=True) for rows in (6, 5, 5))
+    bias, weights = torch.randn(sizes, requires_grad=True), torch.randn(2, 3, 6, 8)
+    for inputs in ((query, key, value, bias), (bias,)):
+        found = torch.autograd.grad(attention(query, key, value, bias), inputs, weights)
+        exact_inputs = [one.double() for one in (query, key, value, bias)]
+        close(found, torch.autograd.grad(exact(*exact_inputs), inputs, weights.double()))
+    # The other inputs are constants.
+    constants = [one.detach() for one in (query, key, value)]
+    close(torch.autograd.grad(attention(*constants, bias), bias, weights), found)
+    path = {} if by_kernels else {"backward pass: refused": 3}
+    assert on_cpu() == Counts(3, path, backward=3 * by_kernels)
+
+
+def test_one_number_for_all_keys_has_no_gradient(on_cpu):
+    bias = torch.randn(3, 6, 1, requires_grad=True)
+    [found] = torch.autograd.grad(attention(*qkv(2, 3, 6, 8), bias).square().sum(), bias)
+    torch.testing.assert_close(found, torch.zeros_like(bias), rtol=0, atol=1e-5)
+    assert on_cpu() == Counts(1, {}, backward=1)
+
+
+@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
+@pytest.mark.parametrize("sizes", [(7, 5), (2, 1, 7, 5), (1, 6, 7, 5), (6, 1, 5), (2, 6, 7, 5)])
+def test_a_bias_of_grouped_heads_has_gradients(on_cpu, sizes):
+    query = torch.randn(2, 6, 7, 8, requires_grad=True)
+    key, value = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(2))
+    inputs = (query, key, value, torch.randn(sizes, requires_grad=True))
+    weights = torch.randn(2, 6, 7, 8)
+    found = torch.autograd.grad(attention(*inputs, enable_gqa=True), inputs, weights)
+    close(found, torch.autograd.grad(exact(*inputs, enable_gqa=True), inputs, weights))
+    assert on_cpu().backward == 1
+
+
+def test_a_bias_of_another_layout_has_gradients_in_its_layout(on_cpu):
+    query, key, value = qkv(2, 3, 6, 8)
+    weights = torch.randn(2, 3, 6, 8)
+    for bias in (torch.randn(6, 6).t(), torch.randn(6, 3, 2, 6).transpose(0, 2), torch.randn(3, 6, 12)[..., ::2]):
+        bias = bias.requires_grad_()
+        [found] = torch.autograd.grad(attention(query, key, value, bias), bias, weights)
+        close([found], torch.autograd.grad(exact(query, key, value, bias), bias, weights))
+    assert on_cpu() == Counts(3, {}, backward=3)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_a_bias_has_higher_derivatives(on_cpu, order):
+    tensors = [*qkv(2, 3, 6, 8, requires_grad=True), torch.randn(3, 1, 6, requires_grad=True)]
+
+    def derivative(function, tensors):
+        found = [function(*tensors)]
+        for at in range(order):
+            squares = sum(one.square().sum() for one in found)
+            found = torch.autograd.grad(squares, tensors, create_graph=at + 1 < order)
+        return found
+
+    close(derivative(attention, tensors), derivative(exact, [one.detach().double().requires_grad_() for one in tensors]))
+    assert on_cpu() == Counts(1, {}, backward=order)
+
+
+def test_gradients_that_do_not_fit_come_from_pytorch(on_cpu, monkeypatch):
+    query, key, value = qkv(2, 3, 6, 8, requires_grad=True)
+    bias = torch.randn(3, 6, 6, requires_grad=True)
+    inputs, weights = (query, key, value, bias), torch.randn(2, 3, 6, 8)
+
+    def gradients(function):
+        return torch.autograd.grad(function(*inputs), inputs, weights)
+
+    def out_of_memory(*arguments, **options):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    expected = gradients(exact)
+    with monkeypatch.context() as patched:
+        # The gradient of the bias for each item and head.
+        patched.setattr(torch.Tensor, "sum_to_size", out_of_memory)
+        close(gradients(attention), expected)
+    assert on_cpu() == Counts(1, {"backward pass: memory": 1})
+    # Nor do PyTorch's gradients.
+    out = attention(*inputs)
+    monkeypatch.setattr(_operator, "_launch_folded", out_of_memory)
+    monkeypatch.setattr(_pytorch, "unserved", out_of_memory)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.autograd.grad(out, inputs, weights)
+    assert on_cpu() == Counts(2, {"backward pass: memory": 2})
+
+
+def windows(bias, heads_last=False, frames=7):
+    """Make query, key and value of 4 images with 6 windows and 3 heads, and weights for the output."""
+
+    def tensor():
+        if heads_last:
+            return torch.randn(4, 6, frames, 3, 8).transpose(2, 3)
+        return torch.randn(4, 6, 3, frames, 8)
+
+    return [*(tensor().requires_grad_() for _ in range(3)), bias.requires_grad_(bias.is_floating_point())], tensor()
+
+
+@pytest.mark.parametrize("heads_last", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "additive", "expanded"])
+@pytest.mark.parametrize("sizes", [(1, 6, 1, 7, 7), (6, 3, 7, 7), (1, 1, 3, 7, 7), (4, 6, 1, 7, 7)])
+def test_a_mask_of_windows_is_served(on_cpu, sizes, kind, heads_last):
+    mask = torch.randn(sizes)
+    if kind == "bool":
+        mask = mask > -0.7
+    if kind == "expanded":
+        mask = mask.expand(4, 6, *mask.shape[-3:])
+    inputs, weights = windows(mask.detach(), heads_last)
+    wanted = [one for one in inputs if one.requires_grad]
+    out, expected = attention(*inputs), exact(*(one.double() if one.requires_grad else one for one in inputs))
+    close([out.detach()], [expected.detach()])
+    close(torch.autograd.grad(out, wanted, weights), torch.autograd.grad(expected, wanted, weights.double()))
+    counts = on_cpu()
+    # With heads last, batch and windows are items. A bias of windows and heads does not fold.
+    assert (counts.served, counts.backward, counts.pytorch) == (1, 1, {})
+    assert counts.copied == (2 if heads_last and sizes == (6, 3, 7, 7) else 0)
+
+
+@pytest.mark.parametrize(
+    ("heads_last", "expanded"), [(False, (1, 6, 3, 7, 7)), (True, (4, 6, 1, 7, 7))], ids=["contiguous", "heads last"]
+)
+def test_a_mask_of_windows_is_expanded_along_the_fewest_axes(on_cpu, monkeypatch, heads_last, expanded):
+    submitted, launch = [], _launch.submit
+
+    def submit(tensors, bias, *others):
+        submitted.append(tuple(bias.shape))
+        return launch(tensors, bias, *others)
+
+    monkeypatch.setattr(_launch, "submit", submit)
+    inputs, _ = windows(torch.randn(1, 6, 1, 7, 7), heads_last)
+    with torch.no_grad():
+        close([attention(*inputs)], [exact(*inputs)])
+    assert submitted[0] == (1, 6, 1, 7, 7) and submitted[-1] == expanded
+    assert (4, 6, 3, 7, 7) not in submitted
+    assert on_cpu() == Counts(1, {})
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -333,8 +470,9 @@ def test_the_backward_pass_calls_pytorch_once_for_each_slice(on_cpu, monkeypatch
     query, key, value = qkv(8, 2, 6, 8, requires_grad=True)
     if shared:
         key = torch.randn(1, 2, 6, 8, requires_grad=True)
-    mask = torch.randn(8, 1, 6, 6)
-    inputs = (query, key, value)
+    # A bias of items is split, and the gradients of a bias of all items are added.
+    mask = torch.randn(1 if shared else 8, 2, 6, 6, requires_grad=True)
+    inputs = (query, key, value, mask)
     weights = torch.randn(8, 2, 6, 8)
     expected = torch.autograd.grad((exact(query, key.expand(8, -1, -1, -1), value, mask) * weights).sum(), inputs)
     seen = []
@@ -345,9 +483,10 @@ def test_the_backward_pass_calls_pytorch_once_for_each_slice(on_cpu, monkeypatch
 
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
-    found = _operator.attention_backward(weights, *inputs, mask, False, 8**-0.5, False, (True, True, True))
+    found = _operator.attention_backward(weights, *inputs, False, 8**-0.5, False, (True,) * 4)
     torch.testing.assert_close(found, expected)
     assert seen == [3, 3, 2]
-    empty, found, _ = _operator.attention_backward(weights, *inputs, mask, False, 8**-0.5, False, (False, True, False))
+    needed = (False, True, False, False)
+    empty, found, *_ = _operator.attention_backward(weights, *inputs, False, 8**-0.5, False, needed)
     torch.testing.assert_close(found, expected[1])
     assert empty.shape == (0,)

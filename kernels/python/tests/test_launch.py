@@ -55,6 +55,10 @@ gradients = (*tensors, Tensor(), Tensor(), Tensor())
 def serve():
     return kernels.serve(query, key, value, 0.0, False, None, False)
 
+def sized(items, heads, length, width):
+    Tensor.shape = (items, heads, length, width)
+    Tensor.stride = lambda self: (heads * length * width, length * width, width, 1)
+
 def addresses(*tensors):
     print(*(f"{tensor.data_ptr():x}" for tensor in tensors))
 '''
@@ -112,9 +116,9 @@ print(kernels.served, kernels.reader)
 def test_gradients_are_launched_on_the_tensors_memory(run):
     program = """
 capturing = True
-print(kernels.submit_backward(gradients, *options[:3]))
+print(kernels.submit_backward(gradients, None, *options[:3]))
 capturing = False
-print(kernels.submit_backward(gradients, *options[:3]))
+print(kernels.submit_backward(gradients, None, *options[:3]))
 addresses(*gradients)
 """
     (first, second, addresses), [launch] = run(program, **BACKWARD)
@@ -132,11 +136,91 @@ addresses(*gradients)
         ("shape", "gradients[5].shape = (2, 3, 8, 64)"),
         ("strides", "gradients[6].stride = lambda: (3072, 1024, 1, 16)"),
         ("alignment", "gradients[4].data_ptr = lambda: 0x1002"),
+        ("shape", "sized(2, 3, 16, 1)"),
+        ("shape", "sized(2, 3, 16, 3)"),
+        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM - 1)"),
+        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM + 1)"),
+        ("length", "sized(2, 3, _native.MAX_LENGTH + 1, 64)"),
+        ("empty", "sized(0, 3, 16, 64)"),
     ],
 )
 def test_unsupported_gradients_are_not_launched(run, reason, change):
-    written, launches = run(f"{change}\nprint(kernels.submit_backward(gradients, *options[:3]))", **BACKWARD)
+    written, launches = run(f"{change}\nprint(kernels.submit_backward(gradients, None, *options[:3]))", **BACKWARD)
     assert (written, launches) == ([reason], [])
+
+
+# A bias for all items and heads, and its gradient.
+BIAS = """
+bias, of_bias = Tensor(), Tensor()
+bias.shape, bias.stride = (16, 16), lambda: (16, 1)
+of_bias.shape, of_bias.stride = (2, 3, 16, 16), lambda: (768, 256, 16, 1)
+"""
+BIASED = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,8,8,8,8,8,4,4"}
+
+
+def test_the_gradient_of_a_bias_is_written_before_the_bias_is_read(run):
+    program = BIAS + "print(kernels.submit_backward(gradients, bias, of_bias, False, 1.0))\naddresses(of_bias, bias)"
+    (reason, addresses), [launch] = run(program, **BIASED)
+    arguments = launch.split("args=")[1].split()[0].split(",")
+    assert reason == "None"
+    assert [int(argument, 16) for argument in arguments[7:9]] == [int(address, 16) for address in addresses.split()]
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("shape", "of_bias.shape = (2, 3, 16, 8)"),
+        ("shape", "of_bias.stride = lambda: (0, 256, 16, 1)"),
+        ("shape", "bias = None"),
+        ("shape", "bias.shape = (16, 8)"),
+        ("dtype", "of_bias.dtype = dtypes['float32']"),
+        ("device", "of_bias.get_device = lambda: 1"),
+        ("tensor type", "of_bias.data_ptr = lambda: 0"),
+    ],
+)
+def test_another_gradient_of_a_bias_is_not_launched(run, reason, change):
+    program = f"{BIAS}\n{change}\nprint(kernels.submit_backward(gradients, bias, of_bias, False, 1.0))"
+    assert run(program, **BIASED) == ([reason], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "call"),
+    [
+        ("out.stride = lambda: (0, 1024, 64, 1)", "submit(tensors, *options)"),
+        ("gradients[5].stride = lambda: (3072, 0, 64, 1)", "submit_backward(gradients, None, *options[:3])"),
+    ],
+)
+def test_outputs_that_overlap_are_an_error(run, change, call):
+    program = f"""{change}
+try:
+    kernels.{call}
+except _native.GridguardError as error:
+    print(error)
+"""
+    strided = {True: "8,8,8,8,8,4,96,4", False: "8,8,8,8,8,8,8,8,4,168,4"}[call.startswith("submit(")]
+    [text], launches = run(program, GRIDGUARD_FAKE_NVRTC_CUBIN=strided)
+    assert text.endswith("some elements overlap") and not launches
+
+
+@pytest.mark.parametrize(
+    "sizes", ["2, 3, 1, 64", "2, 3, 16, 1", "2, 3, 16, 3", "2, 3, 128, 64", "2**20, 3, 16, 64", "70_000, 1, 7, 64"]
+)
+def test_small_sizes_and_large_batches_are_launched(run, sizes):
+    general = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,4,4,4,4"} if sizes.endswith((" 1", " 3")) else {}
+    program = f"sized({sizes})\nprint(kernels.submit(tensors, *options))"
+    written, launches = run(program, **general)
+    assert (written, len(launches)) == (["None"], 1)
+    if not general:
+        assert run(f"sized({sizes})\nprint(kernels.submit_backward(gradients, None, *options[:3]))", **BACKWARD)[0] == ["None"]
+
+
+def test_inputs_may_repeat_their_items(run):
+    program = """
+key.stride = value.stride = lambda: (0, 1024, 64, 1)
+print(kernels.submit(tensors, *options))
+"""
+    written, [_] = run(program, GRIDGUARD_FAKE_NVRTC_CUBIN="8,8,8,8,8,4,96,4")
+    assert written == ["None"]
 
 
 def test_a_capture_uses_only_loaded_kernels(run):
@@ -203,13 +287,13 @@ for call in (lambda: kernels.submit(tensors, *options), serve):
         ("alignment", "key.stride = lambda: (3072, 1024, 67, 1)"),
         ("alignment", "key.data_ptr = lambda: 0x1002"),
         ("shape", "value.shape = (2, 3, 16, 32)"),
-        ("length", "Tensor.shape = (2, 5, 513, 64); Tensor.stride = lambda self: (164_160, 32_832, 64, 1)"),
-        ("shape", "Tensor.shape = (2, 3, 16, 257)"),
+        ("length", "sized(2, 5, _native.MAX_LENGTH + 1, 64)"),
+        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM + 1)"),
         ("shape", "Tensor.shape, Tensor.stride = (64,), lambda self: (1,)"),
         ("shape", "key.shape = value.shape = (2, 1, 16, 64)"),
         ("empty", "Tensor.shape = (0, 3, 16, 64)"),
         ("tensor type", "Tensor.shape = (-1, 3, 16, 64)"),
-        ("length", "key.shape = value.shape = (2, 3, 513, 64)"),
+        ("length", "key.shape = value.shape = (2, 3, _native.MAX_LENGTH + 1, 64)"),
         ("shape", "key.shape = (2, 3, 8, 64)"),
         ("scale", "options = (None, False, float('nan'), False)"),
         ("shape", "options = (query, False, 1.0, False)"),

@@ -51,18 +51,20 @@ BIASES = {
 }
 
 
-def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True), **options):
+def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True, True), **options):
     """Compare both operators with their fakes: sizes, strides, type, device and aliases."""
     heads = options.get("heads", 3)
     query = laid_out(layouts[0], 2, 3, 6, 8, dtype=dtype)
     key = laid_out(layouts[1], 2, heads, 5, 8, dtype=dtype)
     value = laid_out(layouts[2], 2, heads, 5, 8, dtype=dtype)
-    call = (None if bias is None else bias.to(dtype), options.get("causal", False), 0.3, heads != 3)
-    tensors = [one.detach().requires_grad_(need) for one, need in zip((query, key, value), needed)]
+    bias = None if bias is None else bias.to(dtype)
+    call = (options.get("causal", False), 0.3, heads != 3)
+    inputs = (query, key, value, bias)
+    tensors = [one if one is None else one.detach().requires_grad_(need) for one, need in zip(inputs, needed)]
     torch.library.opcheck(torch.ops.gridguard.attention.default, (*tensors, *call), test_utils=UTILS)
     grad = laid_out(layouts[3], 2, 3, 6, 8, dtype=dtype)
     # PyTorch's compiled code has no second derivatives. The kernels and PyTorch compute the first ones.
-    arguments = (grad, query, key, value, *call, list(needed))
+    arguments = (grad, *inputs, *call, list(needed))
     torch.library.opcheck(torch.ops.gridguard.attention_backward.default, arguments, test_utils=UTILS)
     with pytest.MonkeyPatch.context() as patched:
         leave_backward_to_pytorch(patched)
@@ -91,9 +93,9 @@ def test_fakes_agree_for_every_type_and_bias(on_cpu, bias, dtype):
 
 
 @own_checks
-@pytest.mark.parametrize("needed", list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize("needed", list(itertools.product([True, False], repeat=4)))
 def test_fakes_agree_for_every_choice_of_gradients(on_cpu, needed):
-    checked(["contiguous"] * 4, needed=needed)
+    checked(["contiguous"] * 4, torch.randn(3, 6, 5), needed=needed)
 
 
 @own_checks

@@ -6,9 +6,11 @@ import collections
 import contextlib
 import ctypes
 import math
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +19,11 @@ from stand_in import READER, Counts, leave_backward_to_pytorch, qkv, serve_on_cp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _launch, _native, _operator, _pytorch
+from gridguard import GridguardError, _attention, _launch, _native, _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
+# More queries than the kernels serve.
+LONG = _native.MAX_LENGTH + 4
 
 
 @pytest.fixture(autouse=True)
@@ -134,12 +138,112 @@ def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
     [
         ("dropout", {"dropout_p": 0.1}),
         ("scale", {"scale": -1.0}),
-        ("mask", {"attn_mask": torch.zeros(16, 16, requires_grad=True)}),
     ],
 )
 def test_unsupported_calls_go_to_pytorch_and_are_counted(on_cpu, reason, change):
     assert attention(*qkv(2, 5, 16, 64), **change).shape == (2, 5, 16, 64)
     assert on_cpu() == Counts(0, {reason: 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attn_mask": torch.zeros(16)},
+        {"attn_mask": torch.zeros(16, 15)},
+        {"attn_mask": torch.zeros(3, 1, 16, 16)},
+        {"attn_mask": torch.zeros(16, 16, dtype=torch.float64)},
+        {"attn_mask": torch.zeros(16, 15, requires_grad=True)},
+    ],
+)
+def test_a_wrong_mask_raises_pytorchs_error(on_cpu, options):
+    tensors = qkv(2, 5, 16, 64)
+    with pytest.raises(Exception) as expected:
+        PYTORCH(*tensors, **options)
+    with pytest.raises(type(expected.value)) as found:
+        attention(*tensors, **options)
+    assert str(found.value) == str(expected.value)
+    assert on_cpu() == Counts(0, {"mask": 1})
+
+
+def test_dropout_is_pytorchs_forwards_and_backwards(on_cpu):
+    tensors = qkv(2, 5, 16, 64, requires_grad=True)
+
+    def gradients(function):
+        torch.manual_seed(1)
+        return torch.autograd.grad(function(*tensors, dropout_p=0.5).square().sum(), tensors)
+
+    torch.testing.assert_close(gradients(attention), gradients(PYTORCH))
+    assert on_cpu() == Counts(0, {"dropout": 1})
+
+
+# PyTorch on the CPU divides by zero for no heads, and for keys without values.
+@pytest.mark.parametrize("at", [(0,), (1,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("sizes", [(0, 5, 16, 64), (2, 5, 0, 64), (2, 5, 16, 0)])
+def test_empty_tensors_are_pytorchs(on_cpu, sizes, at):
+    tensors = qkv(2, 5, 16, 64)
+    for one in at:
+        tensors[one] = torch.empty(sizes)
+
+    def outcome(function):
+        try:
+            return function(*tensors)
+        except RuntimeError as error:
+            return str(error)
+
+    found, expected = outcome(attention), outcome(PYTORCH)
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    else:
+        assert found == expected
+    assert on_cpu() == Counts(0, {"empty": 1})
+
+
+@pytest.mark.parametrize(
+    ("reason", "sizes"),
+    [
+        (None, (2, 1, 1, 1)),
+        (None, (2, 5, 16, 1)),
+        (None, (2, 5, 16, 3)),
+        (None, (1 << 20, 1, 1, 1)),
+        (None, (1, 2, _native.MAX_LENGTH, 8)),
+        ("length", (1, 2, _native.MAX_LENGTH + 1, 8)),
+        (None, (1, 2, 4, _native.MAX_HEAD_DIM - 1)),
+        (None, (1, 2, 4, _native.MAX_HEAD_DIM)),
+        ("shape", (1, 2, 4, _native.MAX_HEAD_DIM + 1)),
+    ],
+)
+def test_the_ends_of_the_sizes_are_served_with_gradients(on_cpu, reason, sizes):
+    tensors = qkv(*sizes, requires_grad=True)
+    out, expected = attention(*tensors), PYTORCH(*tensors)
+    torch.testing.assert_close(out, expected)
+    gradients = (torch.autograd.grad(one.square().sum(), tensors) for one in (out, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert on_cpu() == (Counts(1, {}, backward=1) if reason is None else Counts(0, {reason: 1}))
+
+
+class Elements(torch.utils._python_dispatch.TorchDispatchMode):
+    """Records the results of operators that are no views, and have more than one element."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        found = function(*arguments, **(options or {}))
+        if function._schema.returns[0].alias_info is None and found.numel() > 1:
+            self.sizes.append(found.numel())
+        return found
+
+
+@pytest.mark.parametrize("sizes", [(12, 1, 7, 7), (12, 5, 7, 7), (1, 1, 7, 7)])
+def test_a_boolean_mask_is_converted_in_one_pass_of_its_own_size(sizes):
+    query, key, mask = torch.randn(12, 5, 7, 8), torch.randn(12, 5, 7, 8), torch.randn(sizes) > 0
+    for given in (mask, mask[:1, :1].expand(12, 5, 7, 7)):
+        with Elements() as counted:
+            bias = _attention._bias(given, query, key)
+        own = mask.numel() if given is mask else 49
+        assert counted.sizes == [own]
+        assert bias.shape == given.shape and torch.equal(bias == 0, given) and bias.dtype is query.dtype
 
 
 def test_common_calls_take_the_fast_path(on_cpu):
@@ -240,7 +344,7 @@ def test_the_operator_checks_its_arguments(on_cpu):
     torch.testing.assert_close(found, PYTORCH(query, key, value, bias))
     double = qkv(2, 5, 16, 64, dtype=torch.float64)
     torch.testing.assert_close(operator(*double, None, False, 0.125, False), PYTORCH(*double))
-    assert on_cpu() == Counts(1, {"dtype": 3}, copied=1)
+    assert on_cpu() == Counts(1, {"dtype": 3})
 
 
 def interleaved(items, heads, frames, width=16):
@@ -271,7 +375,8 @@ def test_grouped_heads_in_the_last_axes_are_copied(on_cpu):
 
 
 def test_long_sequences_are_copied_only_for_their_alignment(on_cpu, monkeypatch):
-    tensors = interleaved(3, 5, _operator.MAX_COPIED + 1)
+    length = _operator.MAX_COPIED + 1
+    tensors = [torch.randn(3, 5, 16, length).transpose(2, 3) for _ in range(3)]
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
     assert on_cpu() == Counts(0, {"strides": 1})
     refused = []
@@ -286,6 +391,13 @@ def test_long_sequences_are_copied_only_for_their_alignment(on_cpu, monkeypatch)
     monkeypatch.setattr(_launch, "submit", submit)
     torch.testing.assert_close(attention(*tensors, torch.zeros(33, 33)), PYTORCH(*tensors))
     assert on_cpu() == Counts(1, {"strides": 1}, copied=1) and len(refused) == 1
+
+
+def test_long_sequences_of_more_than_four_axes_are_copied(on_cpu):
+    """PyTorch has no fused kernel for them."""
+    tensors = interleaved(3, 5, _operator.MAX_COPIED + 1)
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    assert on_cpu() == Counts(1, {}, copied=1)
 
 
 def test_calls_go_to_pytorch_if_the_copies_do_not_fit(on_cpu, monkeypatch):
@@ -317,7 +429,7 @@ def test_unaligned_rows_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
     assert len(forwarded) == 3 and all(tensor.is_contiguous() for tensor in forwarded)
 
 
-@pytest.mark.parametrize("sizes", [(2, 5, 257, 64), (2, 5, 16, 264), (0, 5, 16, 64), (2, 5, 0, 64)])
+@pytest.mark.parametrize("sizes", [(2, 5, LONG, 64), (2, 5, 16, _native.MAX_HEAD_DIM + 8), (0, 5, 16, 64), (2, 5, 0, 64)])
 def test_unsupported_sizes_go_to_pytorch(on_cpu, sizes):
     tensors = qkv(*sizes)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
@@ -381,20 +493,20 @@ def test_gradients_of_gradients_equal_pytorchs(on_cpu):
 
 def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
-    for mask in (None, torch.randn(8, 1, 260, 260), torch.randn(7, 260, 260), torch.randn(260, 260)):
-        tensors = qkv(8, 7, 260, 16, requires_grad=True)
+    for mask in (None, torch.randn(8, 1, LONG, LONG), torch.randn(7, LONG, LONG), torch.randn(LONG, LONG)):
+        tensors = qkv(8, 7, LONG, 16, requires_grad=True)
         found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
         torch.testing.assert_close(found, expected)
         found = torch.autograd.grad(found.square().sum(), tensors)
         torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), tensors))
-    query, key, value = torch.randn(8, 6, 260, 16), torch.randn(8, 2, 260, 16), torch.randn(8, 2, 260, 16)
+    query, key, value = torch.randn(8, 6, LONG, 16), torch.randn(8, 2, LONG, 16), torch.randn(8, 2, LONG, 16)
     if IS_OLD:
         with pytest.raises(TypeError, match="enable_gqa"):
             attention(query, key, value, enable_gqa=True)
     else:
         found = attention(query, key, value, enable_gqa=True)
         torch.testing.assert_close(found, PYTORCH(query, key, value, enable_gqa=True))
-    key = torch.randn(1, 6, 260, 16).expand(8, -1, -1, -1)
+    key = torch.randn(1, 6, LONG, 16).expand(8, -1, -1, -1)
     torch.testing.assert_close(attention(query, key, key), PYTORCH(query, key, key))
     assert on_cpu().served == 0
 
@@ -408,7 +520,7 @@ def test_slices_stay_within_the_limit(on_cpu, monkeypatch):
 
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
-    attention(*qkv(7, 2, 260, 16))
+    attention(*qkv(7, 2, LONG, 16))
     assert seen == [(3, 2), (3, 2), (1, 2)]
 
 
@@ -432,7 +544,7 @@ def test_compiled_code_has_no_graph_break_and_computes_the_same(on_cpu, backend,
 def test_compiled_code_serves_dynamic_shapes_and_falls_back(on_cpu):
     torch.compiler.reset()
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
-    for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, 260, 64)):
+    for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, LONG, 64)):
         tensors = qkv(*sizes)
         torch.testing.assert_close(compiled(*tensors), PYTORCH(*tensors))
     assert on_cpu().served == 2
@@ -506,10 +618,20 @@ def test_unavailable_kernels_are_reported_once(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     with pytest.warns(RuntimeWarning, match="no CUDA driver library found"):
-        assert _launch.submit((Tensor(),) * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit((Tensor(),) * 4, None, None, False, 0.125, False) == "unavailable"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _launch.submit((Tensor(),) * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit((Tensor(),) * 4, None, None, False, 0.125, False) == "unavailable"
+
+
+def test_every_reason_is_documented():
+    root = Path(__file__).parents[3]
+    sources = ("python/src/attention.rs", "python/gridguard/_attention.py", "python/gridguard/_operator.py")
+    written = r'(?:Err\(|Some\(|return (?:\[\], )?|\n +reason = |count\()"([a-z ]+)"'
+    found = {reason for source in sources for reason in re.findall(written, (root / "kernels" / source).read_text())}
+    assert {"device", "dropout", "first call during capture", "memory", "transform"} <= found
+    documented = (root / "docs/pytorch.md").read_text()
+    assert not [reason for reason in found if f"`{reason}`" not in documented]
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])

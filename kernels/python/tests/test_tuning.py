@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 
 import pytest
-from test_launch import fake, run  # noqa: F401
+from test_launch import BACKWARD, fake, run  # noqa: F401
 
 # A served call.
 CALL = """
@@ -22,7 +22,7 @@ def command(tmp_path):
 
     def command(script):
         path = tmp_path / "gridguard"
-        path.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncp "$5" {tmp_path}/shapes\n{script}\n')
+        path.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncp "$3" {tmp_path}/shapes\n{script}\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
 
@@ -64,6 +64,21 @@ print(_tuning.tuning().misses)
         assert written[3] in ("0", "1")
 
 
+def test_gradients_report_how_they_were_chosen(run, tmp_path):  # noqa: F811
+    program = """
+from gridguard import _tuning
+print(kernels.submit_backward(gradients, None, None, False, 0.125))
+for choice in _tuning.tuning().choices:
+    print(choice.shape, choice.dtype, choice.variant, choice.matched)
+print(_tuning.tuning().misses)
+print(kernels.submit_backward(gradients, None, None, True, 0.125), _tuning.tuning().misses)
+"""
+    written, _ = run(program, GRIDGUARD_PROFILES=str(tmp_path / "profiles"), **BACKWARD)
+    assert written[0] == "None" and written[2] == "1"
+    assert written[1].startswith("(2, 3, 16, 64) f16 backward x default, ")
+    assert written[3] == "None 1", "no entry serves causal gradients, so they are not measured"
+
+
 def test_an_unusable_profile_is_reported(run, tmp_path):  # noqa: F811
     program = CALL + "print(_tuning.tuning().profiles[0].path)"
     profiles = tmp_path / "profiles"
@@ -92,8 +107,9 @@ print(_tuning.tune("no-such-command", device=0) if _tuning.tuning().misses == 0 
         "missed again",
     ]
     arguments = (tmp_path / "arguments").read_text().split()
-    assert arguments[:4] == ["tune", "--kernel", "temporal_attention", "--shapes"]
-    assert arguments[5:] == ["--device", "0", "--budget", "90s", "--format", "json"]
+    assert arguments[:2] == ["tune", "--shapes"]
+    kernels = ["--kernel", "temporal_attention", "--kernel", "attention_backward"]
+    assert arguments[3:] == ["--device", "0", *kernels, "--budget", "90s", "--format", "json"]
     shapes = (tmp_path / "shapes").read_text()
     assert 'shape: [("items", 2), ("heads", 3), ("frames", 16), ("head_dim", 64)]' in shapes
     assert "strided" not in shapes, "launch parameters are tuned for contiguous tensors"

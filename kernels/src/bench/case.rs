@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use gridguard::{BatchAxis, Choice, DeviceLimits, LaunchLimits, LaunchRequest, Plan};
 
-use super::spec::{KernelSpec, SizedProblem, TensorSpec};
+use super::spec::{KernelSpec, SizedProblem};
 use crate::compare::{Compared, Difference};
 use crate::deviation::Deviation;
 use crate::element::Element;
@@ -152,7 +152,7 @@ pub(super) trait Backend: Send {
     type Element: Element;
     /// A compiled and planned launch.
     type Prepared: Send;
-    /// A copy of the whole output.
+    /// A copy of the outputs.
     type Copy: Send;
 
     fn device(&self) -> &DeviceLimits;
@@ -164,10 +164,11 @@ pub(super) trait Backend: Send {
     fn fill_output(&mut self, element: Output<Self>) -> Result<(), BenchError>;
     /// A part of each input; nothing of those that are shorter.
     fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<Self::Element>>, BenchError>;
-    fn output(&self, part: Range<usize>) -> Result<Vec<Output<Self>>, BenchError>;
+    /// The outputs of an item, one after another.
+    fn output(&self, item: u64) -> Result<Vec<Output<Self>>, BenchError>;
     fn copy_output(&self) -> Result<Self::Copy, BenchError>;
-    /// Compares the first elements of the output with those of a copy.
-    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
+    /// Compares the outputs of the first items with those of a copy.
+    fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
 }
 
 /// The elements of the output.
@@ -229,7 +230,7 @@ impl<B: Backend> BenchCase for Case<B> {
             let parts = tensors.inputs.iter().map(|input| input.part(item)).collect();
             let inputs = self.backend.inputs(parts)?;
             let inputs: Vec<&[B::Element]> = inputs.iter().map(Vec::as_slice).collect();
-            let out = self.backend.output(tensors.output_part(item))?;
+            let out = self.backend.output(item)?;
             deviation.add_values(out.iter().map(|x| x.value()), &self.kernel.expected(&inputs));
         }
         let (error, tolerance) = (deviation.relative(), tensors.tolerance);
@@ -253,9 +254,8 @@ impl<B: Backend> BenchCase for Case<B> {
         let [_, poison] = Output::<B>::poisons();
         self.backend.fill_output(poison)?;
         self.backend.launch(prepared)?;
-        let TensorSpec { output_per_item, tolerance, .. } = self.kernel.tensors();
-        let elements = B::plan(prepared).items() * output_per_item;
-        let difference = self.backend.difference(elements, golden)?;
+        let tolerance = self.kernel.tensors().tolerance;
+        let difference = self.backend.difference(B::plan(prepared).items(), golden)?;
         if difference.within(tolerance) {
             return Ok(());
         }

@@ -30,12 +30,17 @@ pub(super) fn device_case<T: Element, K: KernelSpec>(
         repeat(stream, &synthetic(PERIOD.min(elements), seed), &mut memory)?;
         inputs.push(memory);
     }
+    let outputs = tensors.outputs.iter().map(|elements| {
+        let memory = stream.alloc_zeros(to_usize(items * elements))?;
+        Ok(Output { elements: *elements, memory })
+    });
+    let outputs = outputs.collect::<Result<_, DriverError>>()?;
     let backend = DeviceBackend::<T, K> {
         kernels: kernels.clone(),
         stream: Arc::clone(stream),
         inputs,
         lookup: kernel.lookup(stream)?,
-        out: stream.alloc_zeros(to_usize(items * tensors.output_per_item))?,
+        outputs,
     };
     Ok(Box::new(Case::new(*problem, kernel, backend)))
 }
@@ -46,7 +51,14 @@ struct DeviceBackend<T: Element, K: KernelSpec> {
     stream: Arc<CudaStream>,
     inputs: Vec<CudaSlice<T>>,
     lookup: Option<Lookup>,
-    out: CudaSlice<K::Output<T>>,
+    outputs: Vec<Output<K::Output<T>>>,
+}
+
+/// A tensor that the kernel writes.
+struct Output<O> {
+    /// Elements of an item.
+    elements: u64,
+    memory: CudaSlice<O>,
 }
 
 impl<T: Element, K: KernelSpec> DeviceBackend<T, K> {
@@ -77,7 +89,7 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
     type Kernel = K;
     type Element = T;
     type Prepared = Prepared<K>;
-    type Copy = CudaSlice<K::Output<T>>;
+    type Copy = Vec<CudaSlice<K::Output<T>>>;
 
     fn device(&self) -> &DeviceLimits {
         self.kernels.guard().limits()
@@ -106,14 +118,20 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         let inputs = self.inputs.iter().zip(&tensors.inputs);
         let inputs: Vec<CudaView<'_, T>> =
             inputs.map(|(memory, input)| first(memory, input.elements(items))).collect();
-        let elements = to_usize(items * tensors.output_per_item).min(self.out.len());
-        let out = self.out.slice_mut(..elements);
-        Ok(K::launch(prepared, &self.stream, &inputs, self.lookup.as_mut(), out)?)
+        let outputs = self.outputs.iter_mut().map(|Output { elements, memory }| {
+            let elements = to_usize(items * *elements).min(memory.len());
+            memory.slice_mut(..elements)
+        });
+        let mut outputs: Vec<_> = outputs.collect();
+        Ok(K::launch(prepared, &self.stream, &inputs, self.lookup.as_mut(), &mut outputs)?)
     }
 
     fn fill_output(&mut self, element: K::Output<T>) -> Result<(), BenchError> {
-        let tile = vec![element; FILL_TILE.min(self.out.len())];
-        Ok(repeat(&self.stream, &tile, &mut self.out)?)
+        for Output { memory, .. } in &mut self.outputs {
+            let tile = vec![element; FILL_TILE.min(memory.len())];
+            repeat(&self.stream, &tile, memory)?;
+        }
+        Ok(())
     }
 
     fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<T>>, BenchError> {
@@ -121,20 +139,31 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         parts.map(|(memory, part)| self.fetch(memory, part)).collect()
     }
 
-    fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {
-        self.fetch(&self.out, part)
+    fn output(&self, item: u64) -> Result<Vec<K::Output<T>>, BenchError> {
+        let parts = self.outputs.iter().map(|Output { elements, memory }| {
+            self.fetch(memory, to_usize(item * elements)..to_usize((item + 1) * elements))
+        });
+        Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     fn copy_output(&self) -> Result<Self::Copy, BenchError> {
-        Ok(self.stream.clone_dtod(&self.out)?)
+        let copy = |output: &Output<_>| Ok(self.stream.clone_dtod(&output.memory)?);
+        self.outputs.iter().map(copy).collect()
     }
 
-    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
-        let compare = Compare::<K::Output<T>>::new(elements)?;
-        let prepared = self.kernels.prepare(compare, Choice::AUTOMATIC)?;
-        let (out, golden) = (first(&self.out, elements), first(golden, elements));
-        let (out, golden) = (Tensor::new(&out, [elements]), Tensor::new(&golden, [elements]));
-        Ok(prepared.run(&self.stream, out, golden)?)
+    fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+        let mut all = Difference::default();
+        for (Output { elements, memory }, golden) in self.outputs.iter().zip(golden) {
+            let elements = items * elements;
+            let compare = Compare::<K::Output<T>>::new(elements)?;
+            let prepared = self.kernels.prepare(compare, Choice::AUTOMATIC)?;
+            let (out, golden) = (first(memory, elements), first(golden, elements));
+            let (out, golden) = (Tensor::new(&out, [elements]), Tensor::new(&golden, [elements]));
+            let one = prepared.run(&self.stream, out, golden)?;
+            all.deviation.merge(&one.deviation);
+            all.differing += one.differing;
+        }
+        Ok(all)
     }
 }
 

@@ -27,7 +27,9 @@ struct HostBackend<T: Element, K: KernelSpec> {
     guard: Arc<Guard>,
     limits: LaunchLimits,
     inputs: Vec<Vec<T>>,
+    /// All outputs of an item, then those of the next.
     out: Vec<K::Output<T>>,
+    output_per_item: u64,
 }
 
 impl<T: Element, K: KernelSpec> HostBackend<T, K> {
@@ -41,11 +43,12 @@ impl<T: Element, K: KernelSpec> HostBackend<T, K> {
             memory.extend(synthetic::<T>(PERIOD, seed).iter().cycle().take(elements));
             inputs.push(memory);
         }
-        let elements = to_usize(items * tensors.output_per_item);
+        let output_per_item = tensors.output_per_item();
+        let elements = to_usize(items * output_per_item);
         let [poison, _] = K::Output::poisons();
         let mut out = with_capacity(elements)?;
         out.resize(elements, poison);
-        Ok(Self { guard: Arc::clone(guard), limits, inputs, out })
+        Ok(Self { guard: Arc::clone(guard), limits, inputs, out, output_per_item })
     }
 }
 
@@ -82,8 +85,8 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
                 parts.map(|(input, all)| all.get(input.part(item)).unwrap_or_default()).collect();
             store(kernel.expected(&parts), out);
         };
-        let elements = to_usize(plan.items() * tensors.output_per_item).min(self.out.len());
-        let (out, per_item) = (&mut self.out[..elements], to_usize(tensors.output_per_item));
+        let elements = to_usize(plan.items() * self.output_per_item).min(self.out.len());
+        let (out, per_item) = (&mut self.out[..elements], to_usize(self.output_per_item));
         Ok(self.guard.launch_on_host(plan, out, per_item, run).map_err(KernelError::from)?)
     }
 
@@ -97,7 +100,9 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
         Ok(parts.map(|(memory, part)| memory.get(part).unwrap_or_default().to_vec()).collect())
     }
 
-    fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {
+    fn output(&self, item: u64) -> Result<Vec<K::Output<T>>, BenchError> {
+        let [start, end] = [item, item + 1].map(|item| to_usize(item * self.output_per_item));
+        let part = start..end;
         Ok(self.out.get(part).unwrap_or_default().to_vec())
     }
 
@@ -107,9 +112,10 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
         Ok(copy)
     }
 
-    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+    fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+        let elements = to_usize(items * self.output_per_item);
         let [out, golden] =
-            [&self.out, golden].map(|tensor| tensor.get(..to_usize(elements)).unwrap_or_default());
+            [&self.out, golden].map(|tensor| tensor.get(..elements).unwrap_or_default());
         Ok(compare::reference(out, golden))
     }
 }
@@ -125,7 +131,7 @@ fn with_capacity<T>(elements: usize) -> Result<Vec<T>, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    use gridguard::Strategy;
+    use gridguard::{ComputeCapability, Strategy};
 
     use super::*;
     use crate::bench::spec::sized;
@@ -134,7 +140,10 @@ mod tests {
     use crate::rms_norm::RmsNorm;
 
     fn guard() -> Arc<Guard> {
-        Arc::new(Guard::host(DeviceLimits::any_device()))
+        // The gradients of attention need tensor cores.
+        let compute_capability = ComputeCapability::new(9, 0);
+        let limits = DeviceLimits { compute_capability, ..DeviceLimits::any_device() };
+        Arc::new(Guard::host(limits))
     }
 
     fn case(problem: &str) -> Box<dyn BenchCase> {
@@ -150,6 +159,7 @@ mod tests {
     fn every_kernel_matches_its_reference_whole_and_split() {
         for problem in [
             "argsort f32 100x33",
+            "attention_backward bf16 30x5x8x64",
             "batched_gemm bf16 50x5x6x7",
             "geglu f32 100x24",
             "geglu f16 30x5",

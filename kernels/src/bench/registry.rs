@@ -21,14 +21,15 @@ use crate::operation::Code;
 use crate::reflection_pad1d::ReflectionPad1d;
 use crate::rms_norm::RmsNorm;
 use crate::softmax::Softmax;
-use crate::temporal_attention::TemporalAttention;
+use crate::temporal_attention::{AttentionBackward, TemporalAttention};
 use crate::upsample_nearest2d::UpsampleNearest2d;
 #[cfg(feature = "cuda")]
 use {super::device::device_case, crate::kernels::Kernels, cudarc::driver::CudaStream};
 
 /// All kernels, by name.
-pub(super) static KERNELS: [KernelEntry; 10] = [
+pub(super) static KERNELS: [KernelEntry; 11] = [
     KernelEntry::of::<Argsort>(),
+    KernelEntry::of::<AttentionBackward>(),
     KernelEntry::of::<BatchedGemm>(),
     KernelEntry::of::<Geglu>(),
     KernelEntry::of::<GetRows>(),

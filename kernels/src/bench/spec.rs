@@ -40,7 +40,7 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     /// The tensors.
     fn tensors(&self) -> TensorSpec;
 
-    /// The reference for the output of one item, from the parts of the inputs that it reads.
+    /// The reference for the outputs of one item, one after another, from the parts of the inputs that it reads.
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64>;
 
     /// Synthetic indices, for a kernel that reads some.
@@ -52,7 +52,7 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     /// Submits the launches of a plan and returns their number. `inputs` are as in
     /// [`TensorSpec::inputs`].
     ///
-    /// By default the kernel's parameters are the inputs of each item, the output, the shared inputs, and
+    /// By default the kernel's parameters are the inputs of each item, the outputs, the shared inputs, and
     /// [those after the tensors](Self::after_tensors).
     #[cfg(feature = "cuda")]
     fn launch<T: Element>(
@@ -60,7 +60,7 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
         stream: &CudaStream,
         inputs: &[CudaView<'_, T>],
         _: Option<&mut Lookup>,
-        mut out: CudaViewMut<'_, Self::Output<T>>,
+        outputs: &mut [CudaViewMut<'_, Self::Output<T>>],
     ) -> Result<u64, KernelError> {
         let tensors = prepared.operation().tensors();
         let mut args = Args::new(stream);
@@ -70,7 +70,9 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
                 args.read_items(memory, *elements);
             }
         }
-        args.write_items(&mut out, tensors.output_per_item);
+        for (memory, elements) in outputs.iter_mut().zip(&tensors.outputs) {
+            args.write_items(memory, *elements);
+        }
         for (memory, _) in inputs().filter(|(_, input)| matches!(input, Input::Shared(_))) {
             args.read(memory);
         }
@@ -118,8 +120,8 @@ pub(crate) const fn sized<const N: usize>(element: ElementType, given: [u64; N])
 pub(crate) struct TensorSpec {
     /// The tensors that it reads.
     pub(crate) inputs: Vec<Input>,
-    /// Elements that it writes for each item.
-    pub(crate) output_per_item: u64,
+    /// The tensors that it writes: their elements for each item.
+    pub(crate) outputs: Vec<u64>,
     /// The largest relative error of a correct kernel; zero requires equal bits.
     pub(crate) tolerance: f64,
 }
@@ -130,12 +132,12 @@ impl TensorSpec {
         output_per_item: u64,
         tolerance: f64,
     ) -> Self {
-        Self { inputs: inputs.into(), output_per_item, tolerance }
+        Self { inputs: inputs.into(), outputs: vec![output_per_item], tolerance }
     }
 
-    /// The elements that `item` writes.
-    pub(super) fn output_part(&self, item: u64) -> Range<usize> {
-        to_usize(item * self.output_per_item)..to_usize((item + 1) * self.output_per_item)
+    /// Elements that it writes for each item.
+    pub(super) fn output_per_item(&self) -> u64 {
+        self.outputs.iter().sum()
     }
 
     /// The traffic of `items`. `output_bytes` are those of an element of the output.
@@ -149,7 +151,7 @@ impl TensorSpec {
                 u128::from(*columns) * element + u128::from(problem.index.bytes())
             }
         });
-        let written = u128::from(self.output_per_item) * u128::from(output_bytes);
+        let written = u128::from(self.output_per_item()) * u128::from(output_bytes);
         let items = u128::from(items);
         Traffic { read: items * read.sum::<u128>(), written: items * written }
     }

@@ -2,7 +2,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use super::operation::TemporalAttention;
+use super::operation::{Layout, TemporalAttention};
 use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
 use super::shape::Shape;
 use super::variant::{AMPERE, MAX_FRAMES, TURING};
@@ -57,6 +57,9 @@ const MAX_SLICE_WARPS: u64 = 8;
 const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
 const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
+/// All sources.
+pub(super) const SOURCES: &[&str] =
+    &[source(false, false), source(false, true), source(true, false), source(true, true)];
 /// q, k, v, grad, dq, dk and dv.
 const TENSORS: usize = 7;
 /// The name in messages.
@@ -120,6 +123,13 @@ impl AttentionBackward {
     /// share a bias. Without a bias it writes none.
     pub const fn with_bias_gradient(mut self) -> Self {
         self.bias_gradient = self.attention.biased;
+        self
+    }
+
+    /// Numbers items and heads along this axis.
+    pub const fn with_layout(mut self, layout: Layout) -> Self {
+        self.attention = self.attention.with_layout(layout);
+        self.parameters.flat = self.attention.parameters.flat;
         self
     }
 
@@ -377,7 +387,7 @@ mod tests {
     use gridguard::ComputeCapability;
 
     use super::*;
-    use crate::temporal_attention::{Layout, Shape};
+    use crate::temporal_attention::Shape;
 
     const F16: ElementType = ElementType::F16;
     const BF16: ElementType = ElementType::Bf16;

@@ -33,14 +33,42 @@ impl Kernels {
     ) -> Result<TunedLaunch<TemporalAttention>, KernelError> {
         let flat = attention.with_layout(Layout::FlatX);
         if attention.shape.keys != attention.shape.frames {
-            let prepared = self.prepare(flat, Choice::AUTOMATIC)?;
-            let matched = Match::Default(DefaultReason::NoEntries);
-            return Ok(TunedLaunch { prepared, matched, rejected: None });
+            return self.prepare_untuned(flat);
         }
         let folded = attention.with_layout(Layout::FoldedY);
         let limits = self.guard().limits();
         let key = folded.plain().key(limits, Policy::default(), Objective::default())?;
         self.prepare_by(&key, &folded, flat)
+    }
+
+    /// As [`Self::prepare_attention`], for the gradients. Profiles have no entries for causal gradients and those with a
+    /// bias, which take other launch parameters.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::prepare`].
+    pub fn prepare_attention_backward(
+        &self,
+        backward: AttentionBackward,
+    ) -> Result<TunedLaunch<AttentionBackward>, KernelError> {
+        let attention = backward.attention;
+        let flat = backward.with_layout(Layout::FlatX);
+        let is_square = attention.shape.keys == attention.shape.frames;
+        if attention.causal || attention.biased || !is_square {
+            return self.prepare_untuned(flat);
+        }
+        let folded = backward.with_layout(Layout::FoldedY);
+        let mut plain = folded;
+        plain.attention = plain.attention.plain();
+        let limits = self.guard().limits();
+        let key = plain.key(limits, Policy::default(), Objective::default())?;
+        self.prepare_by(&key, &folded, flat)
+    }
+
+    fn prepare_untuned<O: Operation>(&self, default: O) -> Result<TunedLaunch<O>, KernelError> {
+        let prepared = self.prepare(default, Choice::AUTOMATIC)?;
+        let matched = Match::Default(DefaultReason::NoEntries);
+        Ok(TunedLaunch { prepared, matched, rejected: None })
     }
 }
 

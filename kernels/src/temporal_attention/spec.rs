@@ -1,9 +1,10 @@
-//! Attention as a kernel to tune and measure.
+//! Attention and its gradients as kernels to tune and measure.
 
 use gridguard::DeviceLimits;
 
+use super::backward::{AttentionBackward, SOURCES};
 use super::operation::{Layout, TemporalAttention};
-use super::reference::{reference, tolerance};
+use super::reference::{reference, reference_gradients, tolerance};
 use super::shape::Shape;
 use super::variant::Variant;
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
@@ -59,5 +60,57 @@ impl KernelSpec for TemporalAttention {
     fn after_tensors(&self, args: &mut Args<'_>) {
         args.length().constant(narrow(self.shape().heads())).value(self.shape().scale());
         self.runtime_sizes().for_each(|size| _ = args.constant(size));
+    }
+}
+
+impl KernelSpec for AttentionBackward {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = SOURCES;
+    /// Rows of video, tables, windows of images and volumes.
+    const SHIPPED: [SizedProblem; 10] = [
+        sized(ElementType::F16, [15_360, 5, 16, 64]),
+        sized(ElementType::F16, [200_000, 6, 11, 32]),
+        sized(ElementType::F16, [90_000, 8, 64, 16]),
+        sized(ElementType::F16, [16_384, 6, 49, 32]),
+        sized(ElementType::F16, [4096, 6, 144, 32]),
+        sized(ElementType::Bf16, [25_440, 8, 82, 32]),
+        sized(ElementType::Bf16, [15_360, 5, 128, 64]),
+        sized(ElementType::Bf16, [8000, 5, 256, 64]),
+        sized(ElementType::Bf16, [40_000, 4, 16, 256]),
+        sized(ElementType::F32, [15_360, 5, 16, 64]),
+    ];
+    const SMALL: &'static [SizedProblem] =
+        &[sized(ElementType::F16, [64, 5, 16, 64]), sized(ElementType::F32, [128, 5, 16, 64])];
+
+    /// As attention, on grid y.
+    fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError> {
+        Self::new(TemporalAttention::build(problem, device)?, device)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let attention = self.attention();
+        let elements = attention.shape().elements_per_item();
+        let tensors =
+            TensorSpec::new([Input::Items(elements); 4], elements, tolerance(attention.element));
+        TensorSpec { outputs: vec![elements; 3], ..tensors }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        let shape = self.attention().shape();
+        let head = to_usize(shape.elements_per_problem());
+        let [q, k, v, grad] = [0, 1, 2, 3].map(|tensor| inputs[tensor].chunks(head));
+        let mut gradients = [Vec::new(), Vec::new(), Vec::new()];
+        for (((q, k), v), grad) in q.zip(k).zip(v).zip(grad) {
+            let of_head = reference_gradients(self, shape.scale(), [q, k, v, grad], None);
+            gradients.iter_mut().zip(of_head).for_each(|(all, one)| all.extend(one));
+        }
+        gradients.concat()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn after_tensors(&self, args: &mut Args<'_>) {
+        let shape = self.attention().shape();
+        args.length().constant(narrow(shape.heads())).value(shape.scale());
     }
 }

@@ -38,8 +38,8 @@ fn every_kernel_parses_by_its_name() {
 fn errors_name_what_is_supported() {
     assert_eq!(
         refusal("norm f16 1x2"),
-        "unknown kernel `norm`: the kernels are argsort, batched_gemm, geglu, get_rows, \
-         layer_norm, reflection_pad1d, rms_norm, softmax, temporal_attention, upsample_nearest2d"
+        "unknown kernel `norm`: the kernels are argsort, attention_backward, batched_gemm, geglu, \
+         get_rows, layer_norm, reflection_pad1d, rms_norm, softmax, temporal_attention, upsample_nearest2d"
     );
     assert_eq!(
         refusal("rms_norm f64 1x2"),
@@ -104,7 +104,7 @@ fn extents(problem: &Problem) -> [u64; 3] {
     let (grid, items) = (setup.request.grid, setup.batch.items());
     let tensors = (problem.entry().tensors)(&problem.sized, &hopper()).expect("supported");
     let inputs = tensors.inputs.iter().map(|input| input.elements(items));
-    let elements = inputs.fold(items * tensors.output_per_item, u64::max);
+    let elements = inputs.fold(items * tensors.outputs.iter().max().expect("an output"), u64::max);
     [grid.y.max(grid.z), items, elements]
 }
 
@@ -175,6 +175,7 @@ fn the_traffic_is_that_of_the_items_read_and_written_once() {
         (read, written)
     };
     assert_eq!(traffic("temporal_attention f16 15360x5x16x64"), (471_859_200, 157_286_400));
+    assert_eq!(traffic("attention_backward f16 15360x5x16x64"), (4 * 157_286_400, 3 * 157_286_400));
     assert_eq!(traffic("get_rows f16 i32 3x64x1"), (3 * (128 + 4), 3 * 128));
     assert_eq!(traffic("get_rows f32 i64 3x64x1"), (3 * (256 + 8), 3 * 256));
     assert_eq!(traffic("upsample_nearest2d f16 3x2x2x4x4"), (3 * 4 * 2, 3 * 16 * 2));
@@ -187,7 +188,11 @@ fn the_traffic_is_that_of_the_items_read_and_written_once() {
 fn every_implementation_has_a_source_of_its_own() {
     let all: Vec<String> = Problem::KERNELS.into_iter().flat_map(current_sources).collect();
     let distinct: HashSet<&String> = all.iter().collect();
-    assert_eq!((all.len(), distinct.len()), (14, 14), "nine kernels and five of attention");
+    assert_eq!(
+        (all.len(), distinct.len()),
+        (18, 18),
+        "nine kernels, five of attention and four of its gradients"
+    );
 }
 
 #[test]

@@ -184,6 +184,49 @@ fn every_head_dimension_meets_the_reference() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
+fn wide_heads_meet_the_reference() {
+    fn all<T: Tensorial>() {
+        for head_dim in [192, 256, 384, 512] {
+            // The largest head dimension is the shape's to refuse.
+            let Ok(shape) = Shape::new(3, 2, 16, head_dim) else { continue };
+            if let Some(operation) = backward(attention::<T>(shape)) {
+                matches_the_reference::<T>(operation, false);
+            }
+        }
+    }
+    all::<f16>();
+    all::<bf16>();
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_bias_of_windows_has_gradients_for_each_image() {
+    fn all<T: Tensorial>(rows: u64) {
+        // Five images; the heads of two windows of three heads.
+        let shape = Shape::new(5, 6, rows, 32).expect("legal");
+        let Some(operation) = backward(attention::<T>(shape).with_bias().with_strides()) else {
+            return;
+        };
+        let operation = operation.with_bias_gradient();
+        let scores = usize::try_from(rows * rows).expect("scores");
+        let bias = uniform::<T>(6 * scores, 62);
+        let of_bias = Extent::strided(shape.score_dims(), [0, rows * rows, rows, 1]);
+        let (tensors, _) = inputs::<T>(&shape);
+        let extents = dims(&shape).map(Extent::contiguous);
+        let given = Some((&bias[..], of_bias));
+        let launched = launch(operation, Choice::AUTOMATIC, &tensors, given, extents);
+        let (_, gradients) = launched.expect("launches");
+        let of_problem = |problem| Some(&bias[problem % 6 * scores..(problem % 6 + 1) * scores]);
+        meets(&operation, 0..30, &tensors, of_problem, &gradients);
+    }
+    all::<f16>(49);
+    all::<bf16>(49);
+    all::<f16>(144);
+    all::<f32>(16);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
 fn gradients_of_any_strides_are_written_in_place_and_nothing_else_is() {
     fn all<T: Tensorial>(frames: u64, keys: u64, head_dim: u64) {
         let (items, heads) = (5, 3);
