@@ -221,9 +221,10 @@ fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchP
             LaunchParameters { warps: tiles, ..one }
         }
         _ => {
-            // Several warps ask for the next problem in the L2 cache.
-            let rounds =
-                if tiles > 2 && attention.element != ElementType::F32 { many(8) } else { 1 };
+            // Several warps ask for the next problem in the L2 cache, if registers suffice.
+            let fits = attention.element != ElementType::F32
+                && shape.longest() <= if attention.biased || shape.head_dim > 32 { 64 } else { 96 };
+            let rounds = if tiles > 2 && fits { many(8) } else { 1 };
             LaunchParameters { warps: tiles.div_ceil(2), rounds, ..one }
         }
     }
