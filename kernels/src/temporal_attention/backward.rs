@@ -232,7 +232,8 @@ fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchP
         }
         _ => {
             // Several warps ask for the next problem in the L2 cache, if registers suffice.
-            let fits = attention.element != ElementType::F32 && shape.longest() <= 96;
+            let fits = attention.element != ElementType::F32
+                && shape.longest() <= if attention.biased || shape.head_dim > 32 { 64 } else { 96 };
             let rounds = if tiles > 2 && fits { many(8) } else { 1 };
             LaunchParameters { warps: tiles.div_ceil(2), rounds, ..one }
         }
