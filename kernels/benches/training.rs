@@ -209,7 +209,7 @@ impl<T: Element> Tensors<T> {
         let mask = self.mask.as_ref().map(|mask| Tensor::with_extent(mask, self.setup.mask()));
         let outputs =
             self.outputs.each_mut().map(|memory| TensorMut::with_extent(memory, self.extent));
-        prepared.launch(device.stream(), inputs, mask, self.scale, outputs)?;
+        prepared.launch(device.stream(), inputs, mask, self.scale, outputs, None)?;
         Ok(())
     }
 

@@ -50,13 +50,30 @@ struct Problem {
     const Element *bias;
     u64 bias_stride;
 #endif
+
+    // The problem of the next head, or of the same head of the next item, without products of 64 bits.
+#if STRIDED
+    __device__ inline void advance(const Strides &strides, bool along_heads) {
+        const auto step = [&](const Stride &stride) { return along_heads ? stride.head : stride.item; };
+        q += step(strides.q), k += step(strides.k), v += step(strides.v), out += step(strides.out);
+#if BIAS
+        bias += step(strides.bias);
+#endif
+    }
+#else
+    __device__ inline void advance(u32 queries, u32 keys) { q += queries, out += queries, k += keys, v += keys; }
+#endif
 };
+
+// Division of 64 bits takes as long as a small problem.
+__device__ inline u64 item_of(u64 number, u32 heads) { return number >> 32 ? number / heads : u32(number) / heads; }
 
 #if STRIDED
 #define PROBLEM(number, frames, keys, head_dim)                                                        \
-    problem_at(q, k, v, out, BIAS_ARGUMENT (number) / heads, (number) % heads, strides)
+    problem_at(q, k, v, out, BIAS_ARGUMENT number, heads, strides)
 __device__ inline Problem problem_at(const Element *q, const Element *k, const Element *v, Element *out,
-                                     BIAS_PARAMETER u64 item, u64 head, const Strides &strides) {
+                                     BIAS_PARAMETER u64 number, u32 heads, const Strides &strides) {
+    const u64 item = item_of(number, heads), head = number - item * heads;
     return Problem{q + item * strides.q.item + head * strides.q.head,
                    k + item * strides.k.item + head * strides.k.head,
                    v + item * strides.v.item + head * strides.v.head,
@@ -104,7 +121,7 @@ __device__ inline float score_shift(float row_max, float scale) {
 }
 
 // 1 / sum. A row without any visible key gives zeros; NaN stays NaN.
-__device__ inline float reciprocal_of_sum(float sum) { return sum > 0.f ? 1.f / sum : sum == 0.f ? 0.f : sum; }
+__device__ inline float reciprocal_of_sum(float sum) { return sum == 0.f ? 0.f : rcp_approx(sum); }
 
 // Reductions over LANES neighbouring lanes, nearest lanes first.
 template <u32 LANES>

@@ -53,16 +53,22 @@ __device__ inline u32 swizzled(u32 row, u32 vector) {
 template <u32 ROWS, u32 DIM = HEAD_DIM>
 __device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 stride, u32 thread, u32 rows = ROWS) {
     constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>, COUNT = divide_up(ROWS, 16) * 16 * PITCH;
+    // If the threads take whole panels at once, all places of a thread have the same swizzle.
+    constexpr bool IS_EVEN = THREADS % (8 * PITCH) == 0;
+    const u32 place = to + swizzled<PITCH>(thread / PITCH, thread % PITCH);
+    const Element *const source = from + thread / PITCH * stride + thread % PITCH * WIDTH;
 #pragma unroll
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 index = first + thread, row = index / PITCH, vector = index % PITCH;
         if (first + THREADS <= COUNT || index < COUNT) {
             // Shared memory has a contiguous tensor as global memory, but for the order of neighbouring vectors.
             const bool is_plain = !WARPGROUP && !STRIDED;
-            const u32 at = to + (is_plain ? (index ^ row % 8 / (8 / PANEL<PITCH>)) * VECTOR_BYTES : swizzled<PITCH>(row, vector));
-            const bool exists = (ROWS % 16 == 0 && rows == ROWS) || (is_plain ? index < rows * PITCH : row < rows);
+            const u32 plain_at = (index ^ row % 8 / (8 / PANEL<PITCH>)) * VECTOR_BYTES;
+            const u32 at = IS_EVEN ? place + first * VECTOR_BYTES : to + (is_plain ? plain_at : swizzled<PITCH>(row, vector));
+            const bool exists = (rows == ROWS && first + THREADS <= ROWS * PITCH) || (is_plain ? index < rows * PITCH : row < rows);
             if (exists && (PITCH == VECTORS || vector < VECTORS)) {
-                cp_async_16(at, from + (is_plain ? index * WIDTH : row * stride + vector * WIDTH));
+                const Element *const one = is_plain ? from + index * WIDTH : from + row * stride + vector * WIDTH;
+                cp_async_16(at, THREADS % PITCH == 0 ? source + first / PITCH * stride : one);
             } else {
                 st_shared_v4(at, uint4{0, 0, 0, 0});
             }

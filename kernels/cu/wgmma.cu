@@ -19,6 +19,10 @@ __device__ inline void wgmma_commit_wait() {
 __device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u32 swizzle) {
     return u64((address & 0x3ffff) >> 4) | u64(leading >> 4) << 16 | u64(stride >> 4) << 32 | u64(swizzle) << 62;
 }
+// The descriptor of a matrix that begins `bytes` later.
+__device__ inline u64 descriptor_at(u64 descriptor, u32 bytes) {
+    return (descriptor & 0xffffffff00000000) | (u32(descriptor) + (bytes >> 4));
+}
 
 // The accumulators of N tiles of 8 columns: operand numbers, and asm outputs from tile t on.
 #define OPERANDS_1 "%0, %1, %2, %3"
@@ -70,8 +74,37 @@ __device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u3
 #define OUTPUTS_30(t) OUTPUTS_16(t), OUTPUTS_14(t + 16)
 #define OUTPUTS_32(t) OUTPUTS_16(t), OUTPUTS_16(t + 16)
 
+// The sizes of c, with the numbers of the operands after c.
+#define WGMMA_SIZES(X) \
+    X(1, "8", "4", "5", "6", "7", "8", "9", "10") \
+    X(2, "16", "8", "9", "10", "11", "12", "13", "14") \
+    X(3, "24", "12", "13", "14", "15", "16", "17", "18") \
+    X(4, "32", "16", "17", "18", "19", "20", "21", "22") \
+    X(5, "40", "20", "21", "22", "23", "24", "25", "26") \
+    X(6, "48", "24", "25", "26", "27", "28", "29", "30") \
+    X(7, "56", "28", "29", "30", "31", "32", "33", "34") \
+    X(8, "64", "32", "33", "34", "35", "36", "37", "38") \
+    X(9, "72", "36", "37", "38", "39", "40", "41", "42") \
+    X(10, "80", "40", "41", "42", "43", "44", "45", "46") \
+    X(11, "88", "44", "45", "46", "47", "48", "49", "50") \
+    X(12, "96", "48", "49", "50", "51", "52", "53", "54") \
+    X(13, "104", "52", "53", "54", "55", "56", "57", "58") \
+    X(14, "112", "56", "57", "58", "59", "60", "61", "62") \
+    X(15, "120", "60", "61", "62", "63", "64", "65", "66") \
+    X(16, "128", "64", "65", "66", "67", "68", "69", "70") \
+    X(18, "144", "72", "73", "74", "75", "76", "77", "78") \
+    X(20, "160", "80", "81", "82", "83", "84", "85", "86") \
+    X(22, "176", "88", "89", "90", "91", "92", "93", "94") \
+    X(24, "192", "96", "97", "98", "99", "100", "101", "102") \
+    X(26, "208", "104", "105", "106", "107", "108", "109", "110") \
+    X(28, "224", "112", "113", "114", "115", "116", "117", "118") \
+    X(30, "240", "120", "121", "122", "123", "124", "125", "126") \
+    X(32, "256", "128", "129", "130", "131", "132", "133", "134")
+
 // c = a b, or c += a b if `accumulate`, for 16 columns of a: 64 rows in registers. b is in shared memory, with
 // contiguous columns if TRANSPOSED.
+template <u32 TRANSPOSED, u32 N>
+__device__ inline void wgmma(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
 #define WGMMA(TILES, COLUMNS, A0, A1, A2, A3, B, P, T)                                              \
     if constexpr (N == TILES) {                                                                        \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
@@ -82,31 +115,22 @@ __device__ inline u64 matrix_descriptor(u32 address, u32 leading, u32 stride, u3
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED) \
                      : "memory");                                                                      \
     }
+    WGMMA_SIZES(WGMMA)
+#undef WGMMA
+}
 
+// The same with a in shared memory, with contiguous rows.
 template <u32 TRANSPOSED, u32 N>
-__device__ inline void wgmma(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    WGMMA(1, "8", "4", "5", "6", "7", "8", "9", "10")
-    WGMMA(2, "16", "8", "9", "10", "11", "12", "13", "14")
-    WGMMA(3, "24", "12", "13", "14", "15", "16", "17", "18")
-    WGMMA(4, "32", "16", "17", "18", "19", "20", "21", "22")
-    WGMMA(5, "40", "20", "21", "22", "23", "24", "25", "26")
-    WGMMA(6, "48", "24", "25", "26", "27", "28", "29", "30")
-    WGMMA(7, "56", "28", "29", "30", "31", "32", "33", "34")
-    WGMMA(8, "64", "32", "33", "34", "35", "36", "37", "38")
-    WGMMA(9, "72", "36", "37", "38", "39", "40", "41", "42")
-    WGMMA(10, "80", "40", "41", "42", "43", "44", "45", "46")
-    WGMMA(11, "88", "44", "45", "46", "47", "48", "49", "50")
-    WGMMA(12, "96", "48", "49", "50", "51", "52", "53", "54")
-    WGMMA(13, "104", "52", "53", "54", "55", "56", "57", "58")
-    WGMMA(14, "112", "56", "57", "58", "59", "60", "61", "62")
-    WGMMA(15, "120", "60", "61", "62", "63", "64", "65", "66")
-    WGMMA(16, "128", "64", "65", "66", "67", "68", "69", "70")
-    WGMMA(18, "144", "72", "73", "74", "75", "76", "77", "78")
-    WGMMA(20, "160", "80", "81", "82", "83", "84", "85", "86")
-    WGMMA(22, "176", "88", "89", "90", "91", "92", "93", "94")
-    WGMMA(24, "192", "96", "97", "98", "99", "100", "101", "102")
-    WGMMA(26, "208", "104", "105", "106", "107", "108", "109", "110")
-    WGMMA(28, "224", "112", "113", "114", "115", "116", "117", "118")
-    WGMMA(30, "240", "120", "121", "122", "123", "124", "125", "126")
-    WGMMA(32, "256", "128", "129", "130", "131", "132", "133", "134")
+__device__ inline void wgmma(float (&c)[N][4], u64 a, u64 b, u32 accumulate) {
+#define WGMMA(TILES, COLUMNS, A, B, P, T, ...)                                                         \
+    if constexpr (N == TILES) {                                                                        \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE              \
+                     " {" OPERANDS_##TILES "}, %" A ", %" B ", p, 1, 1, 0, %" T ";\n}"                 \
+                     : OUTPUTS_##TILES(0)                                                              \
+                     : "l"(a), "l"(b), "r"(accumulate), "n"(TRANSPOSED)                                \
+                     : "memory");                                                                      \
+    }
+    WGMMA_SIZES(WGMMA)
+#undef WGMMA
 }

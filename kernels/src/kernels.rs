@@ -146,7 +146,7 @@ impl Kernels {
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
                 .is_ok_and(|plan| plan.len() > 1);
         let kernel = self.kernel(&operation, overlap)?;
-        if operation.loads_through_cache() {
+        if operation.keeps_cache() {
             self.keep_cache(&kernel, &request)?;
         }
         let plan = self.guard().plan(&request, Some(&batch), kernel.limits(), choice)?;

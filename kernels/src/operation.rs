@@ -60,9 +60,8 @@ pub trait Operation: Sealed + Clone {
         String::new()
     }
 
-    /// Whether loads to shared memory use registers and the L1 cache. Then a quarter of the cache is not used as
-    /// shared memory, even if fewer blocks are resident.
-    fn loads_through_cache(&self) -> bool {
+    /// Whether a quarter of the L1 cache is not used as shared memory, even if fewer blocks are resident.
+    fn keeps_cache(&self) -> bool {
         false
     }
 

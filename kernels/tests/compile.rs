@@ -32,7 +32,7 @@ const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Frames and head dimensions that are compiled for f16 and bf16.
-const HALF_SHAPES: [(u64, u64); 25] = [
+const HALF_SHAPES: [(u64, u64); 26] = [
     (8, 64),
     (16, 64),
     (25, 64),
@@ -58,6 +58,7 @@ const HALF_SHAPES: [(u64, u64); 25] = [
     (163, 32),
     (256, 64),
     (256, 128),
+    (512, 64),
 ];
 /// Those for f32.
 const SINGLE_SHAPES: [(u64, u64); 8] =
@@ -289,6 +290,42 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
     });
 }
 
+/// Frames, keys and head dimension of the flash variant that other variants are faster for on some device.
+const FLASH_SHAPES: [(u64, u64, u64); 11] = [
+    (16, 16, 512),
+    (24, 24, 80),
+    (33, 33, 56),
+    (49, 49, 96),
+    (64, 64, 256),
+    (81, 81, 40),
+    (128, 128, 64),
+    (144, 144, 32),
+    (33, 77, 160),
+    (512, 512, 64),
+    (256, 256, 128),
+];
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn flash_attention_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut codes = Vec::new();
+        for element in ElementType::ALL {
+            for (frames, keys, head_dim) in FLASH_SHAPES {
+                let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
+                let shape = shape.with_keys(keys).expect("legal");
+                let flash = Variant::Flash;
+                if let Ok(attention) = TemporalAttention::by_variant(shape, element, device, flash)
+                {
+                    codes.push(code(&attention, device));
+                    codes.push(code(&attention.causal().with_bias().with_strides(), device));
+                }
+            }
+        }
+        codes
+    });
+}
+
 #[test]
 #[ignore = "needs NVRTC"]
 fn general_attention_compiles_for_every_architecture_without_a_spill() {
@@ -305,21 +342,28 @@ fn general_attention_compiles_for_every_architecture_without_a_spill() {
     });
 }
 
-/// Frames, keys and head dimension of attention whose gradients are compiled. f32 has the first three: `NOTES.md` says
+/// Frames, keys and head dimension of attention whose gradients are compiled. f32 has the first ones: `NOTES.md` says
 /// which shapes spill.
-const BACKWARD_SHAPES: [(u64, u64, u64); 12] = [
+const BACKWARD_SHAPES: [(u64, u64, u64); 19] = [
     (16, 16, 64),
     (11, 11, 32),
     (16, 16, 40),
-    (64, 64, 16),
     (24, 24, 80),
-    (49, 49, 32),
     (81, 81, 40),
-    (16, 77, 64),
+    (49, 49, 96),
     (128, 128, 64),
+    (40, 150, 32),
+    (64, 64, 16),
+    (49, 49, 32),
+    (16, 77, 64),
     (128, 20, 80),
     (1, 128, 128),
     (16, 16, 160),
+    (144, 144, 32),
+    (163, 163, 32),
+    (256, 256, 64),
+    (512, 77, 40),
+    (512, 512, 24),
 ];
 
 #[test]
@@ -328,7 +372,7 @@ fn attention_backward_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
         let mut codes = Vec::new();
         for element in ElementType::ALL {
-            let count = if element == ElementType::F32 { 3 } else { BACKWARD_SHAPES.len() };
+            let count = if element == ElementType::F32 { 8 } else { BACKWARD_SHAPES.len() };
             for (frames, keys, head_dim) in BACKWARD_SHAPES.into_iter().take(count) {
                 let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
                 let shape = shape.with_keys(keys).expect("legal");

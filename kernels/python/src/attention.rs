@@ -334,7 +334,7 @@ fn submit_backward(call: &Call<7>, target: &Target) -> PyResult<Option<Reason>> 
     submit_prepared(&BACKWARD, (device, operation), target, prepare, |prepared, stream| {
         let addresses = (call.addresses, call.bias);
         // SAFETY: as in `submit`. `_operator.py` allocates the gradients.
-        unsafe { prepared.launch_raw(stream, addresses, &call.folded, call.scale) }
+        unsafe { prepared.launch_raw(stream, addresses, None, &call.folded, call.scale) }
     })
 }
 

@@ -79,7 +79,7 @@ def random_call(seed: int, device: str) -> Call:
     torch.manual_seed(seed)
     dtype = pick.choice([torch.float16] * 4 + [torch.bfloat16, torch.float32, torch.float32, torch.float64])
     rank = pick.choice([2, 3, 4, 4, 4, 4, 5])
-    length = pick.choice([pick.randint(1, 40), pick.choice([1, 8, 16, 32, 64, 127, 128, 129, 144, 256, 257])])
+    length = pick.choice([pick.randint(1, 40), pick.choice([1, 8, 16, 32, 64, 127, 128, 129, 144, 256, 257, 512, 513])])
     keys = pick.randint(1, 150) if pick.random() < 0.1 else length
     width = pick.choice([64, 64, 40, 72, 80, 128, 160, 16, pick.randint(1, 168), 256, 264])
     heads = pick.choice([1, 2, 5, 6, 8])

@@ -13,8 +13,8 @@ import gridguard.torch as ours
 from gridguard import _pytorch
 
 attention = ours.scaled_dot_product_attention
-# The kernels serve up to 256 queries.
-SIZES = (2, 3, 260, 8)
+# The kernels serve up to 512 queries.
+SIZES = (2, 3, 516, 8)
 
 
 def reads_16_bytes(tensor):
@@ -83,12 +83,12 @@ def test_the_backward_pass_receives_aligned_tensors(on_cpu, received, monkeypatc
 def test_views_with_unaligned_rows_are_copied(on_cpu, received, kind):
     def view():
         if kind == "sliced":
-            return torch.randn(2, 3, 260, 11)[..., 1:9]
+            return torch.randn(2, 3, 516, 11)[..., 1:9]
         if kind == "heads last":
-            return torch.randn(2, 260, 3, 9)[..., :8].transpose(1, 2)
+            return torch.randn(2, 516, 3, 9)[..., :8].transpose(1, 2)
         if kind == "expanded":
-            return shifted(torch.randn(1, 3, 260, 8)).expand(SIZES)
-        return torch.randn(2, 3, 11, 260)[:, :, 1:9].transpose(2, 3)
+            return shifted(torch.randn(1, 3, 516, 8)).expand(SIZES)
+        return torch.randn(2, 3, 11, 516)[:, :, 1:9].transpose(2, 3)
 
     tensors = [view() for _ in range(3)]
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
@@ -102,7 +102,7 @@ def test_views_with_unaligned_rows_are_copied(on_cpu, received, kind):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated", "ignore:There is a performance drop")
 def test_copies_of_expanded_tensors_have_the_derivatives_of_each_item(on_cpu):
     """Compare the gradients of an expanded leaf: one for each item, though the items share memory."""
-    for length in (16, 260):
+    for length in (16, 516):
         sizes = (2, 3, length, 7)
         tensors = [torch.randn(1, 3, length, 7).expand(sizes) for _ in range(3)]
         weights = torch.randn(sizes)
@@ -143,10 +143,10 @@ def test_tensors_that_pytorch_can_read_are_not_copied(on_cpu, received, kind, ch
 @pytest.mark.parametrize("kind", ["bool", "additive"])
 def test_a_mask_of_one_column_is_expanded(on_cpu, received, kind):
     tensors = qkv(*SIZES)
-    mask = torch.randn(260, 1)
+    mask = torch.randn(516, 1)
     mask = mask > -0.7 if kind == "bool" else mask
     torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
-    assert received[0][3].shape == (260, 260)
+    assert received[0][3].shape == (516, 516)
 
 
 @pytest.mark.parametrize("odd", [False, True])

@@ -209,7 +209,7 @@ def test_inference_mode_autocast_and_gradients_are_served_after_install(installe
 
 
 def test_refused_calls_are_counted_once_and_computed_by_pytorch(installed):
-    tensors = qkv(2, 5, 260, 64)
+    tensors = qkv(2, 5, 516, 64)
     for function in (F.scaled_dot_product_attention, ours.scaled_dot_product_attention):
         torch.testing.assert_close(function(*tensors), function(*tensors))
     assert installed() == Counts(0, {"length": 4})
@@ -220,7 +220,7 @@ def test_refused_calls_are_counted_once_and_computed_by_pytorch(installed):
 
 
 def test_calls_left_to_pytorch_are_aligned_first(installed):
-    memory = torch.randn(3, 2, 5, 260, 64 + 4)
+    memory = torch.randn(3, 2, 5, 516, 64 + 4)
     tensors = [memory[at, ..., 1:65] for at in range(3)]
     exact = PYTORCH(*(tensor.double() for tensor in tensors))
     before = ours.stats().aligned
@@ -394,7 +394,7 @@ def test_compiled_code_serves_dynamic_and_oversized_batches(installed, monkeypat
     monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
     monkeypatch.setattr(_pytorch, "unserved", recorded)
     compiled = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", fullgraph=True, dynamic=True)
-    for sizes in ((2, 3, 16, 8), (3, 2, 20, 8), (3, 2, 260, 8), (8, 7, 260, 8), (9, 7, 16, 8)):
+    for sizes in ((2, 3, 16, 8), (3, 2, 20, 8), (3, 2, 516, 8), (8, 7, 516, 8), (9, 7, 16, 8)):
         tensors = qkv(*sizes)
         torch.testing.assert_close(compiled(*tensors), pytorch(*tensors))
     assert installed().served == 3

@@ -85,7 +85,7 @@ def test_gradients_that_the_kernels_refuse_come_from_pytorch(on_cpu, monkeypatch
 
 @pytest.mark.parametrize(
     ("reason", "sizes", "dtype"),
-    [("dtype", (2, 3, 6, 8), DOUBLE), ("length", (2, 3, 257, 8), torch.float32), ("shape", (2, 3, 6, 264), torch.float32)],
+    [("dtype", (2, 3, 6, 8), DOUBLE), ("length", (2, 3, 513, 8), torch.float32), ("shape", (2, 3, 6, 264), torch.float32)],
 )
 def test_the_reason_for_pytorchs_gradients_is_counted(on_cpu, reason, sizes, dtype):
     tensors = qkv(*sizes, dtype=dtype, requires_grad=True)

@@ -1,13 +1,16 @@
 //! The gradients of attention: dq, dk and dv from q, k, v and the gradient of the output.
 
-use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::TemporalAttention;
 use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
+use super::shape::Shape;
 use super::variant::{AMPERE, MAX_FRAMES, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, HOPPER, Operation, Sealed, VECTOR_BYTES, named, refused, source};
+use crate::operation::{
+    Code, HOPPER, Operation, Sealed, VECTOR_BYTES, WARP, named, refused, source,
+};
 
 /// The gradients of [`TemporalAttention`] with respect to q, k and v, with its shape, type, options and layout.
 ///
@@ -31,6 +34,9 @@ pub struct AttentionBackward {
     pub(super) attention: TemporalAttention,
     /// Whether it uses Hopper's warpgroup instructions.
     warpgroup: bool,
+    /// Steps of 16 keys that a problem is computed by, if it is not computed with all keys at once.
+    slice: Option<u64>,
+    bias_gradient: bool,
     parameters: LaunchParameters,
 }
 
@@ -38,52 +44,89 @@ pub struct AttentionBackward {
 const COLUMNS: u64 = 8;
 /// The most tiles of columns whose sums fit into the registers of a warp.
 const MAX_COLUMN_TILES: u64 = 10;
-/// The most frames and keys in f32, whose products take longer than loads.
-const MAX_SINGLE_FRAMES: u64 = 32;
+/// The most frames and keys.
+const MAX_LONG_FRAMES: u64 = 512;
+/// In f32, the most frames and keys whose scores are computed at once, and of heads with at most `NARROW_HEAD_DIM` elements.
+const MAX_SINGLE_FRAMES: [u64; 2] = [32, 96];
+const NARROW_HEAD_DIM: u64 = 40;
 /// Warps of a warpgroup.
 const GROUP: u64 = 4;
+/// The most warps that share a problem by slices, so that each has 255 registers.
+const MAX_SLICE_WARPS: u64 = 8;
 /// Rows that a warpgroup multiplies at once.
 const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
 const GROUP_HEAD_DIMS: [u64; 2] = [128, 96];
+/// q, k, v, grad, dq, dk and dv.
+const TENSORS: usize = 7;
 /// The name in messages.
 const NAME: &str = "backward";
-const SOURCE: &str =
-    source!("tensor_cores.cu", "attention.cu", "attention_tiles.cu", "attention_backward.cu");
-const WARPGROUP_SOURCE: &str = source!(
-    "wgmma.cu",
-    "tensor_cores.cu",
-    "attention.cu",
-    "attention_tiles.cu",
-    "attention_backward.cu"
-);
+/// The source of the kernel, with these parts besides those of each.
+macro_rules! backward_source {
+    ([$($first:literal),*], [$($part:literal),*]) => {
+        source!($($first,)* "tensor_cores.cu", "attention.cu", "attention_tiles.cu", "backward_problem.cu", $($part,)* "attention_backward.cu")
+    };
+}
+/// For warpgroups or not, and for slices of keys or all keys at once.
+const fn source(warpgroup: bool, slices: bool) -> &'static str {
+    match (warpgroup, slices) {
+        (false, false) => backward_source!([], []),
+        (false, true) => backward_source!([], ["sliced_backward.cu"]),
+        (true, false) => backward_source!(["wgmma.cu"], []),
+        (true, true) => backward_source!(["wgmma.cu"], ["sliced_backward.cu"]),
+    }
+}
 
 impl AttentionBackward {
     /// The gradients of `attention`. The variant of the forward pass does not matter.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Variant`] for more than 128 frames or keys, and for a head dimension that is not a multiple of 8; in
-    /// f32 for more than 32, or not a multiple of 4. Also if the shared memory of a block is too small for a problem. [`KernelError::Unsupported`] below
-    /// compute capability 8.0, or 7.5 in f16.
+    /// [`KernelError::Variant`] for more than 512 frames or keys, and for a head dimension that is not a multiple of 8, or of
+    /// 4 in f32. Also if registers or the shared memory of a block are too small for a problem.
+    /// [`KernelError::Unsupported`] below compute capability 8.0, or 7.5 in f16.
     pub fn new(attention: TemporalAttention, device: &DeviceLimits) -> Result<Self, KernelError> {
         check(&attention, device)?;
-        let warpgroup = has_warpgroups(&attention, device);
         let flat = attention.parameters.flat;
-        let one = |parameters| Self {
+        let one = |warpgroup, slice, parameters| Self {
             attention,
             warpgroup,
+            slice,
+            bias_gradient: false,
             parameters: LaunchParameters { flat, ..parameters },
         };
-        let default = default_parameters(&attention, warpgroup);
-        // With one stage, and with a warp for each tile of queries, a problem needs less shared memory.
-        let once = LaunchParameters { rounds: 1, stages: 1, ..default };
-        let most = LaunchParameters { warps: attention.shape.frames.div_ceil(ROWS), ..once };
-        let of_tiles = Self { warpgroup: false, ..one(most) };
+        let mut all = Vec::new();
+        if has_all_keys(&attention) {
+            let warpgroup = has_warpgroups(&attention, device);
+            let default = default_parameters(&attention, warpgroup);
+            // With one stage, and with a warp for each tile of queries, a problem needs less shared memory.
+            let once = LaunchParameters { rounds: 1, stages: 1, ..default };
+            let most = LaunchParameters { warps: attention.shape.frames.div_ceil(ROWS), ..once };
+            all.extend([
+                one(warpgroup, None, default),
+                one(warpgroup, None, once),
+                one(false, None, most),
+            ]);
+        }
+        all.extend(slices(&attention, device).map(|(warpgroup, slice, warps)| {
+            one(warpgroup, Some(slice), LaunchParameters { warps, ..LaunchParameters::ONE })
+        }));
         let fits = |one: &Self| one.shared_bytes() <= device.max_shared_bytes_per_block_opt_in;
-        let takes = "problems that fit into the shared memory of a block";
-        let found = [one(default), one(once), of_tiles].into_iter().find(fits);
-        found.ok_or(KernelError::Variant { variant: NAME, takes })
+        let takes = "problems that fit into the registers and the shared memory of a block";
+        all.into_iter().find(fits).ok_or(KernelError::Variant { variant: NAME, takes })
+    }
+
+    /// Also writes the gradient of the bias, for each item and head. The caller adds the gradients of items and heads that
+    /// share a bias. Without a bias it writes none.
+    pub const fn with_bias_gradient(mut self) -> Self {
+        self.bias_gradient = self.attention.biased;
+        self
+    }
+
+    /// Whether it writes the gradient of the bias.
+    #[must_use]
+    pub const fn has_bias_gradient(&self) -> bool {
+        self.bias_gradient
     }
 
     /// The attention that is differentiated.
@@ -96,10 +139,8 @@ impl AttentionBackward {
 fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), KernelError> {
     let (shape, element) = (&attention.shape, attention.element);
     let elements = VECTOR_BYTES / element.bytes();
-    let most = if element == ElementType::F32 { MAX_SINGLE_FRAMES } else { MAX_FRAMES };
-    if shape.longest() > most || !shape.head_dim.is_multiple_of(elements) {
-        let takes = "at most 128 frames and keys and a head dimension that is a multiple of 8, or in f32 at most 32 \
-                     and a multiple of 4";
+    if shape.longest() > MAX_LONG_FRAMES || !shape.head_dim.is_multiple_of(elements) {
+        let takes = "at most 512 frames and keys and a head dimension that is a multiple of 8, or of 4 in f32";
         return Err(KernelError::Variant { variant: NAME, takes });
     }
     let (what, needed, remedy) = match element {
@@ -111,6 +152,42 @@ fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), Ker
         return Err(KernelError::unsupported(what, needed, device, remedy));
     }
     Ok(())
+}
+
+/// Whether registers have the scores of all keys, and this is faster than slices.
+fn has_all_keys(attention: &TemporalAttention) -> bool {
+    let (shape, [few, more]) = (&attention.shape, MAX_SINGLE_FRAMES);
+    let most = match attention.element {
+        ElementType::F16 | ElementType::Bf16 => MAX_FRAMES,
+        ElementType::F32 if shape.head_dim <= NARROW_HEAD_DIM => more,
+        ElementType::F32 => few,
+    };
+    shape.longest() <= most
+}
+
+/// Whether warpgroups compute slices, the steps of 16 keys of a slice, and warps, the fastest on an NVIDIA H200 first.
+fn slices(
+    attention: &TemporalAttention,
+    device: &DeviceLimits,
+) -> impl Iterator<Item = (bool, u64, u64)> + use<> {
+    let Shape { frames, keys, head_dim, .. } = attention.shape;
+    let is_half = attention.element != ElementType::F32;
+    let of_groups = device.compute_capability == HOPPER && is_half && !attention.causal;
+    let of_groups = of_groups && frames.min(keys) > 2 * ROWS && head_dim <= 64;
+    let groups =
+        if frames <= 192 && head_dim <= 32 { (true, 3, GROUP) } else { (true, 4, 2 * GROUP) };
+    // A warp keeps the sums of its tiles of queries, one for each turn, in registers: `fast` tiles of columns, or more with
+    // eight warps.
+    let (tiles, columns) = (frames.div_ceil(ROWS), head_dim.div_ceil(COLUMNS));
+    let (fast, of_two, of_one) = if is_half { (12, 16, 24) } else { (8, 12, 12) };
+    let turns = tiles.div_ceil(MAX_SLICE_WARPS).max((fast / columns).min(3));
+    let warps = tiles.div_ceil(turns).max(GROUP);
+    // Wider heads spill.
+    let sums = if columns > 16 { u64::MAX } else { turns * columns };
+    let groups = of_groups.then_some(groups);
+    let two = (sums <= of_two).then_some((false, 2, warps));
+    let one = (sums <= of_one).then_some((false, 1, warps));
+    groups.into_iter().chain(two).chain(one)
 }
 
 /// Whether warpgroups are faster than single warps, which skip the tiles of keys that a causal mask hides.
@@ -131,21 +208,24 @@ fn has_warpgroups(attention: &TemporalAttention, device: &DeviceLimits) -> bool 
 fn default_parameters(attention: &TemporalAttention, warpgroup: bool) -> LaunchParameters {
     let (shape, one) = (&attention.shape, LaunchParameters::ONE);
     let tiles = shape.frames.div_ceil(ROWS);
+    let many = |rounds| if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
     if warpgroup {
-        let (warps, rounds) = match shape.longest() {
-            // Another problem would read its bias while this one is computed, from registers that it needs.
-            ..=GROUP_ROWS => (GROUP, if attention.biased { 1 } else { 6 }),
-            _ => (2 * GROUP, 8),
-        };
-        let rounds = if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
+        let (warps, rounds) =
+            if shape.longest() <= GROUP_ROWS { (GROUP, many(6)) } else { (2 * GROUP, many(8)) };
         return LaunchParameters { warps, rounds, stages: rounds.min(2), ..one };
     }
     match shape.longest() {
         ..=11 if shape.head_dim <= 32 => LaunchParameters { problems: 4, ..one },
+        33.. if attention.element == ElementType::F32 => LaunchParameters { warps: tiles, ..one },
         65..=96 if shape.head_dim >= 64 && !attention.causal => {
             LaunchParameters { warps: tiles, ..one }
         }
-        _ => LaunchParameters { warps: tiles.div_ceil(2), ..one },
+        _ => {
+            // Several warps ask for the next problem in the L2 cache, if registers suffice.
+            let fits = attention.element != ElementType::F32 && shape.longest() <= 96;
+            let rounds = if tiles > 2 && fits { many(8) } else { 1 };
+            LaunchParameters { warps: tiles.div_ceil(2), rounds, ..one }
+        }
     }
 }
 
@@ -159,8 +239,12 @@ impl AttentionBackward {
         if device.compute_capability != HOPPER {
             return 1;
         }
+        if self.slice.is_some() {
+            let is_small = warps == GROUP && is_narrow && *element != ElementType::F32;
+            return if is_small && !*biased && !*strided { 3 } else { 1 };
+        }
         match (self.warpgroup, *element, warps, problems) {
-            (true, _, GROUP, _) if is_narrow && *strided && !*biased => 3,
+            (true, _, GROUP, _) if is_narrow && *biased && shape.keys > 56 => 3,
             (true, _, GROUP, _) if is_narrow => 4,
             (false, ElementType::F32, 1, 1) if shape.longest() <= ROWS && shape.head_dim <= 64 => {
                 12
@@ -170,12 +254,12 @@ impl AttentionBackward {
             {
                 10
             }
-            (false, _, 5..=6, 1) => 2,
+            (false, ElementType::F16 | ElementType::Bf16, 5..=6, 1) if shape.head_dim <= 80 => 2,
             _ => 1,
         }
     }
 
-    /// Dynamic shared memory of a block: `PROBLEM_BYTES` in `attention_backward.cu` for each problem.
+    /// Dynamic shared memory of a block: `PROBLEM_BYTES` in the source for each problem.
     fn shared_bytes(&self) -> u64 {
         let TemporalAttention { shape, element, causal, .. } = &self.attention;
         let LaunchParameters { warps, problems, stages, .. } = self.parameters;
@@ -194,6 +278,9 @@ impl AttentionBackward {
         // Weights and gradients of scores of the keys that a tile of queries sees, or a block of its gradients.
         let skips = *causal && !self.warpgroup;
         let unit = 2 * tile(ROWS);
+        if let Some(slice) = self.slice {
+            return problems * (stages * tensors + row_tiles * slice * unit + warps * block);
+        }
         let area =
             |tile| (if skips { key_tiles.min(tile) } else { key_tiles }).max(block.div_ceil(unit));
         let areas = (1..=row_tiles).map(area).sum::<u64>() * unit;
@@ -213,13 +300,21 @@ impl Operation for AttentionBackward {
         self.attention.problem()
     }
 
-    /// As of [`TemporalAttention`], without a variant: `y causal keys=77`.
+    /// As of [`TemporalAttention`], without a variant: `y causal keys=77`. With the gradient of the bias also `dbias`.
     fn variant(&self) -> String {
-        self.attention.described(self.parameters.axis())
+        let attention = self.attention.described(self.parameters.axis());
+        if self.bias_gradient { format!("{attention} dbias") } else { attention }
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
         named(self.parameters.named())
+    }
+
+    /// The shape of which more blocks become resident than were fastest on an NVIDIA H200.
+    fn keeps_cache(&self) -> bool {
+        let TemporalAttention { shape, element, .. } = &self.attention;
+        let is_single = self.parameters.threads() == WARP && shape.longest() <= ROWS;
+        is_single && shape.head_dim == 64 && *element != ElementType::F32
     }
 
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
@@ -241,8 +336,13 @@ impl Operation for AttentionBackward {
         defines.extend([("WARPS", warps), ("PROBLEMS", problems), ("ROUNDS", rounds)]);
         defines.extend([("STAGES", stages), ("BLOCKS", self.resident_blocks(device))]);
         defines.push(("WARPGROUP", self.warpgroup.into()));
-        let source = if self.warpgroup { WARPGROUP_SOURCE } else { SOURCE };
-        let parameters = self.attention.kernel_parameters(7, true);
+        defines.push(("BIAS_GRAD", self.bias_gradient.into()));
+        defines.extend(self.slice.map(|steps| ("KEY_SLICE", steps)));
+        let source = source(self.warpgroup, self.slice.is_some());
+        let mut parameters = self.attention.kernel_parameters(TENSORS, true);
+        if self.bias_gradient {
+            parameters.insert(TENSORS, Parameter::Memory);
+        }
         let (kernel, architecture_specific) = (Self::KERNEL, self.warpgroup);
         Ok(Code { kernel, source, defines, architecture_specific, parameters })
     }
@@ -259,10 +359,16 @@ impl AttentionBackward {
         if self.warpgroup && !warps.is_multiple_of(GROUP) {
             return refused(NAME, "warps", warps, "4 or 8");
         }
-        if self.warpgroup && problems > 1 {
+        if (self.warpgroup || self.slice.is_some()) && problems > 1 {
             return refused(NAME, "problems", problems, "1");
         }
-        parameters.check(NAME, 1..=if self.warpgroup { 2 * GROUP } else { tiles }, true)
+        let warps_taken = match self.slice {
+            // Fewer warps have too few registers, and more have fewer registers each.
+            Some(_) => self.parameters.warps..=MAX_SLICE_WARPS,
+            None if self.warpgroup => 1..=2 * GROUP,
+            None => 1..=tiles,
+        };
+        parameters.check(NAME, warps_taken, true)
     }
 }
 
@@ -305,14 +411,17 @@ mod tests {
 
     #[test]
     fn the_shared_memory_of_a_problem_is_that_of_the_source() {
-        let bytes = |attention, warpgroup, warps, stages| {
+        let sliced = |attention, warpgroup, slice, warps, stages| {
             let parameters = LaunchParameters { warps, stages, ..LaunchParameters::ONE };
-            let one = AttentionBackward { attention, warpgroup, parameters };
+            let one =
+                AttentionBackward { attention, warpgroup, slice, bias_gradient: false, parameters };
             let two = LaunchParameters { problems: 2, ..parameters };
             let two = AttentionBackward { parameters: two, ..one };
             assert_eq!(two.shared_bytes(), 2 * one.shared_bytes());
             one.shared_bytes()
         };
+        let bytes =
+            |attention, warpgroup, warps, stages| sliced(attention, warpgroup, None, warps, stages);
         let of = |frames, keys, head_dim, element| {
             let shape = shape(frames, keys, head_dim);
             TemporalAttention::new(shape, element, &device(9, 0)).expect("served")
@@ -327,6 +436,10 @@ mod tests {
         assert_eq!(bytes(of(16, 16, 160, F16), false, 1, 1), 20_480);
         assert_eq!(bytes(of(24, 24, 80, F32), false, 2, 1), 43_008);
         assert_eq!(bytes(of(40, 70, 64, F16).causal(), false, 2, 1), 39_936);
+        assert_eq!(sliced(of(144, 144, 32, F16), true, Some(3), 4, 1), 68_608);
+        assert_eq!(sliced(of(163, 163, 32, BF16).causal(), false, Some(2), 4, 1), 71_680);
+        assert_eq!(sliced(of(256, 256, 64, BF16), true, Some(4), 8, 1), 212_992);
+        assert_eq!(sliced(of(128, 128, 64, F32), false, Some(2), 8, 1), 196_608);
     }
 
     #[test]
@@ -336,35 +449,50 @@ mod tests {
             let LaunchParameters { warps, problems, rounds, stages, .. } = backward.parameters;
             Ok((backward.warpgroup, warps, problems, rounds, stages))
         };
+        let slices = |frames, keys, head_dim, element, device: &DeviceLimits| {
+            let served = backward(shape(frames, keys, head_dim), element, device).expect("served");
+            (served.warpgroup, served.slice, served.parameters.warps)
+        };
         let (hopper, ampere) = (device(9, 0), device(8, 6));
         assert_eq!(chosen(16, 16, 64, F16, &hopper), Ok((false, 1, 1, 1, 1)));
         assert_eq!(chosen(16, 16, 64, F32, &hopper), Ok((false, 1, 1, 1, 1)));
         assert_eq!(chosen(11, 11, 32, F16, &hopper), Ok((false, 1, 4, 1, 1)));
         assert_eq!(chosen(11, 128, 32, F16, &hopper), Ok((false, 1, 1, 1, 1)));
-        assert_eq!(chosen(64, 64, 16, F16, &hopper), Ok((false, 2, 1, 1, 1)));
+        assert_eq!(chosen(64, 64, 16, F16, &hopper), Ok((false, 2, 1, 8, 1)));
         assert_eq!(chosen(49, 49, 32, F16, &hopper), Ok((true, 4, 1, 6, 2)));
-        assert_eq!(chosen(49, 49, 32, F16, &ampere), Ok((false, 2, 1, 1, 1)));
+        assert_eq!(chosen(49, 49, 32, F16, &ampere), Ok((false, 2, 1, 8, 1)));
+        assert_eq!(chosen(32, 32, 64, F16, &hopper), Ok((false, 1, 1, 1, 1)));
         assert_eq!(chosen(81, 81, 64, F16, &hopper), Ok((false, 6, 1, 1, 1)));
         assert_eq!(chosen(128, 128, 64, F16, &hopper), Ok((true, 8, 1, 8, 2)));
+        let biased = TemporalAttention::new(shape(49, 49, 32), F16, &hopper).expect("served");
+        let biased = AttentionBackward::new(biased.with_bias(), &hopper).expect("served");
+        assert_eq!((biased.parameters.rounds, biased.resident_blocks(&hopper)), (6, 4));
+        let keeps_cache = |frames, element| {
+            backward(shape(frames, frames, 64), element, &hopper).expect("served").keeps_cache()
+        };
+        assert!(keeps_cache(16, BF16) && !keeps_cache(16, F32) && !keeps_cache(32, F16));
         // Two stages need 204,800 bytes with areas of 32,768 each, one less.
         assert_eq!(chosen(128, 128, 96, F16, &hopper), Ok((true, 8, 1, 1, 1)));
         // 107,520 bytes with four warps, 93,184 with seven.
         assert_eq!(chosen(112, 112, 64, F16, &ampere), Ok((false, 7, 1, 1, 1)));
-        let error: KernelError = chosen(128, 128, 128, F16, &ampere).expect_err("160 KiB");
-        assert!(error.to_string().ends_with("problems that fit into the shared memory of a block"));
+        assert_eq!(slices(144, 144, 32, F16, &hopper), (true, Some(3), 4));
+        assert_eq!(slices(144, 144, 32, F16, &ampere), (false, Some(2), 4));
+        assert_eq!(slices(256, 256, 64, F16, &hopper), (true, Some(4), 8));
+        assert_eq!(slices(512, 512, 32, BF16, &hopper), (false, Some(2), 8));
+        assert_eq!(slices(81, 81, 40, F32, &hopper), (false, None, 6));
+        assert_eq!(slices(128, 128, 64, F32, &hopper), (false, Some(2), 8));
+        // 128 KiB of tensors, and 32 KiB of weights of one step of keys.
+        let error: KernelError = chosen(128, 128, 128, F16, &ampere).expect_err("128 KiB");
+        assert!(error.to_string().ends_with("the registers and the shared memory of a block"));
     }
 
     #[test]
     fn shapes_that_the_kernel_does_not_support_are_errors() {
-        let takes = "the backward variant takes at most 128 frames and keys and a head dimension that is a \
-                     multiple of 8, or in f32 at most 32 and a multiple of 4";
-        for (frames, keys, head_dim, element) in [
-            (129, 16, 64, F16),
-            (16, 129, 64, F16),
-            (16, 16, 60, BF16),
-            (16, 16, 62, F32),
-            (33, 1, 64, F32),
-        ] {
+        let takes = "the backward variant takes at most 512 frames and keys and a head dimension that is a \
+                     multiple of 8, or of 4 in f32";
+        for (frames, keys, head_dim, element) in
+            [(513, 16, 64, F16), (16, 513, 64, F16), (16, 16, 60, BF16), (16, 16, 62, F32)]
+        {
             let error = backward(shape(frames, keys, head_dim), element, &device(9, 0));
             assert_eq!(error.expect_err("refused").to_string(), takes);
         }
@@ -388,7 +516,15 @@ mod tests {
         let code = backward.code(&device).expect("supported");
         // q, k, v, grad, dq, dk, dv, the bias; items, heads, strides and scale.
         assert_eq!(code.parameters.len(), 12);
-        assert_eq!(code.parameters[10], gridguard::Parameter::Value { bytes: 192 });
+        assert_eq!(code.parameters[10], Parameter::Value { bytes: 192 });
+        let backward = backward.with_bias_gradient();
+        assert_eq!(backward.variant(), "y causal bias strided keys=77 dbias");
+        let code = backward.code(&device).expect("supported");
+        // The gradient is contiguous, so it has no strides.
+        assert_eq!((code.parameters.len(), code.parameters[7]), (13, Parameter::Memory));
+        assert_eq!(code.parameters[11], Parameter::Value { bytes: 192 });
+        let plain = AttentionBackward::new(attention.plain(), &device).expect("served");
+        assert!(!plain.with_bias_gradient().has_bias_gradient());
     }
 
     #[test]

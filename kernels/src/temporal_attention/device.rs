@@ -9,7 +9,9 @@ use gridguard::{Choice, KernelArgs};
 
 use super::backward::AttentionBackward;
 use super::folded::Folded;
-use super::operation::{Layout, STRIDE_BYTES, STRIDES_BYTES, TemporalAttention, narrow};
+use super::operation::{
+    Layout, STRIDE_BYTES, STRIDES_BYTES, TemporalAttention, check_given, narrow,
+};
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -65,7 +67,8 @@ impl Prepared<TemporalAttention> {
         scale: f32,
         out: TensorMut<'_, T, 4>,
     ) -> Result<u64, KernelError> {
-        self.submit_tensors(&self.operation().form(), stream, [q, k, v], bias, scale, [out])
+        let form = self.operation().form();
+        self.submit_tensors(&form, stream, [q, k, v], (bias, None), scale, [out])
     }
 
     /// As [`Self::launch`], with the addresses of the tensors and the handle of the stream (a `CUstream`, null for
@@ -94,7 +97,7 @@ impl Prepared<TemporalAttention> {
     ) -> Result<u64, KernelError> {
         let form = self.operation().form();
         // SAFETY: this function's contract.
-        unsafe { self.submit_addresses(&form, stream, (addresses, bias), tensors, scale) }
+        unsafe { self.submit_addresses(&form, stream, addresses, [None, bias], tensors, scale) }
     }
 }
 
@@ -104,6 +107,10 @@ impl Prepared<AttentionBackward> {
     /// `grad` is the gradient of the output, as q. dq, dk and dv are as q, k and v. Everything else is as in the launch of
     /// [`TemporalAttention`]. A query whose keys are all hidden has gradients of zero. The sums have a fixed order, so that
     /// the same tensors give the same bits.
+    ///
+    /// `bias_gradient` must be given if and only if the launch was prepared
+    /// [with it](AttentionBackward::with_bias_gradient). It is `[items, heads, frames, keys]`, contiguous, for a bias of any
+    /// strides.
     ///
     /// # Errors
     ///
@@ -116,16 +123,19 @@ impl Prepared<AttentionBackward> {
         bias: Option<Tensor<'_, T, 4>>,
         scale: f32,
         gradients: [TensorMut<'_, T, 4>; 3],
+        bias_gradient: Option<TensorMut<'_, T, 4>>,
     ) -> Result<u64, KernelError> {
-        self.submit_tensors(&self.operation().form(), stream, inputs, bias, scale, gradients)
+        let form = self.operation().form();
+        self.submit_tensors(&form, stream, inputs, (bias, bias_gradient), scale, gradients)
     }
 
     /// As [`Self::launch`], with addresses and a handle as `launch_raw` of [`TemporalAttention`] takes them.
     ///
     /// # Safety
     ///
-    /// As `launch_raw` of [`TemporalAttention`], for the addresses of q, k, v, grad, dq, dk and dv. The memory of dq, dk
-    /// and dv has no element of another tensor.
+    /// As `launch_raw` of [`TemporalAttention`], for the addresses of q, k, v, grad, dq, dk and dv, and for
+    /// `bias_gradient`, which has the elements of the [launch by slices](Self::launch). The memory of the gradients has no
+    /// element of another tensor.
     ///
     /// # Errors
     ///
@@ -136,12 +146,13 @@ impl Prepared<AttentionBackward> {
         &self,
         stream: *mut c_void,
         (addresses, bias): ([u64; 7], Option<u64>),
+        bias_gradient: Option<u64>,
         tensors: &Folded<7>,
         scale: f32,
     ) -> Result<u64, KernelError> {
-        let form = self.operation().form();
+        let (form, of_bias) = (self.operation().form(), [bias_gradient, bias]);
         // SAFETY: this function's contract.
-        unsafe { self.submit_addresses(&form, stream, (addresses, bias), tensors, scale) }
+        unsafe { self.submit_addresses(&form, stream, addresses, of_bias, tensors, scale) }
     }
 }
 
@@ -152,7 +163,7 @@ impl<O> Prepared<O> {
         form: &Form<'_>,
         stream: &CudaStream,
         reads: [Tensor<'_, T, 4>; R],
-        bias: Option<Tensor<'_, T, 4>>,
+        (bias, bias_gradient): (Option<Tensor<'_, T, 4>>, Option<TensorMut<'_, T, 4>>),
         scale: f32,
         writes: [TensorMut<'_, T, 4>; W],
     ) -> Result<u64, KernelError> {
@@ -168,6 +179,10 @@ impl<O> Prepared<O> {
             check(name, length, &extent, dims)?;
         }
         form.check_launch(extents(), bias.is_some(), scale)?;
+        check_given(BIAS_GRADIENT, bias_gradient.is_some(), form.bias_gradient)?;
+        let score_dims = form.attention.shape.score_dims();
+        let bias_gradient =
+            bias_gradient.map(|it| it.contiguous(BIAS_GRADIENT, score_dims)).transpose()?;
 
         let strides = strides_of(extents());
         let mut args = Args::new(stream);
@@ -178,6 +193,9 @@ impl<O> Prepared<O> {
         for tensor in writes {
             let (stride, span) = item_of(&tensor.extent);
             args.write_strided_items(tensor.memory, stride, span);
+        }
+        if let Some(memory) = bias_gradient {
+            args.write_items(memory, form.scores_per_item());
         }
         if let Some(bias) = &bias {
             let (stride, span) = item_of(&bias.extent);
@@ -203,7 +221,8 @@ impl<O> Prepared<O> {
         &self,
         form: &Form<'_>,
         stream: *mut c_void,
-        (addresses, bias): ([u64; N], Option<u64>),
+        addresses: [u64; N],
+        [bias_gradient, bias]: [Option<u64>; 2],
         tensors: &Folded<N>,
         scale: f32,
     ) -> Result<u64, KernelError> {
@@ -212,14 +231,23 @@ impl<O> Prepared<O> {
             check_shape(tensor, &extent, dims)?;
         }
         form.check_launch(extents(), tensors.bias.is_some(), scale)?;
+        check_given(BIAS_GRADIENT, bias_gradient.is_some(), form.bias_gradient)?;
 
         let bytes = form.attention.element.bytes();
         let strides = strides_of(extents());
         let mut args = KernelArgs::new();
-        for (address, extent) in addresses.into_iter().chain(bias).zip(extents()) {
-            let (stride, span) = item_of(&extent);
-            let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
+        let mut add = |address, of_item: (u64, u64)| {
+            let [stride, span] = <[u64; 2]>::from(of_item).map(|one| one.saturating_mul(bytes));
             args.items_within(address, stride, span, u64::MAX);
+        };
+        for (address, extent) in addresses.into_iter().zip(&tensors.extents) {
+            add(address, item_of(extent));
+        }
+        if let Some(address) = bias_gradient {
+            add(address, (form.scores_per_item(), form.scores_per_item()));
+        }
+        if let (Some(address), Some(extent)) = (bias, &tensors.bias) {
+            add(address, item_of(extent));
         }
         args.length().constant(narrow(form.attention.shape.heads));
         if let Some(strides) = form.strides(&strides) {
@@ -242,21 +270,25 @@ struct Form<'a> {
     writes: &'static [&'static str],
     /// Whether the general kernel runs, which loads single elements.
     is_general: bool,
+    bias_gradient: bool,
 }
 
 const BIAS: &str = "bias";
+const BIAS_GRADIENT: &str = "bias_gradient";
 
 impl TemporalAttention {
     const fn form(&self) -> Form<'_> {
         let is_general = !self.variant.loads_vectors();
-        Form { attention: self, reads: &["q", "k", "v"], writes: &["out"], is_general }
+        let (reads, writes) = (&["q", "k", "v"], &["out"]);
+        Form { attention: self, reads, writes, is_general, bias_gradient: false }
     }
 }
 
 impl AttentionBackward {
     const fn form(&self) -> Form<'_> {
         let (reads, writes) = (&["q", "k", "v", "grad"], &["dq", "dk", "dv"]);
-        Form { attention: self.attention(), reads, writes, is_general: false }
+        let bias_gradient = self.has_bias_gradient();
+        Form { attention: self.attention(), reads, writes, is_general: false, bias_gradient }
     }
 }
 
@@ -292,6 +324,12 @@ impl Form<'_> {
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
         self.attention.check_bias(is_biased)
+    }
+
+    /// Elements of the gradient of the bias for each item.
+    fn scores_per_item(&self) -> u64 {
+        let [_, of_item @ ..] = self.attention.shape.score_dims();
+        of_item.into_iter().fold(1, u64::saturating_mul)
     }
 
     /// Checks the strides of a tensor. A bias needs no alignment, because it is loaded element by element.

@@ -201,13 +201,22 @@ impl TemporalAttention {
 
     /// Checks that a bias is given if and only if the operation has one.
     pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
-        let (given, expected) = match (is_given, self.biased) {
-            (true, false) => ("given", "without"),
-            (false, true) => ("not given", "with"),
-            _ => return Ok(()),
-        };
-        Err(KernelError::Argument { argument: "bias", given, expected })
+        check_given("bias", is_given, self.biased)
     }
+}
+
+/// Checks that an argument is given if and only if the operation was prepared with it.
+pub(super) const fn check_given(
+    argument: &'static str,
+    is_given: bool,
+    is_prepared: bool,
+) -> Result<(), KernelError> {
+    let (given, expected) = match (is_given, is_prepared) {
+        (true, false) => ("given", "without"),
+        (false, true) => ("not given", "with"),
+        _ => return Ok(()),
+    };
+    Err(KernelError::Argument { argument, given, expected })
 }
 
 /// A size that the kernels count in 32 bits; a shape has no larger one.
@@ -243,8 +252,8 @@ impl Operation for TemporalAttention {
         named(self.parameters.named())
     }
 
-    /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
-    fn loads_through_cache(&self) -> bool {
+    /// If loads use registers and the L1 cache: the condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
+    fn keeps_cache(&self) -> bool {
         let shape = &self.shape;
         self.variant == Variant::Tiled && shape.head_dim.is_multiple_of(16) && shape.longest() <= 32
     }

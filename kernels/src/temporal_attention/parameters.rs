@@ -23,6 +23,8 @@ const MAX_THREADS: u64 = 1024;
 const NAMED_BARRIERS: u64 = 15;
 /// As many problems keep all processors of a device busy, also with several for each block.
 pub(super) const MANY_PROBLEMS: u64 = 1 << 14;
+/// Shared memory of a problem of which so few fit on a processor that each needs more warps.
+const LARGE_PROBLEM_BYTES: u64 = 64 << 10;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 
@@ -124,7 +126,7 @@ impl LaunchParameters {
     /// Combinations worth measuring that a kernel takes, this one first.
     pub(super) fn candidates(&self, is_taken: impl Fn(&Self) -> bool) -> Vec<Self> {
         let mut candidates = vec![*self];
-        for warps in [1, 2, 3, 4, 6, 8] {
+        for warps in [1, 2, 3, 4, 6, 8, 16] {
             for problems in [1, 2, 4, 8] {
                 for (rounds, stages) in [(1, 1), (2, 2), (4, 2), (8, 2)] {
                     let one = Self { warps, problems, rounds, stages, ..*self };
@@ -166,15 +168,18 @@ impl Variant {
             Self::Tiled => LaunchParameters { warps: tiles, ..one },
             Self::Flash => flash::default_parameters(shape, element),
             Self::Warpgroup => {
-                let warps = if shape.frames > 64 && shape.head_dim > 96 { 8 } else { 4 };
-                let rounds = match shape.longest() {
+                let is_large = shape.frames > 64
+                    && self.shared_bytes(shape, element, &one) > LARGE_PROBLEM_BYTES;
+                let warps = if is_large { 8 } else { 4 };
+                let (rounds, stages) = match shape.longest() {
+                    _ if shape.problems() < MANY_PROBLEMS => (1, 1),
                     // A block keeps a processor busy only if it loads the next problem in time.
-                    ..=64 => 8,
-                    129..=192 if shape.head_dim <= 32 => 4,
-                    _ => 1,
+                    ..=64 => (8, 2),
+                    ..=96 if shape.head_dim <= 32 => (8, 2),
+                    ..=96 if shape.head_dim <= 64 => (2, 1),
+                    _ => (1, 1),
                 };
-                let rounds = if shape.problems() < MANY_PROBLEMS { 1 } else { rounds };
-                LaunchParameters { warps, rounds, stages: rounds.min(2), ..one }
+                LaunchParameters { warps, rounds, stages, ..one }
             }
             Self::SinglePrecision => match tiles {
                 // Two problems with many keys exceed the shared memory of a block.
@@ -198,10 +203,10 @@ impl Variant {
             Self::Short => 1..=1,
             Self::Tiled | Self::SinglePrecision => 1..=shape.frames.div_ceil(ROWS),
             Self::Flash => 1..=flash::most_warps(shape),
-            Self::Warpgroup if !matches!(parameters.warps, 4 | 8) => {
-                return refused(self.name(), "warps", parameters.warps, "4 or 8");
+            Self::Warpgroup if !matches!(parameters.warps, 4 | 8 | 16) => {
+                return refused(self.name(), "warps", parameters.warps, "4, 8 or 16");
             }
-            Self::Warpgroup => 4..=8,
+            Self::Warpgroup => 4..=16,
         };
         let is_alone = match self {
             Self::General | Self::Warpgroup => true,
@@ -271,7 +276,9 @@ mod tests {
 
     #[test]
     fn the_defaults_of_any_number_of_keys_fit_into_a_block_of_hopper() {
-        for (frames, keys) in [(1, 128), (8, 128), (16, 128), (17, 128), (128, 1), (128, 128)] {
+        let lengths =
+            [(1, 128), (8, 128), (16, 128), (17, 128), (64, 64), (96, 96), (128, 1), (128, 128)];
+        for (frames, keys) in lengths {
             let shape = Shape::new(1, 1, frames, 128).expect("legal");
             let shape = shape.with_keys(keys).expect("legal");
             for variant in Variant::ALL {
@@ -285,6 +292,24 @@ mod tests {
     }
 
     #[test]
+    fn a_large_problem_has_more_warpgroups_and_a_short_one_loads_the_next() {
+        let defaults = |frames, head_dim| {
+            let shape = Shape::new(1 << 15, 1, frames, head_dim).expect("legal");
+            let LaunchParameters { warps, rounds, stages, .. } =
+                Variant::Warpgroup.default_parameters(&shape, ElementType::F16);
+            (warps, rounds, stages)
+        };
+        assert_eq!(defaults(49, 32), (4, 8, 2));
+        assert_eq!(defaults(82, 32), (4, 8, 2));
+        assert_eq!(defaults(81, 64), (4, 2, 1));
+        assert_eq!(defaults(128, 64), (4, 1, 1));
+        assert_eq!(defaults(128, 128), (8, 1, 1));
+        assert_eq!(defaults(163, 32), (4, 1, 1));
+        assert_eq!(defaults(256, 64), (8, 1, 1));
+        assert_eq!(defaults(512, 64), (8, 1, 1));
+    }
+
+    #[test]
     fn launch_parameters_out_of_range_are_errors_and_candidates_are_not() {
         let refused = |variant: Variant, parameters| {
             let checked = variant.check_parameters(&shape(81), ElementType::F16, &parameters);
@@ -293,7 +318,7 @@ mod tests {
         let one = LaunchParameters::ONE;
         assert_eq!(
             refused(Variant::Warpgroup, LaunchParameters { warps: 6, ..one }),
-            "warps is 6, the warpgroup variant takes 4 or 8 here"
+            "warps is 6, the warpgroup variant takes 4, 8 or 16 here"
         );
         assert_eq!(
             refused(Variant::Tiled, LaunchParameters { warps: 3, stages: 2, ..one }),

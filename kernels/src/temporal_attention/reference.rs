@@ -27,19 +27,20 @@ pub fn reference<T: Element>(
     out
 }
 
-/// The gradients dq, dk and dv of one problem of attention in f64. `grad` is the gradient of the output; see
-/// [`reference()`] for the other tensors.
+/// The gradients dq, dk, dv and that of the bias, `[frames, keys]`, of one problem of attention in f64. `grad` is the
+/// gradient of the output; see [`reference()`] for the other tensors.
 #[must_use]
 pub fn reference_gradients<T: Element>(
     operation: &AttentionBackward,
     scale: f32,
     [q, k, v, grad]: [&[T]; 4],
     bias: Option<&[T]>,
-) -> [Vec<f64>; 3] {
+) -> [Vec<f64>; 4] {
     let attention = operation.attention();
     let head_dim = to_usize(attention.shape.head_dim).max(1);
     let [q, k, v, grad] = [q, k, v, grad].map(|tensor| widened(tensor).collect::<Vec<f64>>());
     let [mut dq, mut dk, mut dv] = [&q, &k, &v].map(|tensor| vec![0.0; tensor.len()]);
+    let mut of_bias = Vec::new();
     let rows = q.chunks(head_dim).zip(grad.chunks(head_dim)).zip(dq.chunks_mut(head_dim));
     for (frame, ((query, grad), dq)) in rows.enumerate() {
         let weights = weights(attention, scale, (frame, query), &k, bias);
@@ -47,13 +48,15 @@ pub fn reference_gradients<T: Element>(
         let mean = dot(&weights, &of_weights);
         let of_keys = k.chunks(head_dim).zip(dk.chunks_mut(head_dim).zip(dv.chunks_mut(head_dim)));
         for ((weight, of_weight), (key, (dk, dv))) in weights.iter().zip(of_weights).zip(of_keys) {
-            let of_score = f64::from(scale) * weight * (of_weight - mean);
+            let of_bias_element = weight * (of_weight - mean);
+            of_bias.push(of_bias_element);
+            let of_score = f64::from(scale) * of_bias_element;
             add(dq, of_score, key);
             add(dk, of_score, query);
             add(dv, *weight, grad);
         }
     }
-    [dq, dk, dv]
+    [dq, dk, dv, of_bias]
 }
 
 /// The weights of all keys for one query.
@@ -172,8 +175,8 @@ mod tests {
         let mut bias = numbers(15, 5.0);
         bias[4] = f32::NEG_INFINITY;
         let scale = 0.75;
-        let loss = |tensors: [&[f32]; 3]| {
-            let out = reference(&attention, scale, tensors, Some(&bias));
+        let loss = |[q, k, v, bias]: [&[f32]; 4]| {
+            let out = reference(&attention, scale, [q, k, v], Some(bias));
             out.iter().zip(&grad).map(|(x, grad)| x * f64::from(*grad)).sum::<f64>()
         };
         let tensors = [&q[..], &k, &v, &grad];
@@ -182,11 +185,15 @@ mod tests {
         for (place, gradient) in gradients.iter().enumerate() {
             for at in 0..gradient.len() {
                 let moved = |by: f32| {
-                    let mut tensors = [q.clone(), k.clone(), v.clone()];
+                    let mut tensors = [q.clone(), k.clone(), v.clone(), bias.clone()];
                     tensors[place][at] += by;
                     let exact = f64::from(tensors[place][at]);
-                    (exact, loss([&tensors[0], &tensors[1], &tensors[2]]))
+                    (exact, loss(tensors.each_ref().map(Vec::as_slice)))
                 };
+                if place == 3 && bias[at].is_infinite() {
+                    assert!(gradient[at] == 0.0, "a hidden key has no gradient");
+                    continue;
+                }
                 let ((low, below), (high, above)) = (moved(-step), moved(step));
                 let expected = (above - below) / (high - low);
                 assert!((gradient[at] - expected).abs() < 1e-6, "{place} {at}: {gradient:?}");
@@ -200,8 +207,9 @@ mod tests {
         let attention = attention(2, 4).with_bias();
         let rows: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
         let bias: &[f32] = &[hide, hide, 0.0, hide];
-        let [dq, dk, dv] = reference_gradients(&backward(attention), 1.0, [rows; 4], Some(bias));
-        assert_eq!((dq, dk), (vec![0.0; 8], vec![0.0; 8]));
+        let [dq, dk, dv, of_bias] =
+            reference_gradients(&backward(attention), 1.0, [rows; 4], Some(bias));
+        assert_eq!((dq, dk, of_bias), (vec![0.0; 8], vec![0.0; 8], vec![0.0; 4]));
         // All the weight of the second query is on the first key.
         assert_eq!(dv, [5.0, 6.0, 7.0, 8.0, 0.0, 0.0, 0.0, 0.0]);
     }

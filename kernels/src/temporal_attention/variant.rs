@@ -19,8 +19,8 @@ const NARROW_HEAD_DIM: u64 = 128;
 const TILE_FRAMES: u64 = 16;
 /// The most frames, and the most keys, of a specialised variant on every architecture.
 pub const MAX_FRAMES: u64 = 128;
-/// The most with warpgroup instructions, which multiply with at most 256 keys at once.
-pub const MAX_WARPGROUP_FRAMES: u64 = 256;
+/// The most with warpgroup instructions, if the problem fits into the shared memory of a block.
+pub const MAX_WARPGROUP_FRAMES: u64 = 512;
 /// The widest heads that one warp keeps in registers, up to [`TILE_FRAMES`] frames and keys.
 const SHORT_HEAD_DIM: u64 = 256;
 /// The widest heads of the other variants, and of the block.
@@ -45,7 +45,7 @@ pub enum Variant {
     /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
     /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-19 of it.
     Flash,
-    /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 256 frames and keys and a head dimension of at
+    /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.
     Warpgroup,
     /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4 and at
@@ -162,7 +162,7 @@ impl Variant {
             ),
             Self::Warpgroup => (
                 is_half && pieces && is_narrow && shape.longest() <= MAX_WARPGROUP_FRAMES,
-                "f16 or bf16, at most 256 frames and keys, a head dimension that is a multiple of 8 and at \
+                "f16 or bf16, at most 512 frames and keys, a head dimension that is a multiple of 8 and at \
                  most 128",
                 HOPPER,
             ),
@@ -204,7 +204,7 @@ impl Variant {
             ),
             Self::Warpgroup => (
                 "warpgroup_attention",
-                source!("wgmma.cu", "attention.cu", "warpgroup_attention.cu"),
+                source!("tensor_cores.cu", "wgmma.cu", "attention.cu", "warpgroup_attention.cu"),
             ),
             Self::SinglePrecision => ("f32_attention", source!("attention.cu", "f32_attention.cu")),
         }
@@ -263,8 +263,10 @@ mod tests {
         assert_eq!(best(129, 64, f16, 8, 0), Variant::Flash);
         assert_eq!(best(129, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(256, 128, bf16, 9, 0), Variant::Warpgroup);
-        assert_eq!(best(257, 64, f16, 9, 0), Variant::Flash);
+        assert_eq!(best(512, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(513, 64, f16, 9, 0), Variant::General);
+        // Warpgroups need 384 KB of shared memory, the device has 227.
+        assert_eq!(best(512, 128, f16, 9, 0), Variant::Flash);
         assert_eq!(best(16, 64, f32, 9, 0), Variant::Flash);
         assert_eq!(best(16, 64, f32, 7, 5), Variant::SinglePrecision);
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);

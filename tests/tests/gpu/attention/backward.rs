@@ -1,5 +1,8 @@
 //! The gradients of attention against the f64 reference.
 
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::LaunchError;
 use gridguard::{ArgsError, Choice, Rule, Strategy};
 use gridguard_examples::uniform;
@@ -11,7 +14,7 @@ use half::{bf16, f16};
 
 use super::strides::{places, scatter};
 use super::{attention, problem_sizes, synthetic};
-use crate::support::{Tensorial, guard, kernels, overflows, poisoned, stream, unit};
+use crate::support::{Tensorial, guard, kernels, poisoned, stream, unit};
 
 /// The gradients of an attention; `None` if its problems are larger than the shared memory of this device.
 fn backward(attention: TemporalAttention) -> Option<AttentionBackward> {
@@ -41,30 +44,39 @@ fn dims(shape: &Shape) -> [[u64; 4]; 7] {
     [dims, of_keys, of_keys, dims, dims, of_keys, of_keys]
 }
 
-/// Runs over poisoned memory of these extents; gives the launches and the memory of dq, dk and dv.
+/// Runs over poisoned memory of these extents; gives the launches and the memory of dq, dk, dv and the gradient of the
+/// bias, which is empty unless the operation writes it.
 fn launch<T: Tensorial>(
     operation: AttentionBackward,
     choice: Choice,
     inputs: &[Vec<T>; 4],
     bias: Option<(&[T], Extent<4>)>,
     extents: [Extent<4>; 7],
-) -> Result<(u64, [Vec<T>; 3]), KernelError> {
+) -> Result<(u64, [Vec<T>; 4]), KernelError> {
     let stream = stream();
     let prepared = kernels().prepare(operation, choice)?;
     let inputs = inputs.each_ref().map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let bias = bias.map(|(bias, extent)| (stream.clone_htod(bias).expect("memory"), extent));
     let bias = bias.as_ref().map(|(bias, extent)| Tensor::with_extent(bias, *extent));
     let [q, k, v, grad, of_gradients @ ..] = extents;
-    let mut gradients = of_gradients
+    let shape = operation.attention().shape();
+    let of_bias = Extent::contiguous(shape.score_dims());
+    let [dq, dk, dv] = of_gradients;
+    let mut gradients = [dq, dk, dv, of_bias]
         .map(|extent| poisoned::<T>(&stream, usize::try_from(extent.reach()).expect("elements")));
-    let [dq, dk, dv] = &mut gradients;
+    let [dq, dk, dv, of_bias] = &mut gradients;
     let tensors = [(0, q), (1, k), (2, v), (3, grad)];
     let tensors = tensors.map(|(at, extent)| Tensor::with_extent(&inputs[at], extent));
     let targets = [(dq, extents[4]), (dk, extents[5]), (dv, extents[6])];
     let targets = targets.map(|(memory, extent)| TensorMut::with_extent(memory, extent));
-    let scale = operation.attention().shape().scale();
-    let launches = prepared.launch(&stream, tensors, bias, scale, targets)?;
-    Ok((launches, gradients.map(|memory| stream.clone_dtoh(&memory).expect("copies back"))))
+    let of_bias =
+        operation.has_bias_gradient().then(|| TensorMut::new(of_bias, shape.score_dims()));
+    let launches = prepared.launch(&stream, tensors, bias, shape.scale(), targets, of_bias)?;
+    let mut gradients = gradients.map(|memory| stream.clone_dtoh(&memory).expect("copies back"));
+    if !operation.has_bias_gradient() {
+        gradients[3].clear();
+    }
+    Ok((launches, gradients))
 }
 
 /// As [`launch`], contiguous, with one bias if the operation has one.
@@ -72,7 +84,7 @@ fn run<T: Tensorial>(
     operation: AttentionBackward,
     choice: Choice,
     (inputs, bias): &([Vec<T>; 4], Vec<T>),
-) -> (u64, [Vec<T>; 3]) {
+) -> (u64, [Vec<T>; 4]) {
     let attention = operation.attention();
     let bias = attention.is_biased().then(|| (&bias[..], attention.shape().shared_bias()));
     let extents = dims(attention.shape()).map(Extent::contiguous);
@@ -85,24 +97,25 @@ fn meets<'b, T: Tensorial>(
     problems: impl IntoIterator<Item = usize>,
     inputs: &[Vec<T>; 4],
     bias: impl Fn(usize) -> Option<&'b [T]>,
-    gradients: &[Vec<T>; 3],
+    gradients: &[Vec<T>; 4],
 ) {
     let shape = operation.attention().shape();
     let [of_q, of_k] = problem_sizes(shape);
-    let mut deviations = [Deviation::new(); 3];
+    let scores = usize::try_from(shape.frames() * shape.keys()).expect("scores");
+    let mut deviations = vec![Deviation::new(); if operation.has_bias_gradient() { 4 } else { 3 }];
     for problem in problems {
         let part = |size: usize| problem * size..(problem + 1) * size;
         let [q, k, v, grad] = inputs;
         let tensors = [&q[part(of_q)], &k[part(of_k)], &v[part(of_k)], &grad[part(of_q)]];
         let expected = reference_gradients(operation, shape.scale(), tensors, bias(problem));
-        for (at, expected) in expected.iter().enumerate() {
-            let size = if at == 0 { of_q } else { of_k };
-            deviations[at].add(&gradients[at][part(size)], expected);
+        let sizes = [of_q, of_k, of_k, scores].into_iter().zip(&expected);
+        for ((at, deviation), (size, expected)) in deviations.iter_mut().enumerate().zip(sizes) {
+            deviation.add(&gradients[at][part(size)], expected);
         }
     }
     let mut all = Deviation::new();
     deviations.iter().for_each(|deviation| all.merge(deviation));
-    for (name, deviation) in ["dq", "dk", "dv"].iter().zip(&deviations) {
+    for (name, deviation) in ["dq", "dk", "dv", "bias"].iter().zip(&deviations) {
         // With one key, weights are 1 and gradients of scores are 0, but for rounding.
         let deviation = if deviation.squared_norm == 0.0 { &all } else { deviation };
         let relative = deviation.relative();
@@ -130,9 +143,11 @@ fn matches_the_reference<T: Tensorial>(operation: AttentionBackward, chunked: bo
 fn gradients_meet_the_reference_at_any_number_of_queries_and_keys() {
     fn all<T: Tensorial>() {
         let equal = [1, 11, 16, 17, 49, 77, 128].map(|frames| (frames, frames));
+        let long = [(144, 144), (163, 163), (200, 200), (256, 256), (512, 40), (40, 300)];
         let cross = [(1, 128), (128, 1), (11, 77), (77, 16), (17, 49)];
         let head_dims = [64, 32, 40, 72, 8, 80].into_iter().cycle();
-        for ((frames, keys), head_dim) in equal.into_iter().chain(cross).zip(head_dims) {
+        let rows = equal.into_iter().chain(cross).chain(long);
+        for ((frames, keys), head_dim) in rows.zip(head_dims) {
             let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
             let shape = shape.with_keys(keys).expect("legal");
             let plain = attention::<T>(shape);
@@ -140,6 +155,9 @@ fn gradients_meet_the_reference_at_any_number_of_queries_and_keys() {
             {
                 if let Some(operation) = backward(attention) {
                     matches_the_reference::<T>(operation, attention == plain);
+                    if attention.is_biased() {
+                        matches_the_reference::<T>(operation.with_bias_gradient(), true);
+                    }
                 }
             }
         }
@@ -174,6 +192,7 @@ fn gradients_of_any_strides_are_written_in_place_and_nothing_else_is() {
         let Some(operation) = backward(attention::<T>(shape).with_bias().with_strides()) else {
             return;
         };
+        let operation = operation.with_bias_gradient();
         // Rows of [heads, head_dim]; heads and rows with gaps.
         let gap = 16;
         let extents = dims(&shape).map(|[items, heads, rows, head_dim]| {
@@ -196,9 +215,10 @@ fn gradients_of_any_strides_are_written_in_place_and_nothing_else_is() {
         for choice in [Choice::AUTOMATIC, Choice::at_most(1).strategy(Strategy::Chunked)] {
             let launched = launch(operation, choice, &memory, Some((&bias, of_bias)), extents);
             let (_, written) = launched.expect("launches");
-            let gradients = [0, 1, 2].map(|at: usize| {
+            let [dq, dk, dv] = [0, 1, 2].map(|at: usize| {
                 places(&extents[4 + at]).map(|place| written[at][place]).collect::<Vec<T>>()
             });
+            let gradients = [dq, dk, dv, written[3].clone()];
             let of_problem = |problem| Some(&bias[problem * scores..(problem + 1) * scores]);
             meets(&operation, 0..15, &tensors, of_problem, &gradients);
             for (at, memory) in written.iter().enumerate() {
@@ -219,7 +239,6 @@ fn gradients_of_70_000_items_are_split_on_y() {
     let operation = backward(attention::<f16>(shape)).expect("fits");
     let folded =
         backward(attention::<f16>(shape).with_layout(Layout::FoldedY)).expect("fits on y too");
-    overflows(&folded, 2);
     let tensors = inputs::<f16>(&shape);
     let (launches, split) = run(folded, Choice::AUTOMATIC, &tensors);
     assert_eq!(launches, 2);
@@ -239,11 +258,16 @@ fn queries_without_keys_have_gradients_of_zero() {
         let Some(operation) = backward(attention::<T>(shape).with_bias()) else { return };
         let (tensors, mut bias) = inputs::<T>(&shape);
         let is_zero = |x: &T| x.widen() == 0.0;
-        let (_, [dq, ..]) = run(operation, Choice::AUTOMATIC, &(tensors.clone(), bias.clone()));
+        let operation = operation.with_bias_gradient();
+        let (_, [dq, .., of_bias]) =
+            run(operation, Choice::AUTOMATIC, &(tensors.clone(), bias.clone()));
         let rows = usize::try_from(frames).expect("frames");
         for problem in dq.chunks(rows * 64) {
             assert!(problem[..64].iter().all(is_zero), "{operation:?}");
             assert!(frames == 1 || !problem[64..].iter().all(is_zero), "{operation:?}");
+        }
+        for problem in of_bias.chunks(rows * rows) {
+            assert!(problem[..rows].iter().all(is_zero), "{operation:?}");
         }
         bias.fill(T::narrow(f32::NEG_INFINITY));
         let (_, gradients) = run(operation, Choice::AUTOMATIC, &(tensors, bias));
@@ -279,7 +303,9 @@ fn launch_parameters_change_nothing_but_the_launch() {
     all::<f16>(64, 64);
     all::<bf16>(81, 81);
     all::<bf16>(100, 128);
+    all::<f16>(144, 150);
     all::<f32>(32, 20);
+    all::<f32>(49, 100);
 }
 
 #[test]
@@ -290,6 +316,7 @@ fn a_launch_by_addresses_writes_what_a_launch_by_slices_does() {
 
     let shape = Shape::new(70, 3, 16, 64).expect("legal").with_keys(20).expect("legal");
     let operation = backward(attention::<f16>(shape).with_bias()).expect("fits");
+    let operation = operation.with_bias_gradient();
     let (tensors, bias) = inputs::<f16>(&shape);
     let (launches, expected) = run(operation, Choice::AUTOMATIC, &(tensors.clone(), bias.clone()));
     let stream = stream();
@@ -301,14 +328,15 @@ fn a_launch_by_addresses_writes_what_a_launch_by_slices_does() {
         let read = read.each_ref().map(|tensor| tensor.device_ptr(&stream));
         let written = raw.each_mut().map(|tensor| tensor.device_ptr_mut(&stream));
         let bias = bias.device_ptr(&stream);
-        let ([q, k, v, grad], [dq, dk, dv]) = (&read, &written);
+        let ([q, k, v, grad], [dq, dk, dv, of_bias]) = (&read, &written);
         let addresses = [q.0, k.0, v.0, grad.0, dq.0, dk.0, dv.0];
         let extents = dims(&shape).map(Extent::contiguous);
         let described = Folded { shape, extents, bias: Some(shape.shared_bias()) };
         // SAFETY: memory of these extents and this type, held here, on the stream that owns it.
         let launched = unsafe {
             let stream = stream.cu_stream().cast();
-            prepared.launch_raw(stream, (addresses, Some(bias.0)), &described, shape.scale())
+            let (bias, of_bias) = (Some(bias.0), Some(of_bias.0));
+            prepared.launch_raw(stream, (addresses, bias), of_bias, &described, shape.scale())
         };
         assert_eq!(launched, Ok(launches));
     }
@@ -352,6 +380,28 @@ fn mismatched_and_overlapping_tensors_are_rejected_before_any_launch() {
         refused(plain.with_bias(), 0, Extent::contiguous(shape.dims())).to_string(),
         "bias was not given, the kernel was prepared with it"
     );
+    let stream = stream();
+    let operation = backward(plain.with_bias()).expect("fits");
+    let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+    let [q, k] = [shape.dims(), shape.key_dims()].map(|dims| (memory(&stream, dims), dims));
+    let mut written = [q.1, k.1, k.1, shape.score_dims()].map(|dims| memory(&stream, dims));
+    let bias = memory(&stream, [1, 1, 16, 8]);
+    let [q, k] = [&q, &k].map(|(memory, dims)| Tensor::new(memory, *dims));
+    let bias = Tensor::with_extent(&bias, shape.shared_bias());
+    let [dq, dk, dv, of_bias] = &mut written;
+    let targets = [(dq, shape.dims()), (dk, shape.key_dims()), (dv, shape.key_dims())];
+    let targets = targets.map(|(memory, dims)| TensorMut::new(memory, dims));
+    let of_bias = Some(TensorMut::new(of_bias, shape.score_dims()));
+    let launched = prepared.launch(&stream, [q, k, k, q], Some(bias), 1.0, targets, of_bias);
+    assert_eq!(
+        launched.expect_err("surplus").to_string(),
+        "bias_gradient was given, the kernel was prepared without it"
+    );
+}
+
+fn memory(stream: &Arc<CudaStream>, dims: [u64; 4]) -> CudaSlice<f16> {
+    let elements = usize::try_from(dims.into_iter().product::<u64>()).expect("few elements");
+    stream.alloc_zeros(elements).expect("memory")
 }
 
 #[test]
@@ -372,7 +422,7 @@ fn misaligned_gradients_are_rejected() {
             TensorMut::new(&mut dk, dims),
             TensorMut::new(&mut dv, dims),
         ];
-        prepared.launch(&stream, [Tensor::new(&x, dims); 4], None, shape.scale(), targets)
+        prepared.launch(&stream, [Tensor::new(&x, dims); 4], None, shape.scale(), targets, None)
     };
     let KernelError::Launch(LaunchError::Args(args)) = launched.expect_err("misaligned") else {
         panic!("another error");
