@@ -1,9 +1,8 @@
 // Tiles of attention in shared memory, and their products on tensor cores. Rows come in tiles of 16, of queries and of
 // keys; the last one is filled with zeros.
 //
-// Macros: those of attention.cu with FRAMES, KEYS, HEAD_DIM, WARPS and PROBLEMS. VALUE_DIM is the head dimension of v
-// and out, by default HEAD_DIM. WARPGROUP is 1 if four warps multiply their tiles of queries together, with Hopper's
-// warpgroup instructions.
+// Macros: those of attention.cu with FRAMES, KEYS, HEAD_DIM, WARPS and PROBLEMS. WARPGROUP is 1 if four warps multiply
+// their tiles of queries together, with Hopper's warpgroup instructions. Functions take the head dimension of their tensor.
 
 constexpr u32 ROW_TILES = divide_up(FRAMES, 16);
 constexpr u32 KEY_STEPS = divide_up(KEYS, 16);
@@ -37,20 +36,22 @@ constexpr u32 QUERY_BYTES = ROW_TILES * TILE_BYTES;
 constexpr u32 STAGE_BYTES = TILE_BYTES > BLOCK_BYTES ? TILE_BYTES : BLOCK_BYTES;
 constexpr u32 KEY_BYTES = KEY_STEPS * STAGE_BYTES;
 
-// Rows of COUNT vectors are in panels of eight rows. The vectors of a row of a panel are permuted by the row's number,
-// so that eight rows of a column use different banks, as the swizzles of warpgroup instructions do.
+// Of rows of COUNT vectors, groups of PANEL vectors are permuted by the row's number, so that eight rows of a column use
+// different banks. Warpgroup instructions have each eight rows of such a group side by side, other rows are contiguous, as
+// in global memory, so that neighbouring vectors also use different banks.
 template <u32 COUNT>
 constexpr u32 PANEL = COUNT % 8 == 0 ? 8 : COUNT % 4 == 0 ? 4 : COUNT % 2 == 0 ? 2 : 1;
 template <u32 COUNT>
 __device__ inline u32 swizzled(u32 row, u32 vector) {
     constexpr u32 WIDE = PANEL<COUNT>;
-    return (row / 8 * (8 * COUNT) + vector / WIDE * (8 * WIDE) + row % 8 * WIDE +
-            (vector % WIDE ^ row % 8 / (8 / WIDE))) * VECTOR_BYTES;
+    const u32 permuted = row % 8 / (8 / WIDE);
+    const u32 group = WARPGROUP ? row / 8 * (8 * COUNT) + vector / WIDE * (8 * WIDE) + row % 8 * WIDE : row * COUNT + vector / WIDE * WIDE;
+    return (group + (vector % WIDE ^ permuted)) * VECTOR_BYTES;
 }
 
-// Starts copies of the ROWS rows of a tensor, and fills the last tile with zeros.
+// Starts copies of the first `rows` of ROWS rows of a tensor, and fills tiles with zeros.
 template <u32 ROWS, u32 DIM = HEAD_DIM>
-__device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 stride, u32 thread) {
+__device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 stride, u32 thread, u32 rows = ROWS) {
     constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>, COUNT = divide_up(ROWS, 16) * 16 * PITCH;
     // If the threads take whole panels at once, all places of a thread have the same swizzle.
     constexpr bool IS_EVEN = THREADS % (8 * PITCH) == 0;
@@ -60,9 +61,14 @@ __device__ inline void load_rows(u32 to, const Element *__restrict__ from, u64 s
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 index = first + thread, row = index / PITCH, vector = index % PITCH;
         if (first + THREADS <= COUNT || index < COUNT) {
-            const u32 at = IS_EVEN ? place + first * VECTOR_BYTES : to + swizzled<PITCH>(row, vector);
-            if ((first + THREADS <= ROWS * PITCH || row < ROWS) && (PITCH == VECTORS || vector < VECTORS)) {
-                cp_async_16(at, THREADS % PITCH == 0 ? source + first / PITCH * stride : from + row * stride + vector * WIDTH);
+            // Shared memory has a contiguous tensor as global memory, but for the order of neighbouring vectors.
+            const bool is_plain = !WARPGROUP && !STRIDED;
+            const u32 plain_at = (index ^ row % 8 / (8 / PANEL<PITCH>)) * VECTOR_BYTES;
+            const u32 at = IS_EVEN ? place + first * VECTOR_BYTES : to + (is_plain ? plain_at : swizzled<PITCH>(row, vector));
+            const bool exists = (rows == ROWS && first + THREADS <= ROWS * PITCH) || (is_plain ? index < rows * PITCH : row < rows);
+            if (exists && (PITCH == VECTORS || vector < VECTORS)) {
+                const Element *const one = is_plain ? from + index * WIDTH : from + row * stride + vector * WIDTH;
+                cp_async_16(at, THREADS % PITCH == 0 ? source + first / PITCH * stride : one);
             } else {
                 st_shared_v4(at, uint4{0, 0, 0, 0});
             }
@@ -124,28 +130,38 @@ __device__ inline Operand transposed(u32 square, u32 lane) {
 }
 
 // c += a b for 16 columns of each a and 16 rows of b, of which COUNT tiles of columns from `first` on. The columns of
-// groups of four tiles, or two, are dealt out among them, so that a lane loads them at once.
+// groups of four tiles, or two, are dealt out among them, so that a lane loads them at once. `small` has the sum of the small
+// products. The second half of the rows may be missing.
 template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
-__device__ inline void multiply_step(float (&c)[TILES][COUNT][4], const Operand (&a)[TILES], u32 tile, u32 first, u32 lane) {
+__device__ inline void multiply_step(float (&c)[TILES][COUNT][4], float (&small)[TILES][COUNT][4], const Operand (&a)[TILES],
+                                     u32 tile, u32 first, u32 lane, u32 halves) {
     const u32 group = lane / 4, quad = lane % 4;
+    // An address has no bits there. The compiler does not know, so it does not copy numbers into pairs to save the mask.
+    const u32 mask = TF32_MASK | tile >> 20;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
+        if (half >= halves) break;
         Tf32x2<4> split[TILES];
 #pragma unroll
         for (u32 m = 0; m < TILES; ++m) split[m] = Tf32x2<4>(a[m].x[half]);
 #pragma unroll
         for (u32 j = 0; j < COUNT; j += dealt_tiles(COUNT, j)) {
             const u32 wide = dealt_tiles(COUNT, j), column = (first + j) * 8 + group * wide;
-            float b[2][4] = {};
+            float x[2][4] = {};
 #pragma unroll
             for (u32 i = 0; i < 2; ++i) {
                 const u32 at = tile + swizzled<PITCH_OF<DIM>>(8 * half + 2 * quad + i, column / 4) + column % 4 * 4;
-                if ((first + j + wide) * 8 <= DIM || column < DIM) ld_shared_f32(b[i], wide, at);
+                if ((first + j + wide) * 8 <= DIM || column < DIM) ld_shared_f32(x[i], wide, at);
             }
 #pragma unroll
-            for (u32 n = 0; n < wide; ++n) {
-                const float one[2] = {b[0][n], b[1][n]};
-                mma_3xtf32<TILES>(c, j + n, split, Tf32x2<2>(one));
+            for (u32 n = 0; n < wide; n += 2) {
+                Tf32x2<2> b[2];
+#pragma unroll
+                for (u32 i = 0; i < 2; ++i) {
+                    const float rows[2] = {x[0][n + i], x[1][n + i]};
+                    b[i] = Tf32x2<2>(rows, mask);
+                }
+                mma_3xtf32(c, small, j + n, split, b, wide);
             }
         }
     }
@@ -155,6 +171,7 @@ __device__ inline void multiply_step(float (&c)[TILES][COUNT][4], const Operand 
 template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
 __device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&rows)[TILES], u32 others, u32 steps, u32 lane) {
     constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>;
+    float small[TILES][COUNT][4] = {};
 #pragma unroll
     for (u32 i = 0; i < VECTORS; i += 2) {
         const bool is_whole = i + 2 <= VECTORS;
@@ -172,18 +189,19 @@ __device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&ro
 #pragma unroll
         for (u32 s = 0; s < divide_up(COUNT, 2); ++s) {
             if (s >= steps) break;
-            u32 b[4] = {};
+            u32 x[4] = {};
             const u32 tile = others + s * TILE_BYTES_OF<DIM>;
             if (is_whole) {
-                ldmatrix_x4(b, tile + swizzled<PITCH>(lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
+                ldmatrix_x4(x, tile + swizzled<PITCH>(lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
             } else {
-                ldmatrix_x2(b[0], b[2], tile + swizzled<PITCH>(lane % 16, i));
+                ldmatrix_x2(x[0], x[2], tile + swizzled<PITCH>(lane % 16, i));
             }
-            const u32 even[2] = {b[0], b[1]}, odd[2] = {b[2], b[3]};
-            mma_3xtf32<TILES>(c, 2 * s, split, Tf32x2<2>(even));
-            if (2 * s + 1 < COUNT) mma_3xtf32<TILES>(c, 2 * s + 1, split, Tf32x2<2>(odd));
+            const u32 even[2] = {x[0], x[1]}, odd[2] = {x[2], x[3]};
+            const Tf32x2<2> b[2] = {Tf32x2<2>(even), Tf32x2<2>(odd)};
+            mma_3xtf32(c, small, 2 * s, split, b, COUNT - 2 * s);
         }
     }
+    add_small(c, small);
 }
 
 // Stores COUNT tiles of columns, from `first` on, of 16 rows, of which `rows` exist. A lane has neighbouring columns.
@@ -367,7 +385,15 @@ __device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 row
 #if !WARPGROUP
 template <u32 DIM = HEAD_DIM, u32 COUNT>
 __device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 tile, u32 first, u32 lane) {
-    multiply_step<DIM>(reinterpret_cast<float(&)[1][COUNT][4]>(c), reinterpret_cast<const Operand(&)[1]>(a), tile, first, lane);
+    const auto tiles = [](float(&x)[COUNT][4]) -> float(&)[1][COUNT][4] { return reinterpret_cast<float(&)[1][COUNT][4]>(x); };
+    const Operand one[1] = {a};
+#if ELEMENT == F32
+    float small[COUNT][4] = {};
+    multiply_step<DIM>(tiles(c), tiles(small), one, tile, first, lane, 2);
+    add_small(tiles(c), tiles(small));
+#else
+    multiply_step<DIM>(tiles(c), one, tile, first, lane);
+#endif
 }
 template <u32 DIM = HEAD_DIM, u32 COUNT>
 __device__ inline void multiply_rows(float (&c)[COUNT][4], u32 rows, u32 others, u32 steps, u32 lane) {

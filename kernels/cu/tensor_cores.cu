@@ -46,20 +46,21 @@ __device__ inline void ldmatrix_x4(u32 (&words)[4], u32 address) {
                  : "memory");
 }
 
-// The parts of COUNT numbers.
+// The parts of COUNT numbers. The high part is not rounded, so that the largest numbers do not become infinite. The low part
+// of an infinite number is NaN.
+constexpr u32 TF32_MASK = 0xffffe000u;
 template <u32 COUNT>
 struct Tf32x2 {
     u32 high[COUNT], low[COUNT];
     Tf32x2() = default;
-    __device__ inline explicit Tf32x2(const u32 (&x)[COUNT]) {
+    __device__ inline explicit Tf32x2(const u32 (&x)[COUNT], u32 mask = TF32_MASK) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            // Not rounded, so that the largest numbers do not become infinite. An infinite number has no rest.
-            high[i] = x[i] & 0xffffe000u;
-            low[i] = high[i] == x[i] ? 0 : __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(high[i]));
+            high[i] = x[i] & mask;
+            low[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(high[i]));
         }
     }
-    __device__ inline explicit Tf32x2(const float (&x)[COUNT]) : Tf32x2(words(x).x) {}
+    __device__ inline explicit Tf32x2(const float (&x)[COUNT], u32 mask = TF32_MASK) : Tf32x2(words(x).x, mask) {}
 
   private:
     struct Words {
@@ -73,15 +74,37 @@ struct Tf32x2 {
     }
 };
 
-// c[m][n] += a[m] b in f32, the small products first.
+// c[m][first + n] += a[m] b[n], where `small` has the sum of the small products.
 template <u32 TILES, u32 COUNT>
-__device__ inline void mma_3xtf32(float (&c)[TILES][COUNT][4], u32 n, const Tf32x2<4> (&a)[TILES], const Tf32x2<2> &b) {
+__device__ inline void mma_3xtf32(float (&c)[TILES][COUNT][4], float (&small)[TILES][COUNT][4], u32 first,
+                                  const Tf32x2<4> (&a)[TILES], const Tf32x2<2> (&b)[2], u32 columns) {
 #pragma unroll
-    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].low, b.high);
+    for (u32 product = 0; product < 3; ++product) {
 #pragma unroll
-    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].high, b.low);
+        for (u32 n = 0; n < 2; ++n) {
+            if (n >= columns) break;
 #pragma unroll
-    for (u32 m = 0; m < TILES; ++m) mma_m16n8k8_tf32(c[m][n], a[m].high, b.high);
+            for (u32 m = 0; m < TILES; ++m) {
+                const u32(&of_a)[4] = product == 0 ? a[m].low : a[m].high, (&of_b)[2] = product == 2 ? b[n].low : b[n].high;
+                float(&sum)[4] = product == 1 ? c[m][first + n] : small[m][first + n];
+                mma_m16n8k8_tf32(sum, of_a, of_b);
+            }
+        }
+    }
+}
+// c += small. An infinite sum stays as it is.
+template <u32 TILES, u32 COUNT>
+__device__ inline void add_small(float (&c)[TILES][COUNT][4], const float (&small)[TILES][COUNT][4]) {
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n) {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                if (fabsf(c[m][n][i]) < __int_as_float(0x7f800000)) c[m][n][i] += small[m][n][i];
+            }
+        }
+    }
 }
 #else
 // 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l % 8 of matrix l / 8.

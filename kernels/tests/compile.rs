@@ -290,6 +290,42 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
     });
 }
 
+/// Frames, keys and head dimension of the flash variant that other variants are faster for on some device.
+const FLASH_SHAPES: [(u64, u64, u64); 11] = [
+    (16, 16, 512),
+    (24, 24, 80),
+    (33, 33, 56),
+    (49, 49, 96),
+    (64, 64, 256),
+    (81, 81, 40),
+    (128, 128, 64),
+    (144, 144, 32),
+    (33, 77, 160),
+    (512, 512, 64),
+    (256, 256, 128),
+];
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn flash_attention_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut codes = Vec::new();
+        for element in ElementType::ALL {
+            for (frames, keys, head_dim) in FLASH_SHAPES {
+                let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
+                let shape = shape.with_keys(keys).expect("legal");
+                let flash = Variant::Flash;
+                if let Ok(attention) = TemporalAttention::by_variant(shape, element, device, flash)
+                {
+                    codes.push(code(&attention, device));
+                    codes.push(code(&attention.causal().with_bias().with_strides(), device));
+                }
+            }
+        }
+        codes
+    });
+}
+
 #[test]
 #[ignore = "needs NVRTC"]
 fn general_attention_compiles_for_every_architecture_without_a_spill() {

@@ -7,6 +7,7 @@
 mod backward;
 #[cfg(feature = "cuda")]
 mod device;
+mod flash;
 mod folded;
 mod host;
 mod operation;

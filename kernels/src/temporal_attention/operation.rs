@@ -2,6 +2,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use super::flash::Division;
 use super::parameters::LaunchParameters;
 use super::shape::Shape;
 use super::variant::Variant;
@@ -92,7 +93,7 @@ impl TemporalAttention {
             biased: false,
             strided: false,
             variant,
-            parameters: variant.default_parameters(&shape),
+            parameters: variant.default_parameters(&shape, element),
         })
     }
 
@@ -259,12 +260,12 @@ impl Operation for TemporalAttention {
 
     /// The candidates of the variant in this layout, then in the other one.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
-        self.parameters.in_both_layouts(&self.variant.candidates(&self.shape))
+        self.parameters.in_both_layouts(&self.variant.candidates(&self.shape, self.element))
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
         let wanted = self.parameters.with(Self::KERNEL, parameters)?;
-        self.variant.check_parameters(&self.shape, &wanted)?;
+        self.variant.check_parameters(&self.shape, self.element, &wanted)?;
         Ok(Self { parameters: wanted, ..*self })
     }
 
@@ -284,6 +285,12 @@ impl Operation for TemporalAttention {
             Variant::General => {}
             Variant::Short => defines.push(problems),
             Variant::Tiled => defines.extend([warps, problems, rounds, stages]),
+            Variant::Flash => {
+                let LaunchParameters { warps: count, .. } = self.parameters;
+                defines.extend([warps, problems]);
+                defines.extend(Division::of(&self.shape, self.element, count).macros());
+                defines.push(("BLOCKS", 1));
+            }
             Variant::Warpgroup => defines.extend([warps, rounds, stages]),
             Variant::SinglePrecision => defines.extend([warps, problems]),
         }
@@ -293,7 +300,7 @@ impl Operation for TemporalAttention {
     }
 
     fn grid(&self) -> (LaunchRequest, BatchAxis) {
-        let shared = self.variant.shared_bytes(&self.shape, &self.parameters);
+        let shared = self.variant.shared_bytes(&self.shape, self.element, &self.parameters);
         self.parameters.grid(&self.shape, shared)
     }
 }

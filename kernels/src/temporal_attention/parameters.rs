@@ -4,8 +4,10 @@ use core::ops::RangeInclusive;
 
 use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
 
+use super::flash::{self, Division};
 use super::shape::Shape;
 use super::variant::Variant;
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, WARP, named, refused, replaced};
 
@@ -147,7 +149,11 @@ impl LaunchParameters {
 
 impl Variant {
     /// The launch parameters that were fastest on an NVIDIA H200.
-    pub(super) fn default_parameters(self, shape: &Shape) -> LaunchParameters {
+    pub(super) fn default_parameters(
+        self,
+        shape: &Shape,
+        element: ElementType,
+    ) -> LaunchParameters {
         let tiles = shape.frames.div_ceil(ROWS);
         let one = LaunchParameters::ONE;
         match self {
@@ -160,9 +166,10 @@ impl Variant {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
             Self::Tiled => LaunchParameters { warps: tiles, ..one },
+            Self::Flash => flash::default_parameters(shape, element),
             Self::Warpgroup => {
-                let is_large =
-                    shape.frames > 64 && self.shared_bytes(shape, &one) > LARGE_PROBLEM_BYTES;
+                let is_large = shape.frames > 64
+                    && self.shared_bytes(shape, element, &one) > LARGE_PROBLEM_BYTES;
                 let warps = if is_large { 8 } else { 4 };
                 let (rounds, stages) = match shape.longest() {
                     _ if shape.problems() < MANY_PROBLEMS => (1, 1),
@@ -188,31 +195,43 @@ impl Variant {
     pub(super) fn check_parameters(
         self,
         shape: &Shape,
+        element: ElementType,
         parameters: &LaunchParameters,
     ) -> Result<(), KernelError> {
         let warps_taken = match self {
             Self::General => GENERAL_WARPS..=GENERAL_WARPS,
             Self::Short => 1..=1,
             Self::Tiled | Self::SinglePrecision => 1..=shape.frames.div_ceil(ROWS),
+            Self::Flash => 1..=flash::most_warps(shape),
             Self::Warpgroup if !matches!(parameters.warps, 4 | 8 | 16) => {
                 return refused(self.name(), "warps", parameters.warps, "4, 8 or 16");
             }
             Self::Warpgroup => 4..=16,
         };
-        if matches!(self, Self::General | Self::Warpgroup) && parameters.problems != 1 {
+        let is_alone = match self {
+            Self::General | Self::Warpgroup => true,
+            Self::Flash => !Division::of(shape, element, parameters.warps).takes_several(),
+            _ => false,
+        };
+        if is_alone && parameters.problems != 1 {
             return refused(self.name(), "problems", parameters.problems, "1");
         }
         parameters.check(self.name(), warps_taken, matches!(self, Self::Tiled | Self::Warpgroup))
     }
 
     /// Launch parameters worth measuring, the default first.
-    pub(super) fn candidates(self, shape: &Shape) -> Vec<LaunchParameters> {
-        let is_taken = |one: &LaunchParameters| self.check_parameters(shape, one).is_ok();
-        self.default_parameters(shape).candidates(is_taken)
+    pub(super) fn candidates(self, shape: &Shape, element: ElementType) -> Vec<LaunchParameters> {
+        let is_taken = |one: &LaunchParameters| self.check_parameters(shape, element, one).is_ok();
+        self.default_parameters(shape, element).candidates(is_taken)
     }
 
     /// Dynamic shared memory of a block.
-    pub(super) const fn shared_bytes(self, shape: &Shape, parameters: &LaunchParameters) -> u64 {
+    pub(super) fn shared_bytes(
+        self,
+        shape: &Shape,
+        element: ElementType,
+        parameters: &LaunchParameters,
+    ) -> u64 {
         let Shape { frames, keys, head_dim, .. } = *shape;
         let pieces = head_dim / 8;
         match self {
@@ -226,6 +245,7 @@ impl Variant {
                 let rows = frames + 2 * keys;
                 parameters.stages * parameters.problems * rows * (pieces | 1) * VECTOR_BYTES
             }
+            Self::Flash => Division::of(shape, element, parameters.warps).shared_bytes(parameters),
             Self::Warpgroup => {
                 let rows = frames.next_multiple_of(ROWS) + 2 * keys.next_multiple_of(ROWS);
                 // The narrowest swizzle needs an even number of vectors.
@@ -262,9 +282,9 @@ mod tests {
             let shape = Shape::new(1, 1, frames, 128).expect("legal");
             let shape = shape.with_keys(keys).expect("legal");
             for variant in Variant::ALL {
-                let parameters = variant.default_parameters(&shape);
+                let parameters = variant.default_parameters(&shape, ElementType::F16);
                 assert!(
-                    variant.shared_bytes(&shape, &parameters) <= 227 << 10,
+                    variant.shared_bytes(&shape, ElementType::F16, &parameters) <= 227 << 10,
                     "{variant}: {shape:?}"
                 );
             }
@@ -276,7 +296,7 @@ mod tests {
         let defaults = |frames, head_dim| {
             let shape = Shape::new(1 << 15, 1, frames, head_dim).expect("legal");
             let LaunchParameters { warps, rounds, stages, .. } =
-                Variant::Warpgroup.default_parameters(&shape);
+                Variant::Warpgroup.default_parameters(&shape, ElementType::F16);
             (warps, rounds, stages)
         };
         assert_eq!(defaults(49, 32), (4, 8, 2));
@@ -292,7 +312,7 @@ mod tests {
     #[test]
     fn launch_parameters_out_of_range_are_errors_and_candidates_are_not() {
         let refused = |variant: Variant, parameters| {
-            let checked = variant.check_parameters(&shape(81), &parameters);
+            let checked = variant.check_parameters(&shape(81), ElementType::F16, &parameters);
             checked.expect_err("refused").to_string()
         };
         let one = LaunchParameters::ONE;
@@ -311,12 +331,15 @@ mod tests {
         for variant in Variant::ALL {
             for frames in [1, 16, 81, 128] {
                 let shape = shape(frames);
-                let candidates = variant.candidates(&shape);
+                let candidates = variant.candidates(&shape, ElementType::F16);
                 for parameters in &candidates {
-                    assert!(variant.check_parameters(&shape, parameters).is_ok(), "{variant}");
+                    assert!(
+                        variant.check_parameters(&shape, ElementType::F16, parameters).is_ok(),
+                        "{variant}"
+                    );
                     assert!(parameters.threads() <= MAX_THREADS);
                 }
-                assert_eq!(candidates[0], variant.default_parameters(&shape));
+                assert_eq!(candidates[0], variant.default_parameters(&shape, ElementType::F16));
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::operation::{check_elements, check_size};
 
 /// The largest head dimension. Above 160, a tile of the general kernel is larger than a block's shared memory on Turing,
 /// the oldest architecture.
-pub const MAX_HEAD_DIM: u64 = 256;
+pub const MAX_HEAD_DIM: u64 = 512;
 
 /// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ impl Shape {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 256;
+    /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 512;
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero items are allowed.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
         let shape = Self { items, heads, frames, keys: frames, head_dim };
@@ -163,7 +163,7 @@ impl Shape {
     /// The usual scale of attention: 1 / sqrt(head dimension).
     #[must_use]
     pub fn scale(&self) -> f32 {
-        // At most 256, which f32 holds exactly.
+        // At most 512, which f32 holds exactly.
         let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);
         f32::from(head_dim).sqrt().recip()
     }
@@ -194,7 +194,7 @@ mod tests {
         };
         assert_eq!(dimension(Shape::new(1, 0, 16, 64)), "heads");
         assert_eq!(dimension(Shape::new(1, 1, 0, 64)), "frames");
-        assert_eq!(dimension(Shape::new(1, 1, 16, 257)), "head_dim");
+        assert_eq!(dimension(Shape::new(1, 1, 16, 513)), "head_dim");
         let shape = Shape::new(1, 1, 16, 64).expect("legal");
         assert_eq!(dimension(shape.with_keys(0)), "keys");
         let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");

@@ -4,6 +4,7 @@ use core::fmt;
 
 use gridguard::{ComputeCapability, DeviceLimits};
 
+use super::flash;
 use super::shape::Shape;
 use crate::element::ElementType;
 use crate::error::KernelError;
@@ -40,6 +41,10 @@ pub enum Variant {
     /// Tensor cores through shared memory: f16 and bf16, at most 128 frames and keys, a head dimension that is
     /// a multiple of 8 up to 160, compute capability 7.5, for bf16 8.0.
     Tiled,
+    /// Tensor cores with an online softmax over blocks of keys: at most 512 frames and keys, a head dimension that is a
+    /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
+    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-19 of it.
+    Flash,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.
     Warpgroup,
@@ -56,8 +61,14 @@ impl fmt::Display for Variant {
 
 impl Variant {
     /// All variants.
-    pub const ALL: [Self; 5] =
-        [Self::General, Self::Short, Self::Tiled, Self::Warpgroup, Self::SinglePrecision];
+    pub const ALL: [Self; 6] = [
+        Self::General,
+        Self::Short,
+        Self::Tiled,
+        Self::Flash,
+        Self::Warpgroup,
+        Self::SinglePrecision,
+    ];
 
     /// The name, as in the names of the kernels.
     #[must_use]
@@ -66,6 +77,7 @@ impl Variant {
             Self::General => "general",
             Self::Short => "short",
             Self::Tiled => "tiled",
+            Self::Flash => "flash",
             Self::Warpgroup => "warpgroup",
             Self::SinglePrecision => "f32",
         }
@@ -74,7 +86,8 @@ impl Variant {
     /// The fastest variant for the shape on `device`.
     ///
     /// Measured on an NVIDIA H200 (`NOTES.md`). With rows of a multiple of 64 bytes, up to 32 frames are fastest
-    /// from registers, and more with warpgroups. With other rows, up to 48 frames are fastest through shared memory.
+    /// from registers, and more with warpgroups. With other rows, up to 48 frames are fastest through shared memory. Products
+    /// in f32 are not those of IEEE arithmetic, as those of [`Self::SinglePrecision`] are.
     ///
     /// # Errors
     ///
@@ -91,15 +104,15 @@ impl Variant {
         }
         let whole_rows = (shape.head_dim * element.bytes()).is_multiple_of(64);
         let order = match element {
-            ElementType::F32 => [Self::SinglePrecision; 3],
-            _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Tiled],
-            _ if shape.longest() <= 48 => [Self::Tiled, Self::Short, Self::General],
-            _ => [Self::Warpgroup, Self::Tiled, Self::General],
+            ElementType::F32 => [Self::Flash, Self::SinglePrecision, Self::General],
+            _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Flash],
+            _ if shape.longest() <= 48 => [Self::Tiled, Self::Flash, Self::Short],
+            _ => [Self::Warpgroup, Self::Flash, Self::General],
         };
         let fits = |variant: &Self| {
-            let parameters = variant.default_parameters(shape);
+            let parameters = variant.default_parameters(shape, element);
             variant.check(shape, element, device).is_ok()
-                && variant.shared_bytes(shape, &parameters)
+                && variant.shared_bytes(shape, element, &parameters)
                     <= device.max_shared_bytes_per_block_opt_in
         };
         Ok(order.into_iter().find(fits).unwrap_or(Self::General))
@@ -119,7 +132,8 @@ impl Variant {
         let is_usual = shape.head_dim <= WIDE_HEAD_DIM;
         let (takes, what, needed) = match self {
             Self::General => {
-                let needed = self.shared_bytes(shape, &self.default_parameters(shape));
+                let parameters = self.default_parameters(shape, element);
+                let needed = self.shared_bytes(shape, element, &parameters);
                 let takes = "heads whose tiles fit into the shared memory of a block, up to 160 on any device";
                 let fits = shape.head_dim <= WIDE_HEAD_DIM
                     || needed <= device.max_shared_bytes_per_block_opt_in;
@@ -139,6 +153,12 @@ impl Variant {
                 is_half && pieces && is_usual && shape.longest() <= MAX_FRAMES,
                 "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8 up to 160",
                 if element == ElementType::Bf16 { AMPERE } else { TURING },
+            ),
+            Self::Flash => (
+                flash::takes(shape, element),
+                "at most 512 frames and keys and a head dimension that is a multiple of 8, or 4 in f32, up to 128, or at \
+                 most 128 keys and a head dimension up to 512",
+                if element == ElementType::F16 { TURING } else { AMPERE },
             ),
             Self::Warpgroup => (
                 is_half && pieces && is_narrow && shape.longest() <= MAX_WARPGROUP_FRAMES,
@@ -173,6 +193,15 @@ impl Variant {
             Self::General => ("general_attention", source!("attention.cu", "general_attention.cu")),
             Self::Short => ("short_attention", source!("attention.cu", "short_attention.cu")),
             Self::Tiled => ("tiled_attention", source!("attention.cu", "tiled_attention.cu")),
+            Self::Flash => (
+                "flash_attention",
+                source!(
+                    "tensor_cores.cu",
+                    "attention.cu",
+                    "attention_tiles.cu",
+                    "flash_attention.cu"
+                ),
+            ),
             Self::Warpgroup => (
                 "warpgroup_attention",
                 source!("tensor_cores.cu", "wgmma.cu", "attention.cu", "warpgroup_attention.cu"),
@@ -185,6 +214,7 @@ impl Variant {
         match (self, element) {
             (Self::Warpgroup, _) => "warpgroup matrix instructions",
             (_, ElementType::Bf16) => "bf16 on tensor cores",
+            (Self::Flash, ElementType::F32) => "tf32 on tensor cores",
             (Self::Short, _) => "m16n8k16 matrix instructions",
             _ => "tensor cores",
         }
@@ -228,27 +258,28 @@ mod tests {
         assert_eq!(best(33, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(40, 72, f16, 9, 0), Variant::Tiled);
         assert_eq!(best(100, 72, f16, 9, 0), Variant::Warpgroup);
-        assert_eq!(best(33, 64, f16, 10, 0), Variant::Tiled);
+        assert_eq!(best(33, 64, f16, 10, 0), Variant::Flash);
         assert_eq!(best(16, 60, f16, 9, 0), Variant::General);
-        assert_eq!(best(129, 64, f16, 8, 0), Variant::General);
+        assert_eq!(best(129, 64, f16, 8, 0), Variant::Flash);
         assert_eq!(best(129, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(256, 128, bf16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(512, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(513, 64, f16, 9, 0), Variant::General);
-        // Needs 384 KB of shared memory, the device has 227.
-        assert_eq!(best(512, 128, f16, 9, 0), Variant::General);
-        assert_eq!(best(16, 64, f32, 9, 0), Variant::SinglePrecision);
+        // Warpgroups need 384 KB of shared memory, the device has 227.
+        assert_eq!(best(512, 128, f16, 9, 0), Variant::Flash);
+        assert_eq!(best(16, 64, f32, 9, 0), Variant::Flash);
+        assert_eq!(best(16, 64, f32, 7, 5), Variant::SinglePrecision);
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);
-        assert_eq!(best(16, 64, f16, 7, 5), Variant::Tiled);
+        assert_eq!(best(16, 64, f16, 7, 5), Variant::Flash);
         assert_eq!(best(16, 160, f16, 9, 0), Variant::Short);
         assert_eq!(best(16, 256, f16, 9, 0), Variant::Short);
-        assert_eq!(best(17, 256, f16, 9, 0), Variant::General);
+        assert_eq!(best(17, 256, f16, 9, 0), Variant::Flash);
+        assert_eq!(best(16, 512, bf16, 9, 0), Variant::Flash);
         // More columns than warpgroups have instructions for.
-        assert_eq!(best(64, 160, f16, 9, 0), Variant::Tiled);
-        assert_eq!(best(16, 160, f32, 9, 0), Variant::SinglePrecision);
-        assert_eq!(best(17, 160, f32, 9, 0), Variant::General);
-        // Needs 104 KB of shared memory, the device has 99.
-        assert_eq!(best(128, 128, f16, 8, 6), Variant::General);
+        assert_eq!(best(64, 160, f16, 9, 0), Variant::Flash);
+        assert_eq!(best(17, 160, f32, 9, 0), Variant::Flash);
+        // Needs 192 KB of shared memory, the device has 99.
+        assert_eq!(best(128, 256, f16, 8, 6), Variant::General);
     }
 
     #[test]

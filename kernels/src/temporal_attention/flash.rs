@@ -1,0 +1,159 @@
+//! How `flash_attention.cu` divides a problem: tiles of queries, blocks of keys, and shared memory.
+
+use super::parameters::{LaunchParameters, ROWS};
+use super::shape::Shape;
+use crate::element::ElementType;
+use crate::operation::VECTOR_BYTES;
+
+/// The most queries and keys.
+const MAX_FLASH_FRAMES: u64 = 512;
+/// The most keys of wide heads, whose sums are computed by blocks of columns: a block of keys has all of them.
+const MAX_WIDE_KEYS: u64 = 128;
+/// Wider heads are wide.
+const NARROW_HEAD_DIM: u64 = 128;
+/// The widest heads of which a warp can keep the sums of two tiles in registers.
+const PAIRED_HEAD_DIM: u64 = 64;
+/// The most warps that share a problem.
+const MAX_WARPS: u64 = 16;
+/// A problem that needs more shared memory is loaded in blocks of keys. Every device with compute capability 8.0 has as
+/// much.
+const RESIDENT_BYTES: u64 = 99 << 10;
+/// Columns of an instruction of the tensor cores.
+const COLUMNS: u64 = 8;
+
+/// Whether the kernel takes the shape. The shared memory of a device may be too small for it.
+pub(super) const fn takes(shape: &Shape, element: ElementType) -> bool {
+    let most_keys =
+        if shape.head_dim <= NARROW_HEAD_DIM { MAX_FLASH_FRAMES } else { MAX_WIDE_KEYS };
+    shape.head_dim.is_multiple_of(VECTOR_BYTES / element.bytes())
+        && shape.frames <= MAX_FLASH_FRAMES
+        && shape.keys <= most_keys
+}
+
+/// The division for a shape, a type and a number of warps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    /// Tiles of queries that a warp multiplies with the same keys.
+    tiles: u64,
+    /// The most steps of 16 keys whose scores fit into the registers of a warp.
+    max_steps: u64,
+    /// Whether blocks of keys are loaded one after another.
+    streamed: bool,
+    /// Dynamic shared memory of a problem.
+    bytes: u64,
+}
+
+impl Division {
+    pub(super) fn of(shape: &Shape, element: ElementType, warps: u64) -> Self {
+        let Shape { frames, keys, head_dim, .. } = *shape;
+        let (row_tiles, key_steps) = (frames.div_ceil(ROWS), keys.div_ceil(ROWS));
+        let is_single = element == ElementType::F32;
+        let is_paired =
+            row_tiles > 1 && warps <= row_tiles.div_ceil(2) && head_dim <= PAIRED_HEAD_DIM;
+        let tiles = if is_paired { 2 } else { 1 };
+        let max_steps = match head_dim {
+            _ if head_dim > NARROW_HEAD_DIM => 8,
+            _ if is_paired && is_single => 2,
+            _ if is_paired => 4,
+            ..=64 if is_single => 6,
+            ..=96 if is_single => 4,
+            _ if is_single => 2,
+            _ => 8,
+        };
+        let blocks = key_steps.div_ceil(max_steps);
+        let value_tiles = head_dim.div_ceil(COLUMNS);
+        let columns = if blocks > 1 || value_tiles <= 10 { value_tiles } else { 8 };
+        let tile = |columns: u64| ROWS * columns * element.bytes();
+        // f16 and bf16 stage a block of columns in the memory of the queries.
+        let staged = if is_single { 0 } else { tile(columns * COLUMNS) };
+        let (row, query) = (tile(head_dim), tile(head_dim).max(staged));
+        let resident = row_tiles * query + 2 * key_steps * row;
+        let streamed = resident > RESIDENT_BYTES && blocks > 1;
+        let in_blocks = warps * tiles * query + 4 * key_steps.div_ceil(blocks) * row;
+        let bytes = if streamed { in_blocks } else { resident };
+        Self { tiles, max_steps, streamed, bytes }
+    }
+
+    /// Dynamic shared memory of a block.
+    pub(super) const fn shared_bytes(&self, parameters: &LaunchParameters) -> u64 {
+        parameters.problems * self.bytes
+    }
+
+    /// Whether a block may have several problems.
+    pub(super) const fn takes_several(&self) -> bool {
+        !self.streamed
+    }
+
+    pub(super) fn macros(&self) -> [(&'static str, u64); 4] {
+        let Self { tiles, max_steps, streamed, .. } = *self;
+        [
+            ("QUERY_TILES", tiles),
+            ("MAX_STEPS", max_steps),
+            ("STREAMED", streamed.into()),
+            ("WARPGROUP", 0),
+        ]
+    }
+}
+
+/// The launch parameters that were fastest on an NVIDIA H200.
+pub(super) fn default_parameters(shape: &Shape, element: ElementType) -> LaunchParameters {
+    let one = LaunchParameters::ONE;
+    match most_warps(shape) {
+        // A block with one warp is too short-lived.
+        1 if element != ElementType::F32 && shape.head_dim <= 128 && shape.keys <= ROWS => {
+            LaunchParameters { problems: 2, ..one }
+        }
+        // Two tiles of queries share each load of a key.
+        warps @ 7.. if shape.head_dim <= PAIRED_HEAD_DIM => {
+            LaunchParameters { warps: warps.div_ceil(2), ..one }
+        }
+        warps => LaunchParameters { warps: warps.min(8), ..one },
+    }
+}
+
+/// The most warps that share a problem.
+pub(super) fn most_warps(shape: &Shape) -> u64 {
+    shape.frames.div_ceil(ROWS).min(MAX_WARPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F16: ElementType = ElementType::F16;
+    const F32: ElementType = ElementType::F32;
+
+    fn division(frames: u64, keys: u64, head_dim: u64, element: ElementType) -> (u64, Division) {
+        let shape = Shape::new(1, 1, frames, head_dim).expect("legal");
+        let shape = shape.with_keys(keys).expect("legal");
+        let parameters = default_parameters(&shape, element);
+        (parameters.warps, Division::of(&shape, element, parameters.warps))
+    }
+
+    #[test]
+    fn the_shared_memory_of_a_problem_is_that_of_the_source() {
+        let bytes = |frames, keys, head_dim, element| {
+            let (warps, division) = division(frames, keys, head_dim, element);
+            (warps, division.tiles, division.streamed, division.bytes)
+        };
+        assert_eq!(bytes(16, 16, 64, F16), (1, 1, false, 6144));
+        assert_eq!(bytes(16, 16, 512, F16), (1, 1, false, 49_152));
+        assert_eq!(bytes(24, 24, 80, F32), (2, 1, false, 30_720));
+        assert_eq!(bytes(81, 81, 40, F32), (6, 1, false, 46_080));
+        assert_eq!(bytes(128, 128, 64, F32), (4, 2, false, 98_304));
+        assert_eq!(bytes(512, 512, 64, F16), (8, 2, true, 65_536));
+        assert_eq!(bytes(512, 512, 128, F16), (8, 1, true, 163_840));
+    }
+
+    #[test]
+    fn wide_heads_have_one_block_of_keys() {
+        for head_dim in [136, 256, 512] {
+            for element in ElementType::ALL {
+                let (_, division) = division(128, MAX_WIDE_KEYS, head_dim, element);
+                assert!(division.max_steps * ROWS >= MAX_WIDE_KEYS && !division.streamed);
+            }
+        }
+        let wide = Shape::new(1, 1, 16, 136).expect("legal").with_keys(129).expect("legal");
+        assert!(!takes(&wide, F16));
+    }
+}
