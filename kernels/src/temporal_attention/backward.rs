@@ -171,7 +171,10 @@ fn slices(
     let Shape { frames, keys, head_dim, .. } = attention.shape;
     let is_half = attention.element != ElementType::F32;
     let of_groups = device.compute_capability == HOPPER && is_half && !attention.causal;
-    let of_groups = of_groups && frames.min(keys) > 2 * ROWS && head_dim <= 64;
+    // With the gradient of a bias, more rows or wider heads spill.
+    let (rows, widest) = if attention.biased { (192, 32) } else { (256, 64) };
+    let of_groups = of_groups && frames.min(keys) > 2 * ROWS && head_dim <= widest;
+    let of_groups = of_groups && frames.max(keys) <= rows;
     let groups =
         if frames <= 192 && head_dim <= 32 { (true, 3, GROUP) } else { (true, 4, 2 * GROUP) };
     // A warp keeps the sums of its tiles of queries, one for each turn, in registers: `fast` tiles of columns, or more with
