@@ -13,6 +13,7 @@ mod operation;
 mod parameters;
 mod reference;
 mod shape;
+mod slices;
 mod spec;
 mod variant;
 
