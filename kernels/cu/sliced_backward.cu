@@ -269,8 +269,10 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
             Operand operands[KEY_SLICE];
 #pragma unroll
             for (u32 s = 0; s < KEY_SLICE; ++s) {
-                if (s >= slice.steps) break;
-                differentiate_step(weights, score_grads, s, slice, rows[turn]);
+                // Hidden steps have gradients of 0.
+                if (s < slice.steps) differentiate_step(weights, score_grads, s, slice, rows[turn]);
+                store_bias_grads(of, reinterpret_cast<const float(&)[2][4]>(score_grads[2 * s]), slice.tile, first + s, lane);
+                if (s >= slice.steps) continue;
                 operands[s] = operand_of(score_grads[2 * s], score_grads[2 * s + 1]);
                 const u32 area = areas + slice.tile * AREA_BYTES + s * AREA_UNIT;
                 if (slice.tile >= ROW_TILES) continue;
@@ -296,7 +298,6 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
 #if WARPGROUP
             wgmma_commit_wait();
 #endif
-            store_bias_grads(of, score_grads, slice.tile, first, lane);
         }
         sync_problem();
         if (STAGES == 1 && more) load_slice(next, base, first, warp * WARP + lane STRIDES_ARGUMENT);

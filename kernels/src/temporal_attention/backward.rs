@@ -4,8 +4,8 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::{Layout, TemporalAttention};
 use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
-use super::shape::Shape;
-use super::variant::{AMPERE, MAX_FRAMES, TURING};
+use super::slices::{COLUMNS, GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
+use super::variant::{AMPERE, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{
@@ -40,19 +40,10 @@ pub struct AttentionBackward {
     parameters: LaunchParameters,
 }
 
-/// Columns of an instruction of the tensor cores.
-const COLUMNS: u64 = 8;
 /// The most tiles of columns whose sums fit into the registers of a warp.
 const MAX_COLUMN_TILES: u64 = 10;
 /// The most frames and keys.
 const MAX_LONG_FRAMES: u64 = 512;
-/// In f32, the most frames and keys whose scores are computed at once, and of heads with at most `NARROW_HEAD_DIM` elements.
-const MAX_SINGLE_FRAMES: [u64; 2] = [32, 96];
-const NARROW_HEAD_DIM: u64 = 40;
-/// Warps of a warpgroup.
-const GROUP: u64 = 4;
-/// The most warps that share a problem by slices, so that each has 255 registers.
-const MAX_SLICE_WARPS: u64 = 8;
 /// Rows that a warpgroup multiplies at once.
 const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.
@@ -162,42 +153,6 @@ fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), Ker
         return Err(KernelError::unsupported(what, needed, device, remedy));
     }
     Ok(())
-}
-
-/// Whether registers have the scores of all keys, and this is faster than slices.
-fn has_all_keys(attention: &TemporalAttention) -> bool {
-    let (shape, [few, more]) = (&attention.shape, MAX_SINGLE_FRAMES);
-    let most = match attention.element {
-        ElementType::F16 | ElementType::Bf16 => MAX_FRAMES,
-        ElementType::F32 if shape.head_dim <= NARROW_HEAD_DIM => more,
-        ElementType::F32 => few,
-    };
-    shape.longest() <= most
-}
-
-/// Whether warpgroups compute slices, the steps of 16 keys of a slice, and warps, the fastest on an NVIDIA H200 first.
-fn slices(
-    attention: &TemporalAttention,
-    device: &DeviceLimits,
-) -> impl Iterator<Item = (bool, u64, u64)> + use<> {
-    let Shape { frames, keys, head_dim, .. } = attention.shape;
-    let is_half = attention.element != ElementType::F32;
-    let of_groups = device.compute_capability == HOPPER && is_half && !attention.causal;
-    let of_groups = of_groups && frames.min(keys) > 2 * ROWS && head_dim <= 64;
-    let groups =
-        if frames <= 192 && head_dim <= 32 { (true, 3, GROUP) } else { (true, 4, 2 * GROUP) };
-    // A warp keeps the sums of its tiles of queries, one for each turn, in registers: `fast` tiles of columns, or more with
-    // eight warps.
-    let (tiles, columns) = (frames.div_ceil(ROWS), head_dim.div_ceil(COLUMNS));
-    let (fast, of_two, of_one) = if is_half { (12, 16, 24) } else { (8, 12, 12) };
-    let turns = tiles.div_ceil(MAX_SLICE_WARPS).max((fast / columns).min(3));
-    let warps = tiles.div_ceil(turns).max(GROUP);
-    // Wider heads spill.
-    let sums = if columns > 16 { u64::MAX } else { turns * columns };
-    let groups = of_groups.then_some(groups);
-    let two = (sums <= of_two).then_some((false, 2, warps));
-    let one = (sums <= of_one).then_some((false, 1, warps));
-    groups.into_iter().chain(two).chain(one)
 }
 
 /// Whether warpgroups are faster than single warps, which skip the tiles of keys that a causal mask hides.

@@ -14,6 +14,7 @@ mod operation;
 mod parameters;
 mod reference;
 mod shape;
+mod slices;
 mod spec;
 mod variant;
 
