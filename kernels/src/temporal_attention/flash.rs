@@ -48,8 +48,12 @@ impl Division {
         let Shape { frames, keys, head_dim, .. } = *shape;
         let (row_tiles, key_steps) = (frames.div_ceil(ROWS), keys.div_ceil(ROWS));
         let is_single = element == ElementType::F32;
-        let is_paired =
-            row_tiles > 1 && warps <= row_tiles.div_ceil(2) && head_dim <= PAIRED_HEAD_DIM;
+        // In f32, with more keys than these, some architectures would spill registers.
+        let is_long = is_single && keys > MAX_WIDE_KEYS;
+        let is_paired = row_tiles > 1
+            && warps <= row_tiles.div_ceil(2)
+            && head_dim <= PAIRED_HEAD_DIM
+            && !is_long;
         let tiles = if is_paired { 2 } else { 1 };
         let max_steps = match head_dim {
             _ if head_dim > NARROW_HEAD_DIM => 8,
@@ -57,7 +61,8 @@ impl Division {
             _ if is_paired => 4,
             ..=64 if is_single => 6,
             ..=96 if is_single => 4,
-            _ if is_single => 2,
+            _ if is_single && !is_long => 2,
+            _ if is_single => 1,
             _ => 8,
         };
         let blocks = key_steps.div_ceil(max_steps);
