@@ -3,8 +3,8 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::TemporalAttention;
-use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
-use super::shape::Shape;
+use super::parameters::{LaunchParameters, MANY_PROBLEMS};
+use super::shape::{ROWS, Shape};
 use super::variant::{AMPERE, MAX_FRAMES, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
