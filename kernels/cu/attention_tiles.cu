@@ -131,8 +131,8 @@ __device__ inline Operand transposed(u32 square, u32 lane) {
 
 // c += a b for 16 columns of each a and 16 rows of b, of which COUNT tiles of columns from `first` on. The columns of
 // groups of four tiles, or two, are dealt out among them, so that a lane loads them at once. `small` has the sum of the small
-// products. The second half of the rows may be missing.
-template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+// products; it may be c if IS_SAFE. The second half of the rows may be missing.
+template <u32 DIM, bool IS_SAFE = false, u32 TILES, u32 COUNT>
 __device__ inline void multiply_step(float (&c)[TILES][COUNT][4], float (&small)[TILES][COUNT][4], const Operand (&a)[TILES],
                                      u32 tile, u32 first, u32 lane, u32 halves) {
     const u32 group = lane / 4, quad = lane % 4;
@@ -141,9 +141,9 @@ __device__ inline void multiply_step(float (&c)[TILES][COUNT][4], float (&small)
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         if (half >= halves) break;
-        Tf32x2<4> split[TILES];
+        Tf32x2<4, IS_SAFE> split[TILES];
 #pragma unroll
-        for (u32 m = 0; m < TILES; ++m) split[m] = Tf32x2<4>(a[m].x[half]);
+        for (u32 m = 0; m < TILES; ++m) split[m] = Tf32x2<4, IS_SAFE>(a[m].x[half]);
 #pragma unroll
         for (u32 j = 0; j < COUNT; j += dealt_tiles(COUNT, j)) {
             const u32 wide = dealt_tiles(COUNT, j), column = (first + j) * 8 + group * wide;
@@ -155,11 +155,11 @@ __device__ inline void multiply_step(float (&c)[TILES][COUNT][4], float (&small)
             }
 #pragma unroll
             for (u32 n = 0; n < wide; n += 2) {
-                Tf32x2<2> b[2];
+                Tf32x2<2, IS_SAFE> b[2];
 #pragma unroll
                 for (u32 i = 0; i < 2; ++i) {
                     const float rows[2] = {x[0][n + i], x[1][n + i]};
-                    b[i] = Tf32x2<2>(rows, mask);
+                    b[i] = Tf32x2<2, IS_SAFE>(rows, mask);
                 }
                 mma_3xtf32(c, small, j + n, split, b, wide);
             }
@@ -167,15 +167,22 @@ __device__ inline void multiply_step(float (&c)[TILES][COUNT][4], float (&small)
     }
 }
 
-// c = a b^T for the 16 rows of q or grad at each of `rows` and the first steps of the rows of k or v at `others`.
 template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
-__device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&rows)[TILES], u32 others, u32 steps, u32 lane) {
+__device__ inline void multiply_step(float (&c)[TILES][COUNT][4], const Operand (&a)[TILES], u32 tile, u32 first, u32 lane) {
+    multiply_step<DIM, true>(c, c, a, tile, first, lane, 2);
+}
+
+// c += a b^T for the 16 rows of q or grad at each of `rows` and the first steps of the rows of k or v at `others`. `small` is
+// as above.
+template <u32 DIM, bool IS_SAFE, u32 TILES, u32 COUNT>
+__device__ inline void add_rows(float (&c)[TILES][COUNT][4], float (&small)[TILES][COUNT][4], const u32 (&rows)[TILES],
+                                u32 others, u32 steps, u32 lane) {
     constexpr u32 VECTORS = VECTORS_OF<DIM>, PITCH = PITCH_OF<DIM>;
-    float small[TILES][COUNT][4] = {};
-#pragma unroll
+    // With loads of more columns in flight, registers would spill.
+#pragma unroll(TILES == 2 || VECTORS > 24 ? 4 : VECTORS)
     for (u32 i = 0; i < VECTORS; i += 2) {
         const bool is_whole = i + 2 <= VECTORS;
-        Tf32x2<4> split[TILES];
+        Tf32x2<4, IS_SAFE> split[TILES];
 #pragma unroll
         for (u32 m = 0; m < TILES; ++m) {
             u32 a[4] = {};
@@ -184,7 +191,7 @@ __device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&ro
             } else {
                 ldmatrix_x2(a[0], a[1], rows[m] + swizzled<PITCH>(lane % 16, i));
             }
-            split[m] = Tf32x2<4>(a);
+            split[m] = Tf32x2<4, IS_SAFE>(a);
         }
 #pragma unroll
         for (u32 s = 0; s < divide_up(COUNT, 2); ++s) {
@@ -197,10 +204,15 @@ __device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&ro
                 ldmatrix_x2(x[0], x[2], tile + swizzled<PITCH>(lane % 16, i));
             }
             const u32 even[2] = {x[0], x[1]}, odd[2] = {x[2], x[3]};
-            const Tf32x2<2> b[2] = {Tf32x2<2>(even), Tf32x2<2>(odd)};
+            const Tf32x2<2, IS_SAFE> b[2] = {Tf32x2<2, IS_SAFE>(even), Tf32x2<2, IS_SAFE>(odd)};
             mma_3xtf32(c, small, 2 * s, split, b, COUNT - 2 * s);
         }
     }
+}
+template <u32 DIM = HEAD_DIM, u32 TILES, u32 COUNT>
+__device__ inline void multiply_rows(float (&c)[TILES][COUNT][4], const u32 (&rows)[TILES], u32 others, u32 steps, u32 lane) {
+    float small[TILES][COUNT][4] = {};
+    add_rows<DIM, false>(c, small, rows, others, steps, lane);
     add_small(c, small);
 }
 
@@ -385,19 +397,18 @@ __device__ inline void store_block(Element *__restrict__ to, u64 stride, u32 row
 #if !WARPGROUP
 template <u32 DIM = HEAD_DIM, u32 COUNT>
 __device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 tile, u32 first, u32 lane) {
-    const auto tiles = [](float(&x)[COUNT][4]) -> float(&)[1][COUNT][4] { return reinterpret_cast<float(&)[1][COUNT][4]>(x); };
     const Operand one[1] = {a};
-#if ELEMENT == F32
-    float small[COUNT][4] = {};
-    multiply_step<DIM>(tiles(c), tiles(small), one, tile, first, lane, 2);
-    add_small(tiles(c), tiles(small));
-#else
-    multiply_step<DIM>(tiles(c), one, tile, first, lane);
-#endif
+    multiply_step<DIM>(reinterpret_cast<float(&)[1][COUNT][4]>(c), one, tile, first, lane);
 }
 template <u32 DIM = HEAD_DIM, u32 COUNT>
 __device__ inline void multiply_rows(float (&c)[COUNT][4], u32 rows, u32 others, u32 steps, u32 lane) {
     const u32 one[1] = {rows};
-    multiply_rows<DIM>(reinterpret_cast<float(&)[1][COUNT][4]>(c), one, others, steps, lane);
+    float(&tile)[1][COUNT][4] = reinterpret_cast<float(&)[1][COUNT][4]>(c);
+#if ELEMENT == F32
+    // The gradients have no registers for sums of small products.
+    add_rows<DIM, true>(tile, tile, one, others, steps, lane);
+#else
+    multiply_rows<DIM>(tile, one, others, steps, lane);
+#endif
 }
 #endif

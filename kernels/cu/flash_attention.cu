@@ -174,7 +174,7 @@ __device__ inline void compute_problem(const Problem &problem, u32 base, u32 thr
                 sync_problem();
             }
 
-#pragma unroll
+#pragma unroll(ELEMENT == F32 && VALUE_TILES > 16 ? 1 : VALUE_TILES)
             for (u32 first = 0; first < VALUE_TILES; first += COLUMNS) {
                 if (first > 0) {
 #pragma unroll

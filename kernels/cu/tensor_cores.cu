@@ -46,10 +46,10 @@ __device__ inline void ldmatrix_x4(u32 (&words)[4], u32 address) {
                  : "memory");
 }
 
-// The parts of COUNT numbers. The high part is not rounded, so that the largest numbers do not become infinite. The low part
-// of an infinite number is NaN.
+// The parts of COUNT numbers. The high part is not rounded, so that the largest numbers do not become infinite. An infinite
+// number has a low part of 0, or NaN unless IS_SAFE.
 constexpr u32 TF32_MASK = 0xffffe000u;
-template <u32 COUNT>
+template <u32 COUNT, bool IS_SAFE = false>
 struct Tf32x2 {
     u32 high[COUNT], low[COUNT];
     Tf32x2() = default;
@@ -57,7 +57,8 @@ struct Tf32x2 {
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
             high[i] = x[i] & mask;
-            low[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(high[i]));
+            const u32 rest = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(high[i]));
+            low[i] = IS_SAFE && high[i] == x[i] ? 0 : rest;
         }
     }
     __device__ inline explicit Tf32x2(const float (&x)[COUNT], u32 mask = TF32_MASK) : Tf32x2(words(x).x, mask) {}
@@ -74,10 +75,10 @@ struct Tf32x2 {
     }
 };
 
-// c[m][first + n] += a[m] b[n], where `small` has the sum of the small products.
-template <u32 TILES, u32 COUNT>
+// c[m][first + n] += a[m] b[n], where `small` has the sum of the small products; it may be c if the parts are safe.
+template <bool IS_SAFE, u32 TILES, u32 COUNT>
 __device__ inline void mma_3xtf32(float (&c)[TILES][COUNT][4], float (&small)[TILES][COUNT][4], u32 first,
-                                  const Tf32x2<4> (&a)[TILES], const Tf32x2<2> (&b)[2], u32 columns) {
+                                  const Tf32x2<4, IS_SAFE> (&a)[TILES], const Tf32x2<2, IS_SAFE> (&b)[2], u32 columns) {
 #pragma unroll
     for (u32 product = 0; product < 3; ++product) {
 #pragma unroll

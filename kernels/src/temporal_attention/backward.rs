@@ -3,7 +3,8 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::{Layout, TemporalAttention};
-use super::parameters::{LaunchParameters, MANY_PROBLEMS, ROWS};
+use super::parameters::{LaunchParameters, MANY_PROBLEMS};
+use super::shape::ROWS;
 use super::slices::{COLUMNS, GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
 use super::variant::{AMPERE, TURING};
 use crate::element::ElementType;

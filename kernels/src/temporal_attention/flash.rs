@@ -1,7 +1,6 @@
 //! How `flash_attention.cu` divides a problem: tiles of queries, blocks of keys, and shared memory.
 
-use super::parameters::{LaunchParameters, ROWS};
-use super::shape::Shape;
+use super::shape::{ROWS, Shape};
 use crate::element::ElementType;
 use crate::operation::VECTOR_BYTES;
 
@@ -12,7 +11,7 @@ const MAX_WIDE_KEYS: u64 = 128;
 /// Wider heads are wide.
 const NARROW_HEAD_DIM: u64 = 128;
 /// The widest heads of which a warp can keep the sums of two tiles in registers.
-const PAIRED_HEAD_DIM: u64 = 64;
+pub(super) const PAIRED_HEAD_DIM: u64 = 64;
 /// The most warps that share a problem.
 const MAX_WARPS: u64 = 16;
 /// A problem that needs more shared memory is loaded in blocks of keys. Every device with compute capability 8.0 has as
@@ -40,7 +39,7 @@ pub(super) struct Division {
     /// Whether blocks of keys are loaded one after another.
     streamed: bool,
     /// Dynamic shared memory of a problem.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Division {
@@ -48,8 +47,12 @@ impl Division {
         let Shape { frames, keys, head_dim, .. } = *shape;
         let (row_tiles, key_steps) = (frames.div_ceil(ROWS), keys.div_ceil(ROWS));
         let is_single = element == ElementType::F32;
-        let is_paired =
-            row_tiles > 1 && warps <= row_tiles.div_ceil(2) && head_dim <= PAIRED_HEAD_DIM;
+        // In f32, with more keys than these, some architectures would spill registers.
+        let is_long = is_single && keys > MAX_WIDE_KEYS;
+        let is_paired = row_tiles > 1
+            && warps <= row_tiles.div_ceil(2)
+            && head_dim <= PAIRED_HEAD_DIM
+            && !is_long;
         let tiles = if is_paired { 2 } else { 1 };
         let max_steps = match head_dim {
             _ if head_dim > NARROW_HEAD_DIM => 8,
@@ -57,7 +60,8 @@ impl Division {
             _ if is_paired => 4,
             ..=64 if is_single => 6,
             ..=96 if is_single => 4,
-            _ if is_single => 2,
+            _ if is_single && !is_long => 2,
+            _ if is_single => 1,
             _ => 8,
         };
         let blocks = key_steps.div_ceil(max_steps);
@@ -72,11 +76,6 @@ impl Division {
         let in_blocks = warps * tiles * query + 4 * key_steps.div_ceil(blocks) * row;
         let bytes = if streamed { in_blocks } else { resident };
         Self { tiles, max_steps, streamed, bytes }
-    }
-
-    /// Dynamic shared memory of a block.
-    pub(super) const fn shared_bytes(&self, parameters: &LaunchParameters) -> u64 {
-        parameters.problems * self.bytes
     }
 
     /// Whether a block may have several problems.
@@ -95,22 +94,6 @@ impl Division {
     }
 }
 
-/// The launch parameters that were fastest on an NVIDIA H200.
-pub(super) fn default_parameters(shape: &Shape, element: ElementType) -> LaunchParameters {
-    let one = LaunchParameters::ONE;
-    match most_warps(shape) {
-        // A block with one warp is too short-lived.
-        1 if element != ElementType::F32 && shape.head_dim <= 128 && shape.keys <= ROWS => {
-            LaunchParameters { problems: 2, ..one }
-        }
-        // Two tiles of queries share each load of a key.
-        warps @ 7.. if shape.head_dim <= PAIRED_HEAD_DIM => {
-            LaunchParameters { warps: warps.div_ceil(2), ..one }
-        }
-        warps => LaunchParameters { warps: warps.min(8), ..one },
-    }
-}
-
 /// The most warps that share a problem.
 pub(super) fn most_warps(shape: &Shape) -> u64 {
     shape.frames.div_ceil(ROWS).min(MAX_WARPS)
@@ -119,6 +102,7 @@ pub(super) fn most_warps(shape: &Shape) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::temporal_attention::Variant;
 
     const F16: ElementType = ElementType::F16;
     const F32: ElementType = ElementType::F32;
@@ -126,8 +110,8 @@ mod tests {
     fn division(frames: u64, keys: u64, head_dim: u64, element: ElementType) -> (u64, Division) {
         let shape = Shape::new(1, 1, frames, head_dim).expect("legal");
         let shape = shape.with_keys(keys).expect("legal");
-        let parameters = default_parameters(&shape, element);
-        (parameters.warps, Division::of(&shape, element, parameters.warps))
+        let warps = Variant::Flash.default_parameters(&shape, element).warps;
+        (warps, Division::of(&shape, element, warps))
     }
 
     #[test]

@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
 
 use super::flash::{self, Division};
-use super::shape::Shape;
+use super::shape::{ROWS, Shape};
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
@@ -15,8 +15,6 @@ use crate::operation::{VECTOR_BYTES, WARP, named, refused, replaced};
 const GENERAL_WARPS: u64 = 4;
 /// Rows of a tile in shared memory of the general kernel.
 const GENERAL_TILE: u64 = 32;
-/// Queries in a tile of the tensor cores.
-pub(super) const ROWS: u64 = 16;
 /// The most threads of a block.
 const MAX_THREADS: u64 = 1024;
 /// Barriers of a block besides the one for all threads.
@@ -166,7 +164,20 @@ impl Variant {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
             Self::Tiled => LaunchParameters { warps: tiles, ..one },
-            Self::Flash => flash::default_parameters(shape, element),
+            Self::Flash => match flash::most_warps(shape) {
+                // A block with one warp is too short-lived.
+                1 if element != ElementType::F32
+                    && shape.longest() <= ROWS
+                    && shape.head_dim <= 128 =>
+                {
+                    LaunchParameters { problems: 2, ..one }
+                }
+                // Two tiles of queries share each load of a key.
+                warps @ 7.. if shape.head_dim <= flash::PAIRED_HEAD_DIM => {
+                    LaunchParameters { warps: warps.div_ceil(2), ..one }
+                }
+                warps => LaunchParameters { warps: warps.min(8), ..one },
+            },
             Self::Warpgroup => {
                 let is_large = shape.frames > 64
                     && self.shared_bytes(shape, element, &one) > LARGE_PROBLEM_BYTES;
@@ -245,7 +256,9 @@ impl Variant {
                 let rows = frames + 2 * keys;
                 parameters.stages * parameters.problems * rows * (pieces | 1) * VECTOR_BYTES
             }
-            Self::Flash => Division::of(shape, element, parameters.warps).shared_bytes(parameters),
+            Self::Flash => {
+                parameters.problems * Division::of(shape, element, parameters.warps).bytes
+            }
             Self::Warpgroup => {
                 let rows = frames.next_multiple_of(ROWS) + 2 * keys.next_multiple_of(ROWS);
                 // The narrowest swizzle needs an even number of vectors.

@@ -9,6 +9,9 @@ use crate::operation::{check_elements, check_size};
 /// the oldest architecture.
 pub const MAX_HEAD_DIM: u64 = 512;
 
+/// Queries or keys in a tile of the tensor cores.
+pub(super) const ROWS: u64 = 16;
+
 /// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {

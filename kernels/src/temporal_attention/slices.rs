@@ -3,7 +3,7 @@
 use gridguard::DeviceLimits;
 
 use super::operation::TemporalAttention;
-use super::parameters::ROWS;
+use super::shape::ROWS;
 use super::shape::Shape;
 use super::variant::MAX_FRAMES;
 use crate::element::ElementType;
