@@ -10,7 +10,7 @@ After `install` the kernels also serve calls of PyTorch's own function::
     import gridguard.torch
     gridguard.torch.install()
 
-`stats` counts the calls that were served, and why the others were not.
+`stats` counts the calls that were served, and why the others were not. `chunked` runs any module or function in chunks.
 """
 
 from __future__ import annotations
