@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch.autograd import profiler
 
+from gridguard._native import GridguardError
+
 Size = tuple[int, int]
 """The items of a chunk, and the number of streams."""
 
@@ -50,6 +52,8 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
         before = torch.cuda.memory_allocated(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
+    if profiler._is_profiler_enabled:
+        raise GridguardError("memory of the CPU cannot be measured in a profile: call once before it")
     with profiler.profile(profile_memory=True) as profile:
         run()
     live = peak = 0

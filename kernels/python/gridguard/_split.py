@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,10 @@ class Batch:
         self.axes = [axis if length == self.items else None for axis, length in zip(self.axes, lengths)]
         self.device = self.split()[0].device
         self._gradients: dict[int, _Gradient] = {}
+        given_leaves = [*args, *kwargs.values()]
+        # The general way takes longer on the host.
+        is_flat = len(given_leaves) == len(self.leaves) and all(map(operator.is_, given_leaves, self.leaves))
+        self._names = tuple(kwargs) if is_flat else None
 
     def split(self) -> list[Tensor]:
         """Return the tensors that are split."""
@@ -47,7 +52,10 @@ class Batch:
                 leaves[at] = _Part.apply(self._gradients[at].token, self._gradients[at], begin, size)
             elif axis is not None:
                 leaves[at] = leaves[at].narrow(axis, begin, size)
-        return tree_unflatten(leaves, self.spec)
+        if self._names is None:
+            return tree_unflatten(leaves, self.spec)
+        count = len(leaves) - len(self._names)
+        return tuple(leaves[:count]), dict(zip(self._names, leaves[count:]))
 
     def gather_gradients(self) -> None:
         """Make the backward passes of later parts write into one gradient for each input.

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import gridguard.torch as ours
 from gridguard import GridguardError, _chunk_sizes, _chunked
@@ -107,6 +108,29 @@ def test_gradients_are_those_of_the_whole_batch(recompute, dim):
     close(gradients(found, leaves), gradients(expected, leaves))
     found = chunked(function, dim, chunk=5, recompute=recompute)(leaves[0] * 2, leaves[1])
     close(gradients(found[:3], leaves), gradients(function(leaves[0] * 2, leaves[1])[:3], leaves))
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "dim"),
+    [
+        (nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True), (10, 7, 16), 0),
+        (nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0), (7, 10, 16), 1),
+        (nn.LSTM(16, 8, 2), (7, 10, 16), 1),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8).eval(), nn.ReLU(inplace=True)), (10, 3, 8, 8), 0),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten()), (10, 3, 8, 8), 0),
+    ],
+)
+def test_modules_of_pytorch_run_in_chunks(model, sizes, dim):
+    model = model.double()
+    x = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *model.parameters()]
+    whole, found = (torch.utils._pytree.tree_leaves(one(x)) for one in (model, chunked(model, dim, chunk=3)))
+    close(found, whole)
+    for one, other in zip(found, whole):
+        close(
+            torch.autograd.grad(one.square().sum(), leaves, retain_graph=True, allow_unused=True),
+            torch.autograd.grad(other.square().sum(), leaves, retain_graph=True, allow_unused=True),
+        )
 
 
 def test_one_gradient_of_the_input_is_allocated_for_all_chunks():
@@ -240,6 +264,10 @@ def test_transforms_meta_and_fake_tensors_run():
     close(torch.func.jvp(function, (x,), (x,))[1], x * x.cos())
     close(torch.func.grad(lambda x: function(x).sum())(x), x.cos())
     assert chunked(torch.sin, chunk=6)(x.to("meta")).shape == x.shape
+    assert torch.export.export(chunked(network(), chunk=6), (x,)).module()(x).shape == (20, 4)
+    with FlopCounterMode(display=False) as flops:
+        chunked(network(), chunk=6)(x)
+    assert flops.get_total_flops() == 2 * 20 * (8 * 16 + 16 * 4)
     with FakeTensorMode() as mode:
         assert function(mode.from_tensor(x)).shape == x.shape
     with pytest.raises(GridguardError, match="memory cannot be measured under transforms"):
@@ -386,6 +414,13 @@ def test_memory_is_measured_and_limits_a_chunk():
     (grad,) = torch.autograd.grad(limited(x).sum(), x)
     torch.testing.assert_close(grad, torch.full_like(x, 1000.0))
     assert limited._options.recompute
+
+
+def test_memory_is_not_measured_in_a_profile():
+    with torch.autograd.profiler.profile() as profile:
+        with pytest.raises(GridguardError, match="in a profile"):
+            chunked(torch.sin, memory=1000)(batch())
+    assert profile.kineto_results is not None
 
 
 @pytest.mark.parametrize("constant", [0, 1000])
