@@ -9,7 +9,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -69,7 +69,7 @@ def fit(budget: int, items: int, peak: Callable[[int], int]) -> int:
     peak(1)
     size, used, step = 1, peak(1), 2
     if used > budget:
-        raise ValueError(f"memory is {budget} bytes, but a chunk of one item needs {used}: pass at least {used}")
+        raise ValueError(f"memory is {budget} bytes for a chunk, but one item needs {used}: pass at least {used}")
     while size < items:
         step = min(step, items)
         try:
@@ -89,27 +89,28 @@ def fit(budget: int, items: int, peak: Callable[[int], int]) -> int:
     return items
 
 
-def fastest(largest: int, streams: Sequence[int], run: Callable[[int, int], None], device: torch.device) -> Size:
-    """Return the size of chunks and the number of streams with the shortest run, of `largest` and its halves."""
+def fastest(largest: int, streams: int, run: Callable[[int, int], None], device: torch.device) -> Size:
+    """Return the size and the number of streams with the shortest run, of `largest` and its halves."""
     found: dict[Size, float] = {}
-    size, shortage = largest, None
+    size, shortage = largest, ""
     while True:
         here = []
-        for count in streams:
+        for count in range(1, streams + 1):
             try:
                 here.append(_seconds(lambda: run(size, count), device))
             except Exception as error:
                 if not is_shortage(error):
                     raise
-                shortage = error.with_traceback(None)
+                # Not the error itself, whose traceback keeps tensors.
+                shortage = str(error)
                 continue
             if here[-1] < _FASTER * min(found.values(), default=math.inf):
                 found = {(size, count): here[-1]}
         if size == 1 or (here and min(here) > _SLOWER * min(found.values())):
             break
         size = math.ceil(size / 2)
-    if shortage is not None and not found:
-        raise shortage
+    if not found:
+        raise GridguardError(f"no size of chunks has enough memory: {shortage}")
     return next(iter(found))
 
 

@@ -35,7 +35,7 @@ def chunked(
     out_dim: int | None = None,
     recompute: bool | None = None,
     verify: bool = True,
-    streams: int | None = None,
+    streams: int = 1,
     progress: bool = False,
 ) -> Chunked:
     """Return a callable that runs a module or function over its batch in chunks.
@@ -61,9 +61,9 @@ def chunked(
     Gradients are those of the whole batch. `recompute` runs each chunk again in the backward pass instead of keeping
     its intermediate results, by default if `memory` is given. Random numbers are drawn by chunk.
 
-    Before the first chunks of a shape, `verify` compares a few items in chunks with the same items as a whole. `streams`
-    is the number of chunks in flight without gradients, 1 or 2, by default what `tune` found. `progress` shows a bar if
-    tqdm is installed.
+    Before the first chunks of a shape, `verify` compares a few items in chunks with the same items as a whole. With 2
+    `streams` two chunks are in flight if nothing needs gradients, and `tune` measures if that is faster. The function
+    must then allow two calls at once, so it may not replay CUDA graphs. `progress` shows a bar if tqdm is installed.
 
     A module may be replaced by what this returns, with the same `state_dict`. `block.forward = chunked(block.forward)`
     also keeps the names of its parameters and runs its hooks once.
@@ -75,21 +75,19 @@ def chunked(
         raise TypeError(f"function is of type {type(function).__name__}: pass a module or a function")
     if chunk is not None and memory is not None:
         raise ValueError("chunk and memory are given: pass one of them")
-    if streams not in (None, 1, 2):
+    if streams not in (1, 2):
         raise ValueError(f"streams is {streams!r}: pass 1 or 2")
     if not isinstance(dim, (list, tuple)):
-        dim = operator.index(dim)
-        first: int | None = dim
-    else:
-        first = next((axis for axis in dim if axis is not None), None)
-    if first is None:
+        dim = operator.index(dim)  # type: ignore[arg-type]
+    axes = [axis for axis in ([dim] if isinstance(dim, int) else dim) if axis is not None]
+    if not axes:
         raise ValueError(f"dim is {dim}: pass an axis for one argument or more")
     kind = _ChunkedModule if isinstance(function, nn.Module) else Chunked
     return kind(
         function,
         _Options(
             dim,
-            first if out_dim is None else operator.index(out_dim),
+            axes[0] if out_dim is None else operator.index(out_dim),
             None if chunk is None else _arguments.whole("chunk", chunk, 1),
             None if memory is None else _arguments.size_in_bytes("memory", memory, 1),
             memory is not None if recompute is None else recompute,
@@ -119,7 +117,7 @@ class _Options:
     memory: int | None
     recompute: bool
     verify: bool
-    streams: int | None
+    streams: int
     progress: bool
 
 
@@ -141,7 +139,7 @@ class Chunked:
         return self._run_plain(Batch(args, kwargs, self._options.dim))
 
     def tune(self, *args: Any, **kwargs: Any) -> int:
-        """Measure sizes of chunks, on a GPU also with a second stream, and return the fastest size.
+        """Measure sizes of chunks, and return the fastest size.
 
         The arguments are an example. If gradients are enabled, the backward pass counts. Later calls of these shapes
         use the size, with any batch and in later programs too: a file beside the user's profiles keeps it
@@ -151,20 +149,17 @@ class Chunked:
         if options.chunk is not None:
             raise ValueError(f"chunk is {options.chunk}: tune only chooses a size that is not given")
         batch = Batch(args, kwargs, options.dim)
-        key, largest, streams = self._key(batch), batch.items, [options.streams or 1]
-        if options.memory is not None:
-            largest = self._fitting(batch, key, options.memory // streams[0])
-        elif options.streams is None and batch.device.type == "cuda" and not torch.is_grad_enabled():
-            streams = [1, 2]
-
+        key, largest = self._key(batch), batch.items
         self._check(batch, key)
+        if options.memory is not None:
+            largest = self._fitting(batch, key, options.memory // options.streams)
 
         def run(size: int, count: int) -> None:
             fixed = replace(options, chunk=size, memory=None, streams=count, verify=False)
             _differentiate(Chunked(self.function, fixed)(*args, **kwargs), self)
 
         with _apart(batch.device):
-            self._sizes[key] = _chunk_sizes.fastest(max(largest, 1), streams, run, batch.device)
+            self._sizes[key] = _chunk_sizes.fastest(max(largest, 1), options.streams, run, batch.device)
         _chunk_sizes.store(self._profile_key(batch, key), self._sizes[key])
         return self._sizes[key][0]
 
@@ -241,10 +236,10 @@ class Chunked:
         """Return the size of the chunks of a call, and the number of streams."""
         options = self._options
         if options.chunk is not None:
-            return options.chunk, options.streams or 1
+            return options.chunk, options.streams
         if key not in self._sizes:
-            size, streams = _chunk_sizes.load().get(self._profile_key(batch, key), (_WHOLE, 1))
-            streams = options.streams or streams
+            size, streams = _chunk_sizes.load().get(self._profile_key(batch, key), (_WHOLE, options.streams))
+            streams = min(streams, options.streams)
             if options.memory is not None and batch.items > 0:
                 size = min(size, self._fitting(batch, key, options.memory // streams))
             self._sizes[key] = size, streams
@@ -314,7 +309,7 @@ class _ChunkedModule(nn.Module, Chunked):
         return Chunked.__call__(self, *args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function.state_dict(*args, **kwargs)
+        return self._modules["function"].state_dict(*args, **kwargs)  # type: ignore[union-attr]
 
 
 def _add_prefix(state: dict[str, Any], prefix: str, *others: Any) -> None:

@@ -28,12 +28,15 @@ class Batch:
             given += [None] * (len(self.leaves) - len(given))
         self.axes = [_axis(leaf, axis) for leaf, axis in zip(self.leaves, given)]
         lengths = [None if axis is None else leaf.shape[axis] for leaf, axis in zip(self.leaves, self.axes)]
-        self.items = next((length for length in lengths if length is not None), None)
-        if self.items is None or (not isinstance(dim, int) and any(one not in (None, self.items) for one in lengths)):
+        found = [length for length in lengths if length is not None]
+        if not found or (not isinstance(dim, int) and any(length != found[0] for length in found)):
             shapes = [tuple(leaf.shape) for leaf in self.leaves if isinstance(leaf, Tensor)]
             raise ValueError(f"dim is {dim}, but the shapes of the inputs are {shapes}: pass the axis of the items")
+        self.items: int = found[0]
         self.axes = [axis if length == self.items else None for axis, length in zip(self.axes, lengths)]
-        self.device = self.split()[0].device
+        devices = [leaf.device for leaf in self.leaves if isinstance(leaf, Tensor)]
+        # The CPU may have some inputs of a GPU's function.
+        self.device = next((device for device in devices if device.type != "cpu"), devices[0])
         self._gradients: dict[int, _Gradient] = {}
         given_leaves = [*args, *kwargs.values()]
         # The general way takes longer on the host.
@@ -219,7 +222,7 @@ class _Part(Function):
     """A view of an input."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, gradient: _Gradient, begin: int, size: int) -> Tensor:
+    def forward(ctx: Any, token: Tensor, gradient: Any, begin: int, size: int) -> Tensor:
         ctx.gradient, ctx.begin, ctx.sizes = gradient, begin, token.shape
         return gradient.x.narrow(gradient.axis, begin, size)
 

@@ -46,10 +46,11 @@ class Stats:
         return "\n".join(f"{path:{widths[0]}}  {calls:>{widths[1]}}  {note}".rstrip() for path, calls, note in rows)
 
     def _repr_html_(self) -> str:
-        head, *rows = (map(html.escape, (path, str(calls), note)) for path, calls, note in self._rows())
-        lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
-        head = "".join(f"<th>{cell}</th>" for cell in head)
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        lines = []
+        for at, row in enumerate(self._rows()):
+            kind = "td" if at else "th"
+            lines.append("".join(f"<{kind}>{html.escape(str(cell))}</{kind}>" for cell in row))
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
     def _rows(self) -> Iterator[tuple[str, int | str, str]]:
         yield "path", "calls", "first call, and the most that kernels take"

@@ -115,7 +115,7 @@ def budgets() -> dict[str, float]:
 
 @torch.no_grad()
 def tuned() -> list[int]:
-    x, function = torch.randn(16_384, 16, 320, device="cuda", dtype=torch.float16), chunked(feed_forward())
+    x, function = torch.randn(16_384, 16, 320, device="cuda", dtype=torch.float16), chunked(feed_forward(), streams=2)
     function.tune(x)
     ((size, streams),) = function._sizes.values()
     print(f"  tuned: {size} items in {streams} streams", flush=True)

@@ -264,6 +264,7 @@ def test_transforms_meta_and_fake_tensors_run():
     close(torch.func.jvp(function, (x,), (x,))[1], x * x.cos())
     close(torch.func.grad(lambda x: function(x).sum())(x), x.cos())
     assert chunked(torch.sin, chunk=6)(x.to("meta")).shape == x.shape
+    assert _chunked.Batch((x, x.to("meta")), {}, 0).device.type == "meta"
     assert torch.export.export(chunked(network(), chunk=6), (x,)).module()(x).shape == (20, 4)
     with FlopCounterMode(display=False) as flops:
         chunked(network(), chunk=6)(x)
@@ -403,7 +404,7 @@ def test_memory_is_measured_and_limits_a_chunk():
     with torch.no_grad():
         torch.testing.assert_close(call(x), function(x), rtol=1e-3, atol=1e-3)
     assert max(counter.sizes) <= 42 and counter.sizes[-2] >= 37, counter.sizes
-    with pytest.raises(ValueError, match=f"memory is {item // 2} bytes, but a chunk of one item needs [0-9]+"):
+    with pytest.raises(ValueError, match=f"memory is {item // 2} bytes for a chunk, but one item needs"):
         chunked(function, memory=item // 2)(x)
     whole = Counter(function)
     with torch.no_grad():
@@ -472,7 +473,7 @@ def test_the_fastest_size_is_kept_for_later_programs(profiles, monkeypatch):
     assert x.grad is None
     monkeypatch.setenv("GRIDGUARD_PROFILES", "off")
     limit = 0
-    with pytest.raises(ours.ChunkError, match="out of memory"):
+    with pytest.raises(GridguardError, match="no size of chunks has enough memory: .*out of memory"):
         chunked(function, verify=False).tune(x)
     with pytest.raises(ValueError, match="chunk is 3"):
         chunked(torch.sin, chunk=3).tune(x)

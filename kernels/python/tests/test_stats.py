@@ -46,7 +46,11 @@ def test_the_table_is_html_without_markup_of_others(on_cpu):
     [
         ("shape", qkv(2, 16, WIDTH + 8), "; " + ", ".join([f"(2, 16, {WIDTH})"] * 3)),
         ("shape", [*qkv(2, 16, 64)[:2], torch.randn(2, 16, 32)], "(2, 16, 32); " + ", ".join(["(2, 16, 64)"] * 3)),
-        ("dtype", qkv(2, 16, 64, dtype=torch.float64), "float64; torch.float16 or torch.bfloat16 or torch.float32 for all"),
+        (
+            "dtype",
+            qkv(2, 16, 64, dtype=torch.float64),
+            "float64; torch.float16 or torch.bfloat16 or torch.float32 for all",
+        ),
         ("dtype", [*qkv(2, 16, 64)[:2], torch.randn(2, 16, 64).double()], "float64; torch.float32 for all"),
     ],
 )
