@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import copy
 import doctest
-import json
 import random
 import sys
 import types
 
 import pytest
 import torch
+from batches import Counter, batch, close, gradients, network, profiles  # noqa: F401
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _chunk_sizes, _chunked
+from gridguard import GridguardError, _chunked
 
 chunked = ours.chunked
-
-
-@pytest.fixture(autouse=True)
-def profiles(tmp_path, monkeypatch):
-    """Keep the sizes of a test in a folder of its own."""
-    monkeypatch.setenv("GRIDGUARD_PROFILES", str(tmp_path))
-    return tmp_path
-
-
-class Counter:
-    """A function that counts its calls and their items."""
-
-    def __init__(self, function, limit=10**9):
-        self.function, self.limit, self.sizes = function, limit, []
-
-    def __call__(self, *args, **kwargs):
-        self.sizes.append(len(args[0]))
-        if len(args[0]) > self.limit:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return self.function(*args, **kwargs)
-
-
-def network(dropout=0.0):
-    layers = (nn.Linear(8, 16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, 4))
-    return nn.Sequential(*layers).double()
-
-
-def batch(items=20, requires_grad=False):
-    return torch.randn(items, 8, dtype=torch.float64, requires_grad=requires_grad)
-
-
-def gradients(out, leaves):
-    weights = torch.sin(torch.arange(out.numel(), dtype=out.dtype)).view(out.shape)
-    return torch.autograd.grad(out, leaves, weights)
-
-
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_example_runs():
@@ -339,35 +301,6 @@ def test_a_check_changes_nothing_and_runs_once():
         call(torch.randn(20, 8))
 
 
-def test_out_of_memory_halves_the_chunks_and_keeps_finished_ones():
-    function = Counter(torch.sin, limit=3)
-    call = chunked(function, verify=False)
-    x = batch(20)
-    close(call(x), x.sin())
-    assert function.sizes == [20, 10, 5, 3, 3, 3, 3, 3, 3, 2]
-    function.sizes.clear()
-    call(x)
-    assert function.sizes == [3] * 6 + [2], "the size is kept"
-
-    def later(x):
-        if len(x) > 2 and (x > 100).any():
-            raise RuntimeError("CUDA error: invalid configuration argument")
-        return x.sin()
-
-    function = Counter(later)
-    x[12] = 200.0
-    x.requires_grad_()
-    call = chunked(function, verify=False)
-    call._sizes[call._key(_chunked.Batch((x,), {}, 0))] = 4, 1
-    found = call(x)
-    assert function.sizes == [4, 4, 4, 4, 2, 2, 2, 2]
-    close(gradients(found, [x]), gradients(x.sin(), [x]))
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        chunked(Counter(torch.sin, limit=3), chunk=20)(batch())
-    with pytest.raises(ours.ChunkError, match="chunk 1 of .* failed: CUDA out of memory"):
-        chunked(Counter(torch.sin, limit=0), verify=False)(batch())
-
-
 def test_a_failing_chunk_is_named_and_earlier_outputs_are_kept():
     def function(x):
         if (x > 100).any():
@@ -391,94 +324,6 @@ def test_a_failing_chunk_is_named_and_earlier_outputs_are_kept():
     broken[0] = 0.0
     with pytest.raises(ours.ChunkError, match=r"chunk 3 .*: its outputs are .*3.* but those of the first chunk are"):
         shapes(broken)
-
-
-def test_memory_is_measured_and_limits_a_chunk():
-    def function(x):
-        return (x[:, None, :] * torch.ones(1000, 1)).sum(1)
-
-    x = torch.randn(500, 8)
-    item = 1000 * 8 * 4
-    counter = Counter(function)
-    call = chunked(counter, memory=40 * item)
-    with torch.no_grad():
-        torch.testing.assert_close(call(x), function(x), rtol=1e-3, atol=1e-3)
-    assert max(counter.sizes) <= 42 and counter.sizes[-2] >= 37, counter.sizes
-    with pytest.raises(ValueError, match=f"memory is {item // 2} bytes for a chunk, but one item needs"):
-        chunked(function, memory=item // 2)(x)
-    whole = Counter(function)
-    with torch.no_grad():
-        chunked(whole, memory="1GiB")(x[:50])
-    assert whole.sizes[-1] == 50
-    x.requires_grad_()
-    limited = chunked(function, memory=100 * item)
-    (grad,) = torch.autograd.grad(limited(x).sum(), x)
-    torch.testing.assert_close(grad, torch.full_like(x, 1000.0))
-    assert limited._options.recompute
-
-
-def test_memory_is_not_measured_in_a_profile():
-    with torch.autograd.profiler.profile() as profile:
-        with pytest.raises(GridguardError, match="in a profile"):
-            chunked(torch.sin, memory=1000)(batch())
-    assert profile.kineto_results is not None
-
-
-@pytest.mark.parametrize("constant", [0, 1000])
-def test_a_budget_is_fitted_to_peaks(constant):
-    seen = []
-
-    def peak(size):
-        seen.append(size)
-        if size > 300:
-            raise torch.cuda.OutOfMemoryError
-        return constant + 10 * size
-
-    assert _chunk_sizes.fit(constant + 10 * 123, 10**6, peak) in range(120, 124)
-    assert max(seen) <= 300
-    assert _chunk_sizes.fit(constant + 10**9, 200, peak) == 200
-    assert 32 <= _chunk_sizes.fit(constant + 10**9, 10**6, peak) <= 300
-
-
-def test_the_fastest_size_is_kept_for_later_programs(profiles, monkeypatch):
-    seconds = {100: 4.0, 50: 3.0, 25: 2.0, 13: 2.5, 7: 9.0}
-
-    def seconds_of(run, device):
-        sizes.clear()
-        run()
-        return seconds[max(sizes)]
-
-    def function(x):
-        sizes.append(len(x))
-        if len(x) > limit:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return x.sin()
-
-    sizes, limit, x = [], 10**9, batch(100)
-    monkeypatch.setattr(_chunk_sizes, "_seconds", seconds_of)
-    assert chunked(function, verify=False).tune(x) == 25
-    assert max(sizes) == 7, "smaller chunks are slower still"
-    (key,) = json.loads((profiles / "chunks.json").read_text())
-    assert key.startswith("cpu, test_chunked.function, 0 weights, ")
-    sizes.clear()
-    chunked(function, verify=False)(batch(60))
-    assert sizes == [20, 20, 20], "nearly equal sizes of at most 25"
-    (profiles / "chunks.json").write_text("no json")
-    sizes.clear()
-    chunked(function)(x)
-    assert sizes == [100]
-    x.requires_grad_()
-    limit = 30
-    assert chunked(function).tune(x) == 25
-    assert x.grad is None
-    monkeypatch.setenv("GRIDGUARD_PROFILES", "off")
-    limit = 0
-    with pytest.raises(GridguardError, match="no size of chunks has enough memory: .*out of memory"):
-        chunked(function, verify=False).tune(x)
-    with pytest.raises(ValueError, match="chunk is 3"):
-        chunked(torch.sin, chunk=3).tune(x)
-    monkeypatch.undo()
-    assert chunked(torch.sin).tune(x) <= 100
 
 
 def test_a_module_is_replaced_with_its_state_and_names():
