@@ -150,7 +150,7 @@ pytorch() {
     rm -f "$folder/native.json"
     GRIDGUARD_BENCH_JSON=$folder/native.json "$folder/attention" --bench 15360x5x16x64
     PYTHONPATH=$folder/python python3 "$folder/python/gpu.py" --native "$folder/native.json" --results "$results/pytorch.json" \
-        own_inputs timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders
+        own_inputs timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders chunks
 }
 
 # Runs `doctor` in many environments. Prints each page below its command, its exit status and number of

@@ -21,7 +21,7 @@ MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-p
 export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block}.py)
+    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi

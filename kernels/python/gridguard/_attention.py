@@ -65,7 +65,7 @@ def serve(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None:
             reason = "mask"
     if reason is not None:
         if not compiling:
-            _stats.count(reason)
+            _stats.count(reason, call[:3])
         return None
 
     bias = None if mask is None else _bias(mask, query, key)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from gridguard import _launch
+from torch import Tensor
+
+from gridguard import _launch, _native
 
 SERVED, BACKWARD, COPIED, ALIGNED = "served", "backward", "copied", "aligned"
 _MESSAGES = {
@@ -33,24 +37,68 @@ class Stats:
     """Forward and backward passes of PyTorch that copied tensors to addresses and rows at multiples of 16 bytes."""
     reader: str
     """How tensors are read: `dlpack`, or `attributes` before PyTorch 2.10, which takes longer."""
+    nearest: dict[str, str] = field(default_factory=dict)
+    """For reasons of sizes and types: those of the first call that PyTorch served, and the nearest ones of kernels."""
+
+    def __str__(self) -> str:
+        rows = [(path, str(calls), note) for path, calls, note in self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{path:{widths[0]}}  {calls:>{widths[1]}}  {note}".rstrip() for path, calls, note in rows)
+
+    def _repr_html_(self) -> str:
+        lines = []
+        for at, row in enumerate(self._rows()):
+            kind = "td" if at else "th"
+            lines.append("".join(f"<{kind}>{html.escape(str(cell))}</{kind}>" for cell in row))
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+    def _rows(self) -> Iterator[tuple[str, int | str, str]]:
+        yield "path", "calls", "first call, and the most that kernels take"
+        yield "kernels", self.served, ""
+        yield "kernels, backward pass", self.backward, ""
+        yield "copied for their strides", self.copied, ""
+        for reason, calls in sorted(self.pytorch.items(), key=lambda row: -row[1]):
+            yield f"PyTorch: {reason}", calls, self.nearest.get(reason, "")
+        yield "copied for PyTorch", self.aligned, ""
 
 
 def stats() -> Stats:
     """Return the number of calls on each path, and why PyTorch served them."""
     with _lock:
-        counts = dict(_counts)
+        counts, nearest = dict(_counts), dict(_nearest)
     served = counts.pop(SERVED, 0) + _launch.kernels.served
     backward, copied, aligned = (counts.pop(path, 0) for path in (BACKWARD, COPIED, ALIGNED))
-    return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader)
+    return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader, nearest)
 
 
-def count(path: str) -> None:
-    """Count a call: a path above, or the reason why PyTorch served it. Log each reason once."""
+def count(path: str, call: Sequence[Tensor] = ()) -> None:
+    """Count a call: a path above, or the reason why PyTorch served query, key and value. Log each reason once."""
     with _lock:
         _counts[path] = _counts.get(path, 0) + 1
         is_first = _counts[path] == 1
     if is_first and path not in (SERVED, BACKWARD):
-        _log.info("%s (further calls are only counted)", _MESSAGES.get(path, f"left to PyTorch: {path}"))
+        near = nearest(path, *call) if call else None
+        if near is not None:
+            _nearest[path] = near
+        text = _MESSAGES.get(path, f"left to PyTorch: {path}") + (f": {near}" if near else "")
+        _log.info("%s (further calls are only counted)", text)
+
+
+def nearest(reason: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Return the sizes or types of a refused call, and the nearest ones that kernels take, if they are the reason.
+
+    A device, a type or a layout may allow less.
+    """
+    tensors = (query, key, value)
+    if reason == "dtype":
+        taken = query.dtype if query.dtype in _launch.DTYPES else " or ".join(map(str, _launch.DTYPES))
+        return f"{', '.join(str(tensor.dtype) for tensor in tensors)}; {taken} for all"
+    if reason not in ("length", "shape") or any(tensor.dim() < 2 for tensor in tensors):
+        return None
+    width = min(query.shape[-1], _native.MAX_HEAD_DIM)
+    most = [(*tensor.shape[:-2], min(tensor.shape[-2], _native.MAX_LENGTH), width) for tensor in tensors]
+    given, taken = (", ".join(str(tuple(size)) for size in sizes) for sizes in ([one.shape for one in tensors], most))
+    return f"{given}; {taken}" if given != taken else None
 
 
 def _renew_lock() -> None:
@@ -59,6 +107,7 @@ def _renew_lock() -> None:
 
 
 _counts: dict[str, int] = {}
+_nearest: dict[str, str] = {}
 _lock = threading.Lock()
 # In a forked process the thread that held the lock is gone.
 os.register_at_fork(after_in_child=_renew_lock)

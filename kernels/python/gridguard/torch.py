@@ -10,7 +10,7 @@ After `install` the kernels also serve calls of PyTorch's own function::
     import gridguard.torch
     gridguard.torch.install()
 
-`stats` counts the calls that were served, and why the others were not.
+`stats` counts the calls that were served, and why the others were not. `chunked` runs any module or function in chunks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
 
 from gridguard._attention import scaled_dot_product_attention
 from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
+from gridguard._chunked import Chunked, ChunkError, chunked
 from gridguard._install import install, installed, uninstall
 from gridguard._stats import Stats, stats
 from gridguard._tuning import Choice, Profile, Tuned, Tuning, tune, tuning
 
 __all__ = [
     "Choice",
+    "ChunkError",
+    "Chunked",
     "Profile",
     "Stats",
     "Tuned",
     "Tuning",
+    "chunked",
     "install",
     "installed",
     "replace_motion_modules",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_calls
+import gpu_chunked
 import torch
 from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, compare_own, shifted
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -65,6 +66,7 @@ def main() -> int:
         memory,
         masks,
         readers,
+        chunks,
     )
     return run_checks(checks, (options,), options, figures)
 
@@ -391,6 +393,10 @@ def readers(options: argparse.Namespace) -> None:
                 close(out, exact, f"reader {_launch.kernels.reader}", 2e-2)
     finally:
         _launch.kernels = kernels
+
+
+def chunks(options: argparse.Namespace) -> None:
+    figures["chunks"] = gpu_chunked.check()
 
 
 def timing(options: argparse.Namespace) -> None:
