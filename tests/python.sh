@@ -22,13 +22,16 @@ MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-p
 export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,start,sockets,models,comfyui}.py)
+    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,start,comfyui}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi
-"$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "${tests[@]}"
+pytest() { "$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "$@"; }
+pytest "${tests[@]}"
 
 if "$python" -c 'import torch' 2>/dev/null; then
+    # In a process of their own: the imports of these packages change warnings and PyTorch's tables of operators.
+    pytest kernels/python/tests/test_{sockets,models}.py
     own=$CARGO_TARGET_DIR/pytorch-tests
     "$python" kernels/python/tests/pytorch_tests.py fetch "$own"
     # One test has thousands of cases. Only one size of them runs here.
