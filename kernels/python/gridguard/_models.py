@@ -96,8 +96,10 @@ def _attend(
     scale = None
     if logit_scale is not None:
         scale = 1.0
-        q = F.normalize(q, dim=-1) * logit_scale.clamp(max=_MAX_LOGIT_SCALE).exp().view(heads, 1)
-        k = F.normalize(k, dim=-1)
+        # The usual 1e-12 is zero in f16, and the keys of padded tokens are zero.
+        eps = max(1e-12, torch.finfo(q.dtype).tiny)
+        q = F.normalize(q, dim=-1, eps=eps) * logit_scale.clamp(max=_MAX_LOGIT_SCALE).exp().view(heads, 1)
+        k = F.normalize(k, dim=-1, eps=eps)
         q, k = q.to(v.dtype), k.to(v.dtype)
     sizes = q.shape[2:-1]
     q, k, v = (one.flatten(2, -2).transpose(1, 2) for one in (q, k, v))

@@ -78,6 +78,17 @@ def test_replaced_windows_have_the_gradients_of_the_model(name):
 
 @for_each(SWIN)
 @torch.no_grad()
+def test_replaced_windows_are_right_in_half_precision(on_cpu, name):
+    model, call = models.make(name)
+    want = call(model)
+    ours.replace_attention(model)
+    with torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(call(model).float(), want, atol=2e-2, rtol=2e-2)
+    assert on_cpu().served == REPLACED[name]
+
+
+@for_each(SWIN)
+@torch.no_grad()
 def test_replaced_windows_compile_into_one_graph(on_cpu, name):
     model, call = models.make(name)
     want = call(model)
