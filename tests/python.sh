@@ -5,7 +5,8 @@
 #   tests/python.sh           uses python3
 #   tests/python.sh PYTHON    uses another interpreter, for example of a virtual environment
 #
-# The tests of gridguard.torch run if the interpreter finds PyTorch. Some need diffusers. Then PyTorch's own tests of
+# The tests of gridguard.torch run if the interpreter finds PyTorch. Some need diffusers, and those of
+# other packages are run for the packages that are installed (tests/models.py). Then PyTorch's own tests of
 # attention run with and without `install()`. They are downloaded once.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -21,13 +22,16 @@ MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-p
 export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats}.py)
+    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats,start,comfyui}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi
-"$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "${tests[@]}"
+pytest() { "$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "$@"; }
+pytest "${tests[@]}"
 
 if "$python" -c 'import torch' 2>/dev/null; then
+    # In a process of their own: the imports of these packages change warnings and PyTorch's tables of operators.
+    pytest kernels/python/tests/test_{sockets,models}.py
     own=$CARGO_TARGET_DIR/pytorch-tests
     "$python" kernels/python/tests/pytorch_tests.py fetch "$own"
     # One test has thousands of cases. Only one size of them runs here.

@@ -77,5 +77,5 @@ if not TYPE_CHECKING:  # a type checker would accept each name
     def __getattr__(name):
         """Import `gridguard.torch` at its first use: it needs PyTorch."""
         if name == "torch":
-            return importlib.import_module("gridguard.torch")
+            return importlib.import_module(f"{__name__}.torch")
         raise AttributeError(f"gridguard has no {name!r}; the functions for PyTorch are in gridguard.torch")

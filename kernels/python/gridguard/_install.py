@@ -1,4 +1,4 @@
-"""Serves calls of PyTorch's function and of xformers' by the kernels."""
+"""Serves calls of PyTorch's function by the kernels."""
 
 # A kernel at PyTorch's dispatcher serves PyTorch's operator, as PyTorch's own replacements of flash attention do. No
 # Python object is replaced. Everything above the dispatcher works unchanged: comparisons of functions, subclasses,
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from gridguard import _attention, _launch, _pytorch
+from gridguard import _attention, _efficient, _launch, _pytorch
 from gridguard._pytorch import PLAIN, Call
 
 _is_installed = False
@@ -24,7 +22,6 @@ _contexts = 0
 """The open contexts of `installed`, in all threads."""
 _is_active = False
 """Whether calls are served: `install` was called, or a context is open."""
-_xformers: Callable[..., Tensor] | None = None
 _registered: dict[str, torch.library.Library] = {}
 # Reentrant: the garbage collector may end an abandoned context while its thread holds the lock.
 _lock = threading.RLock()
@@ -42,8 +39,8 @@ os.register_at_fork(after_in_child=_renew_lock)
 def install() -> None:
     """Serve PyTorch's `scaled_dot_product_attention` by the kernels, in all threads and wherever it was imported.
 
-    Also replaces xformers' `memory_efficient_attention` if xformers is imported; call again after a later import. Code
-    that `torch.compile` compiled before keeps PyTorch's operator.
+    Also replaces `memory_efficient_attention` of xformers and mslk if they are imported; call again after a later
+    import. Code that `torch.compile` compiled before keeps PyTorch's operator.
     """
     _update(installed=True)
 
@@ -64,8 +61,8 @@ def installed() -> Iterator[None]:
 
 
 def _update(installed: bool | None = None, opened: int = 0) -> None:
-    """Install or open a context, or undo it, in PyTorch and xformers."""
-    global _is_installed, _contexts, _is_active, _xformers
+    """Install or open a context, or undo it, in all packages."""
+    global _is_installed, _contexts, _is_active
     with _lock:
         _is_installed = _is_installed if installed is None else installed
         _contexts += opened
@@ -75,14 +72,10 @@ def _update(installed: bool | None = None, opened: int = 0) -> None:
         if active != _is_active:
             _tag_compiled_code(active)
             _is_active = active
-        ops = sys.modules.get("xformers.ops")
-        current = getattr(ops, "memory_efficient_attention", None)
-        if active and current is not None and current is not _memory_efficient_attention:
-            # Keep the first: a later one might call ours.
-            _xformers = _xformers or current
-            ops.memory_efficient_attention = _memory_efficient_attention  # type: ignore[union-attr]
-        if not active and current is _memory_efficient_attention:
-            ops.memory_efficient_attention = _xformers  # type: ignore[union-attr]
+        if active:
+            _efficient.replace()
+        else:
+            _efficient.restore()
 
 
 def _register() -> None:
@@ -161,23 +154,3 @@ def _is_compiled() -> bool:
         and guards.TracingContext.try_get() is not None
         and not torch.compiler.is_compiling()
     )
-
-
-def _memory_efficient_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Any = None,
-    p: float = 0.0,
-    scale: float | None = None,
-    **options: Any,
-) -> Tensor:
-    """Serve xformers' function. Its tensors are [batch, length, heads, head_dim], or have no axis for heads."""
-    assert _xformers is not None
-    is_plain = attn_bias is None or isinstance(attn_bias, Tensor)
-    if is_plain and query.dim() in (3, 4) and all(given is None for given in options.values()):
-        q, k, v = (t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value))
-        served = _attention.serve((q, k, v, attn_bias, p, False, scale, False))
-        if served is not None:
-            return served.transpose(1, 2) if query.dim() == 4 else served
-    return _xformers(query, key, value, attn_bias, p, scale, **options)

@@ -23,9 +23,11 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
     raise ImportError(f"gridguard.torch needs PyTorch 2.4 or later, this is {torch.__version__}")
 
 from gridguard._attention import scaled_dot_product_attention
+from gridguard._backends import register_backend
 from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
 from gridguard._chunked import Chunked, ChunkError, chunked
 from gridguard._install import install, installed, uninstall
+from gridguard._models import replace_attention, restore_attention
 from gridguard._stats import Stats, stats
 from gridguard._tuning import Choice, Profile, Tuned, Tuning, tune, tuning
 
@@ -40,7 +42,10 @@ __all__ = [
     "chunked",
     "install",
     "installed",
+    "register_backend",
+    "replace_attention",
     "replace_motion_modules",
+    "restore_attention",
     "restore_motion_modules",
     "scaled_dot_product_attention",
     "stats",

@@ -6,7 +6,6 @@ import concurrent.futures
 import subprocess
 import sys
 import threading
-import types
 from pathlib import Path
 
 import pytest
@@ -133,29 +132,6 @@ def test_a_replacement_of_the_function_by_others_is_kept(on_cpu, monkeypatch):
         torch.testing.assert_close(functional.scaled_dot_product_attention(*tensors), _pytorch.unserved(*tensors) + 1)
     assert functional.scaled_dot_product_attention is other
     assert on_cpu().served == 1
-
-
-def test_xformers_is_served_if_it_is_imported(on_cpu, monkeypatch):
-    def original(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None):
-        heads_first = [t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value)]
-        out = _pytorch.unserved(*heads_first, attn_bias, p, scale=scale)
-        return out.transpose(1, 2) if query.dim() == 4 else out
-
-    ops = types.ModuleType("xformers.ops")
-    ops.memory_efficient_attention = original
-    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
-    monkeypatch.setattr(_install, "_xformers", None)
-    with ours.installed():
-        for sizes in ((2, 16, 5, 64), (10, 16, 64)):
-            tensors = qkv(*sizes)
-            found = ops.memory_efficient_attention(*tensors, scale=0.2)
-            torch.testing.assert_close(found, original(*tensors, scale=0.2))
-            assert found.is_contiguous()
-        assert on_cpu().served == 2
-        ops.memory_efficient_attention(*tensors, None, 0.1)
-        ops.memory_efficient_attention(*tensors, op=object())
-        assert on_cpu().served == 2
-    assert ops.memory_efficient_attention is original
 
 
 def test_the_programs_of_the_documentation_run():

@@ -1,0 +1,107 @@
+"""Tests of `GRIDGUARD_INSTALL` in an environment with the files of the wheel. Needs PyTorch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+
+import gridguard
+
+PACKAGES = Path(gridguard.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Return the interpreter of a new environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    (site / "gridguard").symlink_to(PACKAGES / "gridguard")
+    shutil.copy(PACKAGES / "gridguard.pth", site)
+    (site / "zz-torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    return folder / "bin/python"
+
+
+def run(python, program, value=None, cwd=None):
+    environment = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "GRIDGUARD_INSTALL")}
+    if value is not None:
+        environment["GRIDGUARD_INSTALL"] = value
+    ran = subprocess.run(
+        [python, "-c", program], env=environment, cwd=cwd, capture_output=True, text=True, check=True, timeout=300
+    )
+    return ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_nothing_is_imported_by_default(python, value):
+    program = "import sys; print([name for name in sys.modules if 'gridguard' in name], sys.meta_path[0])"
+    out, errors = run(python, program, value)
+    assert out.startswith("[] ") and "gridguard" not in out + errors
+
+
+def test_a_program_that_imports_pytorch_is_served(python):
+    program = """
+import sys
+assert not {"torch", "gridguard.torch"} & sys.modules.keys()
+import torch
+torch.nn.functional.scaled_dot_product_attention(*[torch.zeros(2, 5, 16, 64)] * 3)
+print(sys.modules["gridguard._install"]._is_active)
+assert type(torch.__spec__.loader).__name__ == "SourceFileLoader"
+assert "exec_module" not in vars(torch.__spec__.loader)
+"""
+    assert run(python, program, "1") == ("True\n", "")
+
+
+def test_xformers_is_served_wherever_it_is_imported(python, tmp_path):
+    package = tmp_path / "xformers/ops"
+    package.mkdir(parents=True)
+    (tmp_path / "xformers/__init__.py").touch()
+    (package / "__init__.py").write_text("import torch\ndef memory_efficient_attention(): pass\n")
+    program = "import xformers.ops; print(type(xformers.ops.memory_efficient_attention).__name__)"
+    assert run(python, program, "1", tmp_path) == ("partial\n", "")
+    assert run(python, program, "0", tmp_path) == ("function\n", "")
+
+
+def test_a_program_goes_on_if_gridguard_cannot_be_installed(python, tmp_path):
+    (tmp_path / "torch.py").write_text("__version__ = '2.1.0'\n")
+    out, errors = run(python, "import torch; print(torch.__version__)", "1", tmp_path)
+    assert out == "2.1.0\n"
+    assert errors == (
+        "GRIDGUARD_INSTALL: gridguard is not installed in this process: "
+        "gridguard.torch needs PyTorch 2.4 or later, this is 2.1.0\n"
+    )
+
+
+def test_an_error_of_pytorchs_import_is_not_changed(python, tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyError('broken')\n")
+    program = """
+for _ in range(2):
+    try:
+        import torch
+    except KeyError as error:
+        print(error)
+"""
+    assert run(python, program, "1", tmp_path) == ("'broken'\n" * 2, "")
+
+
+def test_another_value_is_refused_in_words(python):
+    out, errors = run(python, "import sys; print('torch' in sys.modules)", "yes")
+    assert out == "False\n"
+    assert errors == "GRIDGUARD_INSTALL is 'yes', so gridguard is not installed in this process: set it to 1\n"
+
+
+def test_a_child_process_is_served_too(python):
+    program = """
+import subprocess, sys
+child = "import torch, gridguard._install; print(gridguard._install._is_installed)"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout, end="")
+"""
+    assert run(python, program, "1") == ("True\n", "")
