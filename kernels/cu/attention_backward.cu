@@ -16,7 +16,7 @@
 //               gradients of scores. These take the place of v if there is one stage and a warp for each tile of queries.
 //   arithmetic  F16 and BF16: m16n8k16 (m16n8k8 on sm_75) or wgmma with f32 accumulation; weights and gradients of scores are
 //               rounded to the element type before they are multiplied. F32: three m16n8k8 products in TF32, which
-//               have an error of at most 2^-19 of each product. No atomics: each sum has a fixed order.
+//               have an error of at most 2^-18 of each product. No atomics: each sum has a fixed order.
 //   needs       sm_75 for F16, sm_80 for BF16 and F32, sm_90a with WARPGROUP.
 //
 // First each warp takes tiles of 16 queries, with all keys: P = softmax(scale * q k^T + bias), dP = grad v^T,

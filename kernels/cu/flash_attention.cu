@@ -13,7 +13,7 @@
 //   shared      dynamic: for each problem q, k and v, with rows rounded up to 16. If STREAMED, the queries of
 //               all warps, and two blocks of keys and values.
 //   arithmetic  F16 and BF16: m16n8k16 (m16n8k8 on sm_75) with f32 accumulation; exponentials are rounded to the element
-//               type. F32: three m16n8k8 products in TF32, which have an error of at most 2^-19 of each product.
+//               type. F32: three m16n8k8 products in TF32, which have an error of at most 2^-18 of each product.
 //   needs       sm_75 for F16, sm_80 for BF16 and F32.
 
 #ifndef VALUE_DIM
