@@ -61,7 +61,8 @@ __device__ inline void reduce_scatter(float (&scores)[ROWS][BLOCK_KEYS], u32 bit
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(ATTENTION_PARAMETERS) {
+// Turing would spill registers to keep more blocks resident.
+extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, __CUDA_ARCH__ < 800 ? 1 : 0) f32_attention(ATTENTION_PARAMETERS) {
     const Overlap overlap;
     extern __shared__ float4 shared[];
     const u32 slot = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;

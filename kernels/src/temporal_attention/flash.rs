@@ -47,21 +47,22 @@ impl Division {
         let Shape { frames, keys, head_dim, .. } = *shape;
         let (row_tiles, key_steps) = (frames.div_ceil(ROWS), keys.div_ceil(ROWS));
         let is_single = element == ElementType::F32;
-        // In f32, with more keys than these, some architectures would spill registers.
-        let is_long = is_single && keys > MAX_WIDE_KEYS;
+        // With more keys than these, some architectures would spill registers.
+        let is_long = keys > MAX_WIDE_KEYS;
         let is_paired = row_tiles > 1
             && warps <= row_tiles.div_ceil(2)
             && head_dim <= PAIRED_HEAD_DIM
-            && !is_long;
+            && !(is_single && is_long);
         let tiles = if is_paired { 2 } else { 1 };
         let max_steps = match head_dim {
             _ if head_dim > NARROW_HEAD_DIM => 8,
-            _ if is_paired && is_single => 2,
+            _ if is_paired && (is_single || (is_long && shape.longest() > 256)) => 2,
             _ if is_paired => 4,
             ..=64 if is_single => 6,
             ..=96 if is_single => 4,
             _ if is_single && !is_long => 2,
             _ if is_single => 1,
+            97.. if is_long => 4,
             _ => 8,
         };
         let blocks = key_steps.div_ceil(max_steps);
@@ -125,8 +126,8 @@ mod tests {
         assert_eq!(bytes(24, 24, 80, F32), (2, 1, false, 30_720));
         assert_eq!(bytes(81, 81, 40, F32), (6, 1, false, 46_080));
         assert_eq!(bytes(128, 128, 64, F32), (4, 2, false, 98_304));
-        assert_eq!(bytes(512, 512, 64, F16), (8, 2, true, 65_536));
-        assert_eq!(bytes(512, 512, 128, F16), (8, 1, true, 163_840));
+        assert_eq!(bytes(512, 512, 64, F16), (8, 2, true, 49_152));
+        assert_eq!(bytes(512, 512, 128, F16), (8, 1, true, 98_304));
     }
 
     #[test]

@@ -109,13 +109,8 @@ impl Variant {
             _ if shape.longest() <= 48 => [Self::Tiled, Self::Flash, Self::Short],
             _ => [Self::Warpgroup, Self::Flash, Self::General],
         };
-        let fits = |variant: &Self| {
-            let parameters = variant.default_parameters(shape, element);
-            variant.check(shape, element, device).is_ok()
-                && variant.shared_bytes(shape, element, &parameters)
-                    <= device.max_shared_bytes_per_block_opt_in
-        };
-        Ok(order.into_iter().find(fits).unwrap_or(Self::General))
+        let serves = |variant: &Self| variant.check(shape, element, device).is_ok();
+        Ok(order.into_iter().find(serves).unwrap_or(Self::General))
     }
 
     /// Checks that the variant supports the shape and type, and that the device has its instructions.
@@ -183,6 +178,12 @@ impl Variant {
         if capability < needed || (self == Self::Warpgroup && capability != HOPPER) {
             let what = self.instructions(element);
             return Err(KernelError::unsupported(what, needed, device, REMEDY));
+        }
+        let parameters = self.default_parameters(shape, element);
+        let bytes = self.shared_bytes(shape, element, &parameters);
+        if bytes > device.max_shared_bytes_per_block_opt_in {
+            let takes = "problems that fit into the shared memory of a block";
+            return Err(KernelError::Variant { variant: self.name(), takes });
         }
         Ok(())
     }
