@@ -20,6 +20,7 @@ impl KernelSpec for TemporalAttention {
         Variant::General.code().1,
         Variant::Short.code().1,
         Variant::Tiled.code().1,
+        Variant::Flash.code().1,
         Variant::Warpgroup.code().1,
         Variant::SinglePrecision.code().1,
     ];

@@ -190,8 +190,8 @@ fn every_implementation_has_a_source_of_its_own() {
     let distinct: HashSet<&String> = all.iter().collect();
     assert_eq!(
         (all.len(), distinct.len()),
-        (18, 18),
-        "nine kernels, five of attention and four of its gradients"
+        (19, 19),
+        "nine kernels, six of attention and four of its gradients"
     );
 }
 
