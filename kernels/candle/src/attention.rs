@@ -75,8 +75,8 @@ impl Attention {
 
     /// Attention over f16, bf16 or f32 tensors. q is `[items, heads, frames, head_dim]`, `[items, frames, head_dim]`,
     /// or any number of batch axes before `[frames, head_dim]`. k and v have the same shape with any number of keys
-    /// instead of frames. Head dimensions are at most 256, 160 on Turing. With up to 128 frames and keys, the fast
-    /// kernels run up to 160 in f16 and bf16. The output is contiguous and has the shape of q.
+    /// instead of frames. Head dimensions are at most 512. If they are a multiple of 8, or of 4 in f32, the fast kernels take
+    /// up to 512 frames and keys, or 128 keys above a head dimension of 128. The output is contiguous and has the shape of q.
     ///
     /// # Errors
     ///

@@ -209,7 +209,7 @@ fn unsupported_sizes_give_the_errors_of_the_kernels() -> Result<()> {
         Attention::new(scale).forward(&x, &x, &x)
     };
     for (result, text) in [
-        (attend(1.0, &[2, 4, 257]), "head_dim is 257, the kernel takes 1 to 256"),
+        (attend(1.0, &[2, 4, 513]), "head_dim is 513, the kernel takes 1 to 512"),
         (attend(1.0, &[2, 0, 8]), "frames is 0, the kernel takes 1 to 4294967295"),
         (
             attend(f32::NAN, &[2, 4, 8]),

@@ -48,7 +48,7 @@ def test_random_calls_compute_the_same_as_pytorch(monkeypatch, dlpack):
     counts = counts()
     assert counts.served > 80
     assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the fast path"
-    reasons = {"strides", "shape", "scale", "length", "dtype", "mask", "dropout"}
+    reasons = {"strides", "shape", "scale", "length", "dtype", "dropout"}
     assert reasons <= counts.pytorch.keys()
 
 

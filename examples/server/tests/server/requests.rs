@@ -151,9 +151,9 @@ fn wrong_tensors_are_typed_errors() {
          head_dim]",
     );
     check(
-        &[("q", &[1, 1, 260], &random(260, 1))],
+        &[("q", &[1, 1, 520], &random(520, 1))],
         "unsupported_shape",
-        "head_dim is 260, the kernel takes 1 to 256",
+        "head_dim is 520, the kernel takes 1 to 512",
     );
     check(
         &[("q", &[1, 1025, 1], &random(1025, 1))],
