@@ -318,7 +318,7 @@ run() {
 
     # Tests that fill the device or its memory run alone, and those whose captures another thread's work in the
     # context would invalidate.
-    step tests 300 "$folder/gpu" --ignored --test-threads 14 --skip conformance:: --skip memory:: \
+    step tests 420 "$folder/gpu" --ignored --test-threads 14 --skip conformance:: --skip memory:: \
         --skip images_of_a_folder --skip temporal_block:: --skip our_forms::
     if [ -d "$folder/images" ]; then
         step images 200 env GRIDGUARD_IMAGES="$folder/images" "$folder/gpu" --ignored --nocapture images_of_a_folder
