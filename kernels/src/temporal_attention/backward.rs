@@ -221,6 +221,11 @@ impl AttentionBackward {
             {
                 10
             }
+            (false, ElementType::F16 | ElementType::Bf16, 3, 1)
+                if self.attention.causal && is_narrow && !*biased && !*strided =>
+            {
+                4
+            }
             (false, ElementType::F16 | ElementType::Bf16, 5..=6, 1) if shape.head_dim <= 80 => 2,
             _ => 1,
         }
