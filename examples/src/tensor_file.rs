@@ -243,7 +243,7 @@ mod tests {
         mixed[2].2 = &[3, 2, 9];
         assert_eq!(message(&mixed), "tensor v is F32 [3, 2, 9], q is F32 [3, 2, 8]");
         assert_eq!(
-            message(&of(Dtype::F32, &[1, 2, 520])),
+            message(&of(Dtype::F32, &[1, 1, 520])),
             "head_dim is 520, the kernel takes 1 to 512"
         );
     }
