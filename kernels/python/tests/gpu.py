@@ -71,6 +71,14 @@ def main() -> int:
     return run_checks(checks, (options,), options, figures)
 
 
+def options_of(description: str | None) -> argparse.Namespace:
+    """Return the options of a script that takes the names of checks and a file for results."""
+    cli = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--results", type=Path, help="write the results to this file")
+    cli.add_argument("checks", nargs="*", metavar="CHECK")
+    return cli.parse_args()
+
+
 def run_checks(
     checks: tuple[Callable[..., None], ...], arguments: tuple[Any, ...], options: Any, figures: dict[str, Any]
 ) -> int:

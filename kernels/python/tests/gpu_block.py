@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import motion_blocks
 import torch
-from gpu import device_us, host_us, run_checks
+from gpu import device_us, host_us, options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
@@ -29,10 +27,7 @@ figures: dict[str, Any] = {}
 
 
 def main() -> int:
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path, help="write the results to this file")
-    cli.add_argument("checks", nargs="*", metavar="CHECK")
-    options = cli.parse_args()
+    options = options_of(__doc__)
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     figures["diffusers"] = motion_blocks.INSTALLED
     print(figures)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gc
 import importlib.util
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import models
 import torch
-from gpu import run_checks
+from gpu import options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
@@ -25,10 +23,7 @@ ROUNDS = 7
 
 
 def main() -> int:
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path, help="write the results to this file")
-    cli.add_argument("checks", nargs="*", metavar="CHECK")
-    options = cli.parse_args()
+    options = options_of(__doc__)
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     packages = ("diffusers", "torchvision", "timm", "tabpfn", "tabicl", "xformers", "mslk", "kernels")
     figures["missing"] = [one for one in packages if importlib.util.find_spec(one) is None]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from calls import PYTORCH
-from gpu import TYPES, close, device_us, qkv, run_checks
+from gpu import TYPES, close, device_us, options_of, qkv, run_checks
 from torch import Tensor
 
 import gridguard.torch as ours
@@ -24,10 +22,7 @@ figures: dict[str, Any] = {}
 
 
 def main() -> int:
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path, help="write the results to this file")
-    cli.add_argument("checks", nargs="*", metavar="CHECK")
-    options = cli.parse_args()
+    options = options_of(__doc__)
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     print(figures["software"])
     torch.manual_seed(0)
