@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
-    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_WARPGROUP_FRAMES, NotFolded,
+    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded,
     TemporalAttention, Variant, WIDE_HEAD_DIM,
 };
 use gridguard_kernels::{ElementType, Extent, KernelError, Kernels};
@@ -239,7 +239,7 @@ impl Attention {
         let views = tensors.each_ref().map(|tensor| tensor.strided());
         let folded = match Folded::new(views, bias.as_ref().map(|bias| bias.strided()), grouped) {
             Ok(folded) if folded.shape.items() == 0 => return Err("empty"),
-            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_WARPGROUP_FRAMES => {
+            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_LONG_FRAMES => {
                 return Err("length");
             }
             Ok(folded) => folded,
@@ -294,7 +294,7 @@ impl Attention {
         };
         let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
         let served = q.device.kind == self.kind() && q.element.is_some();
-        if !served || queries.max(keys) > MAX_WARPGROUP_FRAMES || width > MAX_HEAD_DIM {
+        if !served || queries.max(keys) > MAX_LONG_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;

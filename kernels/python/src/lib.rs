@@ -31,7 +31,7 @@ mod _native {
     use crate::tuning::{choices, misses, profiles, reload_profiles, write_misses};
 
     #[pymodule_export]
-    const MAX_LENGTH: u64 = gridguard_kernels::temporal_attention::MAX_WARPGROUP_FRAMES;
+    const MAX_LENGTH: u64 = gridguard_kernels::temporal_attention::MAX_LONG_FRAMES;
     #[pymodule_export]
     const MAX_HEAD_DIM: u64 = gridguard_kernels::temporal_attention::MAX_HEAD_DIM;
     #[pymodule_export]

@@ -150,7 +150,7 @@ impl View<'_> {
         StridedView { dims: &self.dims, strides: &self.strides }
     }
 
-    /// Whether it has so many elements, contiguous in row-major order.
+    /// Whether it has this number of elements, contiguous in row-major order.
     pub(crate) fn is_whole(&self, elements: u128) -> bool {
         let axes = self.dims.iter().zip(&*self.strides).rev();
         let reach = axes.into_iter().try_fold(1_u128, |reach, (size, stride)| {

@@ -4,8 +4,8 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use super::operation::{Layout, TemporalAttention};
 use super::parameters::{LaunchParameters, MANY_PROBLEMS};
-use super::shape::ROWS;
-use super::slices::{COLUMNS, GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
+use super::shape::{COLUMNS, MAX_LONG_FRAMES, ROWS};
+use super::slices::{GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
 use super::variant::{AMPERE, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
@@ -43,8 +43,6 @@ pub struct AttentionBackward {
 
 /// The most tiles of columns whose sums fit into the registers of a warp.
 const MAX_COLUMN_TILES: u64 = 10;
-/// The most frames and keys.
-const MAX_LONG_FRAMES: u64 = 512;
 /// Rows that a warpgroup multiplies at once.
 const GROUP_ROWS: u64 = 64;
 /// The widest heads whose sums of four tiles of queries, or of eight, fit into the registers of warpgroups.

@@ -1,15 +1,11 @@
 //! How `flash_attention.cu` divides a problem: tiles of queries, blocks of keys, and shared memory.
 
-use super::shape::{ROWS, Shape};
+use super::shape::{COLUMNS, MAX_LONG_FRAMES, NARROW_HEAD_DIM, ROWS, Shape};
 use crate::element::ElementType;
 use crate::operation::VECTOR_BYTES;
 
-/// The most queries and keys.
-const MAX_FLASH_FRAMES: u64 = 512;
 /// The most keys of wide heads, whose sums are computed by blocks of columns: a block of keys has all of them.
 const MAX_WIDE_KEYS: u64 = 128;
-/// Wider heads are wide.
-const NARROW_HEAD_DIM: u64 = 128;
 /// The widest heads of which a warp can keep the sums of two tiles in registers.
 pub(super) const PAIRED_HEAD_DIM: u64 = 64;
 /// The most warps that share a problem.
@@ -17,15 +13,12 @@ const MAX_WARPS: u64 = 16;
 /// A problem that needs more shared memory is loaded in blocks of keys. Every device with compute capability 8.0 has as
 /// much.
 const RESIDENT_BYTES: u64 = 99 << 10;
-/// Columns of an instruction of the tensor cores.
-const COLUMNS: u64 = 8;
 
 /// Whether the kernel takes the shape. The shared memory of a device may be too small for it.
 pub(super) const fn takes(shape: &Shape, element: ElementType) -> bool {
-    let most_keys =
-        if shape.head_dim <= NARROW_HEAD_DIM { MAX_FLASH_FRAMES } else { MAX_WIDE_KEYS };
+    let most_keys = if shape.head_dim <= NARROW_HEAD_DIM { MAX_LONG_FRAMES } else { MAX_WIDE_KEYS };
     shape.head_dim.is_multiple_of(VECTOR_BYTES / element.bytes())
-        && shape.frames <= MAX_FLASH_FRAMES
+        && shape.frames <= MAX_LONG_FRAMES
         && shape.keys <= most_keys
 }
 

@@ -27,5 +27,5 @@ pub use operation::{Layout, TemporalAttention};
 #[cfg(feature = "cuda")]
 pub(crate) use operation::{STRIDES_BYTES, narrow};
 pub use reference::{reference, reference_gradients, tolerance};
-pub use shape::{MAX_HEAD_DIM, Shape};
-pub use variant::{MAX_FRAMES, MAX_WARPGROUP_FRAMES, Variant, WIDE_HEAD_DIM};
+pub use shape::{MAX_HEAD_DIM, MAX_LONG_FRAMES, Shape};
+pub use variant::{MAX_FRAMES, Variant, WIDE_HEAD_DIM};

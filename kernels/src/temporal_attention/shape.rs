@@ -11,6 +11,13 @@ pub const MAX_HEAD_DIM: u64 = 512;
 
 /// Queries or keys in a tile of the tensor cores.
 pub(super) const ROWS: u64 = 16;
+/// Columns of an instruction of the tensor cores.
+pub(super) const COLUMNS: u64 = 8;
+/// The most frames, and the most keys, of the flash and warpgroup variants, and of the gradients.
+pub const MAX_LONG_FRAMES: u64 = 512;
+/// The widest heads of warpgroup instructions, of more than one block of keys, and of f32 without tensor cores, which would
+/// spill registers with wider ones unless one tile has all queries and keys.
+pub(super) const NARROW_HEAD_DIM: u64 = 128;
 
 /// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

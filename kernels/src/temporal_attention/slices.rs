@@ -3,14 +3,11 @@
 use gridguard::DeviceLimits;
 
 use super::operation::TemporalAttention;
-use super::shape::ROWS;
-use super::shape::Shape;
+use super::shape::{COLUMNS, ROWS, Shape};
 use super::variant::MAX_FRAMES;
 use crate::element::ElementType;
 use crate::operation::HOPPER;
 
-/// Columns of an instruction of the tensor cores.
-pub(super) const COLUMNS: u64 = 8;
 /// Warps of a warpgroup.
 pub(super) const GROUP: u64 = 4;
 /// The most warps that share a problem by slices, so that each has 255 registers.

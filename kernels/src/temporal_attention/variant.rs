@@ -5,22 +5,17 @@ use core::fmt;
 use gridguard::{ComputeCapability, DeviceLimits};
 
 use super::flash;
-use super::shape::Shape;
+use super::shape::{MAX_LONG_FRAMES, NARROW_HEAD_DIM, Shape};
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{HOPPER, source};
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
-/// The largest head dimension of warpgroup instructions, and of f32, which would spill registers with a larger one
-/// unless one tile has all queries and keys.
-const NARROW_HEAD_DIM: u64 = 128;
 /// Frames and keys of one tile.
 const TILE_FRAMES: u64 = 16;
 /// The most frames, and the most keys, of a specialised variant on every architecture.
 pub const MAX_FRAMES: u64 = 128;
-/// The most with warpgroup instructions, if the problem fits into the shared memory of a block.
-pub const MAX_WARPGROUP_FRAMES: u64 = 512;
 /// The widest heads that one warp keeps in registers, up to [`TILE_FRAMES`] frames and keys.
 const SHORT_HEAD_DIM: u64 = 256;
 /// The widest heads of the other variants, and of the block.
@@ -156,7 +151,7 @@ impl Variant {
                 if element == ElementType::F16 { TURING } else { AMPERE },
             ),
             Self::Warpgroup => (
-                is_half && pieces && is_narrow && shape.longest() <= MAX_WARPGROUP_FRAMES,
+                is_half && pieces && is_narrow && shape.longest() <= MAX_LONG_FRAMES,
                 "f16 or bf16, at most 512 frames and keys, a head dimension that is a multiple of 8 and at \
                  most 128",
                 HOPPER,
