@@ -20,6 +20,8 @@ trap 'rm --recursive "$packages"' EXIT
 MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-pip-version-check \
     --target "$packages" './kernels/python[test]'
 export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
+# PyTorch's default folder keeps what other versions of the package have compiled.
+export TORCHINDUCTOR_CACHE_DIR=$packages/inductor
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
     tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats,start,comfyui}.py)

@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from gridguard import _attention, _efficient, _launch, _pytorch
+from gridguard import _attention, _efficient, _launch, _operator, _pytorch
 from gridguard._pytorch import PLAIN, Call
 
 _is_installed = False
@@ -99,7 +101,12 @@ def _tag_compiled_code(active: bool) -> None:
         config.cache_key_tag = tag + _TAG if active else tag
 
 
-_TAG = "+gridguard"
+def _tag_of(operators: Path) -> str:
+    """Return a key of the operators' source: compiled code passes the arguments of the version that compiled it."""
+    return f"+gridguard-{hashlib.sha256(operators.read_bytes()).hexdigest()[:16]}"
+
+
+_TAG = _tag_of(Path(_operator.__file__))
 
 
 def _kernel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -379,6 +380,15 @@ def test_code_compiled_without_install_has_pytorchs_operator_and_another_key(on_
     assert (before[0], during[0]) == (False, True)
     assert before[1] is None or before[1] != during[1]
     assert found() == before
+
+
+def test_compiled_code_of_another_version_of_the_operators_has_another_key(tmp_path):
+    from gridguard import _install, _operator
+
+    same, changed = tmp_path / "same.py", tmp_path / "changed.py"
+    same.write_bytes(Path(_operator.__file__).read_bytes())
+    changed.write_bytes(same.read_bytes() + b"# changed")
+    assert _install._tag_of(same) == _install._TAG != _install._tag_of(changed)
 
 
 def test_compiled_code_serves_dynamic_and_oversized_batches(installed, monkeypatch):
