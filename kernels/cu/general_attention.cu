@@ -5,7 +5,7 @@
 //   grid        one block for each problem.
 //   block       128 threads on x.
 //   shared      dynamic: 32 rows of queries, values and keys in f32, padded by `padded` and `key_stride`.
-//   arguments   after the scale: frames, keys, head_dim (u32, at most 160).
+//   arguments   after the scale: frames, keys, head_dim (u32).
 //   alignment   one element.
 //   arithmetic  f32.
 //   needs       sm_75.
@@ -36,9 +36,10 @@ __device__ inline void copy_rows(float *__restrict__ to, const Element *__restri
 __device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
 // Each warp computes ROWS query rows at once, so a key that it loads serves all of them. Each lane has PARTS
-// elements of a row of out: head_dim / 32, rounded up.
+// elements of a row of out, every 32nd from `first_column` on.
 template <u32 PARTS, u32 ROWS>
-__device__ inline void compute_rows(const Problem &problem, float scale, u32 frames, u32 all_keys, u32 head_dim) {
+__device__ inline void compute_rows(const Problem &problem, float scale, u32 frames, u32 all_keys, u32 head_dim,
+                                    u32 first_column = 0) {
     constexpr u32 PASS = ROWS * WARPS;
     extern __shared__ float4 shared[];
     const u32 row_size = padded(head_dim), stride = key_stride(head_dim);
@@ -100,7 +101,7 @@ __device__ inline void compute_rows(const Problem &problem, float scale, u32 fra
                 float value[PARTS];
 #pragma unroll
                 for (u32 part = 0; part < PARTS; ++part) {
-                    value[part] = values[i * row_size + min(lane + part * WARP, row_size - 1)];
+                    value[part] = values[i * row_size + min(first_column + lane + part * WARP, row_size - 1)];
                 }
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) {
@@ -116,7 +117,7 @@ __device__ inline void compute_rows(const Problem &problem, float scale, u32 fra
             const float norm = reciprocal_of_sum(row_sum[r]);
 #pragma unroll
             for (u32 part = 0; part < PARTS; ++part) {
-                const u32 d = lane + part * WARP;
+                const u32 d = first_column + lane + part * WARP;
                 if (row < rows && d < head_dim) {
                     problem.out[(first_row + row) * problem.out_stride + d] = narrow(sums[r][part] * norm);
                 }
@@ -133,7 +134,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const Problem problem = PROBLEM(number, frames, all_keys, head_dim);
     scale *= LOG2_E;
     if (head_dim > 4 * WARP) {
-        compute_rows<5, 2>(problem, scale, frames, all_keys, head_dim);
+        // Rows that do not fit into registers are computed in blocks of columns.
+        for (u32 first_column = 0; first_column < head_dim; first_column += 5 * WARP) {
+            compute_rows<5, 2>(problem, scale, frames, all_keys, head_dim, first_column);
+        }
     } else if (head_dim > 2 * WARP) {
         compute_rows<4, 4>(problem, scale, frames, all_keys, head_dim);
     } else if (frames > 16) {
