@@ -290,19 +290,22 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
     });
 }
 
-/// Frames, keys and head dimension of the flash variant that other variants are faster for on some device.
-const FLASH_SHAPES: [(u64, u64, u64); 11] = [
-    (16, 16, 512),
-    (24, 24, 80),
-    (33, 33, 56),
-    (49, 49, 96),
-    (64, 64, 256),
-    (81, 81, 40),
-    (128, 128, 64),
-    (144, 144, 32),
-    (33, 77, 160),
-    (512, 512, 64),
-    (256, 256, 128),
+/// Frames, keys and head dimensions of the flash variant that other variants are faster for on some device.
+/// The last two have values of another width.
+const FLASH_SHAPES: [(u64, u64, u64, u64); 13] = [
+    (16, 16, 512, 512),
+    (24, 24, 80, 80),
+    (33, 33, 56, 56),
+    (49, 49, 96, 96),
+    (64, 64, 256, 256),
+    (81, 81, 40, 40),
+    (128, 128, 64, 64),
+    (144, 144, 32, 32),
+    (33, 77, 160, 160),
+    (512, 512, 64, 64),
+    (256, 256, 128, 128),
+    (64, 64, 192, 128),
+    (200, 200, 64, 128),
 ];
 
 #[test]
@@ -311,9 +314,10 @@ fn flash_attention_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
         let mut codes = Vec::new();
         for element in ElementType::ALL {
-            for (frames, keys, head_dim) in FLASH_SHAPES {
+            for (frames, keys, head_dim, value_dim) in FLASH_SHAPES {
                 let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
                 let shape = shape.with_keys(keys).expect("legal");
+                let shape = shape.with_value_dim(value_dim).expect("legal");
                 let flash = Variant::Flash;
                 if let Ok(attention) = TemporalAttention::by_variant(shape, element, device, flash)
                 {

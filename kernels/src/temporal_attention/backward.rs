@@ -6,7 +6,7 @@ use super::operation::{Layout, TemporalAttention};
 use super::parameters::{LaunchParameters, MANY_PROBLEMS};
 use super::shape::{COLUMNS, MAX_LONG_FRAMES, ROWS};
 use super::slices::{GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
-use super::variant::{AMPERE, TURING};
+use super::variant::{AMPERE, EQUAL_WIDTHS, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{
@@ -139,6 +139,9 @@ impl AttentionBackward {
 fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), KernelError> {
     let (shape, element) = (&attention.shape, attention.element);
     let elements = VECTOR_BYTES / element.bytes();
+    if !shape.has_equal_widths() {
+        return Err(KernelError::Variant { variant: NAME, takes: EQUAL_WIDTHS });
+    }
     if shape.longest() > MAX_LONG_FRAMES || !shape.head_dim.is_multiple_of(elements) {
         let takes = "at most 512 frames and keys and a head dimension that is a multiple of 8, or of 4 in f32";
         return Err(KernelError::Variant { variant: NAME, takes });

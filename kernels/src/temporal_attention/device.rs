@@ -22,7 +22,7 @@ use crate::tensor::{Tensor, TensorMut, check, check_element, check_shape};
 impl Kernels {
     /// Prepares attention with the choice of the guard's profile for its shape. Profiles have entries for the layout
     /// on y, without strides, mask and bias; a choice may move the launch to x. Without an entry the launch is flat
-    /// on x. Shapes with different numbers of frames and keys are not in profiles.
+    /// on x. Shapes with different numbers of frames and keys, or different head dimensions, are not in profiles.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Kernels {
         attention: TemporalAttention,
     ) -> Result<TunedLaunch<TemporalAttention>, KernelError> {
         let flat = attention.with_layout(Layout::FlatX);
-        if attention.shape.keys != attention.shape.frames {
+        if !attention.shape.is_in_profiles() {
             return self.prepare_untuned(flat);
         }
         let folded = attention.with_layout(Layout::FoldedY);
@@ -53,8 +53,7 @@ impl Kernels {
     ) -> Result<TunedLaunch<AttentionBackward>, KernelError> {
         let attention = backward.attention;
         let flat = backward.with_layout(Layout::FlatX);
-        let is_square = attention.shape.keys == attention.shape.frames;
-        if attention.causal || attention.biased || !is_square {
+        if attention.causal || attention.biased || !attention.shape.is_in_profiles() {
             return self.prepare_untuned(flat);
         }
         let folded = backward.with_layout(Layout::FoldedY);
@@ -75,8 +74,8 @@ impl Kernels {
 impl Prepared<TemporalAttention> {
     /// Submits the launches to `stream` and returns their number without waiting for them.
     ///
-    /// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous. A
-    /// `bias` must be given if and only if the launch was prepared with one; it has the extent
+    /// The tensors have the dimensions [`Shape::dims`](super::Shape::dims), [`key_dims`](super::Shape::key_dims),
+    /// [`value_dims`](super::Shape::value_dims) and [`out_dims`](super::Shape::out_dims), contiguous. A `bias` must be given if and only if the launch was prepared with one; it has the extent
     /// [`Shape::shared_bias`](super::Shape::shared_bias). If prepared [with strides](TemporalAttention::with_strides),
     /// the first three axes of all tensors may have any strides, for example `[batch, frames, heads, head_dim]` with two
     /// axes swapped.

@@ -16,8 +16,10 @@ const RESIDENT_BYTES: u64 = 99 << 10;
 
 /// Whether the kernel takes the shape. The shared memory of a device may be too small for it.
 pub(super) const fn takes(shape: &Shape, element: ElementType) -> bool {
-    let most_keys = if shape.head_dim <= NARROW_HEAD_DIM { MAX_LONG_FRAMES } else { MAX_WIDE_KEYS };
-    shape.head_dim.is_multiple_of(VECTOR_BYTES / element.bytes())
+    let most_keys = if shape.widest() <= NARROW_HEAD_DIM { MAX_LONG_FRAMES } else { MAX_WIDE_KEYS };
+    let vector = VECTOR_BYTES / element.bytes();
+    shape.head_dim.is_multiple_of(vector)
+        && shape.value_dim.is_multiple_of(vector)
         && shape.frames <= MAX_LONG_FRAMES
         && shape.keys <= most_keys
 }
@@ -37,18 +39,19 @@ pub(super) struct Division {
 
 impl Division {
     pub(super) fn of(shape: &Shape, element: ElementType, warps: u64) -> Self {
-        let Shape { frames, keys, head_dim, .. } = *shape;
+        let Shape { frames, keys, head_dim, value_dim, .. } = *shape;
+        let widest = shape.widest();
         let (row_tiles, key_steps) = (frames.div_ceil(ROWS), keys.div_ceil(ROWS));
         let is_single = element == ElementType::F32;
         // With more keys than these, some architectures would spill registers.
         let is_long = keys > MAX_WIDE_KEYS;
         let is_paired = row_tiles > 1
             && warps <= row_tiles.div_ceil(2)
-            && head_dim <= PAIRED_HEAD_DIM
+            && widest <= PAIRED_HEAD_DIM
             && !(is_single && is_long);
         let tiles = if is_paired { 2 } else { 1 };
-        let max_steps = match head_dim {
-            _ if head_dim > NARROW_HEAD_DIM => 8,
+        let max_steps = match widest {
+            _ if widest > NARROW_HEAD_DIM => 8,
             _ if is_paired && (is_single || (is_long && shape.longest() > 256)) => 2,
             _ if is_paired => 4,
             ..=64 if is_single => 6,
@@ -59,15 +62,16 @@ impl Division {
             _ => 8,
         };
         let blocks = key_steps.div_ceil(max_steps);
-        let value_tiles = head_dim.div_ceil(COLUMNS);
+        let value_tiles = value_dim.div_ceil(COLUMNS);
         let columns = if blocks > 1 || value_tiles <= 10 { value_tiles } else { 8 };
         let tile = |columns: u64| ROWS * columns * element.bytes();
         // f16 and bf16 stage a block of columns in the memory of the queries.
         let staged = if is_single { 0 } else { tile(columns * COLUMNS) };
-        let (row, query) = (tile(head_dim), tile(head_dim).max(staged));
-        let resident = row_tiles * query + 2 * key_steps * row;
+        let query = tile(head_dim).max(staged);
+        let key_and_value = tile(head_dim) + tile(value_dim);
+        let resident = row_tiles * query + key_steps * key_and_value;
         let streamed = resident > RESIDENT_BYTES && blocks > 1;
-        let in_blocks = warps * tiles * query + 4 * key_steps.div_ceil(blocks) * row;
+        let in_blocks = warps * tiles * query + 2 * key_steps.div_ceil(blocks) * key_and_value;
         let bytes = if streamed { in_blocks } else { resident };
         Self { tiles, max_steps, streamed, bytes }
     }
@@ -121,6 +125,11 @@ mod tests {
         assert_eq!(bytes(128, 128, 64, F32), (4, 2, false, 98_304));
         assert_eq!(bytes(512, 512, 64, F16), (8, 2, true, 49_152));
         assert_eq!(bytes(512, 512, 128, F16), (8, 1, true, 98_304));
+        // q and k of 16 rows each, and v of as many.
+        let shape = Shape::new(1, 1, 16, 192).expect("legal").with_value_dim(128).expect("legal");
+        assert!(takes(&shape, F16));
+        assert_eq!(Division::of(&shape, F16, 1).bytes, 16 * 2 * (2 * 192 + 128));
+        assert!(!takes(&shape.with_value_dim(130).expect("legal"), F16));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tensors of any number of axes as the items and heads of the kernels.
 
 use super::operation::TemporalAttention;
-use super::shape::{Shape, has_keys};
+use super::shape::{Shape, has_keys, has_values};
 use crate::error::KernelError;
 use crate::extent::Extent;
 
@@ -31,7 +31,7 @@ pub struct StridedView<'a> {
 /// The four tensors are q, k, v and out. The gradients of attention have seven: q, k, v, grad, dq, dk and dv.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folded<const N: usize = 4> {
-    /// Items, heads, frames and head dimension.
+    /// Items, heads, frames, keys and head dimensions.
     pub shape: Shape,
     /// The extents of the tensors.
     pub extents: [Extent<4>; N],
@@ -76,20 +76,21 @@ impl<const N: usize> Folded<N> {
         grouped: bool,
     ) -> Result<Self, NotFolded> {
         const { assert!(N == 4 || N == 7, "q, k, v and out, or the tensors of the gradients") };
-        let [q, k, ..] = *tensors.as_slice() else { return Err(NotFolded::Axes) };
+        let [q, k, v, ..] = *tensors.as_slice() else { return Err(NotFolded::Axes) };
         let rank = q.dims.len();
         if rank < 2 || tensors.iter().any(|it| it.dims.len() != rank || it.strides.len() != rank) {
             return Err(NotFolded::Axes);
         }
         let (batch_rank, in_row) = (rank - 2, rank - 1);
-        // The sizes of an axis agree if each tensor has the size of q or k.
-        let agree = |at: usize| {
-            let [of_q, of_k] = [q, k].map(|view| size_at(view, at));
-            let expected = (0..N).map(|tensor| if has_keys(tensor) { of_k } else { of_q });
+        // The sizes of an axis agree if each tensor has the size of q, or of the other tensor whose it is.
+        let agree_with = |at: usize, other: StridedView<'_>, has_other: fn(usize) -> bool| {
+            let [of_q, of_other] = [q, other].map(|view| size_at(view, at));
+            let expected = (0..N).map(|tensor| if has_other(tensor) { of_other } else { of_q });
             tensors.iter().map(|view| size_at(*view, at)).eq(expected)
         };
+        let agree = |at: usize| agree_with(at, k, has_keys);
         let (keys, head_dim) = (size_at(k, batch_rank), size_at(q, in_row));
-        if !agree(batch_rank) || !agree(in_row) || size_at(k, in_row) != head_dim {
+        if !agree(batch_rank) || !agree_with(in_row, v, has_values) {
             return Err(NotFolded::Sizes);
         }
         let bias = bias.map(|bias| broadcast(bias, q.dims, keys)).transpose()?;
@@ -99,7 +100,9 @@ impl<const N: usize> Folded<N> {
             bias: bias.as_deref().map_or(0, |strides| stride(strides, at)),
         };
         let row = axis_at(in_row);
-        if (head_dim > 1 && row.strides != [1; N]) || (keys > 1 && bias.is_some() && row.bias != 1)
+        let mut rows = tensors.iter().zip(row.strides);
+        if rows.any(|(view, stride)| size_at(*view, in_row) > 1 && stride != 1)
+            || (keys > 1 && bias.is_some() && row.bias != 1)
         {
             return Err(NotFolded::Strides);
         }
@@ -118,7 +121,8 @@ impl<const N: usize> Folded<N> {
         }
         let [items, heads] = two_of(batch)?;
         let frames = axis_at(batch_rank);
-        let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?.with_keys(keys)?;
+        let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?;
+        let shape = shape.with_keys(keys)?.with_value_dim(size_at(v, in_row))?;
         let extent = |dims: [u64; 4], stride_of: &dyn Fn(&Axis<N>) -> u64| {
             let [items, heads, frames] = [&items, &heads, &frames].map(stride_of);
             Extent::strided(dims, [items, heads, frames, 1])
@@ -307,6 +311,21 @@ mod tests {
         assert!(folded.is_contiguous());
         let none = fold_contiguous(&[9, 5, 16, 64], &[9, 5, 0, 64], false).expect_err("no keys");
         assert!(matches!(none, NotFolded::Shape(_)), "{none}");
+    }
+
+    #[test]
+    fn values_may_be_wider_or_narrower_than_keys() {
+        let (q, k, v, out) = ([9, 5, 16, 64], [9, 5, 77, 64], [9, 5, 77, 8], [9, 5, 16, 8]);
+        let fold_all = |out: &[u64]| {
+            let dims = [&q[..], &k, &v, out];
+            let strides = dims.map(contiguous);
+            fold(core::array::from_fn(|at| (dims[at], &strides[at][..])), false)
+        };
+        let folded = fold_all(&out).expect("folds");
+        assert_eq!((folded.shape.dims(), folded.shape.out_dims()), (q, out));
+        assert_eq!(folded.extents[2].strides, [3080, 616, 8, 1]);
+        assert!(folded.is_contiguous());
+        assert_eq!(fold_all(&q), Err(NotFolded::Sizes));
     }
 
     #[test]

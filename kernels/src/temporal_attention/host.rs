@@ -11,8 +11,8 @@ use crate::error::KernelError;
 /// Runs `plan` on the host, chunk by chunk with items in parallel, and returns the number of chunks. Arithmetic is f64,
 /// and the output is rounded once.
 ///
-/// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous; `bias` is
-/// `[frames, keys]`, if the operation has one. `progress` is called after each item, from any thread.
+/// q is `[items, heads, frames, head_dim]`, k `[items, heads, keys, head_dim]`, v `[items, heads, keys, value_dim]` and out
+/// `[items, heads, frames, value_dim]`, contiguous; `bias` is `[frames, keys]`, if the operation has one. `progress` is called after each item, from any thread.
 ///
 /// # Errors
 ///
@@ -30,28 +30,32 @@ pub fn run_on_host<'t, T: Element>(
     progress: impl Fn() + Sync,
 ) -> Result<u64, KernelError> {
     let shape = operation.shape();
-    for (tensor, length) in [("q", q.len()), ("out", out.len())] {
-        check_length(tensor, length, &shape.dims())?;
-    }
-    for (tensor, length) in [("k", k.len()), ("v", v.len())] {
-        check_length(tensor, length, &shape.key_dims())?;
+    for (at, (tensor, length)) in
+        [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())].into_iter().enumerate()
+    {
+        check_length(tensor, length, &shape.tensor_dims(at))?;
     }
     operation.check_bias(bias.is_some())?;
     if let Some(bias) = bias {
         check_length("bias", bias.len(), &[shape.frames, shape.keys])?;
     }
-    let per_item = to_usize(shape.elements_per_item());
-    let per_problem = to_usize(shape.elements_per_problem());
-    let keys_per_problem = to_usize(shape.key_elements_per_problem());
+    let per_problem = to_usize(shape.out_elements_per_problem());
+    let per_item = per_problem.saturating_mul(to_usize(shape.heads));
+    let sizes = [
+        shape.elements_per_problem(),
+        shape.key_elements_per_problem(),
+        shape.value_elements_per_problem(),
+    ];
     let kernel = |item: u64, out: &mut [T]| {
         let first = to_usize(item).saturating_mul(to_usize(shape.heads));
         for (head, out) in out.chunks_mut(per_problem).enumerate() {
-            let part = |tensor: &'t [T], size: usize| {
-                let start = (first + head).saturating_mul(size);
-                tensor.get(start..start.saturating_add(size)).unwrap_or_default()
+            let part = |tensor: &'t [T], size: u64| {
+                let start = (first + head).saturating_mul(to_usize(size));
+                tensor.get(start..start.saturating_add(to_usize(size))).unwrap_or_default()
             };
-            let [k, v] = [k, v].map(|tensor| part(tensor, keys_per_problem));
-            store(reference(operation, scale, [part(q, per_problem), k, v], bias), out);
+            let [of_q, of_k, of_v] = sizes;
+            let parts = [part(q, of_q), part(k, of_k), part(v, of_v)];
+            store(reference(operation, scale, parts, bias), out);
         }
         progress();
     };

@@ -179,15 +179,17 @@ impl TemporalAttention {
         ]
     }
 
-    /// For example `x causal keys=77`: the axis, the options, and the number of keys if it differs from the number of
-    /// frames.
+    /// For example `x causal keys=77`: the axis, the options, the number of keys if it differs from the number of
+    /// frames, and the head dimension of v if it differs from that of k.
     pub(super) fn described(&self, axis: Axis) -> String {
         let mut words = vec![if axis == Axis::X { "x" } else { "y" }];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
         words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
-        let Shape { frames, keys, .. } = self.shape;
+        let Shape { frames, keys, value_dim, .. } = self.shape;
         let keys = (keys != frames).then(|| format!("keys={keys}"));
+        let value_dim = (!self.shape.has_equal_widths()).then(|| format!("value_dim={value_dim}"));
         words.extend(keys.as_deref());
+        words.extend(value_dim.as_deref());
         words.join(" ")
     }
 
@@ -290,6 +292,9 @@ impl Operation for TemporalAttention {
                 defines.extend([warps, problems]);
                 defines.extend(Division::of(&self.shape, self.element, count).macros());
                 defines.push(("BLOCKS", 1));
+                if !self.shape.has_equal_widths() {
+                    defines.push(("VALUE_DIM", self.shape.value_dim));
+                }
             }
             Variant::Warpgroup => defines.extend([warps, rounds, stages]),
             Variant::SinglePrecision => defines.extend([warps, problems]),

@@ -168,12 +168,12 @@ impl Variant {
                 // A block with one warp is too short-lived.
                 1 if element != ElementType::F32
                     && shape.longest() <= ROWS
-                    && shape.head_dim <= 128 =>
+                    && shape.widest() <= 128 =>
                 {
                     LaunchParameters { problems: 2, ..one }
                 }
                 // Two tiles of queries share each load of a key.
-                warps @ 7.. if shape.head_dim <= flash::PAIRED_HEAD_DIM => {
+                warps @ 7.. if shape.widest() <= flash::PAIRED_HEAD_DIM => {
                     LaunchParameters { warps: warps.div_ceil(2), ..one }
                 }
                 warps => LaunchParameters { warps: warps.min(8), ..one },

@@ -2,10 +2,11 @@
 
 use super::backward::AttentionBackward;
 use super::operation::TemporalAttention;
+use super::shape::Shape;
 use crate::element::{Element, ElementType, to_usize, widened};
 
-/// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for q of `frames x head_dim`, k and v of
-/// `keys x head_dim`, and a bias of `frames x keys`. A query whose keys are all hidden gives zeros.
+/// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for q of `frames x head_dim`, k of
+/// `keys x head_dim`, v of `keys x value_dim`, and a bias of `frames x keys`. A query whose keys are all hidden gives zeros.
 ///
 /// Missing elements of the bias count as zero.
 #[must_use]
@@ -15,12 +16,13 @@ pub fn reference<T: Element>(
     [q, k, v]: [&[T]; 3],
     bias: Option<&[T]>,
 ) -> Vec<f64> {
-    let head_dim = to_usize(operation.shape.head_dim).max(1);
+    let Shape { head_dim, value_dim, .. } = operation.shape;
+    let [head_dim, value_dim] = [head_dim, value_dim].map(|size| to_usize(size).max(1));
     let [q, k, v] = [q, k, v].map(|tensor| widened(tensor).collect::<Vec<f64>>());
-    let mut out = vec![0.0; q.len()];
-    for (frame, (query, row)) in q.chunks(head_dim).zip(out.chunks_mut(head_dim)).enumerate() {
+    let mut out = vec![0.0; q.len() / head_dim * value_dim];
+    for (frame, (query, row)) in q.chunks(head_dim).zip(out.chunks_mut(value_dim)).enumerate() {
         let weights = weights(operation, scale, (frame, query), &k, bias);
-        for (weight, value) in weights.iter().zip(v.chunks(head_dim)) {
+        for (weight, value) in weights.iter().zip(v.chunks(value_dim)) {
             add(row, *weight, value);
         }
     }
@@ -128,6 +130,15 @@ mod tests {
         let v: &[f32] = &[1.0, 2.0, 3.0, 6.0];
         let out = reference(&attention(2, 2), 1.0, [&[0.0; 4], &[1.0; 4], v], None);
         assert_eq!(out, [2.0, 4.0, 2.0, 4.0]);
+    }
+
+    #[test]
+    fn values_may_have_more_columns_than_keys() {
+        let attention = attention(2, 1);
+        let shape = attention.shape.with_value_dim(2).expect("legal");
+        let attention = TemporalAttention { shape, ..attention };
+        let qkv: [&[f32]; 3] = [&[0.0; 2], &[1.0; 2], &[1.0, 2.0, 3.0, 6.0]];
+        assert_eq!(reference(&attention, 1.0, qkv, None), [2.0, 4.0, 2.0, 4.0]);
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub const MAX_LONG_FRAMES: u64 = 512;
 /// spill registers with wider ones unless one tile has all queries and keys.
 pub(super) const NARROW_HEAD_DIM: u64 = 128;
 
-/// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
+/// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v. v and out
+/// may have [another head dimension](Self::with_value_dim).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     pub(super) items: u64,
@@ -27,6 +28,7 @@ pub struct Shape {
     pub(super) frames: u64,
     pub(super) keys: u64,
     pub(super) head_dim: u64,
+    pub(super) value_dim: u64,
 }
 
 impl Shape {
@@ -37,7 +39,7 @@ impl Shape {
     /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 512;
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero items are allowed.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
-        let shape = Self { items, heads, frames, keys: frames, head_dim };
+        let shape = Self { items, heads, frames, keys: frames, head_dim, value_dim: head_dim };
         check_size("heads", heads, 1..=u64::from(u32::MAX))?;
         check_size("frames", frames, 1..=u64::from(u32::MAX))?;
         check_size("head_dim", head_dim, 1..=MAX_HEAD_DIM)?;
@@ -54,6 +56,20 @@ impl Shape {
         let shape = Self { keys, ..self };
         check_size("keys", keys, 1..=u64::from(u32::MAX))?;
         check_elements(&shape.key_dims())?;
+        check_elements(&shape.value_dims())?;
+        Ok(shape)
+    }
+
+    /// The same with another head dimension of v and out, which [`Variant::Flash`](super::Variant::Flash) takes.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] outside 1 to 512, [`KernelError::TooLarge`] if 64 bits cannot count the bytes.
+    pub fn with_value_dim(self, value_dim: u64) -> Result<Self, KernelError> {
+        let shape = Self { value_dim, ..self };
+        check_size("value_dim", value_dim, 1..=MAX_HEAD_DIM)?;
+        check_elements(&shape.value_dims())?;
+        check_elements(&shape.out_dims())?;
         Ok(shape)
     }
 
@@ -81,27 +97,66 @@ impl Shape {
         self.keys
     }
 
-    /// Elements of a head.
+    /// Elements of a head of q and k.
     #[must_use]
     pub const fn head_dim(&self) -> u64 {
         self.head_dim
     }
 
-    /// The dimensions of q and out, slowest first.
+    /// Elements of a head of v and out.
+    #[must_use]
+    pub const fn value_dim(&self) -> u64 {
+        self.value_dim
+    }
+
+    /// The dimensions of q, slowest first.
     #[must_use]
     pub const fn dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.frames, self.head_dim]
     }
 
-    /// The dimensions of k and v, slowest first.
+    /// The dimensions of k, slowest first.
     #[must_use]
     pub const fn key_dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.keys, self.head_dim]
     }
 
+    /// The dimensions of v, slowest first.
+    #[must_use]
+    pub const fn value_dims(&self) -> [u64; 4] {
+        [self.items, self.heads, self.keys, self.value_dim]
+    }
+
+    /// The dimensions of out, slowest first.
+    #[must_use]
+    pub const fn out_dims(&self) -> [u64; 4] {
+        [self.items, self.heads, self.frames, self.value_dim]
+    }
+
     /// The dimensions of a tensor of [`Folded`](super::Folded) by its position.
     pub(super) const fn tensor_dims(&self, tensor: usize) -> [u64; 4] {
-        if has_keys(tensor) { self.key_dims() } else { self.dims() }
+        match (has_keys(tensor), has_values(tensor)) {
+            (false, false) => self.dims(),
+            (true, false) => self.key_dims(),
+            (true, true) => self.value_dims(),
+            (false, true) => self.out_dims(),
+        }
+    }
+
+    /// Whether heads of v are as wide as those of k.
+    pub(super) const fn has_equal_widths(&self) -> bool {
+        self.head_dim == self.value_dim
+    }
+
+    /// Whether profiles may have entries for it: their keys have one length and one head dimension.
+    #[cfg(feature = "cuda")]
+    pub(super) const fn is_in_profiles(&self) -> bool {
+        self.keys == self.frames && self.has_equal_widths()
+    }
+
+    /// The widest heads.
+    pub(super) const fn widest(&self) -> u64 {
+        if self.head_dim > self.value_dim { self.head_dim } else { self.value_dim }
     }
 
     /// The dimensions of the scores, and of a bias: `[items, heads, frames, keys]`.
@@ -139,25 +194,37 @@ impl Shape {
         self.items * self.heads
     }
 
-    /// Elements of one problem in q or out.
+    /// Elements of one problem in q, and in out if v is as wide as k.
     #[must_use]
     pub const fn elements_per_problem(&self) -> u64 {
         self.frames * self.head_dim
     }
 
-    /// Elements of one problem in k or v.
+    /// Elements of one problem in k, and in v if it is as wide.
     #[must_use]
     pub const fn key_elements_per_problem(&self) -> u64 {
         self.keys * self.head_dim
     }
 
-    /// Elements of one item in q or out.
+    /// Elements of one problem in v.
+    #[must_use]
+    pub const fn value_elements_per_problem(&self) -> u64 {
+        self.keys * self.value_dim
+    }
+
+    /// Elements of one problem in out.
+    #[must_use]
+    pub const fn out_elements_per_problem(&self) -> u64 {
+        self.frames * self.value_dim
+    }
+
+    /// Elements of one item in q, and in out if v is as wide as k.
     #[must_use]
     pub const fn elements_per_item(&self) -> u64 {
         self.heads * self.elements_per_problem()
     }
 
-    /// Elements of q or out.
+    /// Elements of q, and of out if v is as wide as k.
     #[must_use]
     pub const fn elements(&self) -> u64 {
         self.items * self.elements_per_item()
@@ -166,8 +233,9 @@ impl Shape {
     /// Bytes that any implementation must move: q, k and v read once, out written once.
     #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
-        let elements = u128::from(self.elements_per_problem() + self.key_elements_per_problem());
-        2 * u128::from(self.problems()) * elements * u128::from(element.bytes())
+        let rows = u128::from(self.frames) + u128::from(self.keys);
+        let elements = rows * u128::from(self.head_dim + self.value_dim);
+        u128::from(self.problems()) * elements * u128::from(element.bytes())
     }
 
     /// The usual scale of attention: 1 / sqrt(head dimension).
@@ -184,6 +252,11 @@ pub(super) const fn has_keys(tensor: usize) -> bool {
     matches!(tensor % 4, 1 | 2)
 }
 
+/// Whether a tensor of [`Folded`](super::Folded) has the head dimension of v, by its position: v, out or grad, and dv.
+pub(super) const fn has_values(tensor: usize) -> bool {
+    matches!(tensor, 2 | 3 | 6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +267,10 @@ mod tests {
         assert_eq!(shape.least_bytes(ElementType::F16), 629_145_600);
         let cross = shape.with_keys(80).expect("legal");
         assert_eq!(cross.least_bytes(ElementType::F16), 3 * 629_145_600);
+        let wide = cross.with_value_dim(128).expect("legal");
+        assert_eq!(wide.least_bytes(ElementType::F16), 3 * 629_145_600 / 2 * 3);
+        assert_eq!(wide.out_dims(), [15_360, 5, 16, 128]);
+        assert_eq!(wide.value_dims(), [15_360, 5, 80, 128]);
     }
 
     #[test]
@@ -207,6 +284,8 @@ mod tests {
         assert_eq!(dimension(Shape::new(1, 1, 16, 513)), "head_dim");
         let shape = Shape::new(1, 1, 16, 64).expect("legal");
         assert_eq!(dimension(shape.with_keys(0)), "keys");
+        assert_eq!(dimension(shape.with_value_dim(0)), "value_dim");
+        assert_eq!(dimension(shape.with_value_dim(513)), "value_dim");
         let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");
         assert_eq!(
             error.to_string(),

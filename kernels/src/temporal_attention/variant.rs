@@ -38,7 +38,8 @@ pub enum Variant {
     Tiled,
     /// Tensor cores with an online softmax over blocks of keys: at most 512 frames and keys, a head dimension that is a
     /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
-    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it.
+    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. The head
+    /// dimension of v may differ from that of k.
     Flash,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.
@@ -100,6 +101,7 @@ impl Variant {
         let whole_rows = (shape.head_dim * element.bytes()).is_multiple_of(64);
         let order = match element {
             ElementType::F32 => [Self::Flash, Self::SinglePrecision, Self::General],
+            _ if !shape.has_equal_widths() => [Self::Flash; 3],
             _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Flash],
             _ if shape.longest() <= 48 => [Self::Tiled, Self::Flash, Self::Short],
             _ => [Self::Warpgroup, Self::Flash, Self::General],
@@ -115,6 +117,9 @@ impl Variant {
         element: ElementType,
         device: &DeviceLimits,
     ) -> Result<(), KernelError> {
+        if self != Self::Flash && !shape.has_equal_widths() {
+            return Err(KernelError::Variant { variant: self.name(), takes: EQUAL_WIDTHS });
+        }
         let is_half = element != ElementType::F32;
         let pieces = shape.head_dim.is_multiple_of(8);
         let one_tile = shape.longest() <= TILE_FRAMES;
@@ -222,6 +227,7 @@ impl Variant {
     }
 }
 
+pub(super) const EQUAL_WIDTHS: &str = "values with the head dimension of the keys";
 const REMEDY: &str = "use f16, or the general variant, which computes in f32";
 
 #[cfg(test)]
@@ -276,6 +282,12 @@ mod tests {
         assert_eq!(best(17, 160, f32, 9, 0), Variant::Flash);
         // Needs 192 KB of shared memory, the device has 99.
         assert_eq!(best(128, 256, f16, 8, 6), Variant::General);
+        let wide_values = shape(16, 64).with_value_dim(128).expect("legal");
+        let best = Variant::best(&wide_values, f16, &device(9, 0)).expect("served");
+        assert_eq!(best, Variant::Flash);
+        let error = Variant::General.check(&wide_values, f16, &device(9, 0)).expect_err("refused");
+        let expected = "the general variant takes values with the head dimension of the keys";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

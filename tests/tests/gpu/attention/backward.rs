@@ -100,7 +100,7 @@ fn meets<'b, T: Tensorial>(
     gradients: &[Vec<T>; 4],
 ) {
     let shape = operation.attention().shape();
-    let [of_q, of_k] = problem_sizes(shape);
+    let [of_q, of_k, ..] = problem_sizes(shape);
     let scores = usize::try_from(shape.frames() * shape.keys()).expect("scores");
     let mut deviations = vec![Deviation::new(); if operation.has_bias_gradient() { 4 } else { 3 }];
     for problem in problems {

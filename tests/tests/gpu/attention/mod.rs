@@ -40,27 +40,28 @@ fn run<T: Tensorial>(
 ) -> (u64, Vec<T>) {
     let stream = stream();
     let shape = operation.shape();
-    let (dims, of_keys) = (shape.dims(), shape.key_dims());
+    let dims = [shape.dims(), shape.key_dims(), shape.value_dims()];
+    let out_dims = shape.out_dims();
     let prepared = kernels().prepare(operation, choice).expect("a plan");
     let qkv = qkv.map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let bias = bias.map(|bias| stream.clone_htod(bias).expect("memory"));
     let bias = bias.as_ref().map(|bias| Tensor::with_extent(bias, shape.shared_bias()));
-    let mut out = poisoned::<T>(&stream, qkv[0].len());
-    let tensors = [(&qkv[0], dims), (&qkv[1], of_keys), (&qkv[2], of_keys)];
-    let tensors = tensors.map(|(tensor, dims)| Tensor::new(tensor, dims));
+    let elements = out_dims.into_iter().product::<u64>();
+    let mut out = poisoned::<T>(&stream, usize::try_from(elements).expect("elements"));
+    let tensors = [0, 1, 2].map(|at| Tensor::new(&qkv[at], dims[at]));
     let scale = operation.shape().scale();
     let launches = prepared
-        .launch(&stream, tensors, bias, scale, TensorMut::new(&mut out, dims))
+        .launch(&stream, tensors, bias, scale, TensorMut::new(&mut out, out_dims))
         .expect("launches");
     (launches, stream.clone_dtoh(&out).expect("copies back"))
 }
 
 /// Three random tensors and a bias.
 fn synthetic<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
-    let of_keys = shape.problems() * shape.key_elements_per_problem();
-    let [len, of_keys, bias] = [shape.elements(), of_keys, shape.frames() * shape.keys()]
-        .map(|elements| usize::try_from(elements).expect("elements"));
-    let qkv = [(len, 1), (of_keys, 2), (of_keys, 3)].map(|(len, n)| uniform::<T>(len, seed + n));
+    let problems = usize::try_from(shape.problems()).expect("problems");
+    let [q, k, v, _] = problem_sizes(shape).map(|size| problems * size);
+    let bias = usize::try_from(shape.frames() * shape.keys()).expect("elements");
+    let qkv = [(q, 1), (k, 2), (v, 3)].map(|(len, n)| uniform::<T>(len, seed + n));
     (qkv, uniform::<T>(bias, seed + 4))
 }
 
@@ -72,24 +73,24 @@ fn deviation<T: Tensorial>(
     bias: Option<&[T]>,
 ) -> Deviation {
     let mut deviation = Deviation::new();
-    for (problem, out) in out.chunks(problem_sizes(operation.shape())[0]).enumerate() {
+    for (problem, out) in out.chunks(problem_sizes(operation.shape())[3]).enumerate() {
         let qkv = problem_of(operation.shape(), problem, qkv);
         deviation.add(out, &reference(operation, operation.shape().scale(), qkv, bias));
     }
     deviation
 }
 
-/// Elements of one problem in q and out, and in k and v.
-fn problem_sizes(shape: &Shape) -> [usize; 2] {
-    [shape.elements_per_problem(), shape.key_elements_per_problem()]
-        .map(|elements| usize::try_from(elements).expect("elements"))
+/// Elements of one problem in q, k, v and out.
+fn problem_sizes(shape: &Shape) -> [usize; 4] {
+    [shape.dims(), shape.key_dims(), shape.value_dims(), shape.out_dims()]
+        .map(|[.., rows, columns]| usize::try_from(rows * columns).expect("elements"))
 }
 
 /// q, k and v of one problem, out of contiguous ones.
 fn problem_of<'a, T>(shape: &Shape, problem: usize, [q, k, v]: [&'a [T]; 3]) -> [&'a [T]; 3] {
-    let [size, of_keys] = problem_sizes(shape);
-    let part = |tensor: &'a [T], size: usize| &tensor[problem * size..(problem + 1) * size];
-    [part(q, size), part(k, of_keys), part(v, of_keys)]
+    let sizes = problem_sizes(shape);
+    [(q, sizes[0]), (k, sizes[1]), (v, sizes[2])]
+        .map(|(tensor, size)| &tensor[problem * size..(problem + 1) * size])
 }
 
 fn against_golden<T: Tensorial>(golden: &Golden<T>) {
@@ -256,6 +257,25 @@ fn heads_wider_than_160_match_the_reference() {
         }
     }
     all::<f16>();
+    all::<f32>();
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn values_of_another_head_dimension_match_the_reference() {
+    fn all<T: Tensorial>() {
+        let sizes = [(16, 16, 64, 128), (40, 77, 192, 128), (81, 81, 64, 8), (300, 200, 128, 64)];
+        for (frames, keys, head_dim, value_dim) in sizes {
+            let shape = Shape::new(3, 2, frames, head_dim).expect("legal").with_keys(keys);
+            let shape = shape.and_then(|shape| shape.with_value_dim(value_dim)).expect("legal");
+            for causal in [false, true] {
+                random_shape::<T>(shape, causal, causal, frames, 2);
+            }
+            assert_eq!(attention::<T>(shape).variant(), Variant::Flash);
+        }
+    }
+    all::<f16>();
+    all::<bf16>();
     all::<f32>();
 }
 
