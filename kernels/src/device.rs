@@ -26,7 +26,7 @@ pub(crate) fn kernel(
         return Ok(kernel);
     }
     // SAFETY: the source was compiled with `OVERLAP`, and each kernel begins by constructing an `Overlap`, which
-    // `tests/compile.rs` checks. Its destructor makes every thread of a grid's last block end with
+    // `tests/compile` checks. Its destructor makes every thread of a grid's last block end with
     // `griddepcontrol.wait`. Chunks write disjoint items, since no two items of an output overlap. They read nothing
     // that another chunk writes, because a launch borrows outputs mutably. Chunks share the sums of `compare` and the
     // report of `get_rows`, which they only change by atomic operations.
