@@ -50,7 +50,8 @@ pack() {
             tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
     rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python expecttest &&
-        cp kernels/python/tests/*.py "$folder/python/" && python3 kernels/python/tests/pytorch_tests.py fetch "$folder/pytorch-tests" || return 1
+        cp kernels/python/tests/*.py "$folder/python/" &&
+        rm -rf "$folder/models" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/models" --requirement kernels/python/tests/models.txt && python3 kernels/python/tests/pytorch_tests.py fetch "$folder/pytorch-tests" || return 1
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -385,6 +386,7 @@ run() {
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
+        step models 590 env PYTHONPATH="$folder/python:$folder/models" python3 "$folder/python/gpu_models.py" --results "$results/models.json"
     else
         missing pytorch "no PyTorch"
     fi

@@ -6,8 +6,9 @@
 #   tests/python.sh PYTHON    uses another interpreter, for example of a virtual environment
 #
 # The tests of gridguard.torch run if the interpreter finds PyTorch. Some need diffusers, and those of
-# other packages are run for the packages that are installed (tests/models.py). Then PyTorch's own tests of
-# attention run with and without `install()`. They are downloaded once.
+# other packages are run for the packages that are installed. MODELS names a folder of packages for these
+# tests alone (kernels/python/tests/models.txt). Then PyTorch's own tests of attention run with and without
+# `install()`. They are downloaded once.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
@@ -33,7 +34,7 @@ pytest "${tests[@]}"
 
 if "$python" -c 'import torch' 2>/dev/null; then
     # In a process of their own: the imports of these packages change warnings and PyTorch's tables of operators.
-    pytest kernels/python/tests/test_{sockets,models}.py
+    PYTHONPATH=${MODELS:+$MODELS:}$PYTHONPATH pytest kernels/python/tests/test_{sockets,models,replaced}.py
     own=$CARGO_TARGET_DIR/pytorch-tests
     "$python" kernels/python/tests/pytorch_tests.py fetch "$own"
     # One test has thousands of cases. Only one size of them runs here.

@@ -44,16 +44,19 @@ def register_backend(package: str) -> None:
 def _register_in_diffusers() -> None:
     dispatch = importlib.import_module("diffusers.models.attention_dispatch")
     names, registry = dispatch.AttentionBackendName, dispatch._AttentionBackendRegistry
-    if NAME not in names._value2member_map_:
+    constraints = [dispatch._check_device, dispatch._check_shape]
+    known = names._value2member_map_
+    member = known.get(NAME)
+    if member is None:
         _check_names(names)
         # The registry has no other names than the members of its enumeration, which Python does not extend.
         member = str.__new__(names, NAME)
         member._name_, member._value_ = NAME.upper(), NAME
+    registry.register(member, constraints=constraints)(_diffusers_attention)
+    if NAME not in known:
         names._member_names_.append(member._name_)
-        names._member_map_[member._name_] = names._value2member_map_[NAME] = member
+        names._member_map_[member._name_] = known[NAME] = member
         type.__setattr__(names, member._name_, member)
-    constraints = [dispatch._check_device, dispatch._check_shape]
-    registry.register(names(NAME), constraints=constraints)(_diffusers_attention)
 
 
 def _check_names(names: Any) -> None:

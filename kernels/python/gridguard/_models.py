@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,25 +19,39 @@ from gridguard import _attention
 _APART = -100.0
 # Logarithm of the largest factor of cosine attention.
 _MAX_LOGIT_SCALE = 4.605170185988092
-# A fraction of the batch, and a batch that is large enough for the bandwidth of a GPU.
-_CHUNKS, _MIN_CHUNK = 8, 4096
+# A fraction of the batch, a batch that is large enough for the bandwidth of a GPU, and the most that PyTorch's kernels
+# take with `install` or without.
+_CHUNKS, _MIN_CHUNK, _MAX_CHUNK = 8, 4096, 2**15
+# The frames of a video that convolutions read at once.
+_FRAMES = 16
+_log = logging.getLogger("gridguard")
 
 
 def replace_attention(model: nn.Module) -> int:
-    """Replace the attention modules in `model` that `install` alone does not serve well, and return their number.
+    """Replace the modules in `model` whose attention `install` alone does not serve well, and return their number.
 
-    These are the windows of Swin V1 and V2 in torchvision and timm, and the VAE encoder of Mochi in diffusers. Weights,
-    names and `state_dict` do not change. Modules with a `forward` that something else replaced are skipped.
+    These are the windows of Swin V1 and V2 in torchvision and timm, and in diffusers the attention of Cosmos' VAE, and
+    the attention, norms and residual blocks of Mochi's. Weights, names and `state_dict` do not change. Modules with a
+    `forward` that something else replaced are skipped. A module of an unknown version is skipped with a warning.
 
     Raises TypeError if `model` is not a module.
     """
     _check(model)
-    count = 0
+    count, left = 0, set()
     for module in model.modules():
-        replacement = _REPLACEMENTS.get((type(module).__module__, type(module).__qualname__))
-        if replacement is not None and ("forward" not in module.__dict__ or _is_replaced(module)):
-            module.forward = functools.partial(_forward, replacement, type(module).forward, module)
-            count += 1
+        kind = type(module)
+        replacement = _REPLACEMENTS.get((kind.__module__, kind.__qualname__))
+        if replacement is None or "forward" in module.__dict__:
+            continue
+        if not _is_replaced(module):
+            difference = _difference(kind) or replacement.lacks(module)
+            if difference is not None:
+                left.add(f"{kind.__module__}.{kind.__qualname__} is not replaced: {difference}")
+                continue
+            module.__class__ = _class_of(kind)
+        count += 1
+    for reason in sorted(left):
+        _log.warning(reason)
     return count
 
 
@@ -45,7 +61,7 @@ def restore_attention(model: nn.Module) -> int:
     replaced = [module for module in model.modules() if _is_replaced(module)]
     for module in replaced:
         # Another thread may have restored it already.
-        module.__dict__.pop("forward", None)
+        module.__class__ = getattr(type(module), _ORIGINAL, type(module))
     return len(replaced)
 
 
@@ -54,20 +70,75 @@ def _check(model: Any) -> None:
         raise TypeError(f"model is of type {type(model).__name__}: pass a torch.nn.Module")
 
 
+class _Replacement(NamedTuple):
+    """A function that computes a module, and the interface of the class that it was written for."""
+
+    compute: Callable[..., Any]
+    """Returns the output of (module, original `forward`, *arguments), or None to run the module itself."""
+    parameters: str
+    """The parameters of `forward`."""
+    attributes: str
+    """What `compute` reads from a module."""
+
+    def lacks(self, module: nn.Module) -> str | None:
+        """Return the attributes that a module of another version lacks, in words."""
+        missing = [name for name in self.attributes.split() if not hasattr(module, name)]
+        return f"it has no {', '.join(missing)} in this version" if missing else None
+
+
+_ORIGINAL = "_class_of_package"
+
+
 def _is_replaced(module: nn.Module) -> bool:
-    forward = module.__dict__.get("forward")
-    return isinstance(forward, functools.partial) and forward.func is _forward
+    return _ORIGINAL in vars(type(module))
 
 
-def _forward(
-    replacement: Callable[..., Any], original: Callable[..., Any], module: nn.Module, *arguments: Any, **options: Any
-) -> Any:
-    # `torch.fx` traces the module itself, whose sizes are not numbers then.
-    if arguments and isinstance(arguments[0], Tensor):
-        out = replacement(module, original, *arguments, **options)
-        if out is not None:
-            return out
-    return original(module, *arguments, **options)
+@functools.cache
+def _difference(kind: type) -> str | None:
+    """Return the difference between a class and the known version, in words."""
+    known = _REPLACEMENTS[kind.__module__, kind.__qualname__].parameters.split()
+    found = list(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
+    if found == known:
+        return None
+    return f"its forward takes ({', '.join(found)}) in this version, not ({', '.join(known)})"
+
+
+@functools.cache
+def _class_of(kind: Any) -> type:
+    """Return a class like `kind` with another `forward`.
+
+    A function in the module itself would be bound to it. Replicas for several devices are shallow copies.
+    """
+    original, compute = kind.forward, _REPLACEMENTS[kind.__module__, kind.__qualname__].compute
+
+    @functools.wraps(original)
+    def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+        # `torch.fx` traces the module itself, whose sizes are not numbers then.
+        if arguments and isinstance(arguments[0], Tensor):
+            out = compute(self, original, *arguments, **options)
+            if out is not None:
+                return out
+        return original(self, *arguments, **options)
+
+    def reduce(self: Any, protocol: int) -> tuple[Any, ...]:
+        # Pickle finds the class of the package, not this one, by its name.
+        return (_made, (kind,), *kind.__reduce_ex__(self, max(protocol, 2))[2:])
+
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (kind,), {**names, "forward": forward, "__reduce_ex__": reduce, _ORIGINAL: kind})
+
+
+def _made(kind: Any) -> nn.Module:
+    """Make a copy without its state. Another version of the package may read the file."""
+    made = kind if _difference(kind) else _class_of(kind)
+    return made.__new__(made)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Tell whether a layer has neither hooks nor another `forward`. Then its weights may be read instead of a call."""
+    own = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    # Offloading replaces `forward`.
+    return not any(own) and "forward" not in layer.__dict__ and not nn.modules.module._has_any_global_hook()
 
 
 def _attend(
@@ -181,7 +252,7 @@ def _of_timm(
     module: Any, x: Tensor, mask: Tensor | None, of_rows: Tensor | None, bias: Tensor, logit_scale: Tensor | None
 ) -> Tensor | None:
     # The weights are read without calling the layer.
-    if type(module.qkv) is not nn.Linear or module.qkv._forward_hooks or module.qkv._forward_pre_hooks:
+    if type(module.qkv) is not nn.Linear or not _is_plain(module.qkv):
         return None
     dropout_p = module.attn_drop.p if module.training else 0.0
     if mask is not None:
@@ -192,11 +263,107 @@ def _of_timm(
     return module.proj_drop(module.proj(out))
 
 
+def _cosmos(
+    module: Any, original: Callable[..., Any], hidden_states: Tensor, attention_mask: Tensor | None = None
+) -> Tensor | None:
+    """Compute `CosmosCausalAttention` of diffusers, whose convolutions of one element concatenate and pad.
+
+    As products they write contiguous rows of channels, which attention reads in place.
+    """
+    layout = _COSMOS.get(type(module.processor).__qualname__)
+    layers = (module.to_q, module.to_k, module.to_v, module.to_out[0])
+    if layout is None or hidden_states.dim() != 5 or not all(map(_is_product, layers)):
+        return None
+    order, back, batch_axes = layout
+    rows = module.norm(hidden_states).permute(order)
+    sizes = rows.shape
+    rows = rows.flatten(batch_axes, 3).flatten(0, batch_axes - 1).contiguous()
+    query, key, value = _heads(rows, layers[:3], module.num_attention_heads)
+    del rows
+    out = _attention.scaled_dot_product_attention(query, key, value, attention_mask).transpose(1, 2).flatten(2)
+    del query, key, value
+    out = _product(out, layers[3]).view(sizes).permute(back)
+    # The first operand gives the sum its layout.
+    return hidden_states + module.to_out[1](out)
+
+
+# By processor: the order of [batch, channels, frames, height, width] for attention over a frame or over frames, the
+# order back, and how many axes are batch axes.
+_COSMOS = {
+    "CosmosSpatialAttentionProcessor2_0": ((0, 2, 3, 4, 1), (0, 4, 1, 2, 3), 2),
+    "CosmosTemporalAttentionProcessor2_0": ((0, 3, 4, 2, 1), (0, 4, 3, 1, 2), 3),
+}
+
+
+def _is_product(layer: Any) -> bool:
+    """Tell whether a convolution of Cosmos multiplies each place by its weight."""
+    if type(layer).__qualname__ != "CosmosCausalConv3d" or not _is_plain(layer):
+        return False
+    pads = (getattr(layer, "temporal_pad", None), *getattr(layer, "spatial_pad", (None,)))
+    return layer.kernel_size == layer.stride == (1, 1, 1) and layer.groups == 1 and set(pads) == {0}
+
+
+def _heads(x: Tensor, layers: Sequence[Any], heads: int) -> list[Tensor]:
+    return [_product(x, one).unflatten(-1, (heads, -1)).transpose(1, 2) for one in layers]
+
+
+def _product(x: Tensor, layer: Any) -> Tensor:
+    return F.linear(x, layer.weight.flatten(1), layer.bias)
+
+
 def _mochi(module: Any, original: Callable[..., Any], hidden_states: Tensor, *others: Any, **options: Any) -> Any:
     """Compute `MochiDownBlock3D` of diffusers, with its attention written in place instead of concatenated."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or others or "chunk_size" in options:
+    if _may_concatenate() or others or "chunk_size" in options:
         return None
     return original(_InPlace(module), hidden_states, chunk_size=sys.maxsize, **options)
+
+
+def _mochi_norm(module: Any, original: Callable[..., Any], x: Tensor) -> Tensor | None:
+    """Compute `MochiChunkedGroupNorm3D` of diffusers, which concatenates a few frames at a time."""
+    if _may_concatenate():
+        return None
+    frames = x.transpose(1, 2).flatten(0, 1)
+    out = _in_chunks(module.norm_layer, module.chunk_size, frames)
+    return out.unflatten(0, (x.shape[0], -1)).transpose(1, 2)
+
+
+def _mochi_resnet(
+    module: Any, original: Callable[..., Any], inputs: Tensor, conv_cache: Any = None
+) -> tuple[Tensor, dict[str, None]] | None:
+    """Compute `MochiResnetBlock3D` of diffusers, a few frames at a time. Its causal convolutions read earlier frames."""
+    stages = ((module.norm1, module.conv1), (module.norm2, module.conv2))
+    if _may_concatenate() or inputs.dim() != 5 or inputs.shape[2] <= _FRAMES:
+        return None
+    if not all(_is_replicated(conv) for _, conv in stages):
+        return None
+    tails: list[Tensor] = []
+    out = None
+    for begin in range(0, inputs.shape[2], _FRAMES):
+        source = inputs[:, :, begin : begin + _FRAMES]
+        part = source
+        for norm, conv in stages:
+            part = conv.fake_context_parallel_forward(module.nonlinearity(norm(part)))
+            if begin > 0:
+                part[:, :, : conv.time_pad] = tails.pop(0)
+            tails.append(part[:, :, -conv.time_pad :].clone())
+            part = conv.conv(part)
+        part = part + source
+        out = torch.empty_like(inputs, dtype=part.dtype) if out is None else out
+        out[:, :, begin : begin + _FRAMES] = part
+        del part
+    assert out is not None
+    return out, {"conv1": None, "conv2": None}
+
+
+def _is_replicated(layer: Any) -> bool:
+    """Tell whether a causal convolution of diffusers pads by replication, and has the known parts."""
+    known = hasattr(layer, "fake_context_parallel_forward") and hasattr(layer, "conv")
+    return known and layer.pad_mode == "replicate" and layer.time_pad > 0 and _is_plain(layer)
+
+
+def _may_concatenate() -> bool:
+    """Tell whether copies to slices of an output would cost more than a concatenation."""
+    return torch.is_grad_enabled() or torch.compiler.is_compiling()
 
 
 class _InPlace:
@@ -204,26 +371,59 @@ class _InPlace:
 
     def __init__(self, block: Any) -> None:
         self._block = block
-        self.attentions = [None if one is None else functools.partial(_in_chunks, one) for one in block.attentions]
+        self.attentions = [one and functools.partial(_attend_in_chunks, one) for one in block.attentions]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._block, name)
 
 
-def _in_chunks(attention: nn.Module, x: Tensor) -> Tensor:
-    size = max(-(-x.shape[0] // _CHUNKS), _MIN_CHUNK)
+def _attend_in_chunks(attention: nn.Module, x: Tensor) -> Tensor:
+    return _in_chunks(attention, min(max(-(-x.shape[0] // _CHUNKS), _MIN_CHUNK), _MAX_CHUNK), x)
+
+
+def _in_chunks(module: nn.Module, size: int, x: Tensor) -> Tensor:
+    """Compute a module that keeps the shape of `x`, a few items at a time, in the layout of `x`."""
     if size >= x.shape[0]:
-        return attention(x)
-    out = torch.empty_like(x)
-    for source, target in zip(x.split(size), out.split(size)):
-        target.copy_(attention(source))
+        return module(x)
+    out = None
+    for begin in range(0, x.shape[0], size):
+        source = x.narrow(0, begin, min(size, x.shape[0] - begin))
+        part = module(source)
+        # Autocast chooses the type.
+        out = torch.empty_like(x, dtype=part.dtype) if out is None else out
+        out.narrow(0, begin, source.shape[0]).copy_(part)
+        del part
+    assert out is not None
     return out
 
 
-_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("torchvision.models.swin_transformer", "ShiftedWindowAttention"): _torchvision,
-    ("torchvision.models.swin_transformer", "ShiftedWindowAttentionV2"): _torchvision,
-    ("timm.models.swin_transformer", "WindowAttention"): _timm,
-    ("timm.models.swin_transformer_v2", "WindowAttention"): _timm_v2,
-    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiDownBlock3D"): _mochi,
+_TORCHVISION = _Replacement(
+    _torchvision,
+    "self x",
+    "window_size shift_size num_heads qkv proj attention_dropout dropout get_relative_position_bias",
+)
+_TIMM = "num_heads qkv attn_drop proj proj_drop "
+_REPLACEMENTS = {
+    ("torchvision.models.swin_transformer", "ShiftedWindowAttention"): _TORCHVISION,
+    ("torchvision.models.swin_transformer", "ShiftedWindowAttentionV2"): _TORCHVISION,
+    ("timm.models.swin_transformer", "WindowAttention"): _Replacement(
+        _timm, "self x mask", _TIMM + "_get_rel_pos_bias"
+    ),
+    ("timm.models.swin_transformer_v2", "WindowAttention"): _Replacement(
+        _timm_v2,
+        "self x mask",
+        _TIMM + "q_bias k_bias v_bias logit_scale cpb_mlp relative_coords_table relative_position_index",
+    ),
+    ("diffusers.models.autoencoders.autoencoder_kl_cosmos", "CosmosCausalAttention"): _Replacement(
+        _cosmos, "self hidden_states attention_mask", "processor num_attention_heads norm to_q to_k to_v to_out"
+    ),
+    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiDownBlock3D"): _Replacement(
+        _mochi, "self hidden_states conv_cache chunk_size", "attentions"
+    ),
+    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiChunkedGroupNorm3D"): _Replacement(
+        _mochi_norm, "self x", "norm_layer chunk_size"
+    ),
+    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiResnetBlock3D"): _Replacement(
+        _mochi_resnet, "self inputs conv_cache", "nonlinearity norm1 conv1 norm2 conv2"
+    ),
 }

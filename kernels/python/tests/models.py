@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 Made = tuple[nn.Module, Any, Callable[[nn.Module, Any], Any]]
 """A model, its inputs, and how to call the model with them."""
@@ -171,7 +174,11 @@ def _swin(package: str, version: int) -> Made:
     return model, images, lambda one, images: one(images)
 
 
+TABPFN = ("tabpfn", "tabpfn.preprocessing", "tabpfn.preprocessing.torch")
+
+
 def _tabpfn(name: str, **options: Any) -> Made:
+    without_init(*TABPFN)
     architecture = importlib.import_module(f"tabpfn.architectures.{name}")
     config, _ = architecture.parse_config({"max_num_classes": 10, "num_buckets": 20, **options})
     inputs = (torch.randn(40, 1, 12), torch.randint(0, 3, (30, 1)).float())
@@ -179,13 +186,31 @@ def _tabpfn(name: str, **options: Any) -> Made:
 
 
 def tabicl() -> Made:
+    """Make a model for tables of 12 and 7 features. Only training reads the number of features, for a mask."""
+    without_init("tabicl")
+    from tabicl._model.inference_config import InferenceConfig
     from tabicl._model.tabicl import TabICL
 
-    model = TabICL(
-        max_classes=3, embed_dim=32, col_num_blocks=1, col_nhead=4, col_num_inds=8, row_num_blocks=2, row_nhead=4
-    )
-    inputs = (torch.randn(1, 40, 12), torch.randint(0, 3, (1, 30)).float())
-    return model, inputs, lambda one, inputs: one(*inputs)
+    columns = {"col_num_blocks": 1, "col_nhead": 4, "col_num_inds": 8, "col_feature_group": False}
+    model = TabICL(max_classes=3, embed_dim=32, row_num_blocks=2, row_nhead=4, **columns)
+    inputs = (torch.randn(2, 40, 12), torch.randint(0, 3, (2, 30)).float(), torch.tensor([12, 7]))
+
+    def call(model: nn.Module, inputs: Any) -> Any:
+        # By default inference moves its inputs to a GPU if there is one, and casts to a half type.
+        own = {"device": inputs[0].device, "use_amp": False, "use_fa3": False}
+        config = InferenceConfig(COL_CONFIG=dict(own), ROW_CONFIG=dict(own), ICL_CONFIG=dict(own))
+        return model(*inputs, inference_config=config)
+
+    return model, inputs, call
+
+
+def without_init(*packages: str) -> None:
+    """Let modules of these packages be imported without running `__init__`, which imports much more."""
+    for name in packages:
+        if name not in sys.modules:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None, f"{name} is not installed"
+            sys.modules[name] = importlib.util.module_from_spec(spec)
 
 
 MODELS: dict[str, Callable[[], Made]] = {
@@ -202,6 +227,16 @@ MODELS: dict[str, Callable[[], Made]] = {
     "timm: Swin V2": lambda: _swin("timm", 2),
     "tabpfn: v2": lambda: _tabpfn("tabpfn_v2", emsize=48, nlayers=2, nhead=3),
     "tabpfn: v2.6": lambda: _tabpfn("tabpfn_v2_6", emsize=48, nlayers=2, nhead=3),
+    "tabpfn: v3": lambda: _tabpfn(
+        "tabpfn_v3",
+        embed_dim=32,
+        nlayers=2,
+        dist_embed_num_blocks=1,
+        dist_embed_num_heads=4,
+        feat_agg_num_blocks=1,
+        feat_agg_num_heads=4,
+        icl_num_heads=4,
+    ),
     "tabicl: TabICL": tabicl,
 }
 
@@ -232,6 +267,39 @@ def make(
 
     # Some tables of constants are in single precision.
     return model.to(device, dtype).eval(), run
+
+
+def gradients(model: nn.Module, call: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    """Return the gradients of the parameters in a training step, by name."""
+    model.train().zero_grad()
+    call(model).float().square().mean().backward()
+    return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+
+
+class Watch(TorchDispatchMode):
+    """Records the sizes of concatenated tensors, and the peak of the memory that operators allocate, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.concatenated: list[int] = []
+        self.peak = 0
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {one._cdata for one in storages((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.cat.default:
+            self.concatenated.append(out.numel())
+        self._storages = {key: kept for key, kept in self._storages.items() if not kept[0].expired()}
+        for one in storages(out):
+            if one._cdata not in given:
+                self._storages[one._cdata] = StorageWeakRef(one), one.nbytes()
+        self.peak = max(self.peak, sum(size for _, size in self._storages.values()))
+        return out
+
+
+def storages(values: Any) -> list[torch.UntypedStorage]:
+    return [one.untyped_storage() for one in tree_leaves(values) if isinstance(one, Tensor)]
 
 
 def flat(out: Any) -> Tensor:

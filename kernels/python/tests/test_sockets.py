@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import json
 import platform
@@ -13,6 +14,7 @@ import models
 import pytest
 import torch
 from stand_in import qkv
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gridguard
 import gridguard.torch as ours
@@ -45,7 +47,11 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, package):
         ours.register_backend(package)
 
 
-@pytest.mark.parametrize("registry", ["missing", "without names", "with other names"])
+class Names(str, enum.Enum):
+    NATIVE = "native"
+
+
+@pytest.mark.parametrize("registry", ["missing", "without names", "with other names", "with other arguments"])
 def test_another_version_of_diffusers_is_refused_in_words(monkeypatch, registry):
     modules = {"diffusers": types.ModuleType("diffusers"), "diffusers.models": types.ModuleType("models")}
     modules["diffusers"].__version__ = "99.0"
@@ -55,11 +61,16 @@ def test_another_version_of_diffusers_is_refused_in_words(monkeypatch, registry)
         dispatch._AttentionBackendRegistry = object
         if registry == "with other names":
             dispatch.AttentionBackendName = types.SimpleNamespace(_value2member_map_={})
+        elif registry == "with other arguments":
+            dispatch.AttentionBackendName = Names
+            dispatch._check_device = dispatch._check_shape = None
+            dispatch._AttentionBackendRegistry = types.SimpleNamespace(register=lambda name: name)
     monkeypatch.delitem(sys.modules, "diffusers.models.attention_dispatch", raising=False)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(ImportError, match=r"diffusers 99.0 has no registry .* call gridguard.torch.install\(\) inst"):
         ours.register_backend("diffusers")
+    assert list(Names) == [Names.NATIVE]
 
 
 if has("diffusers", "models/attention_dispatch.py"):
@@ -126,10 +137,40 @@ def test_the_backend_of_diffusers_takes_its_masks_and_refuses_its_other_options(
         _backends._diffusers_attention(*tensors, _parallel_config=object())
 
 
+def test_the_backend_of_diffusers_takes_tensors_without_memory_and_leaves_errors_to_pytorch(on_cpu):
+    query, key, value = qkv(3, 16, 5, 64)
+    found = _backends._diffusers_attention(*(one.to("meta") for one in (query, key, value)))
+    assert found.is_meta and found.shape == query.shape
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(one) for one in (query, key, value)]
+        assert _backends._diffusers_attention(*fakes).shape == query.shape
+    # As a tensor in the memory of the host among those of a device.
+    with pytest.raises(RuntimeError, match="device"):
+        _backends._diffusers_attention(query, key.to("meta"), value)
+    assert on_cpu().served == 0
+
+
 if has("tabpfn", "architectures/shared/attention_backends.py"):
+
+    def test_training_of_tabpfn_asks_the_backend(on_cpu):
+        models.without_init(*models.TABPFN)
+        from tabpfn.architectures.shared import attention_backends as registry
+
+        model, call = models.make("tabpfn: v2.6")
+        want = models.gradients(model, call)
+        ours.register_backend("tabpfn")
+        try:
+            torch.testing.assert_close(models.gradients(model, call), want, atol=1e-6, rtol=1e-4)
+            assert on_cpu().served == on_cpu().backward > 3 and on_cpu().pytorch == {}
+            meta = qkv(2, 16, 3, 16)
+            assert registry.find_attention_backend(*meta).name == "gridguard"
+            assert registry.find_attention_backend(*(one.to("meta") for one in meta)) is None
+        finally:
+            registry.unregister_attention_backend("gridguard")
 
     @torch.no_grad()
     def test_tabpfn_asks_the_backend(on_cpu):
+        models.without_init(*models.TABPFN)
         from tabpfn.architectures.shared import attention_backends as registry
 
         model, call = models.make("tabpfn: v2.6")
@@ -202,6 +243,10 @@ def test_other_calls_stay_in_the_package(on_cpu, efficient):
     for options in ({"p": 0.1}, {"attn_bias": object()}):
         with pytest.raises((NotImplementedError, ValueError, AssertionError)):
             efficient.memory_efficient_attention(*tensors, **options)
+    query, key, value = tensors
+    for others in ((query.to("meta"), key.to("meta"), value.to("meta")), (query, key.to("meta"), value)):
+        with pytest.raises((NotImplementedError, ValueError, AssertionError)):
+            efficient.memory_efficient_attention(*others)
     assert on_cpu().served == 0
 
 
