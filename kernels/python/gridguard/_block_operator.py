@@ -17,7 +17,7 @@ EPSILON = 1e-5
 # channels.
 _PARTS = [len(names) for names, _, _ in _native.BLOCK_TENSORS]
 _SIZES = [(rows // len(names), columns) for names, rows, columns in _native.BLOCK_TENSORS for _ in names]
-# The kernels and cuBLASLt load weights at multiples of this number of bytes.
+# The kernels and cuBLASLt load tensors at multiples of this number of bytes.
 _ALIGNMENT = 16
 
 _CALL = "Tensor x, Tensor[] weights, Tensor? positions, int heads"
@@ -70,6 +70,8 @@ def launch(x: Tensor, weights: Sequence[Tensor], positions: Tensor | None, heads
     if any(tensor.data_ptr() % _ALIGNMENT for tensor in tensors):
         raise NotServed("alignment")
     x = x.contiguous()
+    if x.data_ptr() % _ALIGNMENT:
+        x = x.clone()
     out = torch.empty_like(x)
     with torch.no_grad():
         # In each call: a weight may have changed unnoticed, for example by `weight.data += delta`.

@@ -328,6 +328,16 @@ def test_an_input_of_any_strides_is_served(on_host):
     assert on_host().served == 1
 
 
+def test_an_input_at_an_odd_address_is_copied(on_host, monkeypatch):
+    addresses, inner = [], _block_operator._run
+    monkeypatch.setattr(_block_operator, "_run", lambda *call: (addresses.append(call[1]), inner(*call)))
+    module = block()
+    hidden = torch.randn(1 + 5 * FRAMES * CHANNELS)[1:].view(5, FRAMES, CHANNELS)
+    assert hidden.data_ptr() % 16
+    torch.testing.assert_close(ours.temporal_block(module, hidden), module(hidden), rtol=1e-5, atol=1e-5)
+    assert all(address % 16 == 0 for address in addresses[0][:2]) and on_host() == Counts(1, {})
+
+
 def test_wrong_arguments_are_typed_errors():
     with pytest.raises(TypeError, match="unet"):
         ours.replace_motion_modules(object())
