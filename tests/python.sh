@@ -25,7 +25,7 @@ export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 export TORCHINDUCTOR_CACHE_DIR=$packages/inductor
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats,start,comfyui}.py)
+    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,block_operator,chunked,chunk_sizes,stats,profile,start,comfyui}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi

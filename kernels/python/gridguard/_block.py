@@ -12,14 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gridguard import _arguments, _attention, _launch, _native, _pytorch, _stats
+from gridguard import _arguments, _attention, _block_operator, _native, _pytorch, _stats
+from gridguard._block_operator import NotServed
 
-# The epsilon of the layer norms in the kernels.
-_EPSILON = 1e-5
-# The kernels and cuBLASLt load weights at multiples of this number of bytes.
-_ALIGNMENT = 16
+Problem = tuple[Tensor, list[Tensor], Tensor | None, int]
+"""Input, weights, position embeddings and heads."""
+
+# The first version of PyTorch whose compiler is known to trace the checks of a block.
+_IS_TRACED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 # Arguments that a block with plain layer norms does not use.
 _IGNORED = {"timestep", "class_labels", "added_cond_kwargs"}
+_PROCESSORS = {"AttnProcessor", "AttnProcessor2_0", "XFormersAttnProcessor"}
 # The options of attention that the kernels support.
 _ATTENTION = {"residual_connection": False, "rescale_output_factor": 1.0, "scale_qk": True}
 # The modules of diffusers with blocks in temporal position.
@@ -37,8 +40,11 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     copy only those of queries, keys and values, side by side, in each call. Other calls run in the module itself, and
     `gridguard.torch.stats` counts the reasons.
 
-    `memory_budget` limits the scratch memory beside the output, in bytes or as a text, for example "2GiB". By default
-    the batch runs as a whole, and in smaller chunks if memory is short.
+    Gradients are those of the module. The backward pass computes the block again, so that only inputs are kept. In
+    compiled code the block is one operator, and this function takes the budget in bytes.
+
+    `memory_budget` limits the scratch memory of the forward pass beside the output, in bytes or as a text, for example
+    "2GiB". By default the batch runs as a whole, and in smaller chunks if memory is short.
 
     Raises GridguardError if a launch fails or the smallest chunk exceeds the budget. Raises TypeError or ValueError if
     the budget is not a positive number of bytes, and TypeError if `block` is not a module.
@@ -103,18 +109,25 @@ def _forward(
     *others: Any,
     **options: Any,
 ) -> Tensor:
-    if not torch.compiler.is_compiling():
-        try:
-            out = _serve(block, memory_budget, hidden_states, others, options)
-            _stats.count(_stats.SERVED)
-            return out
-        except NotServed as reason:
+    compiling = torch.compiler.is_compiling()
+    try:
+        problem = _problem(block, hidden_states, others, options)
+        if compiling or _needs_grad(problem) or torch.autograd.profiler._is_profiler_enabled:
+            # The dispatcher traces, differentiates and records the operator.
+            return _block_operator.temporal_block(*problem, memory_budget)
+        out = _block_operator.launch(*problem, memory_budget)
+        _stats.count(_stats.SERVED)
+        return out
+    except NotServed as reason:
+        if not compiling:
             _stats.count(f"temporal block: {reason}")
     return original(block, hidden_states, *others, **options)
 
 
-class NotServed(Exception):
-    """Why the kernels do not serve a call. Nothing was launched."""
+def _needs_grad(problem: Problem) -> bool:
+    x, weights, positions, _ = problem
+    tensors = (x, *weights) if positions is None else (x, *weights, positions)
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _require(condition: bool, reason: str) -> None:
@@ -122,37 +135,23 @@ def _require(condition: bool, reason: str) -> None:
         raise NotServed(reason)
 
 
-def _serve(
-    block: nn.Module, budget: int | None, x: Tensor, others: tuple[Any, ...], options: dict[str, Any]
-) -> Tensor:
-    """Return the output of the kernels, or raise NotServed."""
-    _require(not _attention.is_transformed(), "transform")
-    _require(not _pytorch.is_other_type(x) and not x.is_neg(), "tensor type")
-    _require(getattr(x, _launch.SERVED_DEVICE), "device")
+def _problem(block: nn.Module, x: Tensor, others: tuple[Any, ...], options: dict[str, Any]) -> Problem:
+    """Return the arguments of the operator, or raise NotServed. Compilers trace this."""
+    if torch.compiler.is_compiling():
+        _require(_IS_TRACED and not getattr(torch.compiler, "_is_exporting_flag", False), "compiled")
+        functorch = torch._C._functorch
+        _require(not isinstance(functorch.peek_interpreter_stack(), functorch.CInterpreter), "transform")
+    else:
+        _require(not _attention.is_transformed(), "transform")
+    _require(not _pytorch.is_other_type(x), "tensor type")
     given = [value for name, value in options.items() if name not in _IGNORED and value is not None]
     # diffusers may pass an empty dictionary of arguments for the attentions.
     _require(not others and all(isinstance(value, dict) and not value for value in given), "arguments")
-    _require(x.dtype in _launch.DTYPES and not torch.is_autocast_enabled(_launch.DEVICE_TYPE), "dtype")
-    _require(x.dim() == 3, "shape")
-    tensors, positions, heads = _weights(block, x)
-    x = x.contiguous()
-    out = torch.empty_like(x)
-    with torch.no_grad():
-        # In each call: a weight may have changed unnoticed, for example by `weight.data += delta`.
-        joined = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in tensors]
-    embedded = None if positions is None else positions.shape[1]
-    problem = (*x.shape, heads, embedded, _launch.DTYPES[x.dtype], max(x.get_device(), 0), budget)
-    addresses = (
-        x.data_ptr(),
-        out.data_ptr(),
-        [tensor.data_ptr() for tensor in joined],
-        0 if positions is None else positions.data_ptr(),
-    )
-    try:
-        _run(problem, addresses, x.device)
-    except ValueError as error:
-        raise NotServed(str(error)) from None
-    return out
+    weights, positions, heads = _weights(block)
+    reason = _block_operator.refusal(x, weights, positions, heads)
+    if reason is not None:
+        raise NotServed(reason)
+    return x, weights, positions, heads
 
 
 class _Parts:
@@ -172,11 +171,8 @@ class _Parts:
             module, _, key = name.rpartition(".")
             return modules[module]._parameters, key
 
-        # For each weight of the kernels: where its parts are, and the size of a part in channels.
-        self.tensors = [
-            ([place(name) for name in names], rows // len(names), columns)
-            for names, rows, columns in _native.BLOCK_TENSORS
-        ]
+        # Where the weights are.
+        self.weights = [place(name) for names, _, _ in _native.BLOCK_TENSORS for name in names]
         self.unserved = [place(f"attn{number}.to_{name}.bias") for number in (1, 2) for name in "qkv"]
 
     def is_of(self, block: nn.Module) -> bool:
@@ -191,62 +187,34 @@ _known: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary
 
 def _parts(block: nn.Module) -> _Parts:
     """Return the modules of a block with the architecture of the kernels. An adapter is another module."""
-    known = _known.get(block)
+    # Compilers trace each check, so that compiled code checks it again.
+    compiling = torch.compiler.is_compiling()
+    known = None if compiling else _known.get(block)
     if known is not None and known.is_of(block):
         return known
     _require(type(block).__module__.startswith("diffusers."), "modules")
     modules = dict(block.named_modules())
-    _require({name: type(module) for name, module in modules.items()} in _served_types(), "modules")
-    found = _known[block] = _Parts(modules)
+    types = {name: type(module) for name, module in modules.items()}
+    _require(any(types == served for served in _classes()["served"]), "modules")
+    found = _Parts(modules)
+    if not compiling:
+        _known[block] = found
     return found
 
 
-def _weights(block: Any, x: Tensor) -> tuple[list[list[Tensor]], Tensor | None, int]:
-    """Return the parts of each weight in the order of the kernels, the position embeddings and the number of heads."""
+def _weights(block: Any) -> tuple[list[Tensor], Tensor | None, int]:
+    """Return the weights in the order of the kernels, the position embeddings and the number of heads."""
     parts = _parts(block)
     _require(block.norm_type == "layer_norm" and not block.only_cross_attention, "modules")
     _require_served(parts)
-    channels = x.shape[-1]
-    tensors: list[list[Tensor]] = []
-    for places, rows, columns in parts.tensors:
-        size = (rows * channels, columns * channels) if columns else (rows * channels,)
-        tensors.append([])
-        for values, key in places:
-            tensor = values.get(key)
-            if tensor is None or tensor.shape != size:
-                raise NotServed("weights" if tensor is None else "shape")
-            tensors[-1].append(tensor)
-    _require(all(values.get(key) is None for values, key in parts.unserved), "weights")
-    heads = parts.attentions[0].heads
+    weights = [values.get(key) for values, key in parts.weights]
+    is_missing = any(weight is None for weight in weights)
+    _require(not is_missing and all(values.get(key) is None for values, key in parts.unserved), "weights")
+    first = parts.attentions[0]
     # Some attention processors use this attribute.
-    scale = (channels // heads) ** -0.5
+    scale = (weights[0].shape[0] // first.heads) ** -0.5
     _require(all(getattr(attention, "scale", scale) == scale for attention in parts.attentions), "attention")
-    every = [tensor for some in tensors for tensor in some]
-    positions = None
-    if parts.positions is not None:
-        positions = parts.positions.pe
-        _require(positions.dim() == 3 and positions.shape[0] == 1 and positions.shape[-1] == channels, "shape")
-        every.append(positions)
-    needs_grad = x.requires_grad or any(tensor.requires_grad for tensor in every)
-    _require(not (needs_grad and torch.is_grad_enabled()), "requires_grad")
-    for tensor in every:
-        reason = _refusal_of_weight(tensor, x)
-        if reason is not None:
-            raise NotServed(reason)
-    return tensors, positions, heads
-
-
-def _refusal_of_weight(tensor: Tensor, x: Tensor) -> str | None:
-    """Return why the kernels cannot read a weight in place."""
-    if _pytorch.is_other_type(tensor) or tensor.is_neg():
-        return "tensor type"
-    if tensor.dtype is not x.dtype:
-        return "dtype"
-    if tensor.get_device() != x.get_device():
-        return "device"
-    if not tensor.is_contiguous():
-        return "strides"
-    return "alignment" if tensor.data_ptr() % _ALIGNMENT else None
+    return weights, None if parts.positions is None else parts.positions.pe, first.heads
 
 
 def _require_served(parts: _Parts) -> None:
@@ -257,86 +225,54 @@ def _require_served(parts: _Parts) -> None:
         for module, _, _ in parts.modules
     )
     _require(not hooked, "hooks")
-    _require(all(norm.eps == _EPSILON for norm in parts.norms), "epsilon")
+    _require(all(norm.eps == _block_operator.EPSILON for norm in parts.norms), "epsilon")
     first, second = parts.attentions
     _require(first.heads == second.heads and first.heads > 0, "heads")
     for attention in parts.attentions:
-        _require(type(attention.processor) in _classes()["processors"], "processor")
+        kind = type(attention.processor)
+        _require(kind.__module__.startswith("diffusers.") and kind.__name__ in _PROCESSORS, "processor")
         is_plain = all(getattr(attention, name, wanted) == wanted for name, wanted in _ATTENTION.items())
         _require(is_plain, "attention")
     _require(not any(dropout.training and dropout.p > 0.0 for dropout in parts.dropouts), "dropout")
 
 
-def _run(problem: tuple[Any, ...], addresses: tuple[Any, ...], device: torch.device) -> None:
-    """Launch a problem on PyTorch's current stream. Raise ValueError or NotServed if the kernels do not serve it."""
-    if device.index != torch._C._cuda_getDevice():
-        with torch.cuda.device(device):
-            return _run(problem, addresses, device)
-    _launch.load_nvrtc()
-    capturing = torch._C._cuda_isCurrentStreamCapturing()
-    shortage: Exception | None = None
-    while True:
-        try:
-            needed = _native.block_scratch(problem, capturing)
-        except _native.UnavailableError as error:
-            _launch.warn_once(str(error))
-            raise NotServed("unavailable") from None
-        except _native.GridguardError:
-            if shortage is None:
-                raise
-            # There is no smaller chunk.
-            raise shortage from None
-        try:
-            scratch = torch.empty(needed, dtype=torch.uint8, device=device)
-            break
-        except torch.cuda.OutOfMemoryError as error:
-            shortage = error
-            problem = (*problem[:-1], needed // 2)
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    _native.block(problem, addresses, (scratch.data_ptr(), needed), stream, capturing)
+_known_classes: dict[str, Any] = {}
 
 
-@functools.cache
 def _classes() -> dict[str, Any]:
     """Return the classes of diffusers that make up a block. Raise ImportError without diffusers."""
-    from diffusers.models import attention_processor
+    if _known_classes:
+        return _known_classes
     from diffusers.models.activations import GEGLU
     from diffusers.models.attention import BasicTransformerBlock, FeedForward
+    from diffusers.models.attention_processor import Attention
     from diffusers.models.embeddings import SinusoidalPositionalEmbedding
 
-    names = ("AttnProcessor", "AttnProcessor2_0", "XFormersAttnProcessor")
-    return {
-        "block": BasicTransformerBlock,
-        "attention": attention_processor.Attention,
-        "feed-forward": FeedForward,
-        "gate": GEGLU,
-        "positions": SinusoidalPositionalEmbedding,
-        "processors": {getattr(attention_processor, name, None) for name in names},
-    }
-
-
-@functools.cache
-def _served_types() -> list[dict[str, type]]:
-    """Return the types of all modules of a block by name, without and with position embeddings."""
-    classes = _classes()
     attention: dict[str, type] = {
-        "": classes["attention"],
+        "": Attention,
         **dict.fromkeys((".to_q", ".to_k", ".to_v", ".to_out.0"), nn.Linear),
         ".to_out": nn.ModuleList,
         ".to_out.1": nn.Dropout,
     }
     plain: dict[str, type] = {
-        "": classes["block"],
+        "": BasicTransformerBlock,
         **dict.fromkeys(("norm1", "norm2", "norm3"), nn.LayerNorm),
         **{f"attn{number}{name}": one for number in (1, 2) for name, one in attention.items()},
-        "ff": classes["feed-forward"],
+        "ff": FeedForward,
         "ff.net": nn.ModuleList,
-        "ff.net.0": classes["gate"],
+        "ff.net.0": GEGLU,
         "ff.net.0.proj": nn.Linear,
         "ff.net.1": nn.Dropout,
         "ff.net.2": nn.Linear,
     }
-    return [plain, {**plain, "pos_embed": classes["positions"]}]
+    found = {
+        "block": BasicTransformerBlock,
+        # The types of all modules of a block by name, without and with position embeddings.
+        "served": (plain, {**plain, "pos_embed": SinusoidalPositionalEmbedding}),
+    }
+    if not torch.compiler.is_compiling():
+        _known_classes.update(found)
+    return found
 
 
 def _containers() -> tuple[type, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -13,7 +14,7 @@ from gpu import device_us, host_us, options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
-from gridguard import GridguardError
+from gridguard import GridguardError, _profile
 
 MIB = 1 << 20
 # Items, frames, channels and heads: AnimateDiff at 320 x 512, its next level, and others.
@@ -31,7 +32,21 @@ def main() -> int:
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     figures["diffusers"] = motion_blocks.INSTALLED
     print(figures)
-    checks = (timing, results, budgets, shortage, graphs, replaced, threads, devices, memory)
+    checks = (
+        timing,
+        results,
+        budgets,
+        shortage,
+        graphs,
+        replaced,
+        threads,
+        devices,
+        memory,
+        compiled,
+        training,
+        step,
+        profile,
+    )
     with torch.no_grad():
         return run_checks(checks, (), options, figures)
 
@@ -193,6 +208,96 @@ def memory() -> None:
     after, free_after = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
     figures["memory of new shapes"] = free - free_after
     assert before == after and free - free_after < 256 * MIB, f"{before} {free}, then {after} {free_after}"
+
+
+def compiled() -> None:
+    """Compile a block for several batches, and in CUDA graphs, whose replays read changed weights."""
+    for mode in (None, "reduce-overhead"):
+        torch.compiler.reset()
+        module = block(320, 5)
+        function = torch.compile(lambda x: ours.temporal_block(module, x) * 2, fullgraph=True, mode=mode)
+        before = ours.stats()
+        for items in (2000, 2000, 2000, 3000, 3000, 3000):
+            x = hidden(items, 16, 320)
+            out = function(x).clone() / 2
+            check(module, x, out, f"compiled with {mode}")
+            module.attn2.to_v.weight.mul_(1.1)
+        after = ours.stats()
+        assert after.served > before.served and after.pytorch == before.pytorch, after
+
+
+def training() -> None:
+    """Compare gradients with double precision: eager, compiled, and in a CUDA graph."""
+    for dtype, tolerance in TOLERANCES.items():
+        module, x = block(320, 5, dtype).requires_grad_(), hidden(300, 16, 320, dtype).requires_grad_()
+        wanted, weights = [x, *module.parameters()], torch.randn_like(x)
+        exact = copy.deepcopy(module).double()
+        given = x.detach().double().requires_grad_()
+        with torch.enable_grad():
+            out = type(exact).forward(exact, given)
+            true = torch.autograd.grad(out, [given, *exact.parameters()], weights.double())
+        torch.compiler.reset()
+        call = lambda x: ours.temporal_block(module, x)  # noqa: B023, E731
+        for name, function in (("eager", call), ("compiled", torch.compile(call, fullgraph=True))):
+            before = ours.stats()
+            with torch.enable_grad():
+                found = torch.autograd.grad(function(x), wanted, weights)
+            after = ours.stats()
+            assert after.backward == before.backward + 2 and after.pytorch == before.pytorch, after
+            for one, other in zip(found, true):
+                close(one, other, f"{name} gradients of {dtype}", 4 * tolerance)
+        if dtype is torch.float16:
+            with torch.enable_grad():
+                graphed = torch.cuda.make_graphed_callables(Block(module), (x.detach().clone().requires_grad_(),))
+                found = torch.autograd.grad(graphed(x), wanted, weights)
+            for one, other in zip(found, true):
+                close(one, other, "gradients of a graph", 4 * tolerance)
+
+
+class Block(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ours.temporal_block(self.block, x)
+
+
+def step() -> None:
+    """Time forward and backward passes beside those of the module, and of the module with our attention."""
+    rows = figures["training"] = []
+    for items, frames, channels, heads in ((3840, 16, 320, 5), (70_000, 16, 320, 5)):
+        module, x = block(channels, heads).requires_grad_(), hidden(items, frames, channels).requires_grad_()
+        row: dict[str, Any] = {"case": f"{items}x{frames}x{channels}, {heads} heads"}
+        for name, call in (("module", module), ("installed", module), ("ours", Block(module))):
+
+            def run(x: Tensor) -> None:
+                with torch.enable_grad():
+                    out = call(x)  # noqa: B023
+                    torch.autograd.grad(out, [x, *module.parameters()], out.detach())  # noqa: B023
+
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            try:
+                with ours.installed() if name == "installed" else contextlib.nullcontext():
+                    row[name] = device_us(run, [x])
+            except RuntimeError as error:
+                row[name] = str(error).split("\n")[0]
+            row[f"{name}, MiB"] = torch.cuda.max_memory_allocated() // MIB
+        rows.append(row)
+        print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+
+
+def profile() -> None:
+    """Measure the attentions of a module where it calls them."""
+    for items in (15_360, 70_000):
+        module, x = block(320, 5), hidden(items, 16, 320)
+        with _profile.Recorder(_profile._device_us) as recorder:
+            module(x)
+        (site,) = recorder.sites()
+        assert site.calls == 2 and site.reason is None and isinstance(site.kernels, float), site
+        figures[f"profile of {items} items"] = _profile.text([site], True)
+        print(figures[f"profile of {items} items"])
 
 
 def timing() -> None:

@@ -245,6 +245,25 @@ def test_compiled_autocast_is_sliced(seen, length):
     assert seen and all(items <= MOST for items, _ in seen), seen
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_training_runs_more_items_than_a_grid_has(on_cpu, monkeypatch, dynamic):
+    """The kernels take the whole batch, and PyTorch slices of it."""
+    torch.compiler.reset()
+    function = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    tensors, sizes = qkv(_pytorch.MAX_SLICE + 2, 1, 2, 8, requires_grad=True), []
+    compare(function, tensors)
+    assert on_cpu() == Counts(1, {}, backward=1)
+
+    def recorded(query, *others, **options):
+        sizes.append(len(query))
+        return PYTORCH(query, *others, **options)
+
+    leave_backward_to_pytorch(monkeypatch)
+    monkeypatch.setattr(_pytorch, "unserved", recorded)
+    compare(function, tensors)
+    assert max(sizes) <= _pytorch.MAX_SLICE and sum(sizes) == len(tensors[0]) and len(sizes) == 2
+
+
 def test_compiled_code_computes_gradients_by_the_kernels(on_cpu):
     torch.compiler.reset()
     function = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=True)
