@@ -154,6 +154,7 @@ def _concatenated(parts: Iterator[Tensor], axis: int, size: int) -> Tensor:
             out = part.new_empty(sizes)
         out.narrow(axis, begin, part.shape[axis]).copy_(part)
         begin += part.shape[axis]
+        del part
     assert out is not None
     return out
 
