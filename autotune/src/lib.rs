@@ -176,6 +176,7 @@ mod pipeline;
 mod plot;
 mod product;
 mod program;
+mod ranges;
 mod remote;
 mod report;
 mod sampling;
@@ -185,6 +186,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tune;
+mod tune_fn;
 mod variant;
 
 pub use candidate::{Candidate, LaunchConfig};
@@ -199,6 +201,7 @@ pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
 pub use product::ProductWorkload;
 pub use program::{ProgramError, ProgramMeasurer, ProgramProblem};
+pub use ranges::RangeError;
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
 pub use report::TuningReport;
 #[doc(hidden)]
@@ -208,6 +211,7 @@ pub use stats::Samples;
 #[doc(hidden)]
 pub use stats::real;
 pub use tune::tune;
+pub use tune_fn::{FnJournalError, FnSpace, Trial, TuneFnError, TunedFn, Values, tune_fn};
 
 /// The example of the README, as a test.
 #[cfg(doctest)]
