@@ -23,6 +23,11 @@ export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 # PyTorch's default folder keeps what other versions of the package have compiled.
 export TORCHINDUCTOR_CACHE_DIR=$packages/inductor
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
+if "$python" -c 'import numpy' 2>/dev/null; then
+    tests+=(kernels/python/tests/test_tune.py)
+else
+    echo "without NumPy: the tests of gridguard.tune are not run"
+fi
 if "$python" -c 'import torch' 2>/dev/null; then
     tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,chunked,chunk_sizes,stats,start,comfyui}.py)
 else

@@ -69,6 +69,7 @@ impl Kept {
         [problem, conditions]: &[String; 2],
         space: &Space,
     ) -> Result<Self, FnJournalError> {
+        gridguard_files::create_folder(gridguard_files::folder_of(path)).map_err(file(path))?;
         let lock = FileLock::acquire(&path.with_extension("lock"), Duration::ZERO)
             .map_err(|reason| FnJournalError::Lock { path: path.to_owned(), reason })?;
         let old = read(path)?;

@@ -47,7 +47,8 @@ pub struct FnSpace<'a> {
     guarded: Option<Of<'a, LaunchConfig>>,
     tolerance: f64,
     reference: Option<Vec<f64>>,
-    device: Option<(Arc<Guard>, Arc<CudaStream>)>,
+    guard: Option<Arc<Guard>>,
+    stream: Option<Arc<CudaStream>>,
     journal: Option<PathBuf>,
     time_limit: Option<Duration>,
 }
@@ -139,7 +140,7 @@ pub fn tune_fn(
     let (tolerance, reference) = (space.tolerance, space.reference.take());
     let items = space.shape.first().map_or(0, |(_, items)| *items);
     let workload = FnWorkload::new(items, candidates.clone(), tolerance, reference, launch);
-    match space.device.clone() {
+    match space.guard.clone().zip(space.stream.clone()) {
         Some((guard, stream)) => {
             let clock = DeviceClock::new(&guard, stream, key.policy)?;
             space.search(key, candidates, &mut InProcess::new(workload, clock))
@@ -211,7 +212,13 @@ impl<'a> FnSpace<'a> {
 
     /// Times work on this stream, as [`DeviceClock::new`].
     pub fn on_stream(mut self, guard: &Arc<Guard>, stream: &Arc<CudaStream>) -> Self {
-        self.device = Some((Arc::clone(guard), Arc::clone(stream)));
+        self.stream = Some(Arc::clone(stream));
+        self.on_device(guard)
+    }
+
+    /// The device of a measurer that is passed to [`Self::measure`]; by default the host.
+    pub fn on_device(mut self, guard: &Arc<Guard>) -> Self {
+        self.guard = Some(Arc::clone(guard));
         self
     }
 
@@ -285,8 +292,8 @@ impl<'a> FnSpace<'a> {
         measurer: &mut dyn Measurer,
     ) -> Result<TunedFn, TuneFnError> {
         let Some(default) = space.default() else { return Err(TuneError::NoCandidate.into()) };
-        let device = self.device.as_ref().map(|(guard, _)| guard);
-        let environment = device.map_or_else(Environment::host, |guard| guard.environment());
+        let device = self.guard.as_deref();
+        let environment = device.map_or_else(Environment::host, Guard::environment);
         let found = self.provenance(&environment);
         // Refuses names that no profile takes before anything is measured.
         unmeasured(key, &self.shape, default, found.clone()).check()?;
