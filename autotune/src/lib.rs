@@ -4,6 +4,8 @@
 //! guard's planner. A [`Measurer`] checks and times them. [`tune()`] searches, and the
 //! [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
 //!
+//! [`tune_fn()`] does all of this for a closure, and returns the entry.
+//!
 //! # Tuning your own workload
 //!
 //! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream in

@@ -113,3 +113,9 @@ def look_up_function(function: object) -> tuple[list[tuple[str, int]], int | Non
 
 def tune_function(command: Sequence[str], problem: str, function: object, search: object) -> str:
     """Tune a function that `command` runs. Return the result as JSON."""
+
+def profile_digest(device: int | None) -> str:
+    """Return the digest of the choices for a device, or for the host."""
+
+def compare_digests(digests: Sequence[str]) -> None:
+    """Raise GridguardError with the ranks whose digest differs."""

@@ -82,9 +82,10 @@ def tune(
     which are restored. `tolerance` allows a difference, relative to an element or to the mean magnitude.
 
     `sizes` returns the sizes of a call by name, the number of items first. By default they are the shapes of all
-    arrays and all whole numbers. A choice serves calls with near sizes, and the same types, texts, floats and flags. `where` drops candidates by their values. `timeout` limits one check in seconds.
+    arrays and all whole numbers. `where` drops candidates by their values. `timeout` limits one check in seconds.
 
-    Choices are stored in the user's profile of the device. A call without an entry runs the first values.
+    Choices are stored in the user's profile of the device. A choice serves calls with near sizes, and with the same
+    types, texts, floats and flags. Other calls run the first values.
     """
     options = {"outputs": list(outputs), "updates": list(updates), "tolerance": float(tolerance)}
     lists = {name: [_arguments.whole(name, value) for value in values] for name, values in parameters.items()}
@@ -137,7 +138,8 @@ class Tunable:
         """
         time_limit = None if time_limit is None else _arguments.seconds("time_limit", time_limit)
         if "__gridguard_main__" in sys.modules:
-            raise TuneError('the program tunes when it is imported: call tune below `if __name__ == "__main__"`', "launch")
+            text = 'the program tunes when it is imported: call tune below `if __name__ == "__main__"`'
+            raise TuneError(text, "launch")
         call = self._call(args, kwargs)
         key, shape, _ = call
         tolerance = self.options["tolerance"]
@@ -207,14 +209,15 @@ class Tunable:
         if not shape or len(shape) > _MAX_SIZES:
             raise ValueError(f"{self.function.__name__} has {len(shape)} sizes, not 1 to {_MAX_SIZES}: give sizes=")
         # What is no array and no size, for example a flag.
-        rest = {name: value for name, value in bound.items() if name not in {*arrays, *shape, *self._parameters, "chunk"}}
-        scalars = {name: value for name, value in rest.items() if isinstance(value, (str, int, float, bytes))}
-        variant = ", ".join(f"{name}={value!r}" for name, value in scalars.items())
+        known = {*shape, *self._parameters, "chunk"}
+        scalars = {name: value for name, value in bound.items() if isinstance(value, (str, int, float, bytes))}
+        variant = ", ".join(f"{name}={value!r}" for name, value in scalars.items() if name not in known)
         if len(variant) > _MAX_NAME:
             variant = hashlib.sha256(variant.encode()).hexdigest()
         types = " ".join(dict.fromkeys(str(array.dtype).removeprefix("torch.") for array in arrays.values()))
         kernel = f"{_module_name(self.function)}.{self.function.__qualname__}"
-        return (kernel[-_MAX_NAME:], self._source, variant, types[:_MAX_NAME]), tuple(shape.items()), _device(arrays.values())
+        key = (kernel[-_MAX_NAME:], self._source, variant, types[:_MAX_NAME])
+        return key, tuple(shape.items()), _device(arrays.values())
 
     @functools.cached_property
     def _source(self) -> str:

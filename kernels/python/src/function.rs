@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use gridguard::profile::{Key, L2, Named, Policy, StoredChoice, user_folder};
+use gridguard::profile::{Key, L2, Named, Policy, Profile, StoredChoice, user_folder};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_autotune::{
     Candidate, FailureKind, FnSpace, MeasureFailure, Measured, Measurer, Portion, Remote,
@@ -78,6 +78,20 @@ pub(crate) fn look_up_function(function: Function) -> PyResult<(Named, Option<u6
         _ => None,
     };
     Ok((tuned.parameters().to_vec(), chunk, tuned.matched.to_string()))
+}
+
+/// The digest of the choices for a device, from the user's and the built-in profile.
+#[pyfunction]
+pub(crate) fn profile_digest(device: Option<usize>) -> PyResult<String> {
+    let guard = guard(device)?;
+    let digest = guard.profile().map(|profile| profile.choices_digest());
+    Ok(digest.unwrap_or_else(|| Profile::default().choices_digest()))
+}
+
+/// Raises an error that names the ranks whose digest differs.
+#[pyfunction]
+pub(crate) fn compare_digests(digests: Vec<String>) -> PyResult<()> {
+    gridguard::profile::compare_digests(&digests).map_err(stopped)
 }
 
 /// Tunes a function: `command` starts the process that runs the pickled `problem`. Returns the result as JSON.

@@ -29,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use crate::error::{GridguardError, UnavailableError};
     #[pymodule_export]
-    use crate::function::{look_up_function, tune_function};
+    use crate::function::{compare_digests, look_up_function, profile_digest, tune_function};
     #[pymodule_export]
     use crate::tuning::{choices, misses, profiles, reload_profiles, write_misses};
 
