@@ -19,7 +19,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let size = u64::try_from(SIZE)?;
     let space = FnSpace::new([("rows", size)]).parameter("tile", [1, 8, 32, 128]).chunk_auto();
     let tuned = tune_fn(&key, space, |trial| {
-        trial.before(|| Ok(y.fill(f32::NAN)))?;
+        trial.before(|| {
+            y.fill(f32::NAN);
+            Ok(())
+        })?;
         for rows in trial.chunks() {
             transpose(&x, &mut y, rows.start..rows.end, trial.get("tile")?);
         }

@@ -48,7 +48,10 @@ fn a_closure_over_a_stream_is_tuned_and_a_wrong_block_never_wins() {
             })
             .on_stream(&guard, &stream);
         let tuned = tune_fn(&key, space, |trial| {
-            trial.before(|| Ok(stream.memset_zeros(&mut y)?))?;
+            trial.before(|| {
+                stream.memset_zeros(&mut y)?;
+                Ok(())
+            })?;
             let mut args = Args::new(&stream);
             args.read_items(&x, COLUMNS).write_items(&mut y, COLUMNS);
             guard.launch(&kernel, trial.plan()?, args)?;
