@@ -119,14 +119,19 @@ class Tunable:
                 raise ValueError(f"{function.__name__} has no parameter {name}: add it")
 
     def __call__(self, *args, **kwargs):
-        return self.function(*args, **{**self.values(*args, **kwargs), **kwargs})
+        return self.function(*args, **(self.values(*args, **kwargs) | kwargs))
 
     def values(self, *args, **kwargs) -> dict[str, int]:
         """Return the values that a call with these arguments passes."""
-        call = self._call(args, kwargs)
-        if call not in self._found:
-            self._found[call] = self._look_up(call)
-        return self._found[call]
+        if self._sizes is not None:
+            brief = self._call(args, kwargs)
+        else:
+            # Binding the arguments takes longer than this.
+            brief = (*map(_brief, args), *((name, _brief(value)) for name, value in kwargs.items()))
+        found = self._found.get(brief)
+        if found is None:
+            found = self._found[brief] = self._look_up(self._call(args, kwargs))
+        return found
 
     def tune(self, *args, time_limit: float | None = None, **kwargs) -> TunedFunction:
         """Measure the candidates with these arguments in a child process, and store the fastest in the profile.
@@ -279,6 +284,14 @@ class _Search:
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _brief(value: Any) -> Any:
+    """Return what a choice may depend on."""
+    if _is_array(value):
+        device = getattr(value, "device", None)
+        return (tuple(value.shape), value.dtype, getattr(device, "id", device))
+    return (type(value), value if isinstance(value, (str, int, float, bytes)) else None)
 
 
 def _device(arrays: Iterable[Any]) -> int | None:
