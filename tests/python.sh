@@ -24,8 +24,13 @@ export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 # PyTorch's default folder keeps what other versions of the package have compiled.
 export TORCHINDUCTOR_CACHE_DIR=$packages/inductor
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
+if "$python" -c 'import numpy' 2>/dev/null; then
+    tests+=(kernels/python/tests/test_tune.py)
+else
+    echo "without NumPy: the tests of gridguard.tune are not run"
+fi
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,block_operator,chunked,chunk_sizes,stats,profile,start,comfyui}.py)
+    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,block_operator,chunked,chunk_sizes,stats,profile,start,ranks,comfyui}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi

@@ -29,6 +29,16 @@ pub struct LaunchConfig {
 }
 
 impl LaunchConfig {
+    /// A configuration without launch parameters.
+    #[must_use]
+    pub const fn new(
+        request: LaunchRequest,
+        batch: Option<BatchAxis>,
+        limits: LaunchLimits,
+    ) -> Self {
+        Self { parameters: Vec::new(), request, batch, limits }
+    }
+
     /// Plans the launch. An objective of memory limits the workspace of a chunk.
     ///
     /// # Errors

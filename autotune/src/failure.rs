@@ -2,7 +2,7 @@
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
 use gridguard::pipeline::{BuildError, PlanError, RunError};
-use gridguard::{ContextState, Violations};
+use gridguard::{ContextState, HostError, PartialRun, Violations};
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate has no time.
@@ -110,6 +110,7 @@ convert! {
         _ => FailureKind::Launch,
     };
     Violations: |_| FailureKind::Illegal;
+    PartialRun<HostError>: |_| FailureKind::Launch;
     PlanError: |_| FailureKind::Illegal;
     BuildError: |_| FailureKind::Launch;
     // An error of the context surfaces again when the work is waited for.

@@ -4,6 +4,8 @@
 //! guard's planner. A [`Measurer`] checks and times them. [`tune()`] searches, and the
 //! [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
 //!
+//! [`tune_fn()`] does all of this for a closure, and returns the entry.
+//!
 //! # Tuning your own workload
 //!
 //! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream in
@@ -176,6 +178,7 @@ mod pipeline;
 mod plot;
 mod product;
 mod program;
+mod ranges;
 mod remote;
 mod report;
 mod sampling;
@@ -185,6 +188,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tune;
+mod tune_fn;
 mod variant;
 
 pub use candidate::{Candidate, LaunchConfig};
@@ -199,6 +203,7 @@ pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
 pub use product::ProductWorkload;
 pub use program::{ProgramError, ProgramMeasurer, ProgramProblem};
+pub use ranges::RangeError;
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
 pub use report::TuningReport;
 #[doc(hidden)]
@@ -208,6 +213,7 @@ pub use stats::Samples;
 #[doc(hidden)]
 pub use stats::real;
 pub use tune::tune;
+pub use tune_fn::{FnJournalError, FnSpace, Trial, TuneFnError, TunedFn, Values, tune_fn};
 
 /// The example of the README, as a test.
 #[cfg(doctest)]

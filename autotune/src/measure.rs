@@ -122,6 +122,20 @@ pub trait Measurer {
     fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample>;
 }
 
+impl<M: Measurer + ?Sized> Measurer for &mut M {
+    fn configurations(&mut self) -> Measured<Vec<LaunchConfig>> {
+        (**self).configurations()
+    }
+
+    fn check(&mut self, candidate: &Candidate) -> Measured<()> {
+        (**self).check(candidate)
+    }
+
+    fn sample(&mut self, candidate: &Candidate, portion: Portion) -> Measured<Sample> {
+        (**self).sample(candidate, portion)
+    }
+}
+
 /// Work that a clock times.
 pub type Work<'a> = dyn FnMut() -> Measured<()> + 'a;
 

@@ -84,6 +84,11 @@ impl Space {
         self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
     }
 
+    /// Removes the candidates that `keep` rejects. If the default is among them, the next candidate becomes it.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Candidate) -> bool) {
+        self.candidates.retain(keep);
+    }
+
     /// Makes another candidate the default, for example the launch that a program uses today.
     pub fn make_default(&mut self, candidate: &Candidate) {
         if let Some(place) = self.candidates.iter().position(|one| one == candidate) {

@@ -25,7 +25,8 @@ fn named(values: &[(&str, u64)]) -> Vec<(String, u64)> {
 fn found(date: &str, numbers: [u64; 3], stopped: StopReason) -> Provenance {
     let [candidates, failed, samples] = numbers;
     let (driver, compiler, tuner) = ("13.0".into(), "13.0".into(), "0.1.0".into());
-    Provenance { date: date.into(), driver, compiler, tuner, candidates, failed, samples, stopped }
+    let (date, tolerance) = (date.into(), String::new());
+    Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped, tolerance }
 }
 
 fn rms_norm() -> Entry {

@@ -5,7 +5,7 @@ use clap::Command;
 /// A subcommand and its examples, without the name of the command.
 type Examples = (&'static str, [&'static str; 3]);
 
-const EXAMPLES: [Examples; 19] = [
+const EXAMPLES: [Examples; 20] = [
     (
         "",
         [
@@ -56,6 +56,14 @@ const EXAMPLES: [Examples; 19] = [
             "profile merge 0.ron 1.ron --output all.ron",
             "profile merge old.ron new.ron --output old.ron",
             "profile merge 0.ron 1.ron --output all.ron --force",
+        ],
+    ),
+    (
+        "profile digest",
+        [
+            "profile digest nvidia-h200.ron",
+            "profile digest 0.ron 1.ron",
+            "profile digest --device 0 --format json",
         ],
     ),
     (

@@ -1,5 +1,7 @@
 //! Why an external program cannot be tuned.
 
+use crate::ranges::RangeError;
+
 /// Why a program cannot be tuned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -30,27 +32,9 @@ pub enum ProgramError {
         /// The placeholder.
         name: String,
     },
-    /// There are no sizes, or the first size, the number of items, is 0.
-    #[error("there are no items: the first size counts them and must be at least 1")]
-    NoItems,
-    /// A name cannot be a placeholder, or is `chunk`.
-    #[error("{name:?} cannot be a name: use letters, digits and _, and not \"chunk\"")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// Two sizes or parameters have the same name.
-    #[error("{name} is given twice: remove one")]
-    NamedTwice {
-        /// The name.
-        name: String,
-    },
-    /// A parameter has no values or a repeated value, or a chunk has no items.
-    #[error("the values of {name} are not at least one, each once, and chunks of at least 1 item")]
-    Values {
-        /// The parameter, or `chunk`.
-        name: String,
-    },
+    /// The ranges have no candidates.
+    #[error(transparent)]
+    Range(#[from] RangeError),
     /// The command does not use a parameter or chunk.
     #[error("{name} is given, but the command has no {{{name}}}")]
     Unused {
@@ -60,10 +44,4 @@ pub enum ProgramError {
     /// Every run would be the same.
     #[error("nothing varies: write {{chunk}} or a parameter such as {{block}} into the command")]
     NothingVaries,
-    /// There are too many candidates.
-    #[error("there are more than {MAX_CANDIDATES} candidates: give fewer values")]
-    TooMany,
 }
-
-/// Each candidate takes at least one process, so a larger search would not end.
-pub(super) const MAX_CANDIDATES: usize = 4096;

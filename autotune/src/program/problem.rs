@@ -1,13 +1,11 @@
 //! The problem that an external program measures, and its candidates.
 
-use std::collections::BTreeSet;
+use gridguard::profile::Named;
 
-use gridguard::Strategy;
-use gridguard::profile::{Named, StoredChoice};
-
-use super::error::{MAX_CANDIDATES, ProgramError};
-use super::template::{Template, is_name};
-use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
+use super::error::ProgramError;
+use super::template::Template;
+use crate::candidate::Candidate;
+use crate::ranges::{CHUNK, Ranges};
 
 /// A problem that an external program measures, and what may vary.
 ///
@@ -30,10 +28,7 @@ use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramProblem {
     command: Template,
-    sizes: Named,
-    parameters: Vec<(String, Vec<u64>)>,
-    /// In items; empty if the program does not split its launch.
-    chunks: Vec<u64>,
+    ranges: Ranges,
 }
 
 impl ProgramProblem {
@@ -54,103 +49,47 @@ impl ProgramProblem {
         command: &str,
         sizes: Named,
         parameters: Vec<(String, Vec<u64>)>,
-        mut chunks: Vec<u64>,
+        chunks: Vec<u64>,
     ) -> Result<Self, ProgramError> {
         let command = Template::parse(command)?;
-        let items = match sizes.first() {
-            Some((_, items @ 1..)) => *items,
-            _ => return Err(ProgramError::NoItems),
-        };
-        let mut names = BTreeSet::new();
-        let of_parameters = parameters.iter().map(|(name, _)| name);
-        for name in sizes.iter().map(|(name, _)| name).chain(of_parameters) {
-            if !is_name(name) || name == CHUNK {
-                return Err(ProgramError::Name { name: name.clone() });
-            }
-            if !names.insert(name.as_str()) {
-                return Err(ProgramError::NamedTwice { name: name.clone() });
-            }
-        }
         let placeholders = command.placeholders();
-        if let Some(name) =
-            placeholders.iter().find(|name| **name != CHUNK && !names.contains(*name))
+        let is_split = placeholders.contains(CHUNK);
+        let is_chunk_given = !chunks.is_empty();
+        let chunks = (is_split || is_chunk_given).then_some(chunks);
+        let ranges = Ranges::new(sizes, parameters, chunks)?;
+        let names = || ranges.sizes.iter().map(|(name, _)| name).chain(ranges.names());
+        if let Some(name) = placeholders
+            .iter()
+            .find(|name| **name != CHUNK && !names().any(|known| known == **name))
         {
             return Err(ProgramError::NoValue { name: (*name).to_owned() });
         }
-        let given = parameters.iter().map(|(name, values)| (name.as_str(), values));
-        for (name, values) in given.chain((!chunks.is_empty()).then_some((CHUNK, &chunks))) {
-            let distinct: BTreeSet<&u64> = values.iter().collect();
-            let is_invalid = name == CHUNK && distinct.contains(&0);
-            if values.is_empty() || distinct.len() < values.len() || is_invalid {
-                return Err(ProgramError::Values { name: name.to_owned() });
-            }
-            if !placeholders.contains(name) {
-                return Err(ProgramError::Unused { name: name.to_owned() });
-            }
+        let chunk = is_chunk_given.then_some(CHUNK);
+        let unused = |name: &&str| !placeholders.contains(name);
+        if let Some(name) = ranges.names().map(String::as_str).chain(chunk).find(unused) {
+            return Err(ProgramError::Unused { name: name.to_owned() });
         }
-        let is_split = placeholders.contains(CHUNK);
-        if parameters.is_empty() && !is_split {
+        if ranges.parameters.is_empty() && !is_split {
             return Err(ProgramError::NothingVaries);
         }
-        if is_split && chunks.is_empty() {
-            chunks = halves(items).take(MAX_CHUNK_SIZES).collect();
-        }
-        let mut seen = BTreeSet::new();
-        chunks.iter_mut().for_each(|chunk| *chunk = (*chunk).min(items));
-        chunks.retain(|chunk| seen.insert(*chunk));
-        let sets = parameters.iter().map(|(_, values)| values.len());
-        let count = sets.chain([chunks.len().max(1)]).try_fold(1_usize, usize::checked_mul);
-        if count.is_none_or(|count| count > MAX_CANDIDATES) {
-            return Err(ProgramError::TooMany);
-        }
-        Ok(Self { command, sizes, parameters, chunks })
+        Ok(Self { command, ranges })
     }
 
     /// The sizes, with the number of items first.
     #[must_use]
     pub const fn sizes(&self) -> &Named {
-        &self.sizes
+        &self.ranges.sizes
     }
 
     /// All candidates, the default first.
     #[must_use]
     pub fn candidates(&self) -> Vec<Candidate> {
-        let mut sets = vec![Named::new()];
-        for (name, values) in &self.parameters {
-            let extended = |set: &Named| {
-                let set = set.clone();
-                values.iter().map(move |value| {
-                    set.iter().cloned().chain([(name.clone(), *value)]).collect::<Named>()
-                })
-            };
-            sets = sets.iter().flat_map(extended).collect();
-        }
-        let items = self.sizes.first().map_or(0, |(_, items)| *items);
-        let of_chunk = |chunk: u64| match chunk < items {
-            true => (chunked(chunk), Strategy::Chunked, chunk),
-            false => (StoredChoice::Whole, Strategy::Whole, chunk),
-        };
-        let mut choices: Vec<_> = self.chunks.iter().copied().map(of_chunk).collect();
-        if choices.is_empty() {
-            choices.push((StoredChoice::Automatic, Strategy::Whole, items));
-        }
-        let candidate = |parameters: &Named, (choice, strategy, largest_chunk)| Candidate {
-            parameters: parameters.clone(),
-            choice,
-            strategy,
-            launches: items.div_ceil(largest_chunk),
-            largest_chunk,
-            // Unknown, so it decides no tie.
-            block_threads: 0,
-            scratch_bytes: 0,
-        };
-        let of_set = |set| choices.iter().map(move |choice| candidate(set, *choice));
-        sets.iter().flat_map(of_set).collect()
+        self.ranges.candidates()
     }
 
     pub(super) fn command_line(&self, candidate: &Candidate) -> Vec<String> {
         self.command.fill(|name| {
-            let mut named = candidate.parameters.iter().chain(&self.sizes);
+            let mut named = candidate.parameters.iter().chain(&self.ranges.sizes);
             let named = named.find(|(known, _)| known == name).map(|(_, value)| *value);
             // Every other placeholder has a value.
             named.unwrap_or(candidate.largest_chunk)
@@ -158,11 +97,12 @@ impl ProgramProblem {
     }
 }
 
-const CHUNK: &str = "chunk";
-
 #[cfg(test)]
 mod tests {
+    use gridguard::profile::StoredChoice;
+
     use super::*;
+    use crate::candidate::MAX_CHUNK_SIZES;
 
     fn named(pairs: &[(&str, u64)]) -> Named {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::error::ProgramError;
+use crate::ranges::is_name;
 
 /// A program and its arguments, with placeholders such as `{block}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +48,6 @@ impl Template {
         };
         self.words.iter().map(|word| word.iter().map(piece).collect()).collect()
     }
-}
-
-/// Whether `text` can name a placeholder: a letter or `_`, then letters, digits and `_`.
-pub(super) fn is_name(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// The pieces of a word; `None` for a brace that is neither doubled nor around a name.

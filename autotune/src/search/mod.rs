@@ -11,6 +11,7 @@ use gridguard::profile::Objective;
 use crate::control::Stage;
 use crate::space::Space;
 use crate::stats::count;
+pub(crate) use elimination::FINE_FACTOR;
 use state::{DEFAULT, Halt, Search};
 
 /// Searches until done or halted. Fills `search.result` either way.

@@ -30,6 +30,8 @@ pub struct Tuning {
     /// Looks up and logs; launches nothing.
     lookup: RwLock<Arc<Guard>>,
     misses: Arc<MissLog>,
+    /// The digest of the choices, for the metrics.
+    digest: Mutex<Option<String>>,
 }
 
 impl Profiles {
@@ -54,6 +56,7 @@ impl Profiles {
             environment: guard.environment(),
             lookup: RwLock::new(Arc::new(Guard::host(guard.limits().clone()))),
             misses: Arc::clone(&self.misses),
+            digest: Mutex::default(),
         });
         tuning.load(false);
         let mut devices = self.devices.lock();
@@ -140,13 +143,21 @@ impl Tuning {
             tracing::error!(device = %self.identity.file_name(), "the old profile stays in use");
             return false;
         }
-        let entries = loaded.profile.entries().len();
+        let (entries, digest) = (loaded.profile.entries().len(), loaded.profile.choices_digest());
+        let device = self.identity.file_name();
+        let info = |digest: String| gauge!("gridguard_server_profile_info", "device" => device.clone(), "digest" => digest);
+        let mut last = self.digest.lock();
+        if let Some(last) = last.replace(digest.clone()).filter(|last| *last != digest) {
+            info(last).set(0);
+        }
+        info(digest.clone()).set(1);
+        drop(last);
         let mut lookup = self.lookup.write();
         let guard = Guard::host(lookup.limits().clone());
         let guard = guard.with_profile(Arc::new(loaded.profile));
         *lookup = Arc::new(guard.with_miss_log(Arc::clone(&self.misses)));
         drop(lookup);
-        tracing::info!(device = %self.identity.file_name(), entries, "profile loaded");
+        tracing::info!(%device, entries, digest, "profile loaded");
         true
     }
 

@@ -1198,6 +1198,14 @@ const char *gg_profile_notice(const struct gg_profile *profile,
                               size_t index);
 
 /**
+ * The digest of all choices, 64 hexadecimal digits. Profiles with equal digests choose alike for every launch, so the
+ * ranks of a job can compare theirs at the start. NULL for a wrong handle. Valid until the profile is freed.
+ *
+ * Thread-safe.
+ */
+const char *gg_profile_digest(const struct gg_profile *profile);
+
+/**
  * Makes a key for lookups.
  *
  * Thread-safe.

@@ -3,6 +3,7 @@
 use core::ffi::c_char;
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::OnceLock;
 
 use gridguard::profile::{
     DefaultReason, DeviceIdentity, Environment, Key, L2, Layer, Layers, Match, Objective, Policy,
@@ -24,6 +25,7 @@ use crate::text::c_string;
 pub struct gg_profile {
     profile: Profile,
     notices: Vec<CString>,
+    digest: OnceLock<CString>,
     /// The names of launch parameters, as C reads them.
     names: BTreeMap<String, CString>,
 }
@@ -166,7 +168,7 @@ pub unsafe extern "C" fn gg_profile_load(
         let names = entries.flat_map(|(_, entry)| &entry.parameters);
         let names = names.map(|(name, _)| (name.clone(), c_string(name.as_str()))).collect();
         let notices = loaded.notices.iter().map(|it| c_string(it.to_string())).collect();
-        Ok(gg_profile { profile: loaded.profile, notices, names })
+        Ok(gg_profile { profile: loaded.profile, notices, digest: OnceLock::new(), names })
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { entry(error, || memory::create(out, make)) }
@@ -185,6 +187,19 @@ pub unsafe extern "C" fn gg_profile_notice(
     let profile = unsafe { handles::get(profile, "profile") }.ok();
     let notice = profile.and_then(|profile| profile.notices.get(index));
     notice.map_or(core::ptr::null(), |notice| notice.as_ptr())
+}
+
+/// The digest of all choices, 64 hexadecimal digits. Profiles with equal digests choose alike for every launch, so the
+/// ranks of a job can compare theirs at the start. NULL for a wrong handle. Valid until the profile is freed.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_profile_digest(profile: *const gg_profile) -> *const c_char {
+    // SAFETY: the caller does not free the handle meanwhile.
+    let profile = unsafe { handles::get(profile, "profile") }.ok();
+    let digest = profile
+        .map(|profile| profile.digest.get_or_init(|| c_string(profile.profile.choices_digest())));
+    digest.map_or(core::ptr::null(), |digest| digest.as_ptr())
 }
 
 /// Makes a key for lookups.

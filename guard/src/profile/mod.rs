@@ -63,6 +63,7 @@
 //! limited, and the time is linear in the size.
 
 pub(crate) mod device;
+mod digest;
 mod document;
 mod error;
 mod index;
@@ -73,6 +74,7 @@ mod merge;
 pub(crate) mod misses;
 pub(crate) mod model;
 mod notice;
+mod ranks;
 mod rows;
 mod store;
 #[cfg(test)]
@@ -87,6 +89,7 @@ pub use matching::{DefaultReason, Layer, Match};
 pub use misses::MissLog;
 pub use model::{Entry, Key, L2, Objective, Policy, Provenance, StoredChoice, Submission, Summary};
 pub use notice::{LayerNotice, NoticeLevel, ProfileNotice};
+pub use ranks::{OtherChoices, compare_digests};
 pub use store::publish;
 // Parts of the items above, and what only the tuner and the command of this workspace use.
 #[doc(hidden)]

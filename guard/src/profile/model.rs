@@ -191,6 +191,10 @@ pub struct Provenance {
     pub samples: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
+    /// How far outputs could differ from the default's, relative to it: `0`, or a number such as `1e-5`. Empty if the
+    /// kernel's own test decided.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tolerance: String,
 }
 
 /// The tuned choice for one shape. It serializes with the fields of its key at the same level.
@@ -302,6 +306,7 @@ impl Entry {
         check_length("driver", &found.driver)?;
         check_length("compiler", &found.compiler)?;
         check_length("tuner", &found.tuner)?;
+        check_length("tolerance", &found.tolerance)?;
         check_shape(shape)?;
         check_named("parameters", parameters)
     }

@@ -46,6 +46,7 @@ from gridguard._documents import (
     limits,
     plan,
 )
+from gridguard._tune import Tunable, TunedFunction, TuneError, tune
 
 __all__ = [
     "Batch",
@@ -60,6 +61,9 @@ __all__ = [
     "Plan",
     "Problem",
     "Report",
+    "Tunable",
+    "TuneError",
+    "TunedFunction",
     "UnavailableError",
     "Verdict",
     "Violation",
@@ -70,6 +74,7 @@ __all__ = [
     "gpus",
     "limits",
     "plan",
+    "tune",
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept each name

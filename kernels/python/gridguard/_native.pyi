@@ -107,3 +107,15 @@ def profiles() -> list[tuple[int, Path | None, int, list[str]]]: ...
 def misses() -> int: ...
 def write_misses(path: Path) -> None: ...
 def reload_profiles() -> None: ...
+
+def look_up_function(function: object) -> tuple[list[tuple[str, int]], int | None, str]:
+    """Return the tuned parameters and chunk of a function, and how the profile matched."""
+
+def tune_function(command: Sequence[str], problem: str, function: object, search: object) -> str:
+    """Tune a function that `command` runs. Return the result as JSON."""
+
+def profile_digest(device: int | None) -> str:
+    """Return the digest of the choices for a device, or for the host."""
+
+def compare_digests(digests: Sequence[str]) -> None:
+    """Raise GridguardError with the ranks whose digest differs."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,32 @@ def tuning() -> Tuning:
     choices = [Choice(device, tuple(sizes), *rest) for device, sizes, *rest in _native.choices()]
     profiles = [Profile(*rest, tuple(notices)) for *rest, notices in _native.profiles()]
     return Tuning(tuple(profiles), tuple(choices), _native.misses())
+
+
+def compare_profiles(group: Any = None, *, action: str = "raise") -> str:
+    """Check that all ranks of a job choose alike, and return the digest of this rank's choices.
+
+    Call it on every rank of `group` at the start, after `torch.distributed.init_process_group`. Ranks with other
+    profiles may run kernels with other numerics. If a digest differs, it raises GridguardError, or warns with
+    `action="warn"`. The message names the ranks.
+    """
+    if action not in ("raise", "warn"):
+        raise ValueError(f'action is {action!r}: pass "raise" or "warn"')
+    import torch
+    from torch import distributed
+
+    own = _native.profile_digest(torch.cuda.current_device() if torch.cuda.is_available() else None)
+    digests: list[Any] = [own]
+    if distributed.is_available() and distributed.is_initialized():
+        digests *= distributed.get_world_size(group)
+        distributed.all_gather_object(digests, own, group)
+    try:
+        _native.compare_digests(digests)
+    except _native.GridguardError as error:
+        if action == "raise":
+            raise
+        warnings.warn(str(error), stacklevel=2)
+    return own
 
 
 def tune(

@@ -30,7 +30,7 @@ from gridguard._chunked import Chunked, ChunkError, chunked
 from gridguard._install import install, installed, uninstall
 from gridguard._models import replace_attention, restore_attention
 from gridguard._stats import Stats, stats
-from gridguard._tuning import Choice, Profile, Tuned, Tuning, tune, tuning
+from gridguard._tuning import Choice, Profile, Tuned, Tuning, compare_profiles, tune, tuning
 
 __all__ = [
     "Choice",
@@ -41,6 +41,7 @@ __all__ = [
     "Tuned",
     "Tuning",
     "chunked",
+    "compare_profiles",
     "install",
     "installed",
     "register_backend",

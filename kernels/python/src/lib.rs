@@ -7,6 +7,7 @@ mod attention;
 mod block;
 mod documents;
 mod error;
+mod function;
 mod launches;
 #[allow(unsafe_code, reason = "C functions and structs of DLPack")]
 mod tensor;
@@ -27,6 +28,8 @@ mod _native {
     use crate::documents::{check, explain, gpus, limits, parse_bytes};
     #[pymodule_export]
     use crate::error::{GridguardError, UnavailableError};
+    #[pymodule_export]
+    use crate::function::{compare_digests, look_up_function, profile_digest, tune_function};
     #[pymodule_export]
     use crate::tuning::{choices, misses, profiles, reload_profiles, write_misses};
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import gpu_calls
 import gpu_chunked
+import gpu_tune
 import torch
 from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, compare_own, shifted
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -67,6 +68,7 @@ def main() -> int:
         masks,
         readers,
         chunks,
+        tuned_functions,
     )
     return run_checks(checks, (options,), options, figures)
 
@@ -405,6 +407,10 @@ def readers(options: argparse.Namespace) -> None:
 
 def chunks(options: argparse.Namespace) -> None:
     figures["chunks"] = gpu_chunked.check()
+
+
+def tuned_functions(options: argparse.Namespace) -> None:
+    figures["tuned functions"] = gpu_tune.check()
 
 
 def timing(options: argparse.Namespace) -> None:

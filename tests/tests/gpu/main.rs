@@ -39,5 +39,6 @@ mod softmax;
 mod streams;
 mod support;
 mod temporal_block;
+mod tune_fn;
 mod tuning;
 mod upsample_nearest2d;

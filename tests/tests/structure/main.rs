@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("gridguard-preload", &["gridguard", "gridguard-files", "gridguard-report"]),
     ("gridguard-kernels", &["gridguard", "gridguard-files"]),
     ("gridguard-candle", &["gridguard", "gridguard-kernels"]),
-    ("gridguard-autotune", &["gridguard"]),
+    ("gridguard-autotune", &["gridguard", "gridguard-files"]),
     (
         "gridguard-cli",
         &[

@@ -87,6 +87,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}, such as 60s"))
 }
 
+/// A number of bytes, for example `4096` or `512MiB`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    parse_size::parse_size(text).map_err(|error| format!("{error}, such as 512MiB"))
+}
+
 /// A percentage, for example `5%` or `5`, as a fraction.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>();

@@ -1,6 +1,7 @@
-//! `gridguard profile`: shows, merges, compares, re-measures, explains and prunes profiles.
+//! `gridguard profile`: shows, merges, compares, digests, re-measures, explains and prunes profiles.
 
 mod diff;
+mod digest;
 mod drift;
 mod entry;
 mod explain;
@@ -23,6 +24,8 @@ pub(crate) enum Profile {
     Merge(merge::Merge),
     /// Compare two profiles
     Diff(diff::Diff),
+    /// Print the digest of a profile's choices; exit with 1 if profiles choose otherwise
+    Digest(digest::Digest),
     /// Re-measure a profile, and report choices that are no longer the fastest
     Verify(verify::Verify),
     /// Explain which entry a launch would use, and why
@@ -37,6 +40,7 @@ impl Profile {
             Self::Show(show) => show.run(),
             Self::Merge(merge) => merge.run(),
             Self::Diff(diff) => diff.run(),
+            Self::Digest(digest) => digest.run(),
             Self::Verify(verify) => verify.run(),
             Self::Explain(explain) => explain.run(),
             Self::Prune(prune) => prune.run(),

@@ -1,6 +1,7 @@
 //! `gridguard tune`: measures which chunk and launch parameters are fastest, for gridguard's kernels or any program,
 //! and stores the choice in a profile.
 
+mod from;
 mod group;
 mod journal;
 mod output;
@@ -16,9 +17,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use gridguard::DeviceLimits;
 use gridguard_autotune::unended_processes;
 use gridguard_files::check_output;
 
+use self::from::OtherGpu;
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
 use self::queue::{Shard, WorkQueue};
@@ -53,6 +56,13 @@ pub(crate) struct Tune {
     /// Profile to store choices in, or folder of profiles [default: the user's folder]
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
+    /// Only measure the choices in the profile of another GPU of the same architecture, for example h200; they are
+    /// never used unmeasured
+    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
+    from: Option<String>,
+    /// Skip problems whose tensors take more memory, for example 512MiB, to tune beside a model [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes, conflicts_with = "command")]
+    memory: Option<u64>,
     /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
@@ -85,7 +95,8 @@ impl Tune {
         for reason in &skipped {
             note(format_args!("skipped: {reason}"));
         }
-        let tasks = self.shard.of(tasks);
+        let from = self.from.as_deref().map(|name| OtherGpu::load(name, &targets)).transpose()?;
+        let tasks = self.within_memory(self.shard.of(tasks), limits);
         note_cache(&targets);
         let groups = DeviceGroup::all(targets, self.profile.as_deref())?;
         let start = Instant::now();
@@ -101,7 +112,7 @@ impl Tune {
             .zip(missing)
             .map(|(group, tasks)| (group, WorkQueue::new(tasks, group.targets.len())))
             .collect();
-        tune_all(&queues, deadline, interrupt, &reporter)?;
+        tune_all(&queues, from.as_ref(), deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
         let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
@@ -126,9 +137,26 @@ impl Tune {
     }
 }
 
+impl Tune {
+    /// The tasks whose memory is within the limit. Notes the others.
+    fn within_memory(&self, mut tasks: Vec<Task>, device: &DeviceLimits) -> Vec<Task> {
+        let Some(limit) = self.memory else { return tasks };
+        tasks.retain(|task| {
+            let bytes = task.memory_bytes(device);
+            let fits = bytes.is_none_or(|bytes| bytes <= u128::from(limit));
+            if let (false, Some(bytes)) = (fits, bytes) {
+                note(format_args!("skipped: {task}: it takes {bytes} bytes, --memory is {limit}"));
+            }
+            fits
+        });
+        tasks
+    }
+}
+
 /// Tunes on all devices of all groups concurrently, on each device one problem after another.
 fn tune_all(
     queues: &[(&DeviceGroup, WorkQueue<Task, SearchResult>)],
+    from: Option<&OtherGpu>,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
     reporter: &Reporter<'_>,
@@ -140,6 +168,7 @@ fn tune_all(
                 target,
                 environment: target.environment()?,
                 group,
+                from,
                 process: MeasuringProcess::new(target),
                 reporter,
                 progress: reporter.bars.device(target.to_string()),

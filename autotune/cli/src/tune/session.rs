@@ -10,7 +10,9 @@ use gridguard_autotune::{
     Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, tune,
 };
 use gridguard_files::LockError;
+use gridguard_kernels::bench::current_sources;
 
+use super::from::OtherGpu;
 use super::group::DeviceGroup;
 use super::journal::JournalFile;
 use super::output::{Reporter, SearchResult};
@@ -27,6 +29,8 @@ use crate::output::note;
 pub(crate) struct Session<'a> {
     pub(crate) target: &'a Target,
     pub(crate) group: &'a DeviceGroup,
+    /// Its choices are the only candidates.
+    pub(crate) from: Option<&'a OtherGpu>,
     pub(crate) environment: Environment,
     pub(crate) process: MeasuringProcess<'a>,
     pub(crate) reporter: &'a Reporter<'a>,
@@ -77,14 +81,14 @@ impl Session<'_> {
             TaskProblem::Kernel(problem) => {
                 let mut remote = self.process.open(problem, task.policy)?;
                 let mut space = Space::new(remote.configurations()?);
-                let (outcome, remote) = self.measure(remote, &mut space, task, round, file);
+                let (outcome, remote) = self.measure(remote, &mut space, (task, &key), round, file);
                 self.process.keep(remote, task.policy, &self.progress);
                 (outcome, space)
             }
             TaskProblem::Program(program) => {
                 let measurer = program.measurer(self.target).interrupt(self.interrupt);
                 let mut space = Space::listed(program.problem.candidates());
-                (self.measure(measurer, &mut space, task, round, file).0, space)
+                (self.measure(measurer, &mut space, (task, &key), round, file).0, space)
             }
         };
         if let Err(TuneError::Default(_)) = outcome {
@@ -102,11 +106,17 @@ impl Session<'_> {
         &mut self,
         measurer: M,
         space: &mut Space,
-        task: &Task,
+        (task, key): (&Task, &Key),
         round: Round<'_>,
         file: Option<JournalFile>,
     ) -> (Result<TuningOutcome, TuneError>, M) {
         space.restrict(task.objective);
+        if let Some(from) = self.from
+            && let Some(note) = from.restrict(space, key, &task.problem.shape())
+        {
+            self.progress
+                .note(format_args!("{}: {note}: all candidates are measured", task.problem));
+        }
         match round {
             Round::Shard(shard) => space.keep(&shard.of(space.candidates().to_vec())),
             Round::Finals(winners) => space.keep(winners),
@@ -166,12 +176,13 @@ impl Session<'_> {
             TaskProblem::Kernel(_) => String::new(),
             TaskProblem::Program(program) => format!("; {:?}", program.problem),
         };
+        let from = self.from.map(|from| format!("; {}", from.digest())).unwrap_or_default();
         // Each device has its own journal.
         let device = self.target.journal_name();
         let name = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = [
             ("problem", format!("{task}; {key:?}{program}")),
-            ("candidates", format!("{candidates} {winners:?}")),
+            ("candidates", format!("{candidates} {winners:?}{from}")),
             ("device", format!("{device}, {:?}", self.target.identity)),
             ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
             ("compiler", compiler),
@@ -204,9 +215,16 @@ impl Session<'_> {
         let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
         let empty = ours.clone();
         ours.insert(entry.clone())?;
+        // No lookup finds entries of the kernel's earlier code. The code of other programs is unknown.
+        let sources = current_sources(&key.kernel);
+        let is_gone = |other: &Entry| {
+            other.key.kernel == key.kernel
+                && !sources.is_empty()
+                && !sources.contains(&other.key.source)
+        };
         let published = profile::update(file, empty, |document| {
             let replaced = document.get(key, shape).cloned();
-            document.retain(|other| (&other.key, &other.shape) != (key, shape));
+            document.retain(|other| (&other.key, &other.shape) != (key, shape) && !is_gone(other));
             document.merge(&ours).map(|_| replaced)
         })?;
         note_published(file, &published);

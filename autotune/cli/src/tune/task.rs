@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use gridguard::DeviceLimits;
-use gridguard::profile::{Key, Named, Objective, Policy};
+use gridguard::profile::{Key, L2, Named, Objective, Policy};
 use gridguard_kernels::KernelError;
-use gridguard_kernels::bench::Problem;
+use gridguard_kernels::bench::{Problem, Traffic};
 use serde::{Serialize, Serializer};
 
 use super::program::ProgramTask;
@@ -58,6 +58,15 @@ impl Task {
             TaskProblem::Kernel(problem) => problem.key(device, self.policy, self.objective),
             TaskProblem::Program(program) => Ok(program.key.clone()),
         }
+    }
+
+    /// What measuring takes on a device: inputs, the output with the copy that others are compared with, and for a
+    /// cold cache what flushes it. `None` if unknown.
+    pub(crate) fn memory_bytes(&self, device: &DeviceLimits) -> Option<u128> {
+        let TaskProblem::Kernel(problem) = &self.problem else { return None };
+        let Traffic { read, written } = problem.traffic(device).ok()?;
+        let flush = if self.policy.l2 == L2::Cold { device.l2_bytes.saturating_mul(2) } else { 0 };
+        Some(read.saturating_add(written.saturating_mul(2)).saturating_add(flush.into()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::command::{Ran, parsed, run, signal, start};
+use crate::command::{Ran, command, parsed, run, signal, start};
 use gridguard::profile::{
     DeviceIdentity, Document, Environment, Key, MatchKind, MissLog, Objective, StoredChoice,
 };
@@ -74,7 +74,7 @@ fn a_choice_is_measured_again_only_with_again() {
 fn without_a_gpu_nothing_is_measured_unless_the_host_is_asked_for() {
     let folder = folder();
     let args = ["tune", "--kernel", "rms_norm", "--profile", "p.ron"];
-    let mut command = crate::command::command(folder.path(), &args);
+    let mut command = command(folder.path(), &args);
     let ran = Ran::from(command.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs")).exits(3);
     assert!(ran.err.starts_with("error: there is no GPU to measure on: "), "{}", ran.err);
     let advice = "to measure on the host instead, use --device host\n";
@@ -352,7 +352,7 @@ fn a_search_that_another_process_does_is_left() {
 #[test]
 fn measuring_processes_end_under_an_ignored_sigchld() {
     let folder = folder();
-    let plain = crate::command::command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
+    let plain = command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
     let mut command = std::process::Command::new("env");
     command.arg("--ignore-signal=CHLD").arg(plain.get_program());
     command.args(plain.get_args()).current_dir(folder.path()).env("GRIDGUARD_PROFILES", "off");
@@ -445,4 +445,72 @@ fn problems_after_the_time_limit_are_left_for_the_next_run() {
     let ran = tune_norms(folder.path(), &shapes, &["--budget", "4s"]).exits(1);
     assert!(ran.out.contains("1 tuned, 2 left for the next run"), "{}", ran.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
+}
+
+/// The profile of a GPU with choices for norms of these shapes, in a folder of profiles.
+fn profile_of(folder: &Path, gpu: &str, shapes: &[(u64, StoredChoice)]) {
+    let limits = &catalog::gpu(gpu).expect("in the catalogue").limits;
+    let device = DeviceIdentity::new(limits);
+    let mut document = Document::new(device.clone(), Environment::default());
+    for (rows, choice) in shapes {
+        let key = Key { kernel: "rms_norm".into(), dtypes: "f32".into(), ..Key::default() };
+        document
+            .insert(gridguard::profile::Entry {
+                key,
+                shape: vec![("rows".into(), *rows), ("columns".into(), 8)],
+                choice: *choice,
+                parameters: Vec::new(),
+                launches: 1,
+                chosen: Default::default(),
+                default: Default::default(),
+                found: Default::default(),
+            })
+            .expect("valid");
+    }
+    fs::write(folder.join(device.file_name()), document.to_ron()).expect("written");
+}
+
+#[test]
+fn the_choices_of_another_gpu_are_the_only_candidates() {
+    let folder = folder();
+    let chunks = |items| StoredChoice::Chunked {
+        max_items: std::num::NonZeroU64::new(items).expect("some"),
+    };
+    profile_of(folder.path(), "h100-pcie", &[(3000, chunks(77)), (500, chunks(55))]);
+    let all = |args: &[&str]| {
+        let words = norms(&["3000x8"], &[&["--again", "--all", "--format", "json"], args].concat());
+        let mut command = command(folder.path(), &words);
+        let ran = command.env("GRIDGUARD_PROFILES", folder.path()).output().expect("it runs");
+        let json = Ran::from(ran).exits(0).json();
+        let rows = json["tuned"][0]["report"]["rows"].as_array().expect("rows").clone();
+        rows.iter().map(|row| row["candidate"]["strategy"].to_string()).collect::<Vec<_>>()
+    };
+    assert!(!all(&[]).contains(&"\"chunked\"".to_owned()));
+    // The choice for this shape, and not the one for 500 rows.
+    assert_eq!(all(&["--from", "h100-pcie"]), ["\"whole\"", "\"chunked\""]);
+    let other = tune_norms(folder.path(), &["3000x8"], &["--from", "rtx-4090"]).exits(2);
+    assert!(other.err.contains("name a GPU of the same architecture"), "{}", other.err);
+}
+
+#[test]
+fn problems_beyond_the_memory_are_skipped_and_the_others_are_tuned() {
+    let folder = folder();
+    // 64 and 640 KB of input, and three times as much with the output and its copy.
+    let ran = tune_norms(folder.path(), &["2000x8", "20000x8"], &["--memory", "1MiB"]).exits(0);
+    assert!(
+        ran.err.contains("rms_norm f32 20000x8, hot-eager, throughput: it takes 1920000 bytes")
+    );
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [2000]);
+}
+
+#[test]
+fn entries_of_earlier_code_are_dropped() {
+    let folder = folder();
+    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    let profile = folder.path().join("p.ron");
+    let source = parsed(&profile).entries()[0].key.source.clone();
+    let text = fs::read_to_string(&profile).expect("a profile");
+    fs::write(&profile, text.replace(&source, "0123abcd")).expect("written");
+    tune_norms(folder.path(), &["400x8"], &[]).exits(0);
+    assert_eq!(rows(&parsed(&profile)), [400]);
 }

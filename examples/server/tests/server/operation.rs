@@ -224,6 +224,8 @@ fn profiles_are_loaded_again_on_sighup_and_a_broken_one_leaves_the_old() {
     assert_eq!((missed.len(), &*missed[0].key.kernel), (1, "temporal_attention"));
     assert_eq!(sizes, [3, 2, 4, 8]);
 
+    let digests = || server.metric("gridguard_server_profile_info", "digest=");
+    assert_eq!(digests(), 1.0);
     publish(&file, &profile(&guard, [3, 2, 4, 8])).expect("written");
     let reloads = |result: &str| {
         server.metric("gridguard_server_profile_reloads_total", &format!("\"{result}\""))

@@ -231,6 +231,7 @@ static void tuned_choices_are_looked_up(void) {
     gg_error *error = NULL;
     CHECK_STATUS(GG_OK, gg_profile_load(limits, getenv("PROFILE"), &profile, &error));
     CHECK(gg_profile_notice(profile, 0) == NULL);
+    CHECK(strlen(gg_profile_digest(profile)) == 64 && gg_profile_digest(NULL) == NULL);
     info.kernel = "attention";
     info.dtypes = "f16";
     CHECK_STATUS(GG_OK, gg_key_create(&info, &key, &error));

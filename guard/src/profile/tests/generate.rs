@@ -72,15 +72,26 @@ fn provenance() -> impl Strategy<Value = Provenance> {
     ];
     // Every second until 2026.
     let date = prop_oneof![Just(None), (0..1_767_225_600_u64).prop_map(Some)];
-    (vec(name(), 3), date, any::<[u64; 3]>(), stopped).prop_map(
+    (vec(name(), 4), date, any::<[u64; 3]>(), stopped).prop_map(
         |(texts, date, numbers, stopped)| {
             let [candidates, failed, samples] = numbers;
-            let [driver, compiler, tuner] = <[String; 3]>::try_from(texts).expect("three");
+            let [driver, compiler, tuner, tolerance] =
+                <[String; 4]>::try_from(texts).expect("four");
             let date = date.map_or(String::new(), |seconds| {
                 let then = UNIX_EPOCH + Duration::from_secs(seconds);
                 humantime::format_rfc3339_seconds(then).to_string()
             });
-            Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped }
+            Provenance {
+                date,
+                driver,
+                compiler,
+                tuner,
+                candidates,
+                failed,
+                samples,
+                stopped,
+                tolerance,
+            }
         },
     )
 }

@@ -44,6 +44,7 @@ pub(super) fn entry(kernel: &str, rows: u64, columns: u64) -> Entry {
             failed: 1,
             samples: 400,
             stopped: StopReason::Noise,
+            tolerance: String::new(),
         },
     }
 }

@@ -282,3 +282,22 @@ fn prune_removes_stale_entries_and_old_ones_on_request() {
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [900]);
     profile(&folder, &["prune", "p.ron", "--older-than", "long"]).exits(2);
 }
+
+#[test]
+fn profiles_that_choose_alike_have_the_same_digest() {
+    let folder = folder();
+    let mut later = norm(300, LATE);
+    later.chosen.median_ns += 1;
+    put(&folder, "one.ron", [norm(300, EARLY)]);
+    put(&folder, "same.ron", [later]);
+    put(&folder, "other.ron", [norm(300, EARLY), norm(500, EARLY)]);
+    let same = profile(&folder, &["digest", "one.ron", "same.ron"]).exits(0);
+    let lines: Vec<_> = same.out.lines().collect();
+    assert_eq!(lines[0].len(), 64 + "  one.ron".len());
+    assert_eq!(lines[0].replace("one", "same"), lines[1]);
+    let other = profile(&folder, &["digest", "one.ron", "other.ron", "--format", "json"]).exits(1);
+    let json = other.json();
+    assert_eq!((&json["equal"], &json["digests"][1]["of"]), (&false.into(), &"other.ron".into()));
+    let host = profile(&folder, &["digest", "--device", "host"]).exits(0);
+    assert!(host.out.trim_end().ends_with("  the host as NVIDIA H200"), "{}", host.out);
+}

@@ -1,0 +1,202 @@
+//! The journal of a function, which also serves a search with other values.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gridguard_files::{FileLock, LockError, ReadError};
+
+use crate::candidate::Candidate;
+use crate::journal::{Journal, JournalError, JournalRecord};
+use crate::measure::Portion;
+use crate::search::FINE_FACTOR;
+use crate::space::Space;
+use crate::stats::Samples;
+
+/// Why a journal of [`FnSpace::journal`](crate::FnSpace::journal) cannot be used. The file is unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FnJournalError {
+    /// Another process has it open, or it cannot be locked.
+    #[error("journal {}: {reason}", path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        reason: LockError,
+    },
+    /// The file cannot be read or written.
+    #[error("journal {}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        reason: io::Error,
+    },
+    /// The file is not a journal of this function: give another path, or remove it.
+    #[error("journal {}: {reason}: give another path, or remove it", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        reason: JournalError,
+    },
+}
+
+/// The open journal of a function.
+pub(super) struct Kept {
+    path: PathBuf,
+    lock: FileLock,
+    pub(super) journal: Journal,
+    known: Known,
+}
+
+/// Candidates of earlier searches: their time relative to the default's, measured beside it. `None` if it failed.
+type Known = Vec<(Candidate, Option<f64>)>;
+
+impl Kept {
+    /// Opens the journal of the `problem`, measured under `conditions`, for the candidates of `space`.
+    ///
+    /// It resumes a search of the same candidates. Otherwise it starts anew, and keeps what an earlier search with the
+    /// same default and the same conditions found.
+    pub(super) fn open(
+        path: &Path,
+        [problem, conditions]: &[String; 2],
+        space: &Space,
+    ) -> Result<Self, FnJournalError> {
+        gridguard_files::create_folder(gridguard_files::folder_of(path)).map_err(file(path))?;
+        let lock = FileLock::acquire(&path.with_extension("lock"), Duration::ZERO)
+            .map_err(|reason| FnJournalError::Lock { path: path.to_owned(), reason })?;
+        let old = read(path)?;
+        let candidates = space.candidates();
+        let text = serde_json::to_string(candidates).map_err(|error| file(path)(error.into()))?;
+        let subject = [(PROBLEM, problem), (CONDITIONS, conditions), (CANDIDATES, &text)];
+        let mut subject = subject.map(|(name, value)| (name.to_owned(), value.clone()));
+        let mut journal = Journal { subject: BTreeMap::from(subject.clone()), records: Vec::new() };
+        let mut known = Known::new();
+        if let Some(old) = old {
+            // A journal of another problem is another's file.
+            subject[1..].iter_mut().for_each(|(name, value)| {
+                *value = old.subject.get(name).cloned().unwrap_or_default();
+            });
+            let kept = old.subject.get(KNOWN).map(|text| (KNOWN.to_owned(), text.clone()));
+            let other = |reason| FnJournalError::Other { path: path.to_owned(), reason };
+            old.check_subject(&subject.into_iter().chain(kept).collect()).map_err(other)?;
+            if old.subject.get(CONDITIONS) == Some(conditions) {
+                known = judged(&old, candidates.first());
+                if old.subject.get(CANDIDATES) == Some(&text) {
+                    known = known_before(&old);
+                    journal.records = old.records;
+                }
+            }
+        }
+        let text = serde_json::to_string(&known).map_err(|error| file(path)(error.into()))?;
+        journal.subject.insert(KNOWN.to_owned(), text);
+        Ok(Self { path: path.to_owned(), lock, journal, known })
+    }
+
+    /// Drops the candidates that failed, or are known to be clearly slower than another candidate of the space.
+    /// Returns their number.
+    pub(super) fn drop_known(&self, space: &mut Space) -> usize {
+        let known: BTreeMap<&Candidate, Option<f64>> =
+            self.known.iter().map(|(candidate, ratio)| (candidate, *ratio)).collect();
+        let ratios = space.candidates().iter().filter_map(|one| known.get(one).copied().flatten());
+        let best = ratios.fold(1.0, f64::min);
+        let (before, default) = (space.candidates().len(), space.default().cloned());
+        space.retain(|one| {
+            let keeps =
+                |ratio: &Option<f64>| ratio.is_some_and(|ratio| ratio <= best * FINE_FACTOR);
+            default.as_ref() == Some(one) || known.get(one).is_none_or(keeps)
+        });
+        before - space.candidates().len()
+    }
+
+    /// Rewrites the file without an incomplete last line, and appends each new record. If that fails later, only the
+    /// journal is lost.
+    pub(super) fn into_writer(
+        self,
+    ) -> Result<impl FnMut(&JournalRecord) + Send + 'static, FnJournalError> {
+        let Self { path, lock, journal, .. } = self;
+        let mut lines = Vec::new();
+        journal.write_lines(&mut lines).map_err(file(&path))?;
+        gridguard_files::publish(&path, &lines).map_err(|error| file(&path)(error.error))?;
+        let mut open = Some(gridguard_files::append(&path).map_err(file(&path))?);
+        Ok(move |record: &JournalRecord| {
+            let _held = &lock;
+            if open.as_mut().is_some_and(|file| record.write_line(file).is_err()) {
+                open = None;
+            }
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Journal>, FnJournalError> {
+    let other = |reason| FnJournalError::Other { path: path.to_owned(), reason };
+    match gridguard_files::read(path, MAX_BYTES) {
+        Ok(None) => Ok(None),
+        Ok(Some(text)) => Journal::read_lines(text.as_slice()).map(Some).map_err(other),
+        Err(ReadError::Io(error)) => Err(file(path)(error)),
+        Err(error) => Err(other(JournalError::Read(error.into()))),
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> FnJournalError {
+    let path = path.to_owned();
+    move |reason| FnJournalError::File { path, reason }
+}
+
+fn known_before(journal: &Journal) -> Known {
+    let text = journal.subject.get(KNOWN).map_or("[]", String::as_str);
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// What a journal says about candidates, if its default is `default`.
+fn judged(journal: &Journal, default: Option<&Candidate>) -> Known {
+    let text = journal.subject.get(CANDIDATES).map_or("[]", String::as_str);
+    let candidates: Vec<Candidate> = serde_json::from_str(text).unwrap_or_default();
+    if default.is_none() || candidates.first() != default {
+        return Known::new();
+    }
+    let mut times: BTreeMap<&Candidate, Option<Vec<f64>>> = BTreeMap::new();
+    for record in &journal.records {
+        let (candidate, time) = match record {
+            JournalRecord::Check { candidate, result } => {
+                (candidate, result.is_ok().then_some(None))
+            }
+            JournalRecord::Sample { portion: Portion::LargestLaunch, .. } => continue,
+            JournalRecord::Sample { candidate, result, .. } => {
+                (candidate, result.as_ref().ok().map(|sample| Some(sample.time_ns)))
+            }
+        };
+        let all = times.entry(candidate).or_insert_with(|| Some(Vec::new()));
+        match (all.as_mut(), time) {
+            (Some(all), Some(time)) => all.extend(time),
+            _ => *all = None,
+        }
+    }
+    let median = |times: &[f64]| Samples::new(times.iter().copied()).map(|all| all.median());
+    let base = times.get(&candidates[0]).and_then(Option::as_ref).and_then(|all| median(all));
+    let Some(base) = base else { return known_before(journal) };
+    let mut known: BTreeMap<Candidate, Option<f64>> = known_before(journal).into_iter().collect();
+    for (candidate, times) in times {
+        match times.as_deref().map(median) {
+            None => known.insert(candidate.clone(), None),
+            Some(Some(time)) => known.insert(candidate.clone(), Some(time / base)),
+            // Checked, but never timed.
+            Some(None) => None,
+        };
+    }
+    known.into_iter().collect()
+}
+
+const PROBLEM: &str = "problem";
+const CONDITIONS: &str = "conditions";
+const CANDIDATES: &str = "candidates";
+const KNOWN: &str = "known";
+/// The largest journal: some thousand candidates, with some tens of records of less than 1 KB each.
+const MAX_BYTES: u64 = 64 << 20;

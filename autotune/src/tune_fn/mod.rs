@@ -1,0 +1,394 @@
+//! Tunes any function that launches.
+
+mod known;
+mod trial;
+mod workload;
+
+use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use cudarc::driver::CudaStream;
+use gridguard::profile::{
+    Document, Entry, EntryError, Environment, Key, Named, Objective, ProfileError, Provenance,
+    StoredChoice, publish,
+};
+use gridguard::{Choice, Guard};
+
+pub use known::FnJournalError;
+pub use trial::{Trial, Values};
+
+use self::known::Kept;
+use self::workload::FnWorkload;
+use crate::candidate::{Candidate, LaunchConfig, chunked};
+use crate::clock::{DeviceClock, HostClock};
+use crate::control::Budget;
+use crate::failure::{MeasureFailure, Measured, TuneError};
+use crate::in_process::InProcess;
+use crate::journal::Resumed;
+use crate::measure::Measurer;
+use crate::outcome::TuningOutcome;
+use crate::ranges::{RangeError, Ranges};
+use crate::space::Space;
+use crate::tune::tune;
+
+/// What [`tune_fn`] may vary, and how it compares outputs.
+///
+/// Without [`Self::on_stream`] the function runs on the host.
+#[derive(Default)]
+#[must_use]
+pub struct FnSpace<'a> {
+    shape: Named,
+    parameters: Vec<(String, Vec<u64>)>,
+    chunks: Option<Vec<u64>>,
+    constraints: Vec<Of<'a, bool>>,
+    guarded: Option<Of<'a, LaunchConfig>>,
+    tolerance: f64,
+    reference: Option<Vec<f64>>,
+    guard: Option<Arc<Guard>>,
+    stream: Option<Arc<CudaStream>>,
+    journal: Option<PathBuf>,
+    time_limit: Option<Duration>,
+}
+
+/// A closure over the values of a candidate.
+type Of<'a, T> = Box<dyn FnMut(Values<'_>) -> Measured<T> + 'a>;
+
+/// The result of [`tune_fn`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct TunedFn {
+    /// The fastest choice, for the planner.
+    pub choice: Choice,
+    /// The entry for a profile; `None` if the time limit ended the search.
+    pub entry: Option<Entry>,
+    /// All measurements.
+    pub outcome: TuningOutcome,
+    /// Candidates that the journal already knew to be slower or wrong, and that were not measured again.
+    pub known: usize,
+}
+
+/// Why a function cannot be tuned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneFnError {
+    /// The ranges have no candidates.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// A constraint or the description of a launch failed, or there is no clock.
+    #[error(transparent)]
+    Setup(#[from] MeasureFailure),
+    /// The objective limits the time of one launch, but a function is timed whole.
+    #[error("a function is timed with all of its launches: the objective cannot be a latency")]
+    Latency,
+    /// The tolerance is negative or not finite.
+    #[error("the tolerance is {0}: give a finite number of at least 0")]
+    Tolerance(f64),
+    /// No candidate is legal, or the default fails.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] FnJournalError),
+    /// The key or the shape does not fit into a profile.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// The entry cannot be written to a profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
+/// Finds the fastest of the candidates of `space` for `launch`.
+///
+/// `launch` submits the launches of one candidate to the stream of the space, or runs them on the host. It passes
+/// its output to [`Trial::output`]. A candidate whose output differs from the default's never wins: its output is
+/// compared before it is timed.
+///
+/// ```
+/// use gridguard::profile::Key;
+/// use gridguard_autotune::{FnSpace, tune_fn};
+///
+/// let (x, mut y) = (vec![1.0_f32; 10_000], vec![0.0; 10_000]);
+/// let space = FnSpace::new([("items", 10_000)]).parameter("step", [100, 1000]).chunk_auto();
+/// let key = Key { kernel: "double".into(), dtypes: "f32".into(), ..Key::default() };
+/// # let space = space.time_limit(std::time::Duration::from_millis(200));
+/// let tuned = tune_fn(&key, space, |trial| {
+///     let step = trial.get("step")? as usize;
+///     for range in trial.chunks() {
+///         let range = range.start as usize..range.end as usize;
+///         for (x, y) in x[range.clone()].chunks(step).zip(y[range].chunks_mut(step)) {
+///             x.iter().zip(y).for_each(|(x, y)| *y = 2.0 * x);
+///         }
+///     }
+///     trial.output(|| Ok(y.clone()))
+/// })?;
+/// println!("{:?}", tuned.choice);
+/// # Ok::<(), gridguard_autotune::TuneFnError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`TuneFnError`].
+pub fn tune_fn(
+    key: &Key,
+    mut space: FnSpace<'_>,
+    launch: impl FnMut(&mut Trial<'_>) -> Measured<()>,
+) -> Result<TunedFn, TuneFnError> {
+    let candidates = space.candidates(key.objective)?;
+    let (tolerance, reference) = (space.tolerance, space.reference.take());
+    let items = space.shape.first().map_or(0, |(_, items)| *items);
+    let workload = FnWorkload::new(items, candidates.clone(), tolerance, reference, launch);
+    match space.guard.clone().zip(space.stream.clone()) {
+        Some((guard, stream)) => {
+            let clock = DeviceClock::new(&guard, stream, key.policy)?;
+            space.search(key, candidates, &mut InProcess::new(workload, clock))
+        }
+        None => {
+            let clock = HostClock::new(key.policy);
+            space.search(key, candidates, &mut InProcess::new(workload, clock))
+        }
+    }
+}
+
+impl<'a> FnSpace<'a> {
+    /// A problem of these sizes, the number of items first.
+    pub fn new<N: Into<String>>(shape: impl IntoIterator<Item = (N, u64)>) -> Self {
+        let shape = shape.into_iter().map(|(name, size)| (name.into(), size)).collect();
+        Self { shape, ..Self::default() }
+    }
+
+    /// Adds a parameter and its values, the default first.
+    pub fn parameter(
+        mut self,
+        name: impl Into<String>,
+        values: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        self.parameters.push((name.into(), values.into_iter().collect()));
+        self
+    }
+
+    /// Splits the items into chunks: all of them, half of them, and so on. For a [guarded](Self::guarded) launch the
+    /// planner chooses chunks of at least one wave.
+    pub fn chunk_auto(self) -> Self {
+        self.chunk([])
+    }
+
+    /// Splits the items into chunks of these sizes, the default first.
+    pub fn chunk(mut self, items: impl IntoIterator<Item = u64>) -> Self {
+        self.chunks = Some(items.into_iter().collect());
+        self
+    }
+
+    /// Drops the candidates for which `allows` is false, before any is run.
+    pub fn constraint(mut self, allows: impl FnMut(Values<'_>) -> Measured<bool> + 'a) -> Self {
+        self.constraints.push(Box::new(allows));
+        self
+    }
+
+    /// Describes the launch over all items for the planner, which drops illegal candidates. [`Trial::plan`] then
+    /// returns the plan. The parameters of the configuration are filled in.
+    pub fn guarded(
+        mut self,
+        configuration: impl FnMut(Values<'_>) -> Measured<LaunchConfig> + 'a,
+    ) -> Self {
+        self.guarded = Some(Box::new(configuration));
+        self
+    }
+
+    /// How far an element may be from the reference, relative to its magnitude or to the mean magnitude of the
+    /// output, whichever is larger. By default outputs must be equal. The entry of the profile states it.
+    pub const fn tolerance(mut self, tolerance: f64) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Compares outputs with this one, instead of the default's. The default must match it too.
+    pub fn reference<T: Into<f64>>(mut self, output: impl IntoIterator<Item = T>) -> Self {
+        self.reference = Some(output.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Times work on this stream, as [`DeviceClock::new`].
+    pub fn on_stream(mut self, guard: &Arc<Guard>, stream: &Arc<CudaStream>) -> Self {
+        self.stream = Some(Arc::clone(stream));
+        self.on_device(guard)
+    }
+
+    /// The device of a measurer that is passed to [`Self::measure`]; by default the host.
+    pub fn on_device(mut self, guard: &Arc<Guard>) -> Self {
+        self.guard = Some(Arc::clone(guard));
+        self
+    }
+
+    /// Keeps all results in this file. The same search resumes there. A search with other values measures only what
+    /// is new, what was close to the best, and the default.
+    pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
+        self.journal = Some(path.into());
+        self
+    }
+
+    /// Ends the search after this time.
+    pub const fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// As [`tune_fn`], measured by `measurer`, which compares the outputs itself, by the tolerance of this space.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneFnError`].
+    pub fn measure(
+        mut self,
+        key: &Key,
+        measurer: &mut dyn Measurer,
+    ) -> Result<TunedFn, TuneFnError> {
+        let candidates = self.candidates(key.objective)?;
+        self.search(key, candidates, measurer)
+    }
+
+    /// The candidates, without those that are illegal or that a constraint rejects.
+    fn candidates(&mut self, objective: Objective) -> Result<Space, TuneFnError> {
+        if matches!(objective, Objective::Latency { .. }) {
+            return Err(TuneFnError::Latency);
+        }
+        if !(0.0..f64::INFINITY).contains(&self.tolerance) {
+            return Err(TuneFnError::Tolerance(self.tolerance));
+        }
+        let (shape, parameters) = (self.shape.clone(), self.parameters.clone());
+        let ranges = Ranges::new(shape, parameters, self.chunks.clone())?;
+        let mut space = match &mut self.guarded {
+            Some(configuration) => {
+                let one = |parameters: Named| {
+                    let values = Values { parameters: &parameters, chunk: None };
+                    let new = configuration(values)?;
+                    Ok::<_, MeasureFailure>(LaunchConfig { parameters, ..new })
+                };
+                let all = ranges.sets().into_iter().map(one).collect::<Measured<Vec<_>>>()?;
+                planned(all, self.chunks.as_deref(), objective)
+            }
+            None => Space::listed(ranges.candidates()),
+        };
+        space.restrict(objective);
+        let mut failure = None;
+        space.retain(|candidate| {
+            let values = Values::of(candidate);
+            self.constraints.iter_mut().all(|allows| {
+                allows(values).unwrap_or_else(|error| {
+                    failure = Some(error);
+                    false
+                })
+            })
+        });
+        failure.map_or(Ok(space), |failure| Err(failure.into()))
+    }
+
+    fn search(
+        self,
+        key: &Key,
+        mut space: Space,
+        measurer: &mut dyn Measurer,
+    ) -> Result<TunedFn, TuneFnError> {
+        let Some(default) = space.default() else { return Err(TuneError::NoCandidate.into()) };
+        let device = self.guard.as_deref();
+        let environment = device.map_or_else(Environment::host, Guard::environment);
+        let found = self.provenance(&environment);
+        // Refuses names that no profile takes before anything is measured.
+        unmeasured(key, &self.shape, default, found.clone()).check()?;
+        let (mut journal, mut known, mut on_record) = (Default::default(), 0, None);
+        if let Some(path) = &self.journal {
+            let problem = format!("{key:?} {:?} tolerance {}", self.shape, found.tolerance);
+            let device = device.map_or_else(|| "host".into(), |guard| guard.identity().to_string());
+            let kept = Kept::open(path, &[problem, format!("{device} {environment:?}")], &space)?;
+            known = kept.drop_known(&mut space);
+            journal = kept.journal.clone();
+            on_record = Some(kept.into_writer()?);
+        }
+        let mut resumed = Resumed::new(measurer, journal);
+        if let Some(on_record) = on_record {
+            resumed = resumed.on_record(on_record);
+        }
+        let budget = Budget { wall_time: self.time_limit, ..Budget::default() };
+        let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ());
+        if let (Err(TuneError::Default(_)), Some(path)) = (&outcome, &self.journal) {
+            // The next search must not read this failure, because its cause may be fixed.
+            let _ = fs::remove_file(path);
+        }
+        let outcome = outcome?;
+        let entry = outcome.complete.then(|| outcome.entry(key.clone(), self.shape, found));
+        Ok(TunedFn { choice: outcome.winner.choice.into(), entry, outcome, known })
+    }
+
+    fn provenance(&self, environment: &Environment) -> Provenance {
+        let Environment { driver, compiler, tuner } = environment.clone();
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let tolerance = match self.tolerance {
+            0.0 => "0".to_owned(),
+            some => format!("{some:e}"),
+        };
+        Provenance { date, driver, compiler, tuner, tolerance, ..Provenance::default() }
+    }
+}
+
+impl TunedFn {
+    /// The value of a parameter of the choice.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<u64> {
+        Values::of(&self.outcome.winner).get(name).ok()
+    }
+
+    /// Adds the entry to the profile of the guard's device in `folder`, and returns its file. Does nothing without an
+    /// entry.
+    ///
+    /// # Errors
+    ///
+    /// As [`publish`].
+    pub fn publish(&self, guard: &Guard, folder: &Path) -> Result<PathBuf, TuneFnError> {
+        let file = folder.join(guard.identity().file_name());
+        if let Some(entry) = &self.entry {
+            let mut document = Document::new(guard.identity(), guard.environment());
+            document.insert(entry.clone())?;
+            publish(&file, &document)?;
+        }
+        Ok(file)
+    }
+}
+
+/// The legal launches of `configurations`: unsplit, or in chunks of these sizes, or in all ways worth measuring.
+fn planned(
+    configurations: Vec<LaunchConfig>,
+    chunks: Option<&[u64]>,
+    objective: Objective,
+) -> Space {
+    let mut space = Space::new(configurations);
+    space.restrict(objective);
+    if chunks.is_some_and(<[u64]>::is_empty) {
+        return space;
+    }
+    let sets: Vec<Named> = space.candidates().iter().map(|one| one.parameters.clone()).collect();
+    let default = space.default().cloned();
+    space.retain(|one| one.choice == StoredChoice::Automatic || Some(one) == default.as_ref());
+    for (place, set) in sets.iter().enumerate() {
+        if !sets[..place].contains(set) {
+            for items in chunks.unwrap_or_default() {
+                space.add(set, chunked(*items));
+            }
+        }
+    }
+    space
+}
+
+fn unmeasured(key: &Key, shape: &Named, default: &Candidate, found: Provenance) -> Entry {
+    Entry {
+        key: key.clone(),
+        shape: shape.clone(),
+        choice: default.choice,
+        parameters: default.parameters.clone(),
+        launches: default.launches,
+        chosen: Default::default(),
+        default: Default::default(),
+        found,
+    }
+}

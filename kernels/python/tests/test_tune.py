@@ -1,0 +1,173 @@
+"""Tests of `gridguard.tune` on the host. Needs NumPy, but no GPU and no PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+import gridguard
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "10_tune.py"
+
+
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """Import the functions anew, with a profile folder of their own; the argument is the list of blocks."""
+    monkeypatch.setenv("GRIDGUARD_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("TUNED_LOG", str(tmp_path / "log"))
+
+    def load(blocks="16,4,64"):
+        monkeypatch.setenv("TUNED_BLOCKS", blocks)
+        sys.modules.pop("tuned_functions", None)
+        import tuned_functions
+
+        return tuned_functions
+
+    yield load
+    sys.modules.pop("tuned_functions", None)
+
+
+def blocks_that_ran(tmp_path):
+    log = tmp_path / "log"
+    text = log.read_text() if log.exists() else ""
+    log.unlink(missing_ok=True)
+    return {int(line) for line in text.split()}
+
+
+def arrays(items=1000):
+    return numpy.arange(items, dtype=numpy.float32), numpy.zeros(items, dtype=numpy.float32)
+
+
+def test_a_function_is_tuned_and_later_calls_pass_the_choice(functions, tmp_path):
+    double = functions().double
+    x, y = arrays()
+    assert double.values(x, y) == {"chunk": 1000, "BLOCK": 16}
+    tuned = double.tune(x, y)
+    assert tuned.complete and tuned.failures == () and tuned.candidates == 3 * 11
+    assert tuned.profile.parent == tmp_path / "profiles" and 'tolerance: "0"' in tuned.profile.read_text()
+    assert not y.any(), "the child has copies of the arguments"
+    assert double.values(x, y) == tuned.values
+    # Near sizes have the same choice, others the first values.
+    assert double.values(*arrays(900))["BLOCK"] == tuned.values["BLOCK"]
+    assert double.values(*arrays(9000)) == {"chunk": 9000, "BLOCK": 16}
+    double(x, y)
+    assert (y == 2 * x).all()
+    assert double.values(x.astype("f8"), y) == {"chunk": 1000, "BLOCK": 16}, "other types"
+
+
+def test_a_wrong_candidate_never_wins(functions):
+    tuned = functions("8,7").double.tune(*arrays(2))
+    assert tuned.values["BLOCK"] == 8
+    assert len(tuned.failures) == 2 and all("the tolerance is 0" in failure for failure in tuned.failures)
+
+
+def test_a_changed_list_measures_only_what_is_new(functions, tmp_path):
+    x, y = arrays(1)
+    first = functions("16,8,7").double.tune(x, y)
+    assert (first.values["BLOCK"], first.known) == (16, 0)
+    assert blocks_that_ran(tmp_path) == {16, 8, 7}
+    same = functions("16,8,7").double.tune(x, y)
+    assert same.values == first.values and blocks_that_ran(tmp_path) == set()
+    more = functions("16,8,7,4").double.tune(x, y)
+    # 8 is known to be slow, and 7 to be wrong.
+    assert more.known == 2 and blocks_that_ran(tmp_path) == {16, 4}
+
+
+def test_where_drops_candidates_before_they_run(functions, tmp_path):
+    functions("16,128").double.tune(*arrays(1))
+    assert blocks_that_ran(tmp_path) == {16}
+
+
+def test_an_entry_for_other_lists_is_not_used(functions):
+    x, y = arrays(1)
+    assert functions("8,4").double.tune(x, y).values["BLOCK"] == 4
+    assert functions("16,2").double.values(x, y) == {"chunk": 1, "BLOCK": 16}
+
+
+def test_updates_are_restored_and_tolerances_allow(functions):
+    x = numpy.ones(4)
+    assert functions().add_one.tune(x).failures == () and (x == 1).all()
+    tuned = functions().close.tune(x)
+    assert tuned.failures == () and 'tolerance: "1e-1"' in tuned.profile.read_text()
+
+
+def test_a_reference_also_judges_the_default(functions):
+    with pytest.raises(gridguard.TuneError, match="output differs from the reference: in array 0") as error:
+        functions().wrong.tune(numpy.ones(4))
+    assert error.value.kind == "mismatch"
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("raises", "launch", "it raised ValueError: no such block"),
+        ("exits", "launch", "it raised SystemExit: 7"),
+        ("hangs", "timeout", "did not respond within 3s"),
+        ("crashes", "crash", "the measuring process died"),
+        ("forks", "launch", "it forked"),
+        ("changes", "mismatch", "it changed its input x: name it in `outputs`"),
+        ("returns nothing", "launch", "it returned no output"),
+        ("returns less", "mismatch", "float64 [3] is not float64 [4]"),
+        ("returns text", "launch", "str is no array"),
+    ],
+)
+def test_a_hostile_candidate_fails_and_a_hostile_default_is_an_error(functions, how, kind, text):
+    x = numpy.ones(4)
+    tuned = functions().hostile.tune(x, how)
+    assert tuned.values == {"BLOCK": 0} and len(tuned.failures) == 1
+    if how == "returns less":
+        return
+    assert text in tuned.failures[0]
+    with pytest.raises(gridguard.TuneError) as error:
+        functions().hostile.tune(x, f"{how}!")
+    assert error.value.kind == kind and text in str(error.value)
+    assert (x == 1).all()
+
+
+def test_a_function_may_print(functions):
+    tuned = functions().hostile.tune(numpy.ones(4), "prints")
+    assert tuned.failures == ()
+
+
+def test_what_no_child_can_run_is_an_error(functions):
+    x = numpy.ones(4)
+    local = gridguard.tune(BLOCK=[1])(lambda x, *, BLOCK: x)
+    with pytest.raises(gridguard.TuneError, match="define it at the top of a file"):
+        local.tune(x)
+    with pytest.raises(gridguard.TuneError, match="cannot be pickled"):
+        functions().hostile.tune(x, lambda: None)
+
+
+def test_wrong_arguments_are_named(functions):
+    with pytest.raises(ValueError, match="nothing varies"):
+        gridguard.tune()
+    with pytest.raises(ValueError, match="BLOCK has no values"):
+        gridguard.tune(BLOCK=[])
+    with pytest.raises(ValueError, match="has no parameter BLOCK"):
+        gridguard.tune(BLOCK=[1])(len)
+    with pytest.raises(TypeError, match="BLOCK is 'a'"):
+        gridguard.tune(BLOCK=["a"])
+    with pytest.raises(ValueError, match="each once"):
+        gridguard.tune(BLOCK=[1, 1])(functions().close.function).tune(numpy.ones(3))
+    with pytest.raises(ValueError, match="has 0 sizes"):
+        functions().hostile.tune(None, "raises")
+
+
+def test_the_example_tunes_itself(tmp_path):
+    environment = {**os.environ, "GRIDGUARD_PROFILES": str(tmp_path)}
+    ran = subprocess.run([sys.executable, EXAMPLE], env=environment, capture_output=True, text=True, check=True)
+    assert "times as fast as" in ran.stdout and ran.stderr == ""
+
+
+def test_a_program_that_tunes_when_it_is_imported_is_told(tmp_path):
+    program = tmp_path / "program.py"
+    text = EXAMPLE.read_text().replace('if __name__ == "__main__":', "if True:")
+    program.write_text(text)
+    environment = {**os.environ, "GRIDGUARD_PROFILES": str(tmp_path)}
+    ran = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1 and "the program tunes when it is imported" in ran.stderr

@@ -1,0 +1,78 @@
+"""Functions that the tests of `gridguard.tune` tune. A child process imports this file."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import gridguard
+
+BLOCKS = [int(block) for block in os.environ.get("TUNED_BLOCKS", "16,4,64").split(",")]
+
+
+def ran(block):
+    """Note that a block ran, in the file that the test names."""
+    if "TUNED_LOG" in os.environ:
+        with Path(os.environ["TUNED_LOG"]).open("a") as log:
+            log.write(f"{block}\n")
+
+
+@gridguard.tune(chunk="auto", BLOCK=BLOCKS, outputs=["y"], where=lambda chunk, BLOCK: BLOCK <= 64)
+def double(x, y, *, chunk, BLOCK):
+    """Write 2 x to y; block 7 is wrong, and block 8 slow."""
+    ran(BLOCK)
+    for start in range(0, len(x), chunk):
+        y[start : start + chunk] = 2 * x[start : start + chunk]
+    if BLOCK == 7:
+        y[-1] += 1
+    if BLOCK == 8:
+        time.sleep(0.05)
+
+
+@gridguard.tune(BLOCK=[1, 2], tolerance=0.1)
+def close(x, *, BLOCK):
+    """Return x, or almost."""
+    return {"sum": [x + 0.01 * BLOCK]}
+
+
+@gridguard.tune(BLOCK=[1, 2], updates=["x"])
+def add_one(x, *, BLOCK):
+    """Add one in place."""
+    x += 1
+
+
+@gridguard.tune(BLOCK=[1, 2], reference=lambda x: x + 1)
+def wrong(x, *, BLOCK):
+    """Return another output than the reference."""
+    return x + 2
+
+
+@gridguard.tune(BLOCK=[0, 1], timeout=3)
+def hostile(x, how, *, BLOCK):
+    """Do what `how` says with block 1, or with both if it ends with an exclamation mark."""
+    if BLOCK == 1 or how.endswith("!"):
+        match how.rstrip("!"):
+            case "raises":
+                raise ValueError("no such block")
+            case "exits":
+                sys.exit(7)
+            case "hangs":
+                time.sleep(1000)
+            case "crashes":
+                ctypes.string_at(0)
+            case "forks":
+                if os.fork() == 0:
+                    time.sleep(0.1)
+            case "prints":
+                print('{"id": 3, "message": {"Ok": null}}\n' * 5000, flush=True)
+                os.write(0, b"no\n")
+            case "changes":
+                x[0] = 7
+            case "returns nothing":
+                return None
+            case "returns less":
+                return x[1:]
+            case "returns text":
+                return "text"
+    return 2 * x
