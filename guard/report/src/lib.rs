@@ -7,6 +7,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod frame;
 #[cfg(feature = "explain")]
 mod log;
 mod memory;
@@ -15,6 +16,7 @@ mod process;
 mod stated_launch;
 mod text;
 
+pub use frame::PythonFrame;
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
 pub use memory::{
@@ -22,8 +24,8 @@ pub use memory::{
     RefusedAllocation,
 };
 pub use process::{
-    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportError, ReportHead,
-    WatchReport,
+    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, Nearness, RefusedLaunch, ReportError,
+    ReportHead, WatchReport,
 };
 
 #[cfg(doctest)]

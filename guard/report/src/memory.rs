@@ -4,6 +4,8 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frame::PythonFrame;
+
 /// The memory that one process allocated through the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
@@ -78,6 +80,9 @@ pub struct RefusedAllocation {
     pub held: MemoryHeld,
     /// The largest parts of `held`, by the place of allocation.
     pub largest: Vec<AllocationGroup>,
+    /// The Python frames of the thread, the innermost first.
+    #[serde(default)]
+    pub python: Vec<PythonFrame>,
     /// The host stack, the innermost frame first.
     pub stack: Vec<String>,
 }
@@ -289,6 +294,7 @@ mod tests {
             device: Some(DeviceFree { free_bytes, total_bytes: 140 * GIB, pool_unused_bytes: 0 }),
             held: MemoryHeld { bytes: held_bytes, allocations: 2, peak_bytes: held_bytes },
             largest: Vec::new(),
+            python: Vec::new(),
             stack: Vec::new(),
         }
     }

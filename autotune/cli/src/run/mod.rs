@@ -6,6 +6,7 @@ mod output;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,9 @@ pub(crate) struct Run {
     /// End the program at the first refused launch
     #[arg(long)]
     abort: bool,
+    /// The batch size of the program, so that the summary says at which one a kernel exceeds a limit
+    #[arg(long, value_name = "N")]
+    batch: Option<NonZeroU64>,
     /// The library to preload, in place of the one in this command
     #[arg(long, value_name = "FILE.so")]
     library: Option<PathBuf>,
@@ -66,6 +70,8 @@ impl Run {
         for (name, wanted) in flags {
             set(&mut command, name, wanted.then(|| OsStr::new("1")));
         }
+        let batch = self.batch.map(|batch| batch.to_string());
+        set(&mut command, "BATCH", batch.as_deref().map(OsStr::new));
         let report = self.report.as_deref().map(|path| Output::new(Kind::Report, path));
         let record = self.record.as_deref().map(|path| Output::new(Kind::Record, path));
         let (report, record) = (report.transpose()?, record.transpose()?);

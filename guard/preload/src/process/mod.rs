@@ -15,6 +15,7 @@ pub(crate) mod elf;
 pub(crate) mod flag;
 pub(crate) mod guarded;
 pub(crate) mod output;
+pub(crate) mod python;
 pub(crate) mod stack;
 
 /// The options of `gridguard run`, from environment variables.
@@ -34,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) report: Option<Output>,
     /// The file of the recorded launches.
     pub(crate) record: Option<Output>,
+    /// The batch size that the user stated.
+    pub(crate) batch: Option<u64>,
     /// The number of the process that `gridguard run` became.
     main: Option<u32>,
     stderr: Option<Opened>,
@@ -51,7 +54,7 @@ static OPTIONS: OnceLock<Options> = OnceLock::new();
 pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
-    let main = variable(c"GRIDGUARD_RUN_PROCESS");
+    let number = |name| variable(name).and_then(|number| number.to_str()?.parse().ok());
     let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
@@ -60,7 +63,8 @@ pub(crate) fn begin() {
         quiet: flag(c"GRIDGUARD_RUN_QUIET"),
         report: path(c"GRIDGUARD_RUN_REPORT"),
         record: path(c"GRIDGUARD_RUN_RECORD"),
-        main: main.and_then(|number| number.to_str()?.parse().ok()),
+        batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
+        main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
         stderr: Some(Opened::now(libc::STDERR_FILENO)),
     });
 }

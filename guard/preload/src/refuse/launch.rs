@@ -12,7 +12,8 @@ use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
 use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
-use crate::process::stack::{self, Frame};
+use crate::process::python;
+use crate::process::stack::{self, Stacks};
 use crate::refuse::explained::Explained;
 use crate::refuse::{memory, paragraph};
 use crate::watch::counters::Counts;
@@ -46,11 +47,18 @@ pub(crate) fn count(
         let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
         let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
         let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-        let Refusal { error, violations, stack, .. } = refusal;
-        let violations = violations.iter().map(ToString::to_string).collect();
-        let stack = stack.iter().map(ToString::to_string).collect();
-        let request = launch.request();
-        (text, RefusedLaunch { kernel, code: status, error, request, violations, stack })
+        let Refusal { error, violations, stacks: Stacks { python, native }, .. } = refusal;
+        let explained = RefusedLaunch {
+            kernel,
+            code: status,
+            error,
+            request: launch.request(),
+            violations: violations.iter().map(ToString::to_string).collect(),
+            not_fixed: not_fixed.map(str::to_owned),
+            python,
+            stack: native.iter().map(ToString::to_string).collect(),
+        };
+        (text, explained)
     });
 }
 
@@ -68,10 +76,10 @@ pub(crate) fn reset() {
 /// A refused launch, explained.
 pub(crate) struct Refusal {
     /// The name of the error, its number and meaning.
-    pub(crate) error: String,
+    error: String,
     pub(crate) violations: Violations,
     /// Where the launch came from.
-    pub(crate) stack: Vec<Frame>,
+    stacks: Stacks,
     device: String,
     /// What is known of the device's memory, where that ran out.
     memory: Option<String>,
@@ -104,9 +112,9 @@ impl Refusal {
         let violations = violations.err().unwrap_or_default();
         // Legal nodes of a graph that was refused may be many.
         let is_innocent = launch.node && violations.is_empty();
-        let stack = if is_innocent { Vec::new() } else { stack::frames() };
+        let stacks = if is_innocent { Stacks::default() } else { Stacks::now() };
         let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
-        Self { error, violations, stack, device: name, memory }
+        Self { error, violations, stacks, device: name, memory }
     }
 
     /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
@@ -117,9 +125,9 @@ impl Refusal {
         (name, counts): (&str, &Counts),
         not_fixed: Option<&str>,
     ) -> String {
-        let Self { error, violations, stack, device, memory } = self;
+        let Self { error, violations, stacks: Stacks { python, native }, device, memory } = self;
         let mut lines = vec![("kernel", demangled(name))];
-        if let Some(library) = stack::launching_library(stack) {
+        if let Some(library) = stack::launching_library(native) {
             lines.push(("library", library.library.clone()));
         }
         lines.extend([("launch", launch.describe()), ("device", device.clone())]);
@@ -135,7 +143,8 @@ impl Refusal {
         if counts.launches > 0 || !is_runtime(launch.through.0) {
             lines.push(("before", before(counts)));
         }
-        paragraph(&format!("launch refused: {error}"), &lines, stack)
+        lines.extend(python::shown(python).map(|frame| ("python", frame)));
+        paragraph(&format!("launch refused: {error}"), &lines, native)
     }
 }
 

@@ -7,7 +7,8 @@ use gridguard_report::{AllocationGroup, Bytes, DeviceFree, MemoryKind, RefusedAl
 use crate::driver::Driver;
 use crate::driver::abi::Status;
 use crate::driver::functions::FUNCTIONS;
-use crate::process::{guarded, stack};
+use crate::process::stack::Stacks;
+use crate::process::{guarded, python};
 use crate::refuse::explained::Explained;
 use crate::refuse::paragraph;
 use crate::watch::memory::live::{self, Allocation};
@@ -34,7 +35,9 @@ pub(crate) fn refused(request: &Request, status: Status) {
                 let refusal = explain(request, device, status);
                 let head =
                     format!("out of memory: {} returned {}", refusal.function, refusal.error);
-                (paragraph(&head, &refusal.lines(), &refusal.stack), refusal)
+                let mut lines = refusal.lines();
+                lines.extend(python::shown(&refusal.python).map(|frame| ("python", frame)));
+                (paragraph(&head, &lines, &refusal.stack), refusal)
             });
         }
     });
@@ -52,7 +55,7 @@ pub(crate) fn at_launch(driver: &Driver) -> Option<String> {
 fn explain(request: &Request, device: u8, status: Status) -> RefusedAllocation {
     let &Request { through, kind, bytes, .. } = request;
     let driver = Driver::of(through);
-    let stack = stack::frames();
+    let Stacks { python, native } = Stacks::now();
     // The driver tells of the current device only.
     let is_current = driver.device_number() == Some(device.into());
     let limits = driver.device_limits().filter(|_| is_current);
@@ -72,7 +75,8 @@ fn explain(request: &Request, device: u8, status: Status) -> RefusedAllocation {
         device: free,
         held: sums::of(kind, device).held(),
         largest: largest(kind, device),
-        stack: stack.iter().map(ToString::to_string).collect(),
+        python,
+        stack: native.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -66,6 +66,7 @@ fn collect() -> WatchReport {
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
         memory: memory_use(),
+        batch: process::options().batch,
         ..WatchReport::default()
     };
     report.truncate();

@@ -71,7 +71,6 @@ framework's cache (torch.cuda.empty_cache()), stop other processes on the device
 gridguard: 1 launch of 1 kernel accepted, 0 refused
   memory of device 0: at most 6.00 MiB held, 6.00 MiB now
   out of memory: 1 refused, of which 0 were followed by a success of the same size
-  touch: 1 launch, grids up to 1 x 1 x 1
 "
     );
     assert!(rest.contains("  stack     make_layer+0x"), "{rest}");
