@@ -17,6 +17,13 @@ pub struct PythonFrame {
 }
 
 impl PythonFrame {
+    /// The frame that a reader most likely wants, of frames with the innermost first: the innermost one outside
+    /// libraries, or else the innermost one.
+    #[must_use]
+    pub fn of_program(frames: &[Self]) -> Option<&Self> {
+        frames.iter().find(|frame| !frame.is_of_library()).or(frames.first())
+    }
+
     /// Whether the file belongs to Python, to an installed package or to a compiler, rather than to the program.
     #[must_use]
     pub fn is_of_library(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::frame::PythonFrame;
 use crate::process::{KernelUse, Nearness, RefusedLaunch, WatchReport};
 
 impl WatchReport {
@@ -66,7 +67,7 @@ impl WatchReport {
             let mut row = format!("{}, {times}", short(&kernel.demangled));
             let explained = self.refusals.iter().find(|refusal| refusal.kernel == kernel.name);
             if let Some(RefusedLaunch { python, violations, error, not_fixed, .. }) = explained {
-                let own = python.iter().find(|frame| !frame.is_of_library()).or(python.first());
+                let own = PythonFrame::of_program(python);
                 let folder = own.and_then(|frame| Path::new(&frame.file).parent());
                 row.extend(own.map(|frame| format!(" at {}", frame.below(folder))));
                 // The remedy follows the colon.
@@ -135,7 +136,6 @@ mod tests {
     use gridguard::{Dim3, LaunchRequest};
 
     use super::*;
-    use crate::PythonFrame;
 
     fn kernel(name: &str, refused: u64, fixed: u64, y: u64) -> KernelUse {
         KernelUse {

@@ -46,6 +46,7 @@ from gridguard._documents import (
     limits,
     plan,
 )
+from gridguard._watching import Frame, RefusedLaunch, watching
 
 __all__ = [
     "Batch",
@@ -55,10 +56,12 @@ __all__ = [
     "Explanation",
     "Failure",
     "Finding",
+    "Frame",
     "GridguardError",
     "Launch",
     "Plan",
     "Problem",
+    "RefusedLaunch",
     "Report",
     "UnavailableError",
     "Verdict",
@@ -70,6 +73,7 @@ __all__ = [
     "gpus",
     "limits",
     "plan",
+    "watching",
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept each name

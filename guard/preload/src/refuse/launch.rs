@@ -15,7 +15,7 @@ use crate::process::demangle::demangled;
 use crate::process::python;
 use crate::process::stack::{self, Stacks};
 use crate::refuse::explained::Explained;
-use crate::refuse::{memory, paragraph};
+use crate::refuse::{memory, paragraph, watched};
 use crate::watch::counters::Counts;
 use crate::watch::kept::hash_of;
 use crate::watch::kernel::UNNAMED;
@@ -23,7 +23,8 @@ use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
 const MAX_EXPLAINED: usize = 50;
-pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> =
+    Explained::new(RefusedLaunch::message);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Launches that had been accepted when the first one was refused.
 static BEFORE_FIRST: AtomicU64 = AtomicU64::new(0);
@@ -40,10 +41,11 @@ pub(crate) fn count(
         BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
     }
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
-    if !is_new {
+    let is_watched = watched::wants(launch, status);
+    if !is_new && !is_watched {
         return;
     }
-    EXPLAINED.explain("launches", || {
+    let make = || {
         let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
         let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
         let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
@@ -59,7 +61,15 @@ pub(crate) fn count(
             stack: native.iter().map(ToString::to_string).collect(),
         };
         (text, explained)
-    });
+    };
+    if !is_watched {
+        return EXPLAINED.explain("launches", make);
+    }
+    let (text, explained) = make();
+    watched::keep(launch, status, explained.clone());
+    if is_new {
+        EXPLAINED.explain("launches", || (text, explained));
+    }
 }
 
 /// Refused launches, and the launches that were accepted before the first one.

@@ -22,7 +22,8 @@ const SHOWN_GROUPS: usize = 5;
 /// Frames that are shown of each.
 const SHOWN_FRAMES: usize = 12;
 
-pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> =
+    Explained::new(RefusedAllocation::message);
 
 /// Explains a refused allocation, or counts it if one of its kind and size was refused before, and none
 /// succeeded since. A program that catches the error and tries again does so by its own.

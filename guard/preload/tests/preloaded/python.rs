@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gridguard_report::{PythonFrame, WatchReport};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::programs::{Driver, clean_environment, library, preloaded, run, torn_python};
 
@@ -94,6 +94,45 @@ fn one_line_names_the_frame_of_the_program() {
         assert!(
             line.is_some_and(|line| format!("{line}\n").ends_with(&summary)),
             "{version}: {err}"
+        );
+    }
+}
+
+#[test]
+fn the_python_package_gives_the_refused_launches_of_a_block() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/python/gridguard");
+    for (version, interpreter) in interpreters() {
+        let folder = tempfile::tempdir().unwrap();
+        let watching = |command: &mut Command| {
+            run(command
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .arg(source("watching.py"))
+                .arg(&package))
+        };
+        let mut command = python(&interpreter, folder.path());
+        let ran = watching(&mut command);
+        let lines: Vec<&str> = ran.out.lines().filter(|line| line.starts_with('[')).collect();
+        assert_eq!((ran.status.success(), lines.len()), (true, 2), "{version}: {}", ran.err);
+        let refused: Value = serde_json::from_str(lines[0]).unwrap();
+        let (method, thread) = (&refused[0], &refused[1]);
+        assert_eq!(
+            (&method[0], &method[1], &method[2]),
+            (&"method".into(), &3.into(), &json!([1, 70000, 1]))
+        );
+        assert_eq!((&thread[0], &thread[1]), (&"thread".into(), &1.into()), "{version}: {thread}");
+        assert_eq!((&method[3], &thread[3]), (&true.into(), &false.into()), "{version}");
+        assert_eq!(thread[4], "in_thread", "{version}");
+        assert!(
+            method[5].as_str().unwrap().contains("forward: grid.y is 70000 blocks"),
+            "{method}"
+        );
+        assert_eq!((refused.as_array().unwrap().len(), lines[1]), (2, "[]"), "{version}");
+        let mut command = python(&interpreter, folder.path());
+        let alone = watching(command.env_remove("LD_PRELOAD"));
+        assert!(
+            alone.err.contains("start it with `gridguard run -- python3 ...`"),
+            "{version}: {}",
+            alone.err
         );
     }
 }

@@ -136,9 +136,9 @@ impl Interpreter {
     }
 }
 
-/// The frame that a reader most likely wants: the innermost one outside libraries and generated code.
+/// The frame of the program, in one line.
 pub(crate) fn shown(frames: &[PythonFrame]) -> Option<String> {
-    let frame = frames.iter().find(|frame| !frame.is_of_library()).or(frames.first())?;
+    let frame = PythonFrame::of_program(frames)?;
     let folder = env::current_dir().ok();
     Some(frame.below(folder.as_deref()))
 }
