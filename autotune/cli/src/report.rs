@@ -97,12 +97,24 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
 }
 
 fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Result {
-    let RefusedLaunch { kernel, error, request, violations, not_fixed, python, stack, .. } =
-        refusal;
+    let RefusedLaunch {
+        kernel,
+        error,
+        request,
+        violations,
+        driver_log,
+        not_fixed,
+        python,
+        stack,
+        ..
+    } = refusal;
     writeln!(f, "\nrefused  {}", printable(kernel))?;
     writeln!(f, "         {}", printable(error))?;
     writeln!(f, "         grid {}, block {}", request.grid, request.block)?;
     violations.iter().try_for_each(|rule| writeln!(f, "         {}", printable(rule)))?;
+    if let Some(log) = driver_log {
+        writeln!(f, "         driver: {}", printable(log))?;
+    }
     if let Some(why) = not_fixed {
         writeln!(f, "         not fixed: {}", printable(why))?;
     }

@@ -116,6 +116,9 @@ pub struct RefusedLaunch {
     pub request: LaunchRequest,
     /// The broken rules, each with value, limit and remedy.
     pub violations: Vec<String>,
+    /// The driver's own sentence, since CUDA 12.9.
+    #[serde(default)]
+    pub driver_log: Option<String>,
     /// Why the launch was not made in parts, if that was wanted.
     #[serde(default)]
     pub not_fixed: Option<String>,

@@ -159,6 +159,7 @@ mod tests {
             error: "CUDA_ERROR_INVALID_VALUE".into(),
             request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::ONE),
             violations: vec!["grid.y is 70000 blocks, the limit is 65535: split it".into()],
+            driver_log: None,
             not_fixed: Some("no PTX".into()),
             python: vec![frame("<string>"), frame("train.py")],
             stack: Vec::new(),

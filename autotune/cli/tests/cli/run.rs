@@ -252,12 +252,18 @@ fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
 #[test]
 fn a_report_is_written_as_a_page() {
     let folder = tempfile::tempdir().unwrap();
-    run_launches(folder.path(), &["--report", "r.json", "--format", "github"], &["refused", "good"])
-        .exits(0);
+    run_launches(
+        folder.path(),
+        &["--report", "r.json", "--format", "github"],
+        &["refused", "good"],
+    )
+    .exits(0);
     let ran = run(folder.path(), &["report", "r.json", "--html", "r.html"]).exits(1);
     assert!(ran.out.contains("1 launch of 1 kernel accepted, 1 refused"), "{}", ran.out);
     let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
-    for part in ["<!DOCTYPE html>", "_Z5touchPfi", "grid.y is 70000 blocks", "<meter ", "6000 of 65535"] {
+    for part in
+        ["<!DOCTYPE html>", "_Z5touchPfi", "grid.y is 70000 blocks", "<meter ", "6000 of 65535"]
+    {
         assert!(page.contains(part), "{part}: {page}");
     }
     run(folder.path(), &["report", "r.json", "--html", "r.json/r.html"]).exits(3);

@@ -25,6 +25,9 @@ pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
     (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
 ];
 
+/// `CUlogsCallback`: data, level, message and its length.
+pub(crate) type LogCallback = extern "C" fn(*mut c_void, c_uint, *mut c_char, usize);
+
 /// `cuModuleGetFunction` and `cuLibraryGetKernel`: result, module or library, name.
 pub(crate) type FindKernel =
     unsafe extern "C-unwind" fn(*mut Handle, Handle, *const c_char) -> Status;

@@ -105,6 +105,11 @@ pub(crate) fn say(text: &str) {
     tell(&Message::note(text));
 }
 
+/// Writes a text about a failure to standard error.
+pub(crate) fn complain(text: &str) {
+    tell(&Message { is_error: true, ..Message::note(text) });
+}
+
 /// Writes a message to standard error, unless the program has closed or replaced that since its start.
 pub(crate) fn tell(message: &Message<'_>) {
     let text = match options().format {

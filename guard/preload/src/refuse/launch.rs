@@ -15,7 +15,7 @@ use crate::process::demangle::demangled;
 use crate::process::python;
 use crate::process::stack::{self, Stacks};
 use crate::refuse::explained::Explained;
-use crate::refuse::{memory, paragraph, watched};
+use crate::refuse::{driver_log, memory, paragraph, watched};
 use crate::watch::counters::Counts;
 use crate::watch::kept::hash_of;
 use crate::watch::kernel::UNNAMED;
@@ -49,13 +49,14 @@ pub(crate) fn count(
         let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
         let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
         let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-        let Refusal { error, violations, stacks: Stacks { python, native }, .. } = refusal;
+        let Refusal { error, violations, log, stacks: Stacks { python, native }, .. } = refusal;
         let explained = RefusedLaunch {
             kernel,
             code: status,
             error,
             request: launch.request(),
             violations: violations.iter().map(ToString::to_string).collect(),
+            driver_log: log,
             not_fixed: not_fixed.map(str::to_owned),
             python,
             stack: native.iter().map(ToString::to_string).collect(),
@@ -91,6 +92,8 @@ pub(crate) struct Refusal {
     /// Where the launch came from.
     stacks: Stacks,
     device: String,
+    /// What the driver logged.
+    log: Option<String>,
     /// What is known of the device's memory, where that ran out.
     memory: Option<String>,
 }
@@ -102,6 +105,8 @@ const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
 impl Refusal {
     /// Explains why `launch` was refused with `status`.
     pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
+        // The questions below may fail, and log too.
+        let log = driver_log::take();
         let driver = Driver::of(launch.through);
         let device = driver.device_limits();
         let (kernel, occupancy) = match device {
@@ -124,7 +129,7 @@ impl Refusal {
         let is_innocent = launch.node && violations.is_empty();
         let stacks = if is_innocent { Stacks::default() } else { Stacks::now() };
         let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
-        Self { error, violations, stacks, device: name, memory }
+        Self { error, violations, stacks, device: name, log, memory }
     }
 
     /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
@@ -135,7 +140,8 @@ impl Refusal {
         (name, counts): (&str, &Counts),
         not_fixed: Option<&str>,
     ) -> String {
-        let Self { error, violations, stacks: Stacks { python, native }, device, memory } = self;
+        let Self { error, violations, stacks: Stacks { python, native }, device, log, memory } =
+            self;
         let mut lines = vec![("kernel", demangled(name))];
         if let Some(library) = stack::launching_library(native) {
             lines.push(("library", library.library.clone()));
@@ -146,6 +152,7 @@ impl Refusal {
         if violations.is_empty() {
             lines.push(("rule", NO_RULE.to_owned()));
         }
+        lines.extend(log.iter().map(|log| ("driver", log.clone())));
         if let Some(reason) = not_fixed {
             lines.push(("fix", format!("not possible: {reason}")));
         }

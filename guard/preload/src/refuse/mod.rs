@@ -3,6 +3,7 @@
 
 use core::fmt::Display;
 
+pub(crate) mod driver_log;
 pub(crate) mod explained;
 pub(crate) mod late;
 pub(crate) mod launch;

@@ -1,6 +1,6 @@
 //! What is printed about a refused launch.
 
-use gridguard_report::RefusedLaunch;
+use gridguard_report::{RefusedLaunch, WatchReport};
 use serde_json::{Value, json};
 
 use crate::programs::{Driver, preloaded, run, watched, without_stack};
@@ -142,4 +142,26 @@ fn messages_come_as_lines_for_log_collectors_and_as_annotations() {
     assert!(refused.contains("%0A  kernel    touch(float*, int)%0A"), "{refused}");
     assert!(summary.starts_with("::notice title="), "{summary}");
     assert!(with("other").starts_with("gridguard: launch refused"));
+}
+
+#[test]
+fn the_driver_s_own_sentence_is_quoted() {
+    let command = || {
+        let mut command = preloaded(Driver::Whole, "query-12 refused good ex");
+        command.env("GRIDGUARD_FAKE_LOGS", "1");
+        command
+    };
+    let err = run(&mut command()).err;
+    let sentence = "Grid Dimension Y of 70000 exceeds maximum value of 65535";
+    assert!(
+        err.contains(&format!("or fold it into x\n  driver    {sentence}\n  before    ")),
+        "{err}"
+    );
+    assert_eq!(err.matches("  driver    ").count(), 1, "not beside another refusal: {err}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    run(command().env("GRIDGUARD_RUN_REPORT", &path));
+    let report = WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report.refusals[0].driver_log.as_deref(), Some(sentence));
+    assert_eq!(report.refusals[1].driver_log, None);
 }
