@@ -124,11 +124,7 @@ const EXAMPLES: [Examples; 20] = [
     ),
     (
         "report",
-        [
-            "report report.json",
-            "report report.json --all",
-            "report report.json report.json.2 --format json",
-        ],
+        ["report report.json", "report report.json --all", "report report.json --html report.html"],
     ),
     ("doctor", ["doctor", "doctor --torch", "doctor --torch .venv --format json"]),
     ("bug-report", ["bug-report", "bug-report --report report.json", "bug-report --format json"]),

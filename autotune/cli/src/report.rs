@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gridguard::Dim3;
 use gridguard_report::{
-    KernelUse, MAX_REPORT_BYTES, RefusedAllocation, RefusedLaunch, WatchReport,
+    KernelUse, MAX_REPORT_BYTES, Nearness, PythonFrame, RefusedAllocation, RefusedLaunch,
+    WatchReport, report_page,
 };
 
 use crate::error::{CommandError, Exit};
-use crate::files::read_start;
+use crate::files::{read_start, write_file};
 use crate::output::{OutputArgs, Table, count, text};
 
 #[derive(Args)]
@@ -22,6 +23,9 @@ pub(crate) struct Report {
     /// Show all kernels, not only the first 15
     #[arg(long)]
     all: bool,
+    /// Also write a page of HTML, without scripts
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -31,6 +35,9 @@ impl Report {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let reports: Result<Vec<_>, _> = self.files.iter().map(|path| read(path)).collect();
         let reports = reports?;
+        if let Some(path) = &self.html {
+            write_file(path, report_page(&reports)?)?;
+        }
         let most = if self.all { usize::MAX } else { SHOWN };
         self.output.print(
             &reports,
@@ -65,7 +72,7 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
         return Ok(());
     }
     writeln!(f)?;
-    let header = ["kernel", ">launches", ">refused", ">fixed", ">largest grid", ">exceeds grid at"];
+    let header = ["kernel", ">launches", ">refused", ">fixed", ">largest grid", ">of grid limit"];
     let mut table = Table::new(header);
     let limit = report.grid_limit();
     let mut known = HashMap::new();
@@ -90,21 +97,47 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
 }
 
 fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Result {
-    let RefusedLaunch { kernel, error, request, violations, stack, .. } = refusal;
+    let RefusedLaunch {
+        kernel,
+        error,
+        request,
+        violations,
+        driver_log,
+        not_fixed,
+        python,
+        stack,
+        ..
+    } = refusal;
     writeln!(f, "\nrefused  {}", printable(kernel))?;
     writeln!(f, "         {}", printable(error))?;
     writeln!(f, "         grid {}, block {}", request.grid, request.block)?;
     violations.iter().try_for_each(|rule| writeln!(f, "         {}", printable(rule)))?;
-    stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
+    if let Some(log) = driver_log {
+        writeln!(f, "         driver: {}", printable(log))?;
+    }
+    if let Some(why) = not_fixed {
+        writeln!(f, "         not fixed: {}", printable(why))?;
+    }
+    show_stacks(f, python, stack)
+}
+
+fn show_stacks(
+    f: &mut fmt::Formatter<'_>,
+    python: &[PythonFrame],
+    stack: &[String],
+) -> fmt::Result {
+    let python = python.iter().map(ToString::to_string);
+    let mut frames = python.chain(stack.iter().cloned());
+    frames.try_for_each(|frame| writeln!(f, "         at {}", printable(&frame)))
 }
 
 fn show_allocation(f: &mut fmt::Formatter<'_>, refusal: &RefusedAllocation) -> fmt::Result {
-    let RefusedAllocation { function, error, stack, .. } = refusal;
+    let RefusedAllocation { function, error, python, stack, .. } = refusal;
     writeln!(f, "\nout of memory: {} returned {}", printable(function), printable(error))?;
     for (title, content) in refusal.lines() {
         writeln!(f, "{title:<7}  {}", printable(&content))?;
     }
-    stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
+    show_stacks(f, python, stack)
 }
 
 /// The row of a kernel, with its image if the name is not unique.
@@ -112,14 +145,14 @@ fn row(kernel: &KernelUse, limit: Dim3, has_namesakes: bool) -> [String; 6] {
     let image = kernel.image.as_ref().filter(|_| has_namesakes);
     let image = image.map_or_else(String::new, |image| format!(" in image {image}"));
     let positive = |number: u64| if number > 0 { number.to_string() } else { String::new() };
-    let exceeds = kernel.headroom(limit);
+    let near = kernel.nearest_limit(limit).filter(Nearness::is_near);
     [
         printable(&(kernel.demangled.clone() + &image)),
         kernel.launches.to_string(),
         positive(kernel.refused),
         positive(kernel.fixed),
         if kernel.launches == 0 { String::new() } else { kernel.max_grid.to_string() },
-        exceeds.map_or_else(String::new, |(axis, factor)| format!("{factor:.2} x {axis}")),
+        near.map_or_else(String::new, |near| format!("{} % of {}", near.percent(), near.axis)),
     ]
 }
 

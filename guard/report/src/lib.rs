@@ -4,26 +4,35 @@
 //! # Features
 //!
 //! - `explain`, on by default: [`ExplainedLog`], the failures in a log.
+//! - `html`: reports and the curves of a tuner as one page of HTML.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod frame;
+#[cfg(feature = "html")]
+mod html;
 #[cfg(feature = "explain")]
 mod log;
 mod memory;
+mod message;
 mod process;
 #[cfg(feature = "explain")]
 mod stated_launch;
 mod text;
 
+pub use frame::PythonFrame;
+#[cfg(feature = "html")]
+pub use html::{HtmlError, TuningCurve, TuningPage, report_page};
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
 pub use memory::{
-    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryUse,
-    RefusedAllocation,
+    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryTimeline,
+    MemoryUse, RefusedAllocation,
 };
+pub use message::Message;
 pub use process::{
-    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportError, ReportHead,
-    WatchReport,
+    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, Nearness, RefusedLaunch, ReportError,
+    ReportHead, WatchReport,
 };
 
 #[cfg(doctest)]

@@ -4,6 +4,8 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frame::PythonFrame;
+
 /// The memory that one process allocated through the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
@@ -31,6 +33,18 @@ pub struct DeviceMemory {
     pub device: u32,
     /// The amount.
     pub held: MemoryHeld,
+    /// The amount over time; only of the first 8 devices.
+    #[serde(default)]
+    pub timeline: MemoryTimeline,
+}
+
+/// The memory that was held since the first allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryTimeline {
+    /// The duration of a step in milliseconds.
+    pub step_ms: u64,
+    /// The most bytes in each step.
+    pub peaks: Vec<u64>,
 }
 
 /// An amount of allocated memory. Memory that a framework caches counts.
@@ -78,6 +92,9 @@ pub struct RefusedAllocation {
     pub held: MemoryHeld,
     /// The largest parts of `held`, by the place of allocation.
     pub largest: Vec<AllocationGroup>,
+    /// The Python frames of the thread, the innermost first.
+    #[serde(default)]
+    pub python: Vec<PythonFrame>,
     /// The host stack, the innermost frame first.
     pub stack: Vec<String>,
 }
@@ -289,6 +306,7 @@ mod tests {
             device: Some(DeviceFree { free_bytes, total_bytes: 140 * GIB, pool_unused_bytes: 0 }),
             held: MemoryHeld { bytes: held_bytes, allocations: 2, peak_bytes: held_bytes },
             largest: Vec::new(),
+            python: Vec::new(),
             stack: Vec::new(),
         }
     }
@@ -334,7 +352,7 @@ mod tests {
         assert_eq!(MemoryUse::default().summary(), Vec::<String>::new());
         let held = MemoryHeld { bytes: GIB, allocations: 1, peak_bytes: 3 * GIB };
         let memory = MemoryUse {
-            devices: vec![DeviceMemory { device: 1, held }],
+            devices: vec![DeviceMemory { device: 1, held, timeline: MemoryTimeline::default() }],
             refused: 3,
             retried: 2,
             ..MemoryUse::default()

@@ -1,8 +1,11 @@
 //! The report of one process that ran under `gridguard run`.
 
+use core::cmp::Ordering;
+
 use gridguard::{Axis, DeviceLimits, Dim3, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
+use crate::frame::PythonFrame;
 use crate::memory::{Bytes, MemoryUse};
 
 /// The format of [`WatchReport`]. New fields do not change it.
@@ -52,6 +55,9 @@ pub struct WatchReport {
     /// The memory that the process allocated.
     #[serde(default)]
     pub memory: MemoryUse,
+    /// The batch size that the launches were made with, if the user stated it.
+    #[serde(default)]
+    pub batch: Option<u64>,
 }
 
 /// The fields that reports of all formats have.
@@ -110,6 +116,15 @@ pub struct RefusedLaunch {
     pub request: LaunchRequest,
     /// The broken rules, each with value, limit and remedy.
     pub violations: Vec<String>,
+    /// The driver's own sentence, since CUDA 12.9.
+    #[serde(default)]
+    pub driver_log: Option<String>,
+    /// Why the launch was not made in parts, if that was wanted.
+    #[serde(default)]
+    pub not_fixed: Option<String>,
+    /// The Python frames of the thread, the innermost first.
+    #[serde(default)]
+    pub python: Vec<PythonFrame>,
     /// The host stack, the innermost frame first.
     pub stack: Vec<String>,
 }
@@ -175,9 +190,11 @@ impl WatchReport {
     pub fn sort(&mut self) {
         let limit = self.grid_limit();
         self.kernels.sort_by(|a, b| {
-            let factor = |kernel: &KernelUse| kernel.headroom(limit).map_or(f64::MAX, |(_, f)| f);
-            let refused = b.refused.cmp(&a.refused);
-            refused.then(factor(a).total_cmp(&factor(b))).then_with(|| a.name.cmp(&b.name))
+            let near = match (a.nearest_limit(limit), b.nearest_limit(limit)) {
+                (Some(a), Some(b)) => a.compare(&b),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            };
+            b.refused.cmp(&a.refused).then(near).then_with(|| a.name.cmp(&b.name))
         });
     }
 
@@ -196,8 +213,8 @@ struct Format {
 }
 
 impl KernelUse {
-    /// The factor by which the largest grid can grow before it exceeds `limit`, and the axis that does so first:
-    /// 1.07 for 61,440 blocks along y. Axes with one block do not count; `None` if all are such.
+    /// The axis along which the largest grid is nearest to `limit`. Axes with one block do not count; `None` if all
+    /// are such.
     ///
     /// ```
     /// use gridguard::{Axis, DeviceLimits, Dim3};
@@ -210,26 +227,61 @@ impl KernelUse {
     ///     launches: 3,
     ///     refused: 0,
     ///     fixed: 0,
-    ///     max_grid: Dim3::new(8, 61_440, 1),
+    ///     max_grid: Dim3::new(8, 60_948, 1),
     ///     max_threads_per_block: 128,
     ///     max_dynamic_shared_bytes: 0,
     /// };
-    /// let (axis, factor) = kernel.headroom(DeviceLimits::any_device().max_grid).expect("launched");
-    /// assert_eq!((axis, format!("{factor:.2}")), (Axis::Y, "1.07".into()));
+    /// let near = kernel.nearest_limit(DeviceLimits::any_device().max_grid).expect("launched");
+    /// assert_eq!((near.axis, near.percent(), near.is_near()), (Axis::Y, 93, true));
+    /// assert_eq!(near.breaking_batch(6), 7);
     /// ```
     #[must_use]
-    pub fn headroom(&self, limit: Dim3) -> Option<(Axis, f64)> {
-        let factor = |axis| {
-            let blocks = self.max_grid.along(axis);
-            (blocks > 1).then(|| (axis, ratio(limit.along(axis), blocks)))
+    pub fn nearest_limit(&self, limit: Dim3) -> Option<Nearness> {
+        let along = |axis| {
+            let (blocks, limit) = (self.max_grid.along(axis), limit.along(axis));
+            (blocks > 1).then_some(Nearness { axis, blocks, limit })
         };
-        Axis::ALL.into_iter().filter_map(factor).min_by(|(_, a), (_, b)| a.total_cmp(b))
+        Axis::ALL.into_iter().filter_map(along).min_by(Nearness::compare)
     }
 }
 
-#[allow(clippy::as_conversions, reason = "rounds to the nearest f64")]
-fn ratio(limit: u64, blocks: u64) -> f64 {
-    limit as f64 / blocks as f64
+/// How near a grid is to the limit of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nearness {
+    /// The axis.
+    pub axis: Axis,
+    /// The blocks along it.
+    pub blocks: u64,
+    /// The most blocks along it.
+    pub limit: u64,
+}
+
+impl Nearness {
+    /// The part of the limit that the grid takes, rounded down.
+    #[must_use]
+    pub fn percent(&self) -> u64 {
+        let percent = u128::from(self.blocks) * 100 / u128::from(self.limit.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+
+    /// Whether a grid of ten times the size exceeds the limit.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        u128::from(self.blocks) * 10 > u128::from(self.limit)
+    }
+
+    /// The smallest batch that exceeds the limit, if the grid is of a launch with `batch` items and grows with them.
+    #[must_use]
+    pub fn breaking_batch(&self, batch: u64) -> u64 {
+        let fits = u128::from(self.limit) * u128::from(batch) / u128::from(self.blocks.max(1));
+        u64::try_from(fits).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    /// The nearer one first.
+    fn compare(&self, other: &Self) -> Ordering {
+        let product = |one: &Self, other: &Self| u128::from(one.limit) * u128::from(other.blocks);
+        product(self, other).cmp(&product(other, self))
+    }
 }
 
 #[cfg(test)]
@@ -267,10 +319,11 @@ mod tests {
         report.sort();
         let names: Vec<_> = report.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
         assert_eq!(names, ["refused", "near", "half", "far"]);
-        let headroom = |kernel: &KernelUse| kernel.headroom(report.grid_limit());
-        assert_eq!(headroom(&report.kernels[0]), None);
-        assert_eq!(headroom(&kernel("one block", 0, Dim3::new(1, 1, 1))), None);
-        assert_eq!(headroom(&report.kernels[3]), Some((Axis::X, 2_147.483_647)));
+        let nearest = |kernel: &KernelUse| kernel.nearest_limit(report.grid_limit());
+        assert_eq!(nearest(&report.kernels[0]), None);
+        assert_eq!(nearest(&kernel("one block", 0, Dim3::new(1, 1, 1))), None);
+        let far = nearest(&report.kernels[3]).expect("launched");
+        assert_eq!((far.axis, far.percent(), far.is_near()), (Axis::X, 0, false));
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
     }

@@ -1,8 +1,9 @@
 //! Writes the totals, the warnings and the summary of a report as text.
 
-use core::fmt::{self, Write};
+use std::path::Path;
 
-use crate::process::{KernelUse, WatchReport};
+use crate::frame::PythonFrame;
+use crate::process::{KernelUse, Nearness, RefusedLaunch, WatchReport};
 
 impl WatchReport {
     /// The launches of the process in one line.
@@ -34,44 +35,91 @@ impl WatchReport {
         stale.into_iter().chain(unwatched).collect()
     }
 
-    /// The summary that a watched program prints at its end.
+    /// The summary that a watched program prints at its end: at most 24 lines.
     #[must_use]
     pub fn summary(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write_summary(&mut text);
-        text
-    }
-
-    fn write_summary(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "gridguard: {}", self.totals())?;
-        self.warnings().iter().try_for_each(|line| writeln!(out, "  warning: {line}"))?;
-        self.memory.summary().iter().try_for_each(|line| writeln!(out, "  {line}"))?;
-        let limits = self.grid_limit();
-        for kernel in self.kernels.iter().take(SHOWN) {
-            let KernelUse { launches, refused, fixed, max_grid, .. } = kernel;
-            write!(out, "  {}: {}", kernel.demangled, count(*launches, "launch", "launches"))?;
-            for (launches, what) in [(refused, "refused"), (fixed, "fixed")] {
-                if *launches > 0 {
-                    write!(out, ", {launches} {what}")?;
-                }
+        let mut lines = vec![format!("gridguard: {}", self.totals())];
+        let mut section = |title: &str, mut rows: Vec<String>, most: usize| {
+            let left_out = rows.len().saturating_sub(most);
+            rows.truncate(most);
+            lines.extend(rows.into_iter().map(|row| format!("  {title}{row}")));
+            if left_out > 0 {
+                lines.push(format!("  {title}{left_out} more, which the report of --report lists"));
             }
-            if *launches > 0 {
-                write!(out, ", grids up to {max_grid}")?;
-                if let Some((axis, factor)) = kernel.headroom(limits) {
-                    write!(out, ", exceeds grid.{axis} at {factor:.2} times its largest size")?;
-                }
-            }
-            writeln!(out)?;
-        }
-        if let Some(more) = self.kernels.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            writeln!(out, "  and {more} more kernels, which the report of --report lists")?;
-        }
+        };
+        section("warning: ", self.warnings(), 2);
+        section("", self.memory.summary(), 3);
+        section("refused: ", self.refused_kernels(), 6);
+        section("fixed: ", self.fixed_kernels(), 3);
+        section("near: ", self.near_kernels(), 4);
         if self.unlisted_launches > 0 {
             let launches = count(self.unlisted_launches, "launch", "launches");
-            writeln!(out, "  and {launches} of further kernels, which no report lists")?;
+            lines.push(format!("  and {launches} of further kernels, which no report lists"));
         }
-        Ok(())
+        lines.join("\n") + "\n"
+    }
+
+    /// For each refused kernel: how often, from where, why, and why it was not fixed.
+    fn refused_kernels(&self) -> Vec<String> {
+        let refused = self.kernels.iter().filter(|kernel| kernel.refused > 0);
+        let row = |kernel: &KernelUse| {
+            let times = count(kernel.refused, "time", "times");
+            let mut row = format!("{}, {times}", short(&kernel.demangled));
+            let explained = self.refusals.iter().find(|refusal| refusal.kernel == kernel.name);
+            if let Some(RefusedLaunch { python, violations, error, not_fixed, .. }) = explained {
+                let own = PythonFrame::of_program(python);
+                let folder = own.and_then(|frame| Path::new(&frame.file).parent());
+                row.extend(own.map(|frame| format!(" at {}", frame.below(folder))));
+                // The remedy follows the colon.
+                let problem = violations.first().and_then(|rule| rule.split(": ").next());
+                row += &format!(": {}", problem.unwrap_or(error));
+                row.extend(not_fixed.iter().map(|why| format!("; not fixed: {why}")));
+            }
+            row
+        };
+        refused.map(row).collect()
+    }
+
+    fn fixed_kernels(&self) -> Vec<String> {
+        let fixed = self.kernels.iter().filter(|kernel| kernel.fixed > 0);
+        let row = |kernel: &KernelUse| {
+            let launches = count(kernel.fixed, "launch", "launches");
+            format!("{}, {launches} made in parts", short(&kernel.demangled))
+        };
+        fixed.map(row).collect()
+    }
+
+    /// The kernels that were neither refused nor fixed, and whose grid is near to a limit, the nearest first.
+    fn near_kernels(&self) -> Vec<String> {
+        let limits = self.grid_limit();
+        let others = self.kernels.iter().filter(|kernel| kernel.refused + kernel.fixed == 0);
+        let row = |kernel: &KernelUse| {
+            let near = kernel.nearest_limit(limits).filter(Nearness::is_near)?;
+            let Nearness { axis, blocks, limit } = near;
+            let (name, percent) = (short(&kernel.demangled), near.percent());
+            let breaks = match self.batch {
+                Some(batch) => format!("breaks at batch {}", near.breaking_batch(batch)),
+                None => {
+                    // Below ten, since the kernel is near.
+                    let hundredths = u128::from(limit) * 100 / u128::from(blocks);
+                    let (whole, part) = (hundredths / 100, hundredths % 100);
+                    format!("breaks above {whole}.{part:02} times its size")
+                }
+            };
+            Some(format!(
+                "grid.{axis} of {name} is at {percent} % of its limit, {blocks} of {limit} blocks: {breaks}"
+            ))
+        };
+        others.filter_map(row).collect()
+    }
+}
+
+/// A name for one line.
+fn short(name: &str) -> String {
+    let printable: String = name.chars().filter(|one| !one.is_control()).collect();
+    match printable.char_indices().nth(LONGEST_NAME) {
+        Some((end, _)) => format!("{}...", &printable[..end]),
+        None => printable,
     }
 }
 
@@ -80,5 +128,95 @@ fn count(number: u64, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-/// Kernels of the summary.
-const SHOWN: usize = 10;
+/// Characters of a kernel's name.
+const LONGEST_NAME: usize = 80;
+
+#[cfg(test)]
+mod tests {
+    use gridguard::{Dim3, LaunchRequest};
+
+    use super::*;
+
+    fn kernel(name: &str, refused: u64, fixed: u64, y: u64) -> KernelUse {
+        KernelUse {
+            name: name.into(),
+            demangled: name.into(),
+            image: None,
+            launches: 4,
+            refused,
+            fixed,
+            max_grid: Dim3::new(1, y, 1),
+            max_threads_per_block: 1,
+            max_dynamic_shared_bytes: 0,
+        }
+    }
+
+    fn report(kernels: Vec<KernelUse>) -> WatchReport {
+        let frame = |file: &str| PythonFrame { file: file.into(), line: 42, function: "f".into() };
+        let refusal = |kernel: &KernelUse| RefusedLaunch {
+            kernel: kernel.name.clone(),
+            code: 1,
+            error: "CUDA_ERROR_INVALID_VALUE".into(),
+            request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::ONE),
+            violations: vec!["grid.y is 70000 blocks, the limit is 65535: split it".into()],
+            driver_log: None,
+            not_fixed: Some("no PTX".into()),
+            python: vec![frame("<string>"), frame("train.py")],
+            stack: Vec::new(),
+        };
+        let refusals = kernels.iter().filter(|one| one.refused > 0).map(refusal).collect();
+        let mut report =
+            WatchReport { launches: 9, refused: 3, kernels, refusals, ..Default::default() };
+        report.sort();
+        report
+    }
+
+    #[test]
+    fn the_summary_says_what_was_refused_and_what_is_near() {
+        let kernels = vec![
+            kernel("far", 0, 0, 6000),
+            kernel("attention", 0, 0, 60_948),
+            kernel("rows", 3, 0, 9),
+            kernel("touch", 0, 2, 60_000),
+        ];
+        let mut report = report(kernels);
+        let expected = |breaks: &str| {
+            format!(
+                "gridguard: 9 launches of 4 kernels accepted, 3 refused\n  \
+                 refused: rows, 3 times at train.py:42 in f: grid.y is 70000 blocks, the limit is 65535; \
+                 not fixed: no PTX\n  \
+                 fixed: touch, 2 launches made in parts\n  \
+                 near: grid.y of attention is at 93 % of its limit, 60948 of 65535 blocks: {breaks}\n"
+            )
+        };
+        assert_eq!(report.summary(), expected("breaks above 1.07 times its size"));
+        report.batch = Some(6);
+        assert_eq!(report.summary(), expected("breaks at batch 7"));
+    }
+
+    #[test]
+    fn a_batch_breaks_at_the_first_size_that_exceeds_the_limit() {
+        for (batch, blocks, breaks) in [(1, 65_535, 2), (65_535, 65_535, 65_536), (3, 21_845, 10)] {
+            let mut report = report(vec![kernel("k", 0, 0, blocks)]);
+            report.batch = Some(batch);
+            let summary = report.summary();
+            assert!(summary.ends_with(&format!(": breaks at batch {breaks}\n")), "{summary}");
+        }
+    }
+
+    #[test]
+    fn the_summary_of_many_kernels_has_few_lines() {
+        let kernels = (0..900).map(|number| {
+            let kinds = [(1, 0, 9), (0, 1, 9), (0, 0, 60_000)];
+            let (refused, fixed, y) = kinds[number % 3];
+            kernel(&format!("k{number}\n").repeat(100), refused, fixed, y)
+        });
+        let mut report = report(kernels.collect());
+        (report.launches_after_refusal, report.unwatched_functions) = (1, 1);
+        (report.unlisted_launches, report.fixed) = (1, 300);
+        let summary = report.summary();
+        assert_eq!(summary.lines().count(), 20, "{summary}");
+        assert!(summary.lines().all(|line| line.chars().count() < 300), "{summary}");
+        assert!(summary.contains("  refused: 294 more, which the report"), "{summary}");
+    }
+}

@@ -47,6 +47,7 @@ from gridguard._documents import (
     plan,
 )
 from gridguard._tune import Tunable, TunedFunction, TuneError, tune
+from gridguard._watching import Frame, RefusedLaunch, watching
 
 __all__ = [
     "Batch",
@@ -56,10 +57,12 @@ __all__ = [
     "Explanation",
     "Failure",
     "Finding",
+    "Frame",
     "GridguardError",
     "Launch",
     "Plan",
     "Problem",
+    "RefusedLaunch",
     "Report",
     "Tunable",
     "TuneError",
@@ -75,6 +78,7 @@ __all__ = [
     "limits",
     "plan",
     "tune",
+    "watching",
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept each name

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import gridguard
-from gridguard import Batch, GridguardError, _native
+from gridguard import Batch, GridguardError, UnavailableError, _native
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +27,11 @@ def test_the_examples_of_the_documentation_run():
     for name, examples in (("kernels/python/README.md", 4), ("docs/pytorch.md", 9)):
         found = doctest.testfile(str(ROOT / name), module_relative=False)
         assert found == doctest.TestResults(failed=0, attempted=examples), name
+
+
+def test_watching_says_how_to_start_a_program_that_is_not_watched():
+    with pytest.raises(UnavailableError, match=r"start it with `gridguard run -- python3"), gridguard.watching():
+        pass
 
 
 def test_the_functions_for_pytorch_are_found_without_an_import_of_their_module():

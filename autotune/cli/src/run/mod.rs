@@ -6,12 +6,13 @@ mod output;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gridguard_report::WatchReport;
 
 use self::library::{LIBRARY, find_library};
@@ -33,12 +34,28 @@ pub(crate) struct Run {
     /// Wait for each launch, so that late errors name one launch
     #[arg(long)]
     sync: bool,
-    /// Rewrite the PTX that the program loads, and split launches with too large a grid
+    /// What follows a refused launch, after it is explained; several, separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "POLICY",
+        default_value = "report"
+    )]
+    on_refused: Vec<OnRefused>,
+    /// Short for --on-refused fix
     #[arg(long)]
     fix: bool,
-    /// End the program at the first refused launch
+    /// Short for --on-refused abort
     #[arg(long)]
     abort: bool,
+    /// Format of what is printed: text, lines of JSON as OpenTelemetry's logs have them, or annotations of GitHub's
+    /// workflows
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// The batch size of the program, so that the summary says at which one a kernel exceeds a limit
+    #[arg(long, value_name = "N")]
+    batch: Option<NonZeroU64>,
     /// The library to preload, in place of the one in this command
     #[arg(long, value_name = "FILE.so")]
     library: Option<PathBuf>,
@@ -48,6 +65,25 @@ pub(crate) struct Run {
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM ARGS")]
     program: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Github,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnRefused {
+    /// The PTX that the program loads is rewritten, and launches with too large a grid are made in parts
+    Fix,
+    /// The program ends: stale output is worse than none
+    Abort,
+    /// The next wait of the thread returns the launch's error again, for programs that check only there
+    Raise,
+    /// The program goes on
+    Report,
 }
 
 impl Run {
@@ -61,11 +97,25 @@ impl Run {
         let library = find_library(self.library.as_deref())?;
         let mut command = Command::new(&path);
         command.arg0(program).args(arguments).env(PRELOAD, preloads(&library));
-        let flags =
-            [("ABORT", self.abort), ("SYNC", self.sync), ("FIX", self.fix), ("QUIET", self.quiet)];
+        let wants = |policy| self.on_refused.contains(&policy);
+        let flags = [
+            ("ABORT", self.abort || wants(OnRefused::Abort)),
+            ("FIX", self.fix || wants(OnRefused::Fix)),
+            ("RAISE", wants(OnRefused::Raise)),
+            ("SYNC", self.sync),
+            ("QUIET", self.quiet),
+        ];
         for (name, wanted) in flags {
             set(&mut command, name, wanted.then(|| OsStr::new("1")));
         }
+        let format = match self.format {
+            Format::Text => None,
+            Format::Json => Some("json"),
+            Format::Github => Some("github"),
+        };
+        set(&mut command, "FORMAT", format.map(OsStr::new));
+        let batch = self.batch.map(|batch| batch.to_string());
+        set(&mut command, "BATCH", batch.as_deref().map(OsStr::new));
         let report = self.report.as_deref().map(|path| Output::new(Kind::Report, path));
         let record = self.record.as_deref().map(|path| Output::new(Kind::Record, path));
         let (report, record) = (report.transpose()?, record.transpose()?);

@@ -20,6 +20,7 @@ use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard_autotune::unended_processes;
 use gridguard_files::check_output;
+use gridguard_report::TuningPage;
 
 use self::from::OtherGpu;
 use self::group::DeviceGroup;
@@ -29,6 +30,7 @@ use self::selection::Selection;
 use self::session::Session;
 use self::task::Task;
 use crate::error::{CommandError, Exit};
+use crate::files::write_file;
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::process::MeasuringProcess;
@@ -72,6 +74,9 @@ pub(crate) struct Tune {
     /// File for a plot of time against chunk size; several problems get a file each
     #[arg(long, hide_short_help = true, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// File for a page of HTML with the tables and plots of all problems
+    #[arg(long, hide_short_help = true, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -86,7 +91,7 @@ impl Tune {
             }
             (device, gpu) => select_targets(device, gpu)?,
         };
-        if let Some(path) = &self.plot {
+        for path in self.plot.iter().chain(&self.html) {
             check_output(path).map_err(CommandError::publish(path))?;
         }
         let no_target = || CommandError::Failed("no device to tune on".into());
@@ -106,7 +111,8 @@ impl Tune {
         let missing: Vec<_> =
             groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
         let wanted: usize = missing.iter().map(Vec::len).sum();
-        let reporter = Reporter::new(self.output.format, self.all, self.plot.as_deref(), wanted);
+        let (plot, keeps_curves) = (self.plot.as_deref(), self.html.is_some());
+        let reporter = Reporter::new(self.output.format, self.all, plot, keeps_curves, wanted);
         let queues: Vec<_> = groups
             .iter()
             .zip(missing)
@@ -127,6 +133,14 @@ impl Tune {
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         self.output.print(&summary, &summary)?;
+        if let Some(path) = &self.html {
+            let curves: Vec<_> = tuned.iter().filter_map(ProblemReport::curve).collect();
+            let text = summary.to_string();
+            write_file(
+                path,
+                TuningPage { title: "Tuning", summary: &text, curves: &curves }.html()?,
+            )?;
+        }
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
             () if tuned.iter().any(|one| one.plot_failed) => Exit::Unknown,

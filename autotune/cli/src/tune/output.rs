@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gridguard::profile::{DeviceIdentity, Entry};
 use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
+use gridguard_report::TuningCurve;
 use serde::Serialize;
 
 use super::task::Task;
@@ -52,6 +53,9 @@ pub(crate) struct ProblemReport {
     pub(crate) plot_failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
+    /// The plot, if it is kept.
+    #[serde(skip)]
+    svg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -60,17 +64,25 @@ pub(crate) struct Reporter<'a> {
     format: Format,
     all: bool,
     plot: Option<&'a Path>,
+    keeps_curves: bool,
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(format: Format, all: bool, plot: Option<&'a Path>, problems: usize) -> Self {
+    pub(crate) fn new(
+        format: Format,
+        all: bool,
+        plot: Option<&'a Path>,
+        keeps_curves: bool,
+        problems: usize,
+    ) -> Self {
         Self {
             format,
             all,
             plot,
+            keeps_curves,
             several: problems > 1,
             bars: ProgressBars::new("tuned", problems),
             reports: Mutex::default(),
@@ -86,12 +98,15 @@ impl<'a> Reporter<'a> {
         self.bars.tick();
         let title = format!("{} on {device}", task.problem);
         let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
-        let mut plot_failed = false;
+        let (mut plot_failed, mut svg) = (false, None);
         let (report, error) = match result {
             Ok(found) => {
-                if let Err(error) = self.draw(task, device, &found) {
-                    plot_failed = true;
-                    self.bars.suspend(|| note(error));
+                match self.draw(task, device, &found) {
+                    Ok(drawn) => svg = drawn,
+                    Err(error) => {
+                        plot_failed = true;
+                        self.bars.suspend(|| note(error));
+                    }
                 }
                 let table = TuningReport::new(title, &found.outcome);
                 if self.format == Format::Text {
@@ -113,22 +128,34 @@ impl<'a> Reporter<'a> {
             is_held,
             plot_failed,
             report,
+            svg,
             error,
         };
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
-    fn draw(&self, task: &Task, device: &Target, found: &SearchResult) -> Result<(), CommandError> {
-        let Some(path) = self.plot else { return Ok(()) };
+    /// Draws the plot into its file, and returns it if it is kept.
+    fn draw(
+        &self,
+        task: &Task,
+        device: &Target,
+        found: &SearchResult,
+    ) -> Result<Option<String>, CommandError> {
+        if self.plot.is_none() && !self.keeps_curves {
+            return Ok(None);
+        }
         let Task { problem, policy, objective } = task;
         let chart = Chart {
             title: problem.to_string(),
             subtitle: format!("{device}, {policy}, {objective}"),
             largest_legal_chunk: found.largest_legal_chunk,
         };
-        let path = if self.several { plot_path(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
-        write_file(&path, &svg)
+        if let Some(path) = self.plot {
+            let path = if self.several { plot_path(path, task) } else { path.to_owned() };
+            write_file(&path, &svg)?;
+        }
+        Ok(self.keeps_curves.then_some(svg))
     }
 
     /// Removes the progress bars. Returns the reports.
@@ -145,6 +172,13 @@ impl ProblemReport {
         let problem = |report: &Self| (report.model.clone(), report.task.to_string());
         let counted = reports.iter().filter(|report| is_counted(report));
         counted.map(problem).collect::<BTreeSet<_>>().len()
+    }
+
+    /// The table and the plot, for a page.
+    pub(crate) fn curve(&self) -> Option<TuningCurve> {
+        let table = self.report.as_ref()?;
+        let title = format!("{} on {}", self.task.problem, self.device);
+        Some(TuningCurve { title, text: table.to_string(), svg: self.svg.clone() })
     }
 
     pub(crate) const fn has_failed(&self) -> bool {

@@ -69,6 +69,23 @@ fn the_exit_code_and_the_output_are_the_program_s() {
 }
 
 #[test]
+fn a_policy_says_what_follows_a_refused_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |policy: &str, batch: &str| {
+        let options = ["--on-refused", policy, "--batch", batch];
+        run_launches(folder.path(), &options, &["refused", "good", "wait", "wait"])
+    };
+    let waits = |ran: &Ran| ran.out.lines().rev().take(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(waits(&with("report", "6").exits(0)), ["wait 0", "wait 0"]);
+    assert_eq!(waits(&with("raise", "6").exits(0)), ["wait 0", "wait 1"]);
+    assert_eq!(waits(&with("fix,raise", "6").exits(0)).len(), 2);
+    let aborted = with("raise,abort", "6");
+    assert_eq!((aborted.code, aborted.out.contains("refused")), (None, false), "{}", aborted.err);
+    with("ignore", "6").exits(2);
+    with("report", "0").exits(2);
+}
+
+#[test]
 fn a_report_is_shown_with_refused_kernels_first() {
     let folder = tempfile::tempdir().unwrap();
     for actions in [&["good"][..], &["good", "refused", "good", "names=1"]] {
@@ -84,9 +101,9 @@ fn a_report_is_shown_with_refused_kernels_first() {
          1, block 128 x 1 x 1\n         grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y \
          into 2 launches of 35000, or fold it into x\n",
         "\
-kernel              launches  refused  largest grid  exceeds grid at
-touch(float*, int)         2        1  1 x 6000 x 1        10.92 x y
-touch000000()              1        -  1 x 6000 x 1        10.92 x y
+kernel              launches  refused  largest grid
+touch(float*, int)         2        1  1 x 6000 x 1
+touch000000()              1        -  1 x 6000 x 1
 ",
     ] {
         assert!(shown.out.contains(line), "{line}\n{}", shown.out);
@@ -230,6 +247,26 @@ fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
     }
     let ran = run(folder.path(), &["run", "--report", "no/r.json", "--", "echo", "ran"]).exits(3);
     assert!(ran.out.is_empty() && ran.err.contains("cannot write no/r.json"), "{}", ran.err);
+}
+
+#[test]
+fn a_report_is_written_as_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    run_launches(
+        folder.path(),
+        &["--report", "r.json", "--format", "github"],
+        &["refused", "good"],
+    )
+    .exits(0);
+    let ran = run(folder.path(), &["report", "r.json", "--html", "r.html"]).exits(1);
+    assert!(ran.out.contains("1 launch of 1 kernel accepted, 1 refused"), "{}", ran.out);
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    for part in
+        ["<!DOCTYPE html>", "_Z5touchPfi", "grid.y is 70000 blocks", "<meter ", "6000 of 65535"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    run(folder.path(), &["report", "r.json", "--html", "r.json/r.html"]).exits(3);
 }
 
 #[test]

@@ -9,6 +9,8 @@ pub(crate) type Status = c_int;
 
 /// `CUDA_SUCCESS`.
 pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Status = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
@@ -22,6 +24,9 @@ pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
     (1, "cudaErrorInvalidValue (1), invalid argument"),
     (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
 ];
+
+/// `CUlogsCallback`: data, level, message and its length.
+pub(crate) type LogCallback = extern "C" fn(*mut c_void, c_uint, *mut c_char, usize);
 
 /// `cuModuleGetFunction` and `cuLibraryGetKernel`: result, module or library, name.
 pub(crate) type FindKernel =

@@ -8,7 +8,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use gridguard::abi::{LaunchAttribute, LaunchConfig};
 use gridguard::{ComputeCapability, DeviceLimits, KernelLimits, OccupancyLimits};
 
-use self::abi::{Handle, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS, Status};
+use self::abi::{
+    Handle, LogCallback, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS, Status,
+};
 use self::functions::{FUNCTIONS, SLOTS};
 use self::node::{AttributeValue, KernelNode, OldKernelNode};
 use self::request::Launch;
@@ -74,6 +76,7 @@ questions! {
     load_library = c"cuLibraryLoadData": fn(*mut Handle, *const c_void, *mut c_int, *mut *mut c_void, c_uint, *mut c_int, *mut *mut c_void, c_uint);
     resident_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize);
     largest_cluster = c"cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfig);
+    register_log = c"cuLogsRegisterCallback": fn(LogCallback, *mut c_void, *mut Handle);
     stream_capturing = c"cuStreamIsCapturing": fn(Handle, *mut c_int);
     synchronize_stream = c"cuStreamSynchronize": fn(Handle);
     synchronize_thread_stream = c"cuStreamSynchronize_ptsz": fn(Handle);

@@ -7,6 +7,7 @@ use crate::driver::abi::{Handle, SUCCESS};
 use crate::driver::functions::replacements;
 use crate::fix::kernels;
 use crate::process::{self, guarded};
+use crate::refuse::driver_log;
 use crate::watch::{kernel, table};
 
 replacements! {
@@ -19,6 +20,7 @@ replacements! {
             let (handle, name) = unsafe { (*kernel, CStr::from_ptr(name)) };
             guarded::run(|| {
                 let driver = Driver::of(through);
+                driver_log::listen(driver);
                 named(handle, container, name, || driver.has_names());
                 if process::options().fix {
                     // The report at the end needs the limits, when the driver may be gone.

@@ -3,8 +3,8 @@
 use core::cell::Cell;
 
 use crate::driver::Driver;
-use crate::driver::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
-use crate::driver::functions::FUNCTIONS;
+use crate::driver::abi::{DEINITIALIZED, INVALID_VALUE, NOT_INITIALIZED, SUCCESS, Status};
+use crate::driver::functions::{FUNCTIONS, is_runtime};
 use crate::driver::request::{Largest, Launch, is_oversized};
 use crate::hook::session;
 use crate::process::{self, guarded};
@@ -60,7 +60,7 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
         let refusal = |name: &str| Refusal::new(launch, status, name);
         refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
     });
-    abort_if_wanted();
+    act_on_refusal(launch, status);
 }
 
 /// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
@@ -84,7 +84,7 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
         is_refused
     });
     if is_refused == Some(true) {
-        abort_if_wanted();
+        act_on_refusal(launch, status);
     }
 }
 
@@ -93,8 +93,14 @@ pub(crate) fn refusals_of_thread() -> u64 {
     REFUSALS.get()
 }
 
+/// What the next successful wait of this thread returns: with `--on-refused raise` the error of a refused launch.
+pub(crate) fn raised() -> Status {
+    if process::options().raise { RAISED.replace(SUCCESS) } else { SUCCESS }
+}
+
 thread_local! {
     static REFUSALS: Cell<u64> = const { Cell::new(0) };
+    static RAISED: Cell<Status> = const { Cell::new(SUCCESS) };
 }
 
 /// Whether `status` is no refusal of a launch: the process ends, or earlier work has failed, which is reported.
@@ -103,10 +109,12 @@ pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
     [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
 }
 
-fn abort_if_wanted() {
+fn act_on_refusal(launch: &Launch, status: Status) {
     if process::options().abort {
         std::process::abort();
     }
+    // The runtime has numbers of its own.
+    RAISED.set(if is_runtime(launch.through.0) { INVALID_VALUE } else { status });
 }
 
 /// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::driver::functions::FUNCTIONS;
 use crate::driver::request::Launch;
 use crate::process::{self, guarded};
-use crate::refuse::{late, launch as refused, memory as refused_memory};
+use crate::refuse::{late, launch as refused, memory as refused_memory, watched};
 use crate::report::{self, record};
 use crate::watch::{memory, recent, table};
 
@@ -75,6 +75,7 @@ pub(crate) fn begin() {
     } else if requests & FORKED != 0 {
         table::reset();
         refused::reset();
+        watched::reset();
         recent::reset();
         late::reset();
         memory::reset();

@@ -4,6 +4,7 @@ use core::ffi::c_void;
 
 use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
+use crate::hook::outcome;
 use crate::refuse::late;
 use crate::watch::recent;
 
@@ -39,10 +40,11 @@ replacements! {
     |through, call| { checked(through, call()) }
 }
 
-/// Reports a late error.
+/// Reports a late error, and returns it, or that of a refused launch which is raised here.
 fn checked(through: (usize, usize), status: Status) -> Status {
-    if status != SUCCESS {
-        late::check(through, status);
+    if status == SUCCESS {
+        return outcome::raised();
     }
+    late::check(through, status);
     status
 }

@@ -52,7 +52,7 @@ pub(crate) fn visit<F: FnMut(&Object<'_>) -> bool>(mut look: F) {
 pub(crate) struct Object<'a>(&'a dl_phdr_info);
 
 impl Object<'_> {
-    /// The address of the exported function `name`, or null; its default version.
+    /// The address of the exported function or object `name`, or null; its default version.
     pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
         // SAFETY: the loader keeps the object loaded.
         self.tables().map_or(ptr::null_mut(), |tables| unsafe { tables.find(name) })
@@ -143,8 +143,8 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 /// Marks a version that only already linked programs use.
 const HIDDEN_VERSION: u16 = 0x8000;
-/// Types of symbols whose address can be called: none stated, and functions.
-const CALLABLE: [u8; 2] = [0, 2];
+/// Types of symbols that stand for an address: none stated, objects and functions.
+const ADDRESSES: [u8; 3] = [0, 1, 2];
 
 impl Tables {
     fn of(info: &dl_phdr_info) -> Option<Self> {
@@ -198,7 +198,7 @@ impl Tables {
         named.map(move |entry| unsafe { CStr::from_ptr(strings.add(address(entry.value)).cast()) })
     }
 
-    /// The address of the exported function `name`, or null; its default version.
+    /// The address of the exported function or object `name`, or null; its default version.
     ///
     /// # Safety
     ///
@@ -249,7 +249,7 @@ impl Tables {
         }
     }
 
-    /// The address of symbol `index`, if it is an exported function of this name.
+    /// The address of symbol `index`, if it is exported under this name.
     ///
     /// # Safety
     ///
@@ -261,8 +261,8 @@ impl Tables {
             let symbol = &*self.symbols.add(place);
             let hidden =
                 !self.versions.is_null() && self.versions.add(place).read() & HIDDEN_VERSION != 0;
-            let callable = symbol.st_shndx != 0 && CALLABLE.contains(&(symbol.st_info & 0xf));
-            if hidden || !callable {
+            let has_address = symbol.st_shndx != 0 && ADDRESSES.contains(&(symbol.st_info & 0xf));
+            if hidden || !has_address {
                 return None;
             }
             let own = self.strings.add(address(symbol.st_name.into()));

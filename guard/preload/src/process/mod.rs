@@ -3,9 +3,13 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
+use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{LazyLock, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gridguard_report::Message;
 
 use self::output::{Opened, Output};
 
@@ -15,6 +19,7 @@ pub(crate) mod elf;
 pub(crate) mod flag;
 pub(crate) mod guarded;
 pub(crate) mod output;
+pub(crate) mod python;
 pub(crate) mod stack;
 
 /// The options of `gridguard run`, from environment variables.
@@ -22,6 +27,8 @@ pub(crate) mod stack;
 pub(crate) struct Options {
     /// Ends the program at the first refused launch.
     pub(crate) abort: bool,
+    /// Returns the error of a refused launch again, at the thread's next wait.
+    pub(crate) raise: bool,
     /// Waits for each launch.
     pub(crate) sync: bool,
     /// Rewrites PTX when it is loaded, and makes oversized launches in parts.
@@ -30,13 +37,25 @@ pub(crate) struct Options {
     pub(crate) forces_ptx: bool,
     /// Prints no summary at the end.
     pub(crate) quiet: bool,
+    /// The format of standard error.
+    format: Format,
     /// The file of the report.
     pub(crate) report: Option<Output>,
     /// The file of the recorded launches.
     pub(crate) record: Option<Output>,
+    /// The batch size that the user stated.
+    pub(crate) batch: Option<u64>,
     /// The number of the process that `gridguard run` became.
     main: Option<u32>,
     stderr: Option<Opened>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+    Github,
 }
 
 /// The options, read when the library was loaded: programs change their environment.
@@ -51,16 +70,23 @@ static OPTIONS: OnceLock<Options> = OnceLock::new();
 pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
-    let main = variable(c"GRIDGUARD_RUN_PROCESS");
+    let number = |name| variable(name).and_then(|number| number.to_str()?.parse().ok());
     let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
+        raise: flag(c"GRIDGUARD_RUN_RAISE"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
         fix: flag(c"GRIDGUARD_RUN_FIX"),
         forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
         quiet: flag(c"GRIDGUARD_RUN_QUIET"),
+        format: match variable(c"GRIDGUARD_RUN_FORMAT").as_deref().and_then(OsStr::to_str) {
+            Some("json") => Format::Json,
+            Some("github") => Format::Github,
+            _ => Format::Text,
+        },
         report: path(c"GRIDGUARD_RUN_REPORT"),
         record: path(c"GRIDGUARD_RUN_RECORD"),
-        main: main.and_then(|number| number.to_str()?.parse().ok()),
+        batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
+        main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
         stderr: Some(Opened::now(libc::STDERR_FILENO)),
     });
 }
@@ -74,8 +100,26 @@ fn variable(name: &CStr) -> Option<OsString> {
     (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
-/// Writes `text` to standard error, unless the program has closed or replaced it since its start.
+/// Writes a note to standard error.
 pub(crate) fn say(text: &str) {
+    tell(&Message::note(text));
+}
+
+/// Writes a text about a failure to standard error.
+pub(crate) fn complain(text: &str) {
+    tell(&Message { is_error: true, ..Message::note(text) });
+}
+
+/// Writes a message to standard error, unless the program has closed or replaced that since its start.
+pub(crate) fn tell(message: &Message<'_>) {
+    let text = match options().format {
+        Format::Text => Cow::Borrowed(message.text),
+        Format::Json => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            message.log_line(now.as_nanos(), std::process::id(), &program()).into()
+        }
+        Format::Github => message.annotation().into(),
+    };
     if options().stderr.as_ref().is_some_and(Opened::is_same) {
         // Closed, full, or not ready: the program is not held up.
         output::without_sigpipe(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));

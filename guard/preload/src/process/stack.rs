@@ -4,8 +4,10 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 
+use gridguard_report::PythonFrame;
+
 use crate::process::demangle::demangled;
-use crate::process::text;
+use crate::process::{python, text};
 
 /// One frame: `at::native::add(...)+0x1f in libtorch_cuda.so`.
 #[derive(Clone, Debug)]
@@ -18,8 +20,28 @@ pub(crate) struct Frame {
     offset: usize,
 }
 
+/// The stacks of this thread, the innermost frames first.
+#[derive(Default)]
+pub(crate) struct Stacks {
+    pub(crate) python: Vec<PythonFrame>,
+    /// Functions and libraries; with frames of Python only those that the interpreter called.
+    pub(crate) native: Vec<Frame>,
+}
+
+impl Stacks {
+    pub(crate) fn now() -> Self {
+        let (python, mut native) = (python::frames(), frames());
+        if !python.is_empty()
+            && let Some(place) = native.iter().position(Frame::is_of_interpreter)
+        {
+            native.truncate(place);
+        }
+        Self { python, native }
+    }
+}
+
 /// The frames outside this library, the innermost first.
-pub(crate) fn frames() -> Vec<Frame> {
+fn frames() -> Vec<Frame> {
     let mut into = [ptr::null_mut(); MAX_FRAMES];
     let count = addresses(&mut into);
     // SAFETY: this thread is in these functions.
@@ -52,6 +74,10 @@ pub(crate) fn launching_library(frames: &[Frame]) -> Option<&Frame> {
 }
 
 impl Frame {
+    fn is_of_interpreter(&self) -> bool {
+        ["libpython", "python"].iter().any(|name| self.library_name().starts_with(name))
+    }
+
     /// The file name of the library.
     pub(crate) fn library_name(&self) -> &str {
         self.library.rsplit('/').next().unwrap_or(&self.library)

@@ -3,17 +3,22 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use gridguard_report::Message;
+
 use crate::process;
 
 /// At most `N` explanations, written and read without a lock.
 pub(crate) struct Explained<T: 'static, const N: usize> {
     kept: [AtomicPtr<T>; N],
     claimed: AtomicUsize,
+    message: for<'a> fn(&'a T, &'a str) -> Message<'a>,
 }
 
 impl<T: Clone, const N: usize> Explained<T, N> {
-    pub(crate) const fn new() -> Self {
-        Self { kept: [const { AtomicPtr::new(ptr::null_mut()) }; N], claimed: AtomicUsize::new(0) }
+    /// `message` makes a message of an explanation and its text.
+    pub(crate) const fn new(message: for<'a> fn(&'a T, &'a str) -> Message<'a>) -> Self {
+        let kept = [const { AtomicPtr::new(ptr::null_mut()) }; N];
+        Self { kept, claimed: AtomicUsize::new(0), message }
     }
 
     /// Prints the text that `make` returns, and keeps the explanation, unless there are enough. `what` is refused.
@@ -24,7 +29,7 @@ impl<T: Clone, const N: usize> Explained<T, N> {
         if place + 1 == N {
             text += &format!("gridguard: further refused {what} are counted, and not explained\n");
         }
-        process::say(&text);
+        process::tell(&(self.message)(&explanation, &text));
         kept.store(Box::into_raw(Box::new(explanation)), Ordering::Release);
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn reset() {
 pub(crate) fn check(through: (usize, usize), status: Status) -> bool {
     let is_late = ContextState::after(status) == ContextState::Lost;
     if is_late && !PRINTED.swap(true, Ordering::Relaxed) {
-        guarded::run(|| process::say(&report(through, status)));
+        guarded::run(|| process::complain(&report(through, status)));
     }
     is_late
 }

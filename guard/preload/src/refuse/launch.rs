@@ -12,9 +12,10 @@ use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
 use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
-use crate::process::stack::{self, Frame};
+use crate::process::python;
+use crate::process::stack::{self, Stacks};
 use crate::refuse::explained::Explained;
-use crate::refuse::{memory, paragraph};
+use crate::refuse::{driver_log, memory, paragraph, watched};
 use crate::watch::counters::Counts;
 use crate::watch::kept::hash_of;
 use crate::watch::kernel::UNNAMED;
@@ -22,7 +23,8 @@ use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
 const MAX_EXPLAINED: usize = 50;
-pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> =
+    Explained::new(RefusedLaunch::message);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Launches that had been accepted when the first one was refused.
 static BEFORE_FIRST: AtomicU64 = AtomicU64::new(0);
@@ -39,19 +41,36 @@ pub(crate) fn count(
         BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
     }
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
-    if !is_new {
+    let is_watched = watched::wants(launch, status);
+    if !is_new && !is_watched {
         return;
     }
-    EXPLAINED.explain("launches", || {
+    let make = || {
         let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
         let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
         let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-        let Refusal { error, violations, stack, .. } = refusal;
-        let violations = violations.iter().map(ToString::to_string).collect();
-        let stack = stack.iter().map(ToString::to_string).collect();
-        let request = launch.request();
-        (text, RefusedLaunch { kernel, code: status, error, request, violations, stack })
-    });
+        let Refusal { error, violations, log, stacks: Stacks { python, native }, .. } = refusal;
+        let explained = RefusedLaunch {
+            kernel,
+            code: status,
+            error,
+            request: launch.request(),
+            violations: violations.iter().map(ToString::to_string).collect(),
+            driver_log: log,
+            not_fixed: not_fixed.map(str::to_owned),
+            python,
+            stack: native.iter().map(ToString::to_string).collect(),
+        };
+        (text, explained)
+    };
+    if !is_watched {
+        return EXPLAINED.explain("launches", make);
+    }
+    let (text, explained) = make();
+    watched::keep(launch, status, explained.clone());
+    if is_new {
+        EXPLAINED.explain("launches", || (text, explained));
+    }
 }
 
 /// Refused launches, and the launches that were accepted before the first one.
@@ -68,11 +87,13 @@ pub(crate) fn reset() {
 /// A refused launch, explained.
 pub(crate) struct Refusal {
     /// The name of the error, its number and meaning.
-    pub(crate) error: String,
+    error: String,
     pub(crate) violations: Violations,
     /// Where the launch came from.
-    pub(crate) stack: Vec<Frame>,
+    stacks: Stacks,
     device: String,
+    /// What the driver logged.
+    log: Option<String>,
     /// What is known of the device's memory, where that ran out.
     memory: Option<String>,
 }
@@ -84,6 +105,8 @@ const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
 impl Refusal {
     /// Explains why `launch` was refused with `status`.
     pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
+        // The questions below may fail, and log too.
+        let log = driver_log::take();
         let driver = Driver::of(launch.through);
         let device = driver.device_limits();
         let (kernel, occupancy) = match device {
@@ -104,9 +127,9 @@ impl Refusal {
         let violations = violations.err().unwrap_or_default();
         // Legal nodes of a graph that was refused may be many.
         let is_innocent = launch.node && violations.is_empty();
-        let stack = if is_innocent { Vec::new() } else { stack::frames() };
+        let stacks = if is_innocent { Stacks::default() } else { Stacks::now() };
         let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
-        Self { error, violations, stack, device: name, memory }
+        Self { error, violations, stacks, device: name, log, memory }
     }
 
     /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
@@ -117,9 +140,10 @@ impl Refusal {
         (name, counts): (&str, &Counts),
         not_fixed: Option<&str>,
     ) -> String {
-        let Self { error, violations, stack, device, memory } = self;
+        let Self { error, violations, stacks: Stacks { python, native }, device, log, memory } =
+            self;
         let mut lines = vec![("kernel", demangled(name))];
-        if let Some(library) = stack::launching_library(stack) {
+        if let Some(library) = stack::launching_library(native) {
             lines.push(("library", library.library.clone()));
         }
         lines.extend([("launch", launch.describe()), ("device", device.clone())]);
@@ -128,6 +152,7 @@ impl Refusal {
         if violations.is_empty() {
             lines.push(("rule", NO_RULE.to_owned()));
         }
+        lines.extend(log.iter().map(|log| ("driver", log.clone())));
         if let Some(reason) = not_fixed {
             lines.push(("fix", format!("not possible: {reason}")));
         }
@@ -135,7 +160,8 @@ impl Refusal {
         if counts.launches > 0 || !is_runtime(launch.through.0) {
             lines.push(("before", before(counts)));
         }
-        paragraph(&format!("launch refused: {error}"), &lines, stack)
+        lines.extend(python::shown(python).map(|frame| ("python", frame)));
+        paragraph(&format!("launch refused: {error}"), &lines, native)
     }
 }
 

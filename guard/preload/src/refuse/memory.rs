@@ -7,7 +7,8 @@ use gridguard_report::{AllocationGroup, Bytes, DeviceFree, MemoryKind, RefusedAl
 use crate::driver::Driver;
 use crate::driver::abi::Status;
 use crate::driver::functions::FUNCTIONS;
-use crate::process::{guarded, stack};
+use crate::process::stack::Stacks;
+use crate::process::{guarded, python};
 use crate::refuse::explained::Explained;
 use crate::refuse::paragraph;
 use crate::watch::memory::live::{self, Allocation};
@@ -21,7 +22,8 @@ const SHOWN_GROUPS: usize = 5;
 /// Frames that are shown of each.
 const SHOWN_FRAMES: usize = 12;
 
-pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> = Explained::new();
+pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> =
+    Explained::new(RefusedAllocation::message);
 
 /// Explains a refused allocation, or counts it if one of its kind and size was refused before, and none
 /// succeeded since. A program that catches the error and tries again does so by its own.
@@ -34,7 +36,9 @@ pub(crate) fn refused(request: &Request, status: Status) {
                 let refusal = explain(request, device, status);
                 let head =
                     format!("out of memory: {} returned {}", refusal.function, refusal.error);
-                (paragraph(&head, &refusal.lines(), &refusal.stack), refusal)
+                let mut lines = refusal.lines();
+                lines.extend(python::shown(&refusal.python).map(|frame| ("python", frame)));
+                (paragraph(&head, &lines, &refusal.stack), refusal)
             });
         }
     });
@@ -52,7 +56,7 @@ pub(crate) fn at_launch(driver: &Driver) -> Option<String> {
 fn explain(request: &Request, device: u8, status: Status) -> RefusedAllocation {
     let &Request { through, kind, bytes, .. } = request;
     let driver = Driver::of(through);
-    let stack = stack::frames();
+    let Stacks { python, native } = Stacks::now();
     // The driver tells of the current device only.
     let is_current = driver.device_number() == Some(device.into());
     let limits = driver.device_limits().filter(|_| is_current);
@@ -72,7 +76,8 @@ fn explain(request: &Request, device: u8, status: Status) -> RefusedAllocation {
         device: free,
         held: sums::of(kind, device).held(),
         largest: largest(kind, device),
-        stack: stack.iter().map(ToString::to_string).collect(),
+        python,
+        stack: native.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -3,10 +3,12 @@
 
 use core::fmt::Display;
 
+pub(crate) mod driver_log;
 pub(crate) mod explained;
 pub(crate) mod late;
 pub(crate) mod launch;
 pub(crate) mod memory;
+pub(crate) mod watched;
 
 /// The explanation for standard error: a line for each title and content, then the stack.
 fn paragraph(head: &str, lines: &[(&str, String)], stack: &[impl Display]) -> String {

@@ -41,7 +41,7 @@ pub(crate) fn write() {
         && let Some(output) = &options.report
         && let Err(error) = publish(output, &report)
     {
-        process::say(&format!("gridguard: cannot write {output}: {error}\n"));
+        process::complain(&format!("gridguard: cannot write {output}: {error}\n"));
     }
 }
 
@@ -66,6 +66,7 @@ fn collect() -> WatchReport {
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
         memory: memory_use(),
+        batch: process::options().batch,
         ..WatchReport::default()
     };
     report.truncate();

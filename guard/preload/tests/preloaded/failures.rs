@@ -47,3 +47,11 @@ fn waiting_for_each_launch_names_the_faulting_one() {
     assert!(err.contains("  launch    the only one"), "{err}");
     assert_eq!(err.lines().count(), 3, "{err}");
 }
+
+#[test]
+fn a_late_error_is_an_error_for_log_collectors() {
+    let err = faulting("0", "dlsym good wait", &[("GRIDGUARD_RUN_FORMAT", "json")]);
+    let record: serde_json::Value = serde_json::from_str(&err).unwrap();
+    assert_eq!(record["SeverityText"], "ERROR", "{err}");
+    assert!(record["Body"].as_str().unwrap().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{err}");
+}

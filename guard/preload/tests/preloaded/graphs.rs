@@ -32,8 +32,7 @@ launches of 35000, or fold it into x
 gridguard: 2 launches of 1 kernel accepted, 1 refused
   warning: the program went on with 1 launch after the first refused one: unless it handled the error, \
 its results are stale
-  touch(float*, int): 2 launches, 1 refused, grids up to 1 x 6 x 1, exceeds grid.y at 10922.50 times its \
-largest size
+  refused: touch(float*, int), 1 time: grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200)
 ";
     assert_eq!(without_stack(&err), expected);
     assert!(err.contains("  library   ") && err.contains("  stack     graphs+0x"), "{err}");

@@ -10,6 +10,7 @@ mod memory;
 mod ordinary;
 mod processes;
 mod programs;
+mod python;
 mod refusals;
 mod reports;
 mod runtimes;

@@ -71,7 +71,6 @@ framework's cache (torch.cuda.empty_cache()), stop other processes on the device
 gridguard: 1 launch of 1 kernel accepted, 0 refused
   memory of device 0: at most 6.00 MiB held, 6.00 MiB now
   out of memory: 1 refused, of which 0 were followed by a success of the same size
-  touch: 1 launch, grids up to 1 x 1 x 1
 "
     );
     assert!(rest.contains("  stack     make_layer+0x"), "{rest}");
@@ -176,6 +175,7 @@ fn a_device_s_memory_ends_when_it_is_reset() {
     let held: Vec<_> = memory.devices.iter().map(|one| (one.device, one.held.bytes)).collect();
     assert_eq!(held, [(0, 300), (1, 70)], "physical memory is not of a context");
     assert_eq!(memory.devices[0].held.peak_bytes, 5300);
+    assert_eq!(memory.devices[0].timeline.peaks.iter().max(), Some(&5300));
 }
 
 #[test]

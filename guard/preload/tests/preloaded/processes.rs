@@ -1,6 +1,9 @@
 //! Children, programs that replace themselves, threads, signals.
 
-use crate::programs::{Driver, watched};
+use gridguard::Dim3;
+use gridguard_report::WatchReport;
+
+use crate::programs::{Driver, preloaded, run, watched};
 
 #[test]
 fn a_child_that_launches_nothing_prints_nothing() {
@@ -23,14 +26,17 @@ fn a_child_counts_its_own_launches() {
 fn a_program_that_replaces_itself_is_watched_again() {
     let err = watched(Driver::Whole, "dlsym exec");
     assert!(err.contains("0 launches of 1 kernel accepted, 1 refused"), "{err}");
-    assert!(err.contains("touch(float*, int): 0 launches, 1 refused\n"), "{err}");
+    assert!(err.contains("  refused: touch(float*, int), 1 time: grid.y"), "{err}");
 }
 
 #[test]
 fn launches_of_many_threads_are_all_counted() {
-    let err = watched(Driver::Whole, "query-12 threads");
-    assert!(err.contains("8000 launches of 1 kernel accepted, 0 refused"), "{err}");
-    assert!(err.contains("grids up to 1 x 1000 x 1"), "{err}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    let ran = run(preloaded(Driver::Whole, "query-12 threads").env("GRIDGUARD_RUN_REPORT", &path));
+    assert!(ran.err.contains("8000 launches of 1 kernel accepted, 0 refused"), "{}", ran.err);
+    let report = WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report.kernels[0].max_grid, Dim3::new(1, 1000, 1));
 }
 
 #[test]
@@ -38,8 +44,7 @@ fn a_signal_asks_for_the_summary_at_the_next_launch() {
     let err = watched(Driver::Whole, "dlsym good good end-at-once");
     assert_eq!(err, "", "without a regular end there is no summary");
     let without_handler = "dlsym good signal good good";
-    let err =
-        crate::programs::run(&mut crate::programs::preloaded(Driver::Whole, without_handler)).err;
+    let err = run(&mut preloaded(Driver::Whole, without_handler)).err;
     assert!(err.starts_with("gridguard: 2 launches of 1 kernel accepted"), "{err}");
     assert_eq!(err.matches("gridguard: 3 launches of 1 kernel accepted").count(), 1, "{err}");
 }

@@ -77,14 +77,20 @@ pub(crate) fn allocates(words: &str) -> Command {
 /// The command with this driver, and without variables that change it.
 fn clean(driver: Driver, program: &str, words: &str) -> Command {
     let mut command = Command::new(built().join(program));
+    clean_environment(&mut command, driver);
+    command.args(words.split(' '));
+    command
+}
+
+/// Lets the command find this driver, and removes variables that change what it does.
+pub(crate) fn clean_environment(command: &mut Command, driver: Driver) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if ["CUDA", "GRIDGUARD", "LD_"].iter().any(|prefix| text.starts_with(prefix)) {
             command.env_remove(&name);
         }
     }
-    command.args(words.split(' ')).env("LD_LIBRARY_PATH", driver_folder(driver));
-    command
+    command.env("LD_LIBRARY_PATH", driver_folder(driver));
 }
 
 /// The same with the library.
@@ -174,6 +180,14 @@ fn built() -> &'static Path {
         compile(&folder, "plugin.so", "runtime.c", &plugin);
         folder
     })
+}
+
+/// The stand-in for Python 3.`minor` with broken memory.
+pub(crate) fn torn_python(minor: u8) -> PathBuf {
+    let name = format!("torn-{minor}.so");
+    let version = format!("-DVERSION={minor}");
+    compile(built(), &name, "../python/torn.c", &[&version, "-shared", "-fPIC"]);
+    built().join(name)
 }
 
 fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) {

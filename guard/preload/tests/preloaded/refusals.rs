@@ -1,5 +1,8 @@
 //! What is printed about a refused launch.
 
+use gridguard_report::{RefusedLaunch, WatchReport};
+use serde_json::{Value, json};
+
 use crate::programs::{Driver, preloaded, run, watched, without_stack};
 
 #[test]
@@ -18,8 +21,7 @@ launches of 35000, or fold it into x
 gridguard: 3 launches of 1 kernel accepted, 1 refused
   warning: the program went on with 1 launch after the first refused one: unless it handled the error, \
 its results are stale
-  touch(float*, int): 3 launches, 1 refused, grids up to 1 x 6000 x 1, exceeds grid.y at 10.92 times its \
-largest size
+  refused: touch(float*, int), 1 time: grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200)
 "
     );
     assert!(err.contains("  library   ") && err.contains("  stack     launches+0x"), "{err}");
@@ -78,4 +80,88 @@ fn an_unreadable_or_closed_standard_error_is_left_alone() {
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "");
     // The reader has gone: no signal reaches the program.
     assert_eq!(watched(Driver::Whole, "dlsym pipe"), "");
+}
+
+#[test]
+fn the_next_wait_raises_the_error_of_a_refused_launch_once() {
+    for wait in ["wait", "wait-all"] {
+        let words = format!("dlsym good {wait} refused good {wait} {wait}");
+        let raised = run(preloaded(Driver::Whole, &words).env("GRIDGUARD_RUN_RAISE", "1"));
+        let lines: Vec<&str> = raised.out.lines().filter(|line| line.starts_with("wait")).collect();
+        assert_eq!(lines, [0, 1, 0].map(|status| format!("{wait} {status}")), "{}", raised.out);
+        assert!(raised.err.contains("launch refused"), "{}", raised.err);
+    }
+}
+
+#[test]
+fn the_refused_launches_of_a_part_of_the_work_are_given_to_the_program() {
+    let words = "dlsym refused watch=good,refused,again,cooperative refused watch=good";
+    let ran = run(&mut preloaded(Driver::Whole, words));
+    let documents: Vec<Value> = ran
+        .out
+        .lines()
+        .filter(|line| line.starts_with('['))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(documents.len(), 2, "{}", ran.out);
+    assert_eq!(documents[1], Value::Array(Vec::new()));
+    let times: Vec<_> = documents[0].as_array().unwrap().iter().map(|one| &one["times"]).collect();
+    assert_eq!(times, [1001, 1], "{}", ran.out);
+    let launch: RefusedLaunch = serde_json::from_value(documents[0][0]["launch"].clone()).unwrap();
+    assert_eq!((&*launch.kernel, launch.request.grid.y), ("_Z5touchPfi", 70_000));
+    assert!(launch.violations[0].starts_with("grid.y is 70000 blocks"), "{launch:?}");
+    for problem in ["another", "still kept", "not preloaded"] {
+        assert!(!ran.out.contains(problem), "{}", ran.out);
+    }
+    assert_eq!(ran.err.matches("launch refused").count(), 3, "{}", ran.err);
+    let plain = run(&mut crate::programs::plain(Driver::Whole, words)).out;
+    assert_eq!(plain.matches("not preloaded\n").count(), 2, "{plain}");
+}
+
+#[test]
+fn messages_come_as_lines_for_log_collectors_and_as_annotations() {
+    let with = |format: &str| {
+        run(preloaded(Driver::Whole, "dlsym good refused").env("GRIDGUARD_RUN_FORMAT", format)).err
+    };
+    let records: Vec<Value> =
+        with("json").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [refused, summary] = &*records else { panic!("{records:?}") };
+    assert_eq!(
+        (&refused["SeverityText"], &summary["SeverityText"]),
+        (&json!("ERROR"), &json!("INFO"))
+    );
+    assert_eq!(refused["Attributes"]["cuda.kernel"], "_Z5touchPfi");
+    assert_eq!(refused["Attributes"]["cuda.grid"], json!([1, 70_000, 1]));
+    assert!(refused["Body"].as_str().unwrap().starts_with("gridguard: launch refused: "));
+    assert!(refused["Timestamp"].as_str().unwrap().len() >= 19, "nanoseconds: {refused}");
+    assert!(summary["Body"].as_str().unwrap().contains("1 launch of 1 kernel accepted, 1 refused"));
+    let annotations = with("github");
+    let lines: Vec<&str> = annotations.lines().collect();
+    let [refused, summary] = &*lines else { panic!("{annotations}") };
+    assert!(refused.starts_with("::error title=gridguard%3A launch refused%3A "), "{refused}");
+    assert!(refused.contains("%0A  kernel    touch(float*, int)%0A"), "{refused}");
+    assert!(summary.starts_with("::notice title="), "{summary}");
+    assert!(with("other").starts_with("gridguard: launch refused"));
+}
+
+#[test]
+fn the_driver_s_own_sentence_is_quoted() {
+    let command = || {
+        let mut command = preloaded(Driver::Whole, "query-12 refused good ex");
+        command.env("GRIDGUARD_FAKE_LOGS", "1");
+        command
+    };
+    let err = run(&mut command()).err;
+    let sentence = "Grid Dimension Y of 70000 exceeds maximum value of 65535";
+    assert!(
+        err.contains(&format!("or fold it into x\n  driver    {sentence}\n  before    ")),
+        "{err}"
+    );
+    assert_eq!(err.matches("  driver    ").count(), 1, "not beside another refusal: {err}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    run(command().env("GRIDGUARD_RUN_REPORT", &path));
+    let report = WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report.refusals[0].driver_log.as_deref(), Some(sentence));
+    assert_eq!(report.refusals[1].driver_log, None);
 }

@@ -31,7 +31,7 @@ to do, or declare a batch axis
 gridguard: 2 launches of 1 kernel accepted, 2 refused
   warning: the program went on with 1 launch after the first refused one: unless it handled the error, its \
 results are stale
-  touch(float*, int): 2 launches, 2 refused, grids up to 1 x 1 x 1
+  refused: touch(float*, int), 2 times: grid.y is 0 blocks, the minimum is 1 (CUDA)
 ";
         assert_eq!(without_stack(&err), expected, "{program}");
         assert!(err.contains(&format!("/{program}\n")), "the library: {err}");

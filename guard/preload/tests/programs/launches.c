@@ -184,6 +184,24 @@ static void act(const char *action) {
     if (sscanf(action, "images=%d", &number) == 1) reload(2 * number, number, 1);
     if (sscanf(action, "names=%d", &number) == 1) reload(number, 1, number);
     if (!strcmp(action, "wait")) printf("wait %d\n", ((Handle)need("cuStreamSynchronize"))(NULL));
+    if (!strncmp(action, "watch=", 6)) {
+        /* Watches the refused launches of these actions, and others before and after them. */
+        unsigned long long (*begin)(void) = (unsigned long long (*)(void))dlsym(RTLD_DEFAULT, "gridguard_watch_begin");
+        size_t (*read)(unsigned long long, char *, size_t) =
+            (size_t (*)(unsigned long long, char *, size_t))dlsym(RTLD_DEFAULT, "gridguard_watch_read");
+        void (*end)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "gridguard_watch_end");
+        if (!begin || !read || !end) { puts("not preloaded"); return; }
+        static char text[65536], start[9];
+        unsigned long long begun = begin();
+        for (char *word = strtok(strdup(action + 6), ","); word; word = strtok(NULL, ",")) act(word);
+        size_t size = read(begun, text, sizeof text);
+        if (read(begun, NULL, 0) != size || read(begun, start, sizeof start) != size) puts("another size");
+        if (strncmp(text, start, 8) || strlen(start) != (size < 8 ? size : 8)) puts("another text");
+        puts(text);
+        end();
+        if (read(begun, start, sizeof start) != 2 || strcmp(start, "[]")) puts("still kept");
+        end();
+    }
     if (!strcmp(action, "wait-all")) printf("wait-all %d\n", ((Plain)need("cuCtxSynchronize"))());
     if (!strcmp(action, "threads")) {
         pthread_t thread[8];

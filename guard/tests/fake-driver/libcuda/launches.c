@@ -1,3 +1,26 @@
+/* ---- The log, if GRIDGUARD_FAKE_LOGS is set ---- */
+
+typedef void (*CUlogsCallback)(void *data, unsigned level, char *message, size_t length);
+static CUlogsCallback log_callback;
+
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void *data, void **handle) {
+    (void)data;
+    REQUIRE(setting("GRIDGUARD_FAKE_LOGS", 0), NOT_SUPPORTED);
+    REQUIRE(callback, INVALID_VALUE);
+    log_callback = callback;
+    if (handle) *handle = (void *)callback;
+    return SUCCESS;
+}
+
+static void log_line(const char *format, ...) {
+    char line[300];
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(line, sizeof line, format, values);
+    va_end(values);
+    if (log_callback) log_callback(NULL, 0, line, (size_t)length);
+}
+
 /* ---- Checks of launches ---- */
 
 static unsigned round_up(unsigned value, unsigned unit) { return (value + unit - 1) / unit * unit; }
@@ -37,8 +60,13 @@ static CUresult dimension_error(CUfunction f, const struct Launch *l, bool clust
     REQUIRE(!bounded || threads_of(l) <= own, INVALID_VALUE);
     for (int axis = 0; axis < 3 && clustered; axis++)
         REQUIRE(l->cluster[axis], INVALID_CLUSTER_SIZE);
-    for (int axis = 0; axis < 3; axis++)
+    for (int axis = 0; axis < 3; axis++) {
+        if (l->grid[axis] > MAX_GRID[axis]) {
+            log_line("Grid Dimension %c of %u exceeds maximum value of %u", "XYZ"[axis], l->grid[axis], MAX_GRID[axis]);
+            log_line("Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuLaunchKernel");
+        }
         REQUIRE(l->grid[axis] && l->grid[axis] <= MAX_GRID[axis], INVALID_VALUE);
+    }
     return SUCCESS;
 }
 

@@ -4,9 +4,11 @@ pub(crate) mod live;
 pub(crate) mod request;
 pub(crate) mod stacks;
 pub(crate) mod sums;
+pub(crate) mod timeline;
 
 /// Forgets everything, in a child process: its parent's allocations are not its own.
 pub(crate) fn reset() {
     live::reset();
     sums::reset();
+    timeline::reset();
 }

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
 
 use crate::watch::memory::live::{Allocation, DEVICES, Key};
+use crate::watch::memory::timeline;
 
 /// Bytes and number of some allocations.
 pub(crate) struct Sum {
@@ -46,8 +47,13 @@ pub(crate) fn of(kind: MemoryKind, device: u8) -> &'static Sum {
 /// The sums of all devices that have one.
 pub(crate) fn devices() -> Vec<DeviceMemory> {
     let devices = (0..).zip(&OF_DEVICES);
-    let devices = devices.map(|(device, sum)| DeviceMemory { device, held: sum.held() });
-    devices.filter(|one| one.held.peak_bytes > 0).collect()
+    let devices = devices.filter(|(_, sum)| sum.held().peak_bytes > 0);
+    let device = |(device, sum): (u32, &Sum)| DeviceMemory {
+        device,
+        held: sum.held(),
+        timeline: timeline::of(device),
+    };
+    devices.map(device).collect()
 }
 
 /// Counts the end of an allocation that is not in the table: of one without a place, if there are any, of the
@@ -170,17 +176,30 @@ impl Sum {
 /// Counts an allocation of the table.
 #[inline]
 pub(crate) fn add(Allocation { bytes, kind, device, .. }: Allocation) {
-    of(kind, device).add(bytes);
+    let sum = of(kind, device);
+    sum.add(bytes);
+    note(kind, device, sum);
 }
 
 /// Counts the end of an allocation of the table.
 #[inline]
 pub(crate) fn remove(Allocation { bytes, kind, device, .. }: Allocation) {
-    of(kind, device).remove(bytes);
+    let sum = of(kind, device);
+    sum.remove(bytes);
+    note(kind, device, sum);
+}
+
+#[inline]
+fn note(kind: MemoryKind, device: u8, sum: &Sum) {
+    if !matches!(kind, MemoryKind::Managed | MemoryKind::Pinned) {
+        timeline::note(device, sum.bytes.load(Ordering::Relaxed));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use gridguard_report::MemoryTimeline;
+
     use super::*;
 
     #[test]
@@ -190,7 +209,8 @@ mod tests {
         sum.remove(7);
         sum.add(1);
         assert_eq!(sum.held(), MemoryHeld { bytes: 6, allocations: 2, peak_bytes: 12 });
-        let expected = DeviceMemory { device: 40, held: sum.held() };
+        let timeline = MemoryTimeline::default();
+        let expected = DeviceMemory { device: 40, held: sum.held(), timeline };
         assert!(devices().contains(&expected), "{:?}", devices());
     }
 

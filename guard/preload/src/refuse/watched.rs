@@ -1,0 +1,131 @@
+//! Keeps the launches that are refused while the program watches a part of its work, and gives them to it: to C by the
+//! functions below, to Python by `gridguard.watching()`.
+
+use core::ffi::c_char;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gridguard_report::RefusedLaunch;
+use serde_json::{Value, json};
+
+use crate::driver::abi::Status;
+use crate::driver::request::Launch;
+use crate::process::guarded;
+use crate::watch::kept::hash_of;
+
+/// Parts of the program's work that are watched now.
+static WATCHERS: AtomicU32 = AtomicU32::new(0);
+/// Parts of its work that were watched so far. Each sees the launches that were kept since it began.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static KEPT: AtomicPtr<Mutex<Vec<Watched>>> = AtomicPtr::new(ptr::null_mut());
+
+/// Launches that are kept; later ones are only counted in those before.
+const MAX_KEPT: usize = 256;
+
+/// Equal refused launches of one thread, since the newest part of the work began.
+struct Watched {
+    since: u64,
+    kind: u64,
+    thread: libc::pid_t,
+    times: u64,
+    launch: RefusedLaunch,
+}
+
+/// Begins to keep refused launches, of all threads. Returns a number for [`gridguard_watch_read`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn gridguard_watch_begin() -> u64 {
+    WATCHERS.fetch_add(1, Ordering::AcqRel);
+    BEGUN.fetch_add(1, Ordering::AcqRel) + 1
+}
+
+/// Writes the launches that were refused since `begun` as a document of JSON, up to `size` bytes with a zero byte at
+/// the end. Returns the bytes of the whole document without that; 0 if it cannot be made.
+///
+/// # Safety
+///
+/// `into` points to `size` bytes; it may be null if `size` is 0.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn gridguard_watch_read(
+    begun: u64,
+    into: *mut c_char,
+    size: usize,
+) -> usize {
+    let text = guarded::run(|| document(begun).to_string()).unwrap_or_default();
+    if let Some(most) = size.checked_sub(1) {
+        let copied = text.len().min(most);
+        // SAFETY: fewer bytes than `into` has, from a live text.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), into, copied) };
+        // SAFETY: the byte after them is the last one at most.
+        unsafe { into.add(copied).write(0) };
+    }
+    text.len()
+}
+
+/// Ends one [`gridguard_watch_begin`]. After the last one nothing is kept.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn gridguard_watch_end() {
+    let ended = |watchers: u32| watchers.checked_sub(1);
+    let before = WATCHERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
+    if before == Ok(1) {
+        guarded::run(|| kept().clear());
+    }
+}
+
+/// Counts a refused launch if such a one is kept. Whether it is to be passed to [`keep`].
+pub(super) fn wants(launch: &Launch, status: Status) -> bool {
+    if WATCHERS.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let (kind, thread, begun) = (kind(launch, status), own_thread(), BEGUN.load(Ordering::Acquire));
+    let mut kept = kept();
+    let is_same = |one: &&mut Watched| (one.since, one.kind, one.thread) == (begun, kind, thread);
+    match kept.iter_mut().find(is_same) {
+        Some(known) => {
+            known.times = known.times.saturating_add(1);
+            false
+        }
+        None => kept.len() < MAX_KEPT,
+    }
+}
+
+/// Keeps a refused launch.
+pub(super) fn keep(launch: &Launch, status: Status, refused: RefusedLaunch) {
+    let since = BEGUN.load(Ordering::Acquire);
+    let kind = kind(launch, status);
+    let watched = Watched { since, kind, thread: own_thread(), times: 1, launch: refused };
+    kept().push(watched);
+}
+
+/// Forgets the launches, in a child process: the parent may have locked them.
+pub(crate) fn reset() {
+    KEPT.store(ptr::null_mut(), Ordering::Release);
+}
+
+fn document(begun: u64) -> Value {
+    let kept = kept();
+    let of_watcher = kept.iter().filter(|watched| watched.since >= begun);
+    let one = |Watched { thread, times, launch, .. }: &Watched| json!({"thread": thread, "times": times, "launch": launch});
+    of_watcher.map(one).collect()
+}
+
+fn kept() -> MutexGuard<'static, Vec<Watched>> {
+    let mut kept = KEPT.load(Ordering::Acquire);
+    if kept.is_null() {
+        let new = Box::into_raw(Box::default());
+        let exchanged = KEPT.compare_exchange(kept, new, Ordering::AcqRel, Ordering::Acquire);
+        kept = exchanged.map_or_else(|other| other, |_| new);
+    }
+    // SAFETY: not null, and never freed.
+    unsafe { &*kept }.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kind(launch: &Launch, status: Status) -> u64 {
+    let Launch { kernel, grid, block, shared_bytes, cluster, cooperative, .. } = launch;
+    hash_of(&(kernel.addr(), grid, block, shared_bytes, cluster, cooperative, status))
+}
+
+fn own_thread() -> libc::pid_t {
+    // SAFETY: takes nothing, and cannot fail.
+    unsafe { libc::gettid() }
+}

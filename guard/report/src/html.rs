@@ -1,0 +1,259 @@
+//! Reports as one page of HTML, without scripts and without anything from elsewhere.
+
+use askama::Template;
+use gridguard::Axis;
+
+use crate::memory::{Bytes, DeviceMemory};
+use crate::process::{KernelUse, Nearness, WatchReport};
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the page: {0}")]
+pub struct HtmlError(#[from] askama::Error);
+
+/// The page of the reports of a run: refused and fixed launches, the distance of each kernel to the limits, and memory.
+///
+/// ```
+/// use gridguard_report::{WatchReport, report_page};
+///
+/// let report = WatchReport { program: "<b>".into(), refused: 1, ..WatchReport::default() };
+/// let page = report_page(&[report])?;
+/// assert!(page.starts_with("<!DOCTYPE html>") && page.contains("&#60;b&#62;, process 0"));
+/// # Ok::<(), gridguard_report::HtmlError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`HtmlError`].
+pub fn report_page(reports: &[WatchReport]) -> Result<String, HtmlError> {
+    let page = ReportPage { processes: reports.iter().map(Process::new).collect() };
+    Ok(printable(page.render()?))
+}
+
+/// The page of a tuner: a table and a curve for each problem.
+#[derive(Debug, Template)]
+#[template(path = "tuning.html")]
+pub struct TuningPage<'a> {
+    /// The title.
+    pub title: &'a str,
+    /// What the tuner did, in one line.
+    pub summary: &'a str,
+    /// The problems.
+    pub curves: &'a [TuningCurve],
+}
+
+/// What a tuner measured for a problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TuningCurve {
+    /// The problem.
+    pub title: String,
+    /// The table.
+    pub text: String,
+    /// The curve, an element `svg` whose texts are escaped.
+    pub svg: Option<String>,
+}
+
+impl TuningPage<'_> {
+    /// Writes the page.
+    ///
+    /// # Errors
+    ///
+    /// [`HtmlError`].
+    pub fn html(&self) -> Result<String, HtmlError> {
+        Ok(printable(self.render()?))
+    }
+}
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct ReportPage<'a> {
+    processes: Vec<Process<'a>>,
+}
+
+struct Process<'a> {
+    report: &'a WatchReport,
+    totals: String,
+    warnings: Vec<String>,
+    fixed: Vec<&'a KernelUse>,
+    kernels: Vec<Row<'a>>,
+    left_out: usize,
+    memory: Vec<String>,
+    charts: Vec<MemoryChart>,
+}
+
+struct Row<'a> {
+    kernel: &'a KernelUse,
+    axes: [Nearness; 3],
+}
+
+struct MemoryChart {
+    device: u32,
+    /// Of a line in a field of 640 by 160.
+    points: String,
+    most: Bytes,
+    seconds: u64,
+}
+
+impl<'a> Process<'a> {
+    fn new(report: &'a WatchReport) -> Self {
+        let limits = report.grid_limit();
+        let row = |kernel: &'a KernelUse| {
+            let along = |axis| Nearness {
+                axis,
+                blocks: kernel.max_grid.along(axis),
+                limit: limits.along(axis),
+            };
+            Row { kernel, axes: Axis::ALL.map(along) }
+        };
+        Self {
+            report,
+            totals: report.totals(),
+            warnings: report.warnings(),
+            fixed: report.kernels.iter().filter(|kernel| kernel.fixed > 0).take(SHOWN).collect(),
+            kernels: report.kernels.iter().take(SHOWN).map(row).collect(),
+            left_out: report.kernels.len().saturating_sub(SHOWN),
+            memory: report.memory.summary(),
+            charts: report.memory.devices.iter().filter_map(MemoryChart::new).collect(),
+        }
+    }
+}
+
+impl MemoryChart {
+    /// `None` without a timeline.
+    fn new(memory: &DeviceMemory) -> Option<Self> {
+        let (timeline, device) = (&memory.timeline, memory.device);
+        let most = *timeline.peaks.iter().max().filter(|most| **most > 0)?;
+        let steps = u64::try_from(timeline.peaks.len()).ok()?;
+        let share = |part: u64, whole: u64, size: u128| u128::from(part) * size / u128::from(whole);
+        let height = |bytes: u64| 156 - share(bytes, most, 150);
+        let points = (0..).zip(&timeline.peaks).map(|(step, bytes)| {
+            let (begin, end) = (share(step, steps, 640), share(step + 1, steps, 640));
+            format!("{begin},{0} {end},{0}", height(*bytes))
+        });
+        let points = points.collect::<Vec<_>>().join(" ");
+        let seconds = steps.saturating_mul(timeline.step_ms).div_ceil(1000);
+        Some(Self { device, points, most: Bytes(most), seconds })
+    }
+}
+
+/// Removes control characters, also those that turn the direction of text, because names come from device code.
+fn printable(mut page: String) -> String {
+    let turns = |one| matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    page.retain(|one| one == '\n' || !one.is_control() && !turns(one));
+    page
+}
+
+/// Kernels of a process that are shown.
+const SHOWN: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use gridguard::{Dim3, LaunchRequest};
+
+    use super::*;
+    use crate::memory::{MemoryHeld, MemoryTimeline, MemoryUse};
+    use crate::{PythonFrame, RefusedLaunch};
+
+    const HOSTILE: &str =
+        "\"><script>alert(1)</script>\u{1b}[2J<img src=x onerror='alert(2)'>&amp;\u{202e}";
+
+    fn kernel(name: &str, y: u64) -> KernelUse {
+        KernelUse {
+            name: name.into(),
+            demangled: name.into(),
+            image: None,
+            launches: 7,
+            refused: 1,
+            fixed: 2,
+            max_grid: Dim3::new(1, y, 1),
+            max_threads_per_block: 1,
+            max_dynamic_shared_bytes: 0,
+        }
+    }
+
+    fn hostile() -> WatchReport {
+        let text = || HOSTILE.to_owned();
+        let held = MemoryHeld { bytes: 4, allocations: 1, peak_bytes: 8 };
+        let timeline = MemoryTimeline { step_ms: 500, peaks: vec![0, 8, u64::MAX, 4] };
+        WatchReport {
+            program: text(),
+            refused: 1,
+            kernels: vec![kernel(HOSTILE, 60_948)],
+            refusals: vec![RefusedLaunch {
+                kernel: text(),
+                code: 1,
+                error: text(),
+                request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::ONE),
+                violations: vec![text()],
+                driver_log: Some(text()),
+                not_fixed: Some(text()),
+                python: vec![PythonFrame { file: text(), line: 3, function: text() }],
+                stack: vec![text()],
+            }],
+            memory: MemoryUse {
+                devices: vec![DeviceMemory { device: 0, held, timeline }],
+                ..MemoryUse::default()
+            },
+            ..WatchReport::default()
+        }
+    }
+
+    #[test]
+    fn names_are_escaped_everywhere() {
+        let page = report_page(&[hostile()]).expect("a page");
+        let tags: Vec<&str> = page
+            .split('<')
+            .skip(1)
+            .map(|tag| tag.split([' ', '>']).next().unwrap_or_default())
+            .collect();
+        for tag in ["script", "img", "/script"] {
+            assert!(!tags.contains(&tag), "{tag}: {page}");
+        }
+        assert_eq!(page.matches("alert(1)").count(), 11, "each text is there: {page}");
+        assert!(
+            !page.contains(['\u{1b}', '\u{202e}']) && page.contains("&#60;script&#62;"),
+            "{page}"
+        );
+        assert!(!page.contains("http:") && !page.contains("https:"), "{page}");
+    }
+
+    #[test]
+    fn a_page_shows_bars_memory_and_what_was_fixed() {
+        let page = report_page(&[hostile(), WatchReport::pending("p".into(), 9)]).expect("a page");
+        for part in [
+            "value=\"93\"",
+            "60948 of 65535",
+            "2 made in parts",
+            "points=\"0,156 160,156 160,156 320,156 320,6 480,6 480,156 640,156\"",
+            "over 2 s",
+            "grid 1 x 70000 x 1",
+            "p, process 9",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_many_kernels_is_bounded() {
+        let kernels = (0..5000).map(|number| kernel(&number.to_string(), 1)).collect();
+        let page =
+            report_page(&[WatchReport { kernels, ..WatchReport::default() }]).expect("a page");
+        assert_eq!(page.matches("<tr>").count(), 1 + SHOWN);
+        assert!(page.contains("4800 more kernels are not shown"), "{page}");
+    }
+
+    #[test]
+    fn a_page_of_curves_escapes_all_but_the_curves() {
+        let curve = TuningCurve {
+            title: HOSTILE.into(),
+            text: HOSTILE.into(),
+            svg: Some("<svg></svg>".into()),
+        };
+        let curves = [curve.clone(), TuningCurve { svg: None, ..curve }];
+        let page = TuningPage { title: HOSTILE, summary: HOSTILE, curves: &curves }
+            .html()
+            .expect("a page");
+        assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
+        assert_eq!((page.matches("<svg>").count(), page.matches("alert(1)").count()), (1, 7));
+    }
+}
