@@ -63,6 +63,7 @@
 //! limited, and the time is linear in the size.
 
 pub(crate) mod device;
+mod digest;
 mod document;
 mod error;
 mod index;

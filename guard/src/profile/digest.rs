@@ -1,0 +1,126 @@
+//! The digest of a profile's choices, which ranks of a job and machines of a fleet compare.
+
+use core::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use super::document::Document;
+use super::lookup::Profile;
+use super::model::Entry;
+use super::rows::Ron;
+
+impl Document {
+    /// A digest of the choices, as 64 hexadecimal digits.
+    ///
+    /// It covers the key, the shape, the choice and the parameters of each entry. Times and provenance make no
+    /// difference, so two measurements with equal choices have equal digests.
+    ///
+    /// ```
+    /// use gridguard::DeviceLimits;
+    /// use gridguard::profile::{DeviceIdentity, Document, Environment, Profile};
+    ///
+    /// let device = DeviceIdentity::new(&DeviceLimits::any_device());
+    /// let document = Document::new(device.clone(), Environment::default());
+    /// let digest = document.choices_digest();
+    /// let (profile, _) = Profile::from_document(document, &device, &Environment::default());
+    /// assert_eq!(profile.choices_digest(), digest);
+    /// ```
+    #[must_use]
+    pub fn choices_digest(&self) -> String {
+        digest(self.entries().iter())
+    }
+}
+
+impl Profile {
+    /// The [digest](Document::choices_digest) of the entries of all layers, without entries that a higher layer
+    /// hides.
+    #[must_use]
+    pub fn choices_digest(&self) -> String {
+        let mut last = None;
+        digest(self.entries().map(|(_, entry)| entry).filter(|entry| {
+            let subject = Some(entry.subject());
+            core::mem::replace(&mut last, subject) != subject
+        }))
+    }
+}
+
+/// Entries in the order of a profile. The shapes of a key have the same names there, so that both orders agree.
+fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> String {
+    let mut hash = Sha256::new();
+    hash.update(VERSION);
+    let mut line = String::new();
+    for Entry { key, shape, choice, parameters, .. } in entries {
+        line.clear();
+        // Writing to a string cannot fail. RON escapes line feeds, so that lines are unambiguous.
+        let (key, shape, choice) = (Ron(key), Ron(shape), Ron(choice));
+        let _ = writeln!(line, "{key} {shape} {choice} {}", Ron(parameters));
+        hash.update(&line);
+    }
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Changes if the text of an entry does.
+const VERSION: &str = "gridguard choices 1\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::device::DeviceLimits;
+    use crate::profile::{
+        DeviceIdentity, Environment, Key, Layers, Provenance, StoredChoice, Summary, publish,
+    };
+
+    fn document(entries: &[(u64, u64)]) -> Document {
+        let device = DeviceIdentity::new(&DeviceLimits::any_device());
+        let mut document = Document::new(device, Environment::default());
+        for (rows, warps) in entries {
+            let entry = Entry {
+                key: Key { kernel: "k".into(), dtypes: "f16".into(), ..Key::default() },
+                shape: vec![("rows".into(), *rows)],
+                choice: StoredChoice::Whole,
+                parameters: vec![("warps".into(), *warps)],
+                launches: 1,
+                chosen: Summary::default(),
+                default: Summary::default(),
+                found: Provenance::default(),
+            };
+            document.insert(entry).expect("within the limits");
+        }
+        document
+    }
+
+    #[test]
+    fn the_digest_depends_on_choices_and_not_on_times() {
+        let one = document(&[(8, 1), (16, 2)]);
+        let mut timed = one.clone();
+        for entry in &mut timed.entries {
+            (entry.chosen.median_ns, entry.found.date) = (5, "2026-11-20T12:00:00Z".into());
+        }
+        assert_eq!(one.choices_digest(), timed.choices_digest());
+        assert_eq!(one.choices_digest(), document(&[(16, 2), (8, 1)]).choices_digest());
+        for other in [&[(8, 1)][..], &[(8, 1), (16, 4)], &[(8, 1), (17, 2)]] {
+            assert_ne!(one.choices_digest(), document(other).choices_digest());
+        }
+        let known = "760375c9eee38f78b74e21187f5b792c74e29b48ae7dec8037981631db199721";
+        assert_eq!(one.choices_digest(), known, "other machines know this digest");
+    }
+
+    #[test]
+    fn an_entry_that_a_higher_layer_hides_makes_no_difference() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, document: &Document| {
+            let folder = folder.path().join(name);
+            publish(&folder.join(document.device().file_name()), document).expect("written");
+            folder
+        };
+        let high = write("high", &document(&[(8, 1)]));
+        let low = write("low", &document(&[(8, 4), (16, 2)]));
+        let both = document(&[(8, 1), (16, 2)]);
+        let loaded = Layers::new().user_at(high).shipped(low);
+        let loaded = loaded.load(both.device(), &Environment::default());
+        assert_eq!(loaded.profile.choices_digest(), both.choices_digest());
+    }
+}
