@@ -53,7 +53,7 @@ const COUNTERS: [(&str, &str); 10] = [
     ("gridguard_server_profile_reloads_total", "Profiles loaded again, by result"),
 ];
 
-const GAUGES: [(&str, &str); 9] = [
+const GAUGES: [(&str, &str); 10] = [
     ("gridguard_server_in_flight", "Requests that are being served"),
     ("gridguard_server_queued", "Requests that wait for a device"),
     ("gridguard_server_connections", "Open connections of clients"),
@@ -63,6 +63,7 @@ const GAUGES: [(&str, &str); 9] = [
     ("gridguard_server_operations_per_second", "What all devices compute, by estimate"),
     ("gridguard_server_workers_ready", "Devices that take batches"),
     ("gridguard_server_profile_entries", "Entries of the profiles in use"),
+    ("gridguard_server_profile_info", "1 for the digest of a device's choices in use"),
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 5] = [
