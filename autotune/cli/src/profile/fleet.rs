@@ -288,7 +288,10 @@ fn contents(file: &Path) -> Result<Vec<u8>, CommandError> {
 }
 
 fn node(name: Option<&String>) -> String {
+    #[cfg(unix)]
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    let host = || std::env::var("COMPUTERNAME").unwrap_or_default();
     name.cloned().unwrap_or_else(host)
 }
 
