@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs the job array on a temporary Slurm on this machine: starts it, tunes on the host in four
-# shards, merges, checks the result, and stops everything it started.
+# shards, merges, checks the result, and stops everything it started. If the executable has the feature
+# `fleet`, it runs the whole cycle: misses are pushed, tuned and merged, and the profile is pushed and
+# pulled, through a folder.
 #
 #   examples/fleet/slurm-on-one-machine.sh [GRIDGUARD [ARGUMENT...]]
 #
@@ -189,7 +191,19 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 cluster
-submitted=$("$here/submit.sh" "$@")
+submit=("$here/submit.sh")
+if "$GRIDGUARD" profile push --help >/dev/null 2>&1; then
+    export URL=file://$scratch/repository/profiles:stable KEY=$scratch/key.pem
+    openssl genpkey -algorithm ed25519 -out "$KEY"
+    openssl pkey -in "$KEY" -pubout -out "$scratch/keys.pem"
+    for rows in 64 128 256 512; do
+        printf '(schema: 1, shapes: [(kernel: "rms_norm", dtypes: "f16", shape: [("rows", %s), ("columns", 64)])])' "$rows" \
+            >"$scratch/misses.ron"
+        "$GRIDGUARD" profile push-misses "$URL" "$scratch/misses.ron" --node "node-$rows"
+    done
+    submit=("$here/nightly.sh")
+fi
+submitted=$("${submit[@]}" "$@")
 echo "$submitted"
 tune=$(sed -n 's/^tune *\([0-9]*\).*/\1/p' <<<"$submitted")
 merge=$(sed -n 's/^merge *\([0-9]*\).*/\1/p' <<<"$submitted")
@@ -210,3 +224,7 @@ merged=$(entries "$OUT/profile.ron")
 echo "$merged entries in the merged profile, of $tuned in $SHARDS shards"
 [ "$merged" -gt 0 ] || fail "nothing was tuned"
 [ "$merged" -eq "$tuned" ] || fail "the merged profile lacks entries"
+if [ -n "${URL:-}" ]; then
+    "$GRIDGUARD" profile pull "$URL" --keys "$scratch/keys.pem" --folder "$scratch/pulled"
+    cmp "$OUT/profile.ron" "$scratch"/pulled/*.ron || fail "the pulled profile is another one"
+fi

@@ -132,9 +132,56 @@ const EXAMPLES: [Examples; 20] = [
     ("man", ["man", "man --output .", "man --output share/man/man1"]),
 ];
 
+/// The subcommands of the feature `fleet`.
+#[cfg(feature = "fleet")]
+const FLEET_EXAMPLES: [Examples; 5] = [
+    (
+        "profile push",
+        [
+            "profile push oci://registry.example/gpu/profiles:stable nvidia-h200.ron --key key.pem",
+            "profile push s3://bucket/profiles:stable nvidia-h200.ron --key key.pem --percent 10",
+            "profile push oci://registry.example/gpu/profiles:stable --key key.pem --roll-back stable-7",
+        ],
+    ),
+    (
+        "profile pull",
+        [
+            "profile pull oci://registry.example/gpu/profiles:stable --keys keys.pem --folder profiles",
+            "profile pull s3://bucket/profiles:stable --keys keys.pem --folder profiles --every 5m",
+            "profile pull file:///mnt/profiles:stable --keys keys.pem --folder profiles --node node7",
+        ],
+    ),
+    (
+        "profile list",
+        [
+            "profile list oci://registry.example/gpu/profiles",
+            "profile list s3://bucket/profiles",
+            "profile list file:///mnt/profiles --format json",
+        ],
+    ),
+    (
+        "profile push-misses",
+        [
+            "profile push-misses oci://registry.example/gpu/profiles misses.ron",
+            "profile push-misses s3://bucket/profiles misses.ron --node node7",
+            "profile push-misses file:///mnt/profiles misses.ron --format json",
+        ],
+    ),
+    (
+        "profile pull-misses",
+        [
+            "profile pull-misses oci://registry.example/gpu/profiles --file missed.ron",
+            "profile pull-misses s3://bucket/profiles --file missed.ron",
+            "profile pull-misses file:///mnt/profiles --file missed.ron --format json",
+        ],
+    ),
+];
+#[cfg(not(feature = "fleet"))]
+const FLEET_EXAMPLES: [Examples; 0] = [];
+
 /// Adds the examples to the help texts of `command` and its subcommands.
 pub(crate) fn with_examples(command: Command) -> Command {
-    EXAMPLES.iter().fold(command, |command, (path, examples)| {
+    EXAMPLES.iter().chain(&FLEET_EXAMPLES).fold(command, |command, (path, examples)| {
         let lines: String = examples.iter().map(|one| format!("\n  gridguard {one}")).collect();
         let title = style(&command);
         let text = format!("{title}Examples:{title:#}{lines}");
@@ -178,8 +225,9 @@ mod tests {
             assert!(help.contains("Examples:\n  gridguard "), "{}", command.get_name());
             named += 1;
         }
-        assert_eq!(named, EXAMPLES.len());
-        for example in EXAMPLES.iter().flat_map(|(_, examples)| examples) {
+        assert_eq!(named, EXAMPLES.len() + FLEET_EXAMPLES.len());
+        let all_examples = EXAMPLES.iter().chain(&FLEET_EXAMPLES);
+        for example in all_examples.flat_map(|(_, examples)| examples) {
             let words = example
                 .split(" < ")
                 .next()

@@ -188,7 +188,7 @@ async fn stopped([mut terminate, mut interrupt]: [Signal; 2]) {
     }
 }
 
-/// Loads profiles again on SIGHUP, writes misses, and keeps the metrics small.
+/// Loads profiles again on SIGHUP and if files change, writes misses, and keeps the metrics small.
 async fn upkeep(
     metrics: PrometheusHandle,
     mut reload: Signal,
@@ -197,11 +197,16 @@ async fn upkeep(
 ) {
     let mut misses = interval(options.misses_every.max(SHORTEST));
     let mut small = interval(METRICS_EVERY);
+    let mut changes = interval(options.profile_every.max(SHORTEST));
     loop {
         tokio::select! {
             _ = reload.recv() => {
                 let profiles = Arc::clone(&profiles);
                 let _ = spawn_blocking(move || profiles.reload()).await;
+            }
+            _ = changes.tick() => {
+                let profiles = Arc::clone(&profiles);
+                let _ = spawn_blocking(move || profiles.reload_changed()).await;
             }
             _ = misses.tick() => {
                 let Some(path) = options.misses.clone() else { continue };

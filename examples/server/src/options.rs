@@ -41,6 +41,9 @@ pub struct Options {
     /// Tuned profile, or a folder with one for each device; before the user's and the built-in ones
     #[arg(long, value_name = "FILE|FOLDER")]
     pub profile: Option<PathBuf>,
+    /// How often to look for changed profiles, which are loaded again
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    pub profile_every: Duration,
     /// Write the shapes that had no exact entry to this file, for `gridguard tune --shapes`
     #[arg(long, value_name = "FILE")]
     pub misses: Option<PathBuf>,

@@ -63,7 +63,7 @@ const GAUGES: [(&str, &str); 10] = [
     ("gridguard_server_operations_per_second", "What all devices compute, by estimate"),
     ("gridguard_server_workers_ready", "Devices that take batches"),
     ("gridguard_server_profile_entries", "Entries of the profiles in use"),
-    ("gridguard_server_profile_info", "1 for the digest of the choices in use on a device"),
+    ("gridguard_server_profile_info", "1 for the digest of a device's choices in use"),
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 5] = [

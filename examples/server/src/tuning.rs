@@ -1,10 +1,11 @@
-//! Tuned choices: profile layers, loaded at start and on SIGHUP, and a log of missing shapes.
+//! Tuned choices: profile layers, loaded at start, on SIGHUP and if files change, and a log of missing shapes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gridguard::profile::{
-    DeviceIdentity, Environment, Layers, MissLog, NoticeLevel, Objective, Policy, ProfileError,
+    DeviceIdentity, Environment, Layers, LayersStamp, MissLog, NoticeLevel, Objective, Policy,
+    ProfileError,
 };
 use gridguard::{Choice, Guard};
 use gridguard_kernels::temporal_attention::TemporalAttention;
@@ -29,9 +30,9 @@ pub struct Tuning {
     environment: Environment,
     /// Looks up and logs; launches nothing.
     lookup: RwLock<Arc<Guard>>,
+    /// Of the files that were loaded last, also if they could not be used.
+    stamp: Mutex<LayersStamp>,
     misses: Arc<MissLog>,
-    /// The digest of the choices, for the metrics.
-    digest: Mutex<Option<String>>,
 }
 
 impl Profiles {
@@ -55,8 +56,8 @@ impl Profiles {
             identity,
             environment: guard.environment(),
             lookup: RwLock::new(Arc::new(Guard::host(guard.limits().clone()))),
+            stamp: Mutex::default(),
             misses: Arc::clone(&self.misses),
-            digest: Mutex::default(),
         });
         tuning.load(false);
         let mut devices = self.devices.lock();
@@ -67,8 +68,18 @@ impl Profiles {
 
     /// Loads all profiles again. A device keeps its profile if a file cannot be used as a whole.
     pub fn reload(&self) {
+        self.reload_if(|_| true);
+    }
+
+    /// Loads the profiles again whose files have changed, for example by `gridguard profile pull`.
+    pub fn reload_changed(&self) {
+        self.reload_if(Tuning::is_changed);
+    }
+
+    fn reload_if(&self, is_wanted: impl Fn(&Tuning) -> bool) {
         let devices = self.devices.lock();
-        let loaded: Vec<bool> = devices.iter().map(|device| device.load(true)).collect();
+        let wanted = devices.iter().filter(|device| is_wanted(device));
+        let loaded: Vec<bool> = wanted.map(|device| device.load(true)).collect();
         report_entries(&devices);
         for is_loaded in loaded {
             let result = if is_loaded { "ok" } else { "failed" };
@@ -127,6 +138,7 @@ impl Tuning {
     /// Loads the layers, and returns whether they are in use now: after the start only if every file can be
     /// used as a whole.
     fn load(&self, is_reload: bool) -> bool {
+        *self.stamp.lock() = self.layers.stamp(&self.identity);
         let loaded = self.layers.load(&self.identity, &self.environment);
         let mut is_whole = true;
         for notice in &loaded.notices {
@@ -144,21 +156,27 @@ impl Tuning {
             return false;
         }
         let (entries, digest) = (loaded.profile.entries().len(), loaded.profile.choices_digest());
-        let device = self.identity.file_name();
-        let info = |digest: String| gauge!("gridguard_server_profile_info", "device" => device.clone(), "digest" => digest);
-        let mut last = self.digest.lock();
-        if let Some(last) = last.replace(digest.clone()).filter(|last| *last != digest) {
-            info(last).set(0);
-        }
-        info(digest.clone()).set(1);
-        drop(last);
         let mut lookup = self.lookup.write();
+        if let Some(old) = lookup.profile() {
+            self.report_digest(old.choices_digest(), 0.0);
+        }
+        self.report_digest(digest.clone(), 1.0);
         let guard = Guard::host(lookup.limits().clone());
         let guard = guard.with_profile(Arc::new(loaded.profile));
         *lookup = Arc::new(guard.with_miss_log(Arc::clone(&self.misses)));
         drop(lookup);
-        tracing::info!(%device, entries, digest, "profile loaded");
+        tracing::info!(device = %self.identity.file_name(), entries, digest, "profile loaded");
         true
+    }
+
+    fn is_changed(&self) -> bool {
+        self.layers.stamp(&self.identity) != *self.stamp.lock()
+    }
+
+    /// The digest in use has the value 1.
+    fn report_digest(&self, digest: String, value: f64) {
+        let device = self.identity.file_name();
+        gauge!("gridguard_server_profile_info", "device" => device, "digest" => digest).set(value);
     }
 
     fn entries(&self) -> usize {

@@ -1,6 +1,8 @@
 //! Loads a device's profile from several places. Local files precede shipped files.
 
+use std::fs;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use gridguard_files::user_cache_folder;
 
@@ -49,6 +51,10 @@ pub struct LoadedProfile {
     /// Notices about ignored entries, and about entries that may be stale.
     pub notices: Vec<LayerNotice>,
 }
+
+/// The state of the files of all layers, see [`Layers::stamp`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayersStamp(Vec<Option<(SystemTime, u64)>>);
 
 impl Layers {
     /// No layers.
@@ -124,6 +130,32 @@ impl Layers {
             notices.push(LayerNotice { layer, path: self.path(layer, device), notice });
         }
         LoadedProfile { profile, notices }
+    }
+
+    /// Modification time and size of the file of each layer. While the stamp stays equal, [`load`](Self::load) would
+    /// return the same profile. Take the stamp before loading.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// use gridguard::DeviceLimits;
+    /// use gridguard::profile::{DeviceIdentity, Layers};
+    ///
+    /// let device = DeviceIdentity::new(&DeviceLimits::any_device());
+    /// let layers = Layers::new().user_at(folder);
+    /// let stamp = layers.stamp(&device);
+    /// assert_eq!(layers.stamp(&device), stamp);
+    /// std::fs::write(folder.join(device.file_name()), "(schema: 1, ..")?;
+    /// assert_ne!(layers.stamp(&device), stamp);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn stamp(&self, device: &DeviceIdentity) -> LayersStamp {
+        let state = |source: &Source| {
+            let found = fs::metadata(source.path(device)?).ok()?;
+            Some((found.modified().ok()?, found.len()))
+        };
+        LayersStamp(self.sources.iter().map(|(_, source)| state(source)).collect())
     }
 
     /// The file of a layer for a device. `None` if there is no such layer, or it is a text.

@@ -214,6 +214,17 @@ impl ParsedShapes {
         Ok(Self { shapes: combined(shapes), faults: locate(text, bad) })
     }
 
+    /// The shapes and faults of several files.
+    #[must_use]
+    pub fn merged(files: Vec<Self>) -> Self {
+        let (mut shapes, mut faults) = (Vec::new(), Vec::new());
+        for mut file in files {
+            shapes.append(&mut file.shapes);
+            faults.append(&mut file.faults);
+        }
+        Self { shapes: combined(shapes), faults }
+    }
+
     /// The valid shapes as a file's text.
     #[must_use]
     pub fn to_ron(&self) -> String {

@@ -83,7 +83,7 @@ mod tests;
 pub use device::{DeviceIdentity, Environment};
 pub use document::Document;
 pub use error::ProfileError;
-pub use layers::{Layers, LoadedProfile};
+pub use layers::{Layers, LayersStamp, LoadedProfile};
 pub use lookup::{Profile, TunedChoice};
 pub use matching::{DefaultReason, Layer, Match};
 pub use misses::MissLog;

@@ -12,7 +12,7 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
     ("gridguard-files", &[]),
@@ -24,12 +24,14 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("gridguard-kernels", &["gridguard", "gridguard-files"]),
     ("gridguard-candle", &["gridguard", "gridguard-kernels"]),
     ("gridguard-autotune", &["gridguard", "gridguard-files"]),
+    ("gridguard-fleet", &["gridguard", "gridguard-files"]),
     (
         "gridguard-cli",
         &[
             "gridguard",
             "gridguard-autotune",
             "gridguard-files",
+            "gridguard-fleet",
             "gridguard-kernels",
             "gridguard-ptx",
             "gridguard-report",

@@ -5,6 +5,8 @@ mod digest;
 mod drift;
 mod entry;
 mod explain;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod foreign;
 mod merge;
 mod passed_over;
@@ -32,6 +34,21 @@ pub(crate) enum Profile {
     Explain(explain::Explain),
     /// Remove stale or old entries
     Prune(prune::Prune),
+    /// Sign profiles, and push them to a registry or an object store
+    #[cfg(feature = "fleet")]
+    Push(fleet::Push),
+    /// Pull signed profiles into a folder, which keeps the last good ones
+    #[cfg(feature = "fleet")]
+    Pull(fleet::Pull),
+    /// List the tags of a repository
+    #[cfg(feature = "fleet")]
+    List(fleet::List),
+    /// Push the shapes that had no exact entry on this machine
+    #[cfg(feature = "fleet")]
+    PushMisses(fleet::PushMisses),
+    /// Pull the shapes that had no exact entry on any machine
+    #[cfg(feature = "fleet")]
+    PullMisses(fleet::PullMisses),
 }
 
 impl Profile {
@@ -44,6 +61,16 @@ impl Profile {
             Self::Verify(verify) => verify.run(),
             Self::Explain(explain) => explain.run(),
             Self::Prune(prune) => prune.run(),
+            #[cfg(feature = "fleet")]
+            Self::Push(push) => push.run(),
+            #[cfg(feature = "fleet")]
+            Self::Pull(pull) => pull.run(),
+            #[cfg(feature = "fleet")]
+            Self::List(list) => list.run(),
+            #[cfg(feature = "fleet")]
+            Self::PushMisses(push) => push.run(),
+            #[cfg(feature = "fleet")]
+            Self::PullMisses(pull) => pull.run(),
         }
     }
 }

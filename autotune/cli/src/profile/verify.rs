@@ -40,6 +40,10 @@ pub(crate) struct Verify {
     /// How much slower than the fastest a choice may be, and how far its time may have changed
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = args::percent)]
     tolerance: f64,
+    /// Public keys in PEM that may sign, if the profile is an address such as oci://REGISTRY/REPOSITORY:TAG
+    #[cfg(feature = "fleet")]
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -88,6 +92,10 @@ struct Verified {
 
 impl Verify {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        #[cfg(feature = "fleet")]
+        if let Some(exit) = super::fleet::verify(&self.file, self.keys.as_ref(), self.output)? {
+            return Ok(exit);
+        }
         let ParsedProfile { document, .. } = entry::read(&self.file)?;
         let target = self.target(&document)?;
         let (mut wanted, mut passed_over) = (Vec::new(), Vec::new());

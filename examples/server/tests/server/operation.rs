@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Server, attention, load, post, read_reply, text, wait_until};
 use gridguard::profile::{
-    Document, Entry, MissLog, Objective, Policy, Provenance, StoredChoice, Summary, publish,
+    Document, Entry, Layers, MissLog, Objective, Policy, Provenance, StoredChoice, Summary, publish,
 };
 use gridguard::{Guard, catalog};
 use gridguard_kernels::temporal_attention::Shape;
@@ -209,7 +209,8 @@ fn profiles_are_loaded_again_on_sighup_and_a_broken_one_leaves_the_old() {
     let misses = folder.path().join("misses.ron");
     let [profiles, misses_name] =
         [folder.path(), &misses].map(|path| path.to_str().expect("UTF-8"));
-    let options = ["--profile", profiles, "--misses", misses_name, "--misses-every", "10ms"];
+    let misses_options = ["--misses", misses_name, "--misses-every", "10ms"];
+    let options = [&["--profile", profiles, "--profile-every", "1h"][..], &misses_options].concat();
     let server = Server::start(&options);
     let built_in = server.metric("gridguard_server_profile_entries", "");
     let lookups = |matched: &str| {
@@ -243,6 +244,35 @@ fn profiles_are_loaded_again_on_sighup_and_a_broken_one_leaves_the_old() {
     assert_eq!(server.post("/v1/attention", &body).status, 200);
     assert_eq!(lookups("exact"), 2.0);
     assert_eq!(server.metric("gridguard_server_profile_entries", ""), built_in + 1.0);
+    server.stop();
+}
+
+#[test]
+fn a_changed_profile_is_loaded_without_a_signal_and_its_digest_is_a_metric() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let guard = Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone());
+    let name = guard.identity().file_name();
+    let file = folder.path().join(&name);
+    let profiles = folder.path().to_str().expect("UTF-8");
+    let server = Server::start(&["--profile", profiles, "--profile-every", "10ms"]);
+    let in_use = |digest: &str| {
+        server.metric("gridguard_server_profile_info", &format!("digest=\"{digest}\""))
+    };
+    let [one, two] = [[3, 2, 4, 8], [5, 2, 4, 8]].map(|sizes| profile(&guard, sizes));
+    let digest = |document: &Document| {
+        let layers = Layers::new().user_at(folder.path()).built_in(&guard.identity());
+        publish(&file, document).expect("written");
+        layers.load(&guard.identity(), &guard.environment()).profile.choices_digest()
+    };
+    let first = digest(&one);
+    wait_until(|| in_use(&first) == 1.0);
+    std::fs::write(&file, "(schema: 1, device: nonsense").expect("written");
+    wait_until(|| server.log().contains("the old profile stays in use"));
+    assert_eq!(in_use(&first), 1.0);
+    std::fs::remove_file(&file).expect("removed");
+    let second = digest(&two);
+    wait_until(|| in_use(&second) == 1.0);
+    assert_eq!(in_use(&first), 0.0);
     server.stop();
 }
 

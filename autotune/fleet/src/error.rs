@@ -1,0 +1,173 @@
+//! Why a release was not pushed, pulled or accepted.
+
+use core::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gridguard::profile::ProfileError;
+
+use crate::digest::Digest;
+
+/// Why a release was not pushed, pulled or accepted. The pulled folder keeps its last good profiles.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FleetError {
+    /// The address cannot be used.
+    #[error("{url}: {reason}")]
+    Address {
+        /// The address.
+        url: String,
+        /// The fault, with a remedy.
+        reason: String,
+    },
+    /// A file of keys cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The fault, with a remedy.
+        reason: String,
+    },
+    /// There was no usable response.
+    #[error("{what}: {reason}")]
+    Unreachable {
+        /// The request.
+        what: String,
+        /// The error of the network, or the status.
+        reason: String,
+        /// How long the server asks clients to wait.
+        retry_after: Option<Duration>,
+    },
+    /// The server refuses these credentials.
+    #[error(
+        "{what}: status {status}: log in to the registry, or set the credentials of the object store"
+    )]
+    Denied {
+        /// The request.
+        what: String,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// There is no such tag or blob.
+    #[error("{what}: there is none: push it first, or correct the address")]
+    Missing {
+        /// The tag or blob.
+        what: String,
+    },
+    /// The step took too long.
+    #[error("{what} was not done in {} s: the server is too slow", limit.as_secs())]
+    TooSlow {
+        /// The step.
+        what: &'static str,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// A response has more bytes than announced or allowed.
+    #[error("{what} has more than {limit} bytes, the number announced or the limit")]
+    TooLarge {
+        /// The response.
+        what: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The bytes are not those of the digest: a blob was cut or changed.
+    #[error("{expected} has other bytes, whose digest is {found}: the blob was cut or changed")]
+    OtherBytes {
+        /// The digest that was asked for.
+        expected: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
+    /// The tag is no release of profiles.
+    #[error("the manifest is no release of profiles: {0}")]
+    Manifest(String),
+    /// No pinned key signed the release.
+    #[error(
+        "no pinned key signed the release; it names {signers}: pin the key of the signer, if you trust it"
+    )]
+    Untrusted {
+        /// The identifiers of the keys that the manifest names.
+        signers: String,
+    },
+    /// A signed release is invalid.
+    #[error("the signed release is invalid: {0}")]
+    Release(String),
+    /// The release belongs to another channel.
+    #[error(
+        "the release is for channel {found:?}, not {expected:?}: correct the address or the channel"
+    )]
+    OtherChannel {
+        /// The channel of this client.
+        expected: String,
+        /// The channel of the release.
+        found: String,
+    },
+    /// A release older than the accepted one: a replay, or a stale mirror.
+    #[error(
+        "the release has serial {found}, but serial {accepted} was accepted before: it is an old one"
+    )]
+    Replayed {
+        /// The serial of the release.
+        found: u64,
+        /// The serial that this client has accepted.
+        accepted: u64,
+    },
+    /// Two releases have one serial.
+    #[error("another release has serial {serial} too: push again, which takes the next serial")]
+    Forked {
+        /// The serial.
+        serial: u64,
+    },
+    /// A profile of a signed release is invalid.
+    #[error("profile {name}: {reason}")]
+    Profile {
+        /// The file's name.
+        name: String,
+        /// The fault.
+        reason: String,
+    },
+    /// The push cannot be done.
+    #[error("{0}")]
+    Push(String),
+    /// A local file cannot be read, written or locked. It keeps its old contents.
+    #[error("{}: {reason}", path.display())]
+    Local {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        reason: String,
+    },
+}
+
+impl FleetError {
+    /// Whether the server could not be reached or did not respond in time, so that trying again may help.
+    #[must_use]
+    pub const fn is_offline(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::TooSlow { .. })
+    }
+
+    /// Whether a release was there and was refused: tampered, replayed, of another signer or invalid.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLarge { .. }
+                | Self::OtherBytes { .. }
+                | Self::Manifest(_)
+                | Self::Untrusted { .. }
+                | Self::Release(_)
+                | Self::OtherChannel { .. }
+                | Self::Replayed { .. }
+                | Self::Forked { .. }
+                | Self::Profile { .. }
+        )
+    }
+
+    pub(crate) fn local(path: &Path, reason: impl Display) -> Self {
+        Self::Local { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    pub(crate) fn profile(name: &str, reason: &ProfileError) -> Self {
+        Self::Profile { name: name.to_owned(), reason: reason.to_string() }
+    }
+}

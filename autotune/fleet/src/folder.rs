@@ -1,0 +1,143 @@
+//! The folder of pulled profiles: a file for each device, and the record of the release.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use gridguard::profile::MAX_FILE_BYTES;
+use gridguard_files::{FileLock, create_folder, delete_leftovers, publish, read};
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::error::FleetError;
+use crate::release::Release;
+
+/// The release in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Installed {
+    /// The channel.
+    pub channel: String,
+    /// The serial. Lower ones are refused.
+    pub serial: u64,
+    /// The date of the push.
+    pub created: String,
+    /// The digest of the signed statement.
+    pub statement: Digest,
+    /// The address that it was pulled from.
+    pub source: String,
+    /// The name of the machine.
+    pub node: String,
+    /// The ETag of the manifest.
+    pub etag: Option<String>,
+    /// The profiles.
+    pub files: BTreeMap<String, Digest>,
+}
+
+/// A locked folder.
+pub(crate) struct Folder<'f> {
+    path: &'f Path,
+    _lock: FileLock,
+}
+
+impl Installed {
+    /// Checks that a release may follow this one.
+    pub(crate) fn check_successor(
+        &self,
+        release: &Release,
+        statement: Digest,
+    ) -> Result<(), FleetError> {
+        let (found, accepted) = (release.serial, self.serial);
+        if self.channel != release.channel {
+            let (expected, found) = (self.channel.clone(), release.channel.clone());
+            Err(FleetError::OtherChannel { expected, found })
+        } else if found < accepted {
+            Err(FleetError::Replayed { found, accepted })
+        } else if found == accepted && statement != self.statement {
+            Err(FleetError::Forked { serial: found })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl<'f> Folder<'f> {
+    pub(crate) fn lock(path: &'f Path) -> Result<Self, FleetError> {
+        create_folder(path).map_err(|error| FleetError::local(path, error))?;
+        let lock = path.join(".release.lock");
+        let failed = |error| FleetError::local(&lock, error);
+        Ok(Self { path, _lock: FileLock::acquire(&lock, PATIENCE).map_err(failed)? })
+    }
+
+    pub(crate) fn installed(&self) -> Result<Option<Installed>, FleetError> {
+        Self::read(self.path)
+    }
+
+    /// The record of the release in a folder. A record that does not parse is an error, because the serial is in it.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Installed>, FleetError> {
+        let path = folder.join(RECORD);
+        let found =
+            read(&path, MAX_RECORD_BYTES).map_err(|error| FleetError::local(&path, error))?;
+        let parsed = found.map(|bytes| serde_json::from_slice(&bytes)).transpose();
+        parsed.map_err(|error| FleetError::local(&path, format_args!("{error}: {BROKEN_RECORD}")))
+    }
+
+    /// Whether a file has the contents of this digest.
+    pub(crate) fn has(&self, name: &str, digest: Digest) -> bool {
+        let file = read(&self.path.join(name), MAX_FILE_BYTES);
+        file.is_ok_and(|bytes| bytes.is_some_and(|bytes| Digest::of(&bytes) == digest))
+    }
+
+    /// Whether all files of a release are there.
+    pub(crate) fn is_whole(&self, installed: &Installed) -> bool {
+        installed.files.iter().all(|(name, digest)| self.has(name, *digest))
+    }
+
+    /// Replaces files one by one, removes those of the old release alone, and writes the record last. If it fails, the
+    /// next pull finds the record of the old release, and continues.
+    pub(crate) fn install(
+        &self,
+        old: Option<&Installed>,
+        next: &Installed,
+        new: &[(&str, Vec<u8>)],
+    ) -> Result<(), FleetError> {
+        let publish = |name: &str, bytes: &[u8]| {
+            let path = self.path.join(name);
+            publish(&path, bytes).map(drop).map_err(|error| FleetError::local(&path, error))
+        };
+        // Removes the files of killed pulls. No other pull runs, because this one holds the lock.
+        delete_leftovers(self.path, |_| true, Duration::ZERO);
+        for (name, bytes) in new {
+            publish(name, bytes)?;
+        }
+        let gone = old
+            .iter()
+            .flat_map(|old| old.files.keys())
+            .filter(|name| !next.files.contains_key(*name));
+        for name in gone {
+            let path = self.path.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(FleetError::local(&path, error));
+                }
+                _ => {}
+            }
+        }
+        if old == Some(next) {
+            return Ok(());
+        }
+        let record =
+            serde_json::to_vec_pretty(next).map_err(|error| FleetError::local(self.path, error))?;
+        publish(RECORD, &record)
+    }
+}
+
+const RECORD: &str = "release.json";
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+/// Another pull of the same folder may run.
+const PATIENCE: Duration = Duration::from_secs(10);
+const BROKEN_RECORD: &str =
+    "delete the folder if you trust the server not to replay an old release";

@@ -1,0 +1,114 @@
+//! HTTP with time limits, a rule for redirects, and bodies of bounded size.
+
+use core::fmt::Display;
+use core::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::header::RETRY_AFTER;
+use object_store::ClientOptions;
+use object_store::client::{HttpClient, HttpConnector};
+use reqwest::redirect::Policy;
+use tokio::time::timeout;
+
+use crate::error::FleetError;
+
+/// The HTTP client of all stores. A simulation brings its own.
+#[derive(Clone, Debug)]
+pub struct Network(pub HttpClient);
+
+impl Network {
+    /// The network of this machine. Without TLS the certificates of the system are not loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`FleetError::Unreachable`] if the system has no certificates.
+    pub fn system(with_tls: bool) -> Result<Self, FleetError> {
+        // Another library may have installed its own.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("gridguard/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_LIMIT)
+            .read_timeout(READ_LIMIT)
+            .redirect(Policy::custom(|attempt| {
+                let was_secure = attempt.previous().iter().any(|url| url.scheme() == "https");
+                if attempt.previous().len() > MAX_REDIRECTS {
+                    attempt.error("too many redirects")
+                } else if was_secure && attempt.url().scheme() != "https" {
+                    attempt.error("a redirect from https to another scheme")
+                } else {
+                    // Contents are checked, and reqwest sends credentials to the same server only.
+                    attempt.follow()
+                }
+            }));
+        let client = if with_tls { client } else { client.tls_certs_only([]) };
+        let client = client.build().map_err(|error| unreachable("HTTP", &error))?;
+        Ok(Self(HttpClient::new(client)))
+    }
+}
+
+impl HttpConnector for Network {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(self.0.clone())
+    }
+}
+
+/// The error of a request without a response: the innermost cause says most.
+pub(crate) fn unreachable(what: impl Display, error: &dyn core::error::Error) -> FleetError {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    FleetError::Unreachable { what: what.to_string(), reason: cause.to_string(), retry_after: None }
+}
+
+/// The error of a response by its status.
+pub(crate) fn refused<B>(what: impl Display, response: &http::Response<B>) -> FleetError {
+    let what = what.to_string();
+    match response.status().as_u16() {
+        404 => FleetError::Missing { what },
+        status @ (401 | 403) => FleetError::Denied { what, status },
+        status => {
+            let after = response
+                .headers()
+                .get(RETRY_AFTER)
+                .and_then(|value| value.to_str().ok()?.parse().ok());
+            let retry_after = after.map(Duration::from_secs);
+            FleetError::Unreachable { what, reason: format!("status {status}"), retry_after }
+        }
+    }
+}
+
+/// All bytes of a body, if they are at most `limit`.
+pub(crate) async fn collect<E: core::error::Error>(
+    what: impl Display,
+    mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    limit: u64,
+) -> Result<Vec<u8>, FleetError> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| unreachable(&what, &error))?;
+        let length = bytes.len().saturating_add(chunk.len());
+        if u64::try_from(length).is_ok_and(|length| length <= limit) {
+            bytes.extend_from_slice(&chunk);
+        } else {
+            return Err(FleetError::TooLarge { what: what.to_string(), limit });
+        }
+    }
+    Ok(bytes)
+}
+
+/// A step, if it takes no longer than `limit`.
+pub(crate) async fn within<T>(
+    what: &'static str,
+    limit: Duration,
+    step: impl Future<Output = Result<T, FleetError>>,
+) -> Result<T, FleetError> {
+    timeout(limit, step).await.unwrap_or(Err(FleetError::TooSlow { what, limit }))
+}
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Between two parts of a response.
+const READ_LIMIT: Duration = Duration::from_secs(15);
+/// Registries send clients to the storage of blobs.
+const MAX_REDIRECTS: usize = 3;

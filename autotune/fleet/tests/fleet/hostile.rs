@@ -1,0 +1,424 @@
+//! Hostile registries: the folder keeps its last good profiles.
+
+use core::time::Duration;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+
+use bytes::Bytes;
+use gridguard_fleet::{Change, Channel, Digest, FleetError, Network, Puller, Store};
+use http::{Method, StatusCode};
+use ring::signature::Ed25519KeyPair;
+
+use crate::registry::{Answer, Link, answer};
+use crate::support::{
+    channel, channel_with, location, other_signer, profile, profiles, puller, push, signer,
+    trusted, warps,
+};
+
+type Rewrite = fn(&str, Bytes) -> Bytes;
+
+/// Applies a change to each body of a path that contains `part`.
+fn rewrite(link: &Link, part: &'static str, change: Rewrite) {
+    link.set(move |request, answer: Answer| {
+        let path = request.uri().path().to_owned();
+        let is_it = path.contains(part) && request.method() == Method::GET;
+        answer.map(|answer| if is_it { answer.map(|body| change(&path, body)) } else { answer })
+    });
+}
+
+fn flipped(_: &str, body: Bytes) -> Bytes {
+    let mut bytes = body.to_vec();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    bytes.into()
+}
+
+fn cut(_: &str, body: Bytes) -> Bytes {
+    body.slice(..body.len() - 1)
+}
+
+fn longer(_: &str, body: Bytes) -> Bytes {
+    [&*body, b" "].concat().into()
+}
+
+fn nested(_: &str, _: Bytes) -> Bytes {
+    "[".repeat(100_000).into()
+}
+
+fn huge(_: &str, _: Bytes) -> Bytes {
+    " ".repeat(1 << 20).into()
+}
+
+fn other_type(_: &str, body: Bytes) -> Bytes {
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    text.replace("vnd.gridguard.release.v1+json", "vnd.oci.image.config.v1+json").into()
+}
+
+fn unsigned(_: &str, body: Bytes) -> Bytes {
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    text.replace("dev.gridguard.signatures", "dev.gridguard.nothing").into()
+}
+
+#[tokio::test]
+async fn whatever_is_wrong_with_an_answer_the_last_good_profile_stays() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let puller = puller(&link, folder.path(), "node");
+    push(&link, 1, 100).await;
+    puller.pull().await.expect("pulled");
+    push(&link, 2, 100).await;
+    let cases: [(&str, &'static str, Rewrite); 11] = [
+        ("changed", "blobs", flipped),
+        ("cut", "blobs", cut),
+        ("more than", "blobs", longer),
+        ("more than", "blobs", huge),
+        ("manifest is no release", "manifests", cut),
+        ("manifest is no release", "manifests", nested),
+        ("more than", "manifests", huge),
+        ("its media type is", "manifests", other_type),
+        ("no pinned key signed", "manifests", unsigned),
+        ("more than", "blobs", nested),
+        ("manifest is no release", "manifests", |_, _| "null".into()),
+    ];
+    for (expected, part, change) in cases {
+        rewrite(&link, part, change);
+        let refused = puller.pull().await.expect_err(expected);
+        assert!(refused.is_refusal() && !refused.is_offline(), "{refused}");
+        assert!(refused.to_string().contains(expected), "{refused}");
+        assert_eq!(warps(folder.path()), 1, "{refused}");
+        channel(&link).verify().await.expect_err(expected);
+    }
+    link.heal();
+    puller.pull().await.expect("pulled");
+    assert_eq!(warps(folder.path()), 2);
+    assert_eq!(names(folder.path()), [".release.lock", "a.ron", "release.json"]);
+}
+
+#[tokio::test]
+async fn a_profile_that_is_tampered_with_in_the_registry_is_refused() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let puller = puller(&link, folder.path(), "node");
+    push(&link, 1, 100).await;
+    puller.pull().await.expect("pulled");
+    let release = push(&link, 2, 100).await;
+    // Consistently: the blob, and its digest in the statement and the manifest.
+    let evil = profile("A", 3, 99);
+    let (old, new) = (release.files[0].digest.to_string(), Digest::of(evil.as_bytes()).to_string());
+    {
+        let mut registry = link.registry();
+        registry.blobs.insert(new.clone(), evil.into());
+        let manifest = String::from_utf8(registry.tags["stable"].to_vec()).unwrap();
+        let statement_digest = manifest.split("sha256:").nth(1).unwrap()[..64].to_owned();
+        let statement = registry.blobs[&format!("sha256:{statement_digest}")].to_vec();
+        let statement = String::from_utf8(statement).unwrap().replace(&old, &new);
+        let changed = Digest::of(statement.as_bytes());
+        registry.blobs.insert(changed.to_string(), statement.into());
+        let manifest = manifest
+            .replace(&format!("sha256:{statement_digest}"), &changed.to_string())
+            .replace(&old, &new);
+        registry.tags.insert("stable".into(), manifest.into());
+    }
+    let refused = puller.pull().await.expect_err("tampered");
+    assert!(matches!(refused, FleetError::Untrusted { .. }), "{refused}");
+    assert_eq!(warps(folder.path()), 1);
+}
+
+#[tokio::test]
+async fn old_releases_other_channels_and_other_keys_are_refused() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let puller = puller(&link, folder.path(), "node");
+    push(&link, 1, 100).await;
+    push(&link, 2, 100).await;
+    puller.pull().await.expect("pulled");
+    let old = link.registry().tags["stable-1"].clone();
+    let good = link.registry().tags.insert("stable".into(), old).expect("a manifest");
+    let refused = puller.pull().await.expect_err("replayed");
+    assert!(matches!(refused, FleetError::Replayed { found: 1, accepted: 2 }), "{refused}");
+
+    // A second release with the same serial, from a registry that forgot the second one.
+    push(&link, 3, 100).await;
+    let refused = puller.pull().await.expect_err("two releases with serial 2");
+    assert!(matches!(refused, FleetError::Forked { serial: 2 }), "{refused}");
+
+    // Signed for another channel with the same key.
+    let beta = location().with_tag("beta").expect("a tag");
+    let store = Store::on(link.network(), &beta).expect("a store");
+    let beta = Channel::new(store, beta, None, trusted());
+    beta.push(&signer(), profiles(&[&profile("A", 3, 7)], 100)).await.expect("pushed");
+    let moved = link.registry().tags["beta"].clone();
+    link.registry().tags.insert("stable".into(), moved);
+    let refused = puller.pull().await.expect_err("another channel");
+    assert!(matches!(refused, FleetError::OtherChannel { .. }), "{refused}");
+
+    let stranger = link.another();
+    stranger.registry().tags.remove("stable");
+    let others = channel_with(&stranger, other_signer().trusted());
+    others.push(&other_signer(), profiles(&[&profile("A", 3, 9)], 100)).await.expect("pushed");
+    let refused = puller.pull().await.expect_err("another key");
+    assert!(matches!(refused, FleetError::Untrusted { .. }), "{refused}");
+
+    link.registry().tags.insert("stable".into(), good);
+    puller.pull().await.expect("pulled");
+    assert_eq!(warps(folder.path()), 2);
+}
+
+/// Puts a statement that the pinned key signed into the registry.
+fn plant(link: &Link, statement: &str) {
+    let seed: Vec<u8> = (0..32).collect();
+    let key = Ed25519KeyPair::from_seed_unchecked(&seed).expect("a key");
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    use ring::signature::KeyPair;
+    let id = &Digest::of(key.public_key().as_ref()).to_string()[7..23];
+    let signed = [b"gridguard release v1\n", statement.as_bytes()].concat();
+    let digest = Digest::of(statement.as_bytes());
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.gridguard.release.v1+json", "digest": digest, "size": statement.len(),
+        },
+        "layers": [],
+        "annotations": {
+            "dev.gridguard.signatures": format!("{id}:{}", hex(key.sign(&signed).as_ref())),
+        },
+    });
+    let mut registry = link.registry();
+    registry.blobs.insert(digest.to_string(), statement.to_owned().into());
+    registry.tags.insert("stable".into(), manifest.to_string().into());
+}
+
+#[tokio::test]
+async fn a_signed_statement_that_is_invalid_is_refused_too() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let channel = channel_with(&link, other_signer().trusted());
+    let puller = Puller { channel, folder: folder.path().to_owned(), node: "node".into() };
+    let text = profile("A", 1, 1);
+    let file = |name: &str, text: &str| {
+        let digest = Digest::of(text.as_bytes());
+        link.registry().blobs.insert(digest.to_string(), text.to_owned().into());
+        serde_json::json!({
+            "name": name, "digest": digest, "size": text.len(), "choices": "", "entries": 1, "device": "",
+            "driver": "", "compiler": "", "tuner": "", "sources": {},
+        })
+    };
+    let release = |schema: u64, files: &[serde_json::Value], more: &str| {
+        let files = serde_json::to_string(files).unwrap();
+        format!(
+            r#"{{"schema":{schema},"channel":"profiles:stable","serial":1,"created":"","tool":"","files":{files}{more}}}"#
+        )
+    };
+    let future = text.replace("date: \"\"", "date: \"2999-01-01T00:00:00Z\"");
+    assert_ne!(future, text);
+    let good = file("a.ron", &text);
+    let mut too_large = good.clone();
+    too_large["size"] = (100_u64 << 30).into();
+    for (statement, expected) in [
+        (release(2, &[], ""), "it has schema 2, this version reads schema 1"),
+        ("[".repeat(10_000), "invalid"),
+        (release(1, &[file("../a.ron", &text)], ""), "is no name of a profile"),
+        (release(1, &[file("/a.ron", &text)], ""), "is no name of a profile"),
+        (release(1, &[file("release.json", &text)], ""), "is no name of a profile"),
+        (release(1, &[good.clone(), good.clone()], ""), "a name is twice"),
+        (release(1, &[too_large], ""), "bytes are too many"),
+        (release(1, &vec![good.clone(); 65], ""), "a name is twice"),
+        (release(1, &[], r#","staged":{"percent":101,"files":[]}"#), "more than 100 percent"),
+        (release(1, &[], r#","what":1"#), "unknown field"),
+        (release(1, &[file("b.ron", &text)], ""), "it is a profile for a.ron"),
+        (release(1, &[file("a.ron", "rubbish")], ""), "profile a.ron"),
+        // Also on a machine whose clock is far in the past.
+        (release(1, &[file("a.ron", &future)], ""), "in the future: check the clock"),
+    ] {
+        plant(&link, &statement);
+        let refused = puller.pull().await.expect_err(expected);
+        assert!(refused.is_refusal(), "{refused}");
+        assert!(refused.to_string().contains(expected), "{refused}");
+        assert_eq!(names(folder.path()), [".release.lock"]);
+    }
+    plant(&link, &release(1, &[good], ""));
+    puller.pull().await.expect("pulled");
+    assert_eq!(warps(folder.path()), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_or_dead_registry_is_an_error_in_time_and_the_old_profile_stays() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let puller = puller(&link, folder.path(), "node");
+    push(&link, 1, 100).await;
+    puller.pull().await.expect("pulled");
+    link.delay(Duration::from_secs(3600));
+    let begun = tokio::time::Instant::now();
+    let refused = puller.pull().await.expect_err("slow");
+    assert!(matches!(refused, FleetError::TooSlow { .. }) && refused.is_offline(), "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(130));
+    link.delay(Duration::ZERO);
+    link.set(|_, _| Err("connection refused"));
+    let refused = puller.pull().await.expect_err("dead");
+    assert!(
+        refused.is_offline() && refused.to_string().contains("connection refused"),
+        "{refused}"
+    );
+    link.set(|_, _| Ok(answer(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())));
+    assert!(puller.pull().await.expect_err("broken").is_offline());
+    link.set(|_, _| Ok(answer(StatusCode::FORBIDDEN, Bytes::new())));
+    let refused = puller.pull().await.expect_err("denied");
+    assert!(matches!(refused, FleetError::Denied { status: 403, .. }), "{refused}");
+    assert_eq!(puller.installed().expect("readable").expect("a release").serial, 1);
+    assert_eq!(warps(folder.path()), 1);
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_for_this_repository_and_kept() {
+    let link = Link::new();
+    push(&link, 1, 100).await;
+    let tokens = std::sync::atomic::AtomicUsize::new(0);
+    link.set(move |request, plain| {
+        if request.uri().host() == Some("auth.example") {
+            tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let query = request.uri().query().unwrap_or_default();
+            assert!(query.contains("scope=repository%3Agpu%2Fprofiles%3Apull"), "{query}");
+            assert!(query.contains("service=r.example"), "{query}");
+            return Ok(answer(StatusCode::OK, r#"{"access_token":"secret"}"#.into()));
+        }
+        if request.headers().get("authorization").is_some_and(|value| value == "Bearer secret") {
+            return plain;
+        }
+        assert_eq!(tokens.load(std::sync::atomic::Ordering::Relaxed), 0, "the token is kept");
+        let mut refused = answer(StatusCode::UNAUTHORIZED, Bytes::new());
+        let challenge = r#"Bearer realm="https://auth.example/token",service="r.example",scope="repository:x:push""#;
+        refused.headers_mut().insert("www-authenticate", challenge.parse().unwrap());
+        Ok(refused)
+    });
+    channel(&link).verify().await.expect("valid");
+    // A realm without encryption gets nothing.
+    link.set(|request, _| {
+        assert_eq!(request.uri().host(), Some("r.example"));
+        let mut refused = answer(StatusCode::UNAUTHORIZED, Bytes::new());
+        let challenge = r#"Bearer realm="http://auth.example/token""#;
+        refused.headers_mut().insert("www-authenticate", challenge.parse().unwrap());
+        Ok(refused)
+    });
+    let refused = channel(&link).verify().await.expect_err("no token");
+    assert!(matches!(refused, FleetError::Denied { status: 401, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn an_upload_goes_to_the_registry_alone() {
+    let link = Link::new();
+    link.set(|request, plain| {
+        assert_eq!(request.uri().host(), Some("r.example"));
+        plain.map(|mut answer| {
+            let elsewhere = "https://elsewhere.example/upload".parse().unwrap();
+            answer.headers_mut().insert("location", elsewhere);
+            answer
+        })
+    });
+    let change = profiles(&[&profile("A", 1, 1)], 100);
+    let refused = channel(&link).push(&signer(), change).await.expect_err("elsewhere");
+    assert!(refused.to_string().contains("no place of its own"), "{refused}");
+    assert!(link.registry().tags.is_empty());
+}
+
+#[tokio::test]
+async fn a_push_that_another_push_overtook_says_so() {
+    let link = Link::new();
+    push(&link, 1, 100).await;
+    let first = link.registry().tags["stable"].clone();
+    let reader = link.another();
+    reader.set(move |request, plain| {
+        let is_tag =
+            request.method() == Method::GET && request.uri().path().ends_with("manifests/stable");
+        if is_tag { plain.map(|plain| plain.map(|_| first.clone())) } else { plain }
+    });
+    let change = profiles(&[&profile("A", 1, 2)], 100);
+    let refused = channel(&reader).push(&signer(), change).await.expect_err("overtaken");
+    assert!(matches!(refused, FleetError::Forked { serial: 2 }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_keeps_its_record_and_heals() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let puller = puller(&link, folder.path(), "node");
+    push(&link, 1, 100).await;
+    // As a full disk: the file cannot be renamed over a folder.
+    let path = folder.path().join("a.ron");
+    fs::create_dir(&path).unwrap();
+    let failed = puller.pull().await.expect_err("a folder");
+    assert!(matches!(failed, FleetError::Local { .. }), "{failed}");
+    assert!(puller.installed().expect("readable").is_none());
+    fs::remove_dir(&path).unwrap();
+    puller.pull().await.expect("pulled");
+    // Half a record is an error rather than a forgotten serial.
+    let record = folder.path().join("release.json");
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, &text[..text.len() / 2]).unwrap();
+    let failed = puller.pull().await.expect_err("half a record").to_string();
+    assert!(failed.contains("release.json"), "{failed}");
+    assert_eq!(warps(folder.path()), 1);
+}
+
+#[test]
+fn pulls_at_the_same_time_wait_for_each_other() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime().block_on(push(&link, 1, 100));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let pulled = runtime().block_on(puller(&link, folder.path(), "node").pull());
+                assert_eq!(pulled.expect("pulled").installed.serial, 1);
+            });
+        }
+    });
+    assert_eq!(warps(folder.path()), 1);
+}
+
+#[tokio::test]
+async fn redirects_end_and_never_leave_https() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let served = std::thread::spawn(move || {
+        let mut requests = 0;
+        for stream in listener.incoming() {
+            let (mut stream, mut text) = (stream.unwrap(), [0; 4096]);
+            let read = stream.read(&mut text).unwrap_or(0);
+            if text[..read].starts_with(b"GET /end") {
+                return requests;
+            }
+            requests += 1;
+            let head = "HTTP/1.1 302 Found\r\nContent-Length: 0\r\nConnection: close\r\nLocation: /again\r\n\r\n";
+            let _ = stream.write_all(head.as_bytes());
+        }
+        requests
+    });
+    let location: gridguard_fleet::Location =
+        format!("oci+http://127.0.0.1:{port}/gpu/profiles:stable").parse().unwrap();
+    let store = Store::on(Network::system(false).unwrap(), &location).unwrap();
+    let refused =
+        Channel::new(store, location, None, trusted()).verify().await.expect_err("a circle");
+    assert!(
+        refused.is_offline() && refused.to_string().contains("too many redirects"),
+        "{refused}"
+    );
+    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap().write_all(b"GET /end").unwrap();
+    assert_eq!(served.join().unwrap(), 4);
+}
+
+#[tokio::test]
+async fn a_roll_back_to_a_strange_tag_is_refused() {
+    let link = Link::new();
+    push(&link, 1, 100).await;
+    for tag in ["none", "../x", "stable-9"] {
+        let change = Change::RollBack { tag: tag.into() };
+        channel(&link).push(&signer(), change).await.expect_err(tag);
+    }
+    assert_eq!(channel(&link).verify().await.expect("valid").serial, 1);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let files =
+        fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = files.collect();
+    names.sort();
+    names
+}
