@@ -45,7 +45,8 @@ pub(super) fn reserve(bytes: usize) -> bool {
     fits
 }
 
-pub(super) const NO_ROOM: &str = "the process had compiled or loaded 12 MiB of PTX before, which is as much as is kept";
+pub(super) const NO_ROOM: &str =
+    "the process had compiled or loaded 12 MiB of PTX before, which is as much as is kept";
 const DAMAGED: &str = "its PTX was kept, and cannot be read";
 
 #[cfg(test)]

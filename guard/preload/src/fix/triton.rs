@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn a_kernel_that_was_compiled_otherwise_is_refused() {
-        let refused = |options: &str| compiled_plainly(options.as_bytes()).map_err(|why| why.into_owned());
+        let refused =
+            |options: &str| compiled_plainly(options.as_bytes()).map_err(|why| why.into_owned());
         assert_eq!(refused(r#"{"enable_fp_fusion": true, "ptx_options": null}"#), Ok(()));
         assert_eq!(refused("{}"), Ok(()));
         for (options, why) in [
@@ -91,7 +92,8 @@ mod tests {
         let find = |cubin: &[u8]| in_cache(folder.path(), "k", Digest::of_cubin(cubin));
         assert_eq!(find(b"code"), Some(Ok(b"text".to_vec())));
         assert_eq!((find(b"cod"), find(b"node")), (None, None));
-        std::fs::set_permissions(&kernel, std::fs::Permissions::from_mode(0o777)).expect("its mode");
+        std::fs::set_permissions(&kernel, std::fs::Permissions::from_mode(0o777))
+            .expect("its mode");
         let refused = find(b"code").expect("found").expect_err("others may write there");
         assert!(refused.starts_with("Triton's cache is not used: "), "{refused}");
     }

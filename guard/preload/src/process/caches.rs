@@ -25,9 +25,8 @@ pub(crate) fn of_triton() -> Vec<PathBuf> {
 
 fn read(variable: impl Fn(&core::ffi::CStr) -> Option<PathBuf>) -> Vec<PathBuf> {
     let home = || variable(c"HOME");
-    let triton = variable(c"TRITON_CACHE_DIR").or_else(|| {
-        Some(variable(c"TRITON_HOME").or_else(home)?.join(".triton").join("cache"))
-    });
+    let triton = variable(c"TRITON_CACHE_DIR")
+        .or_else(|| Some(variable(c"TRITON_HOME").or_else(home)?.join(".triton").join("cache")));
     let compiled = variable(c"TORCHINDUCTOR_CACHE_DIR").or_else(|| {
         let user = variable(c"LOGNAME").or_else(|| variable(c"USER")).unwrap_or("root".into());
         let folder = variable(c"TMPDIR").unwrap_or("/tmp".into());
@@ -60,6 +59,9 @@ mod tests {
             read(&[("HOME", "/h"), ("TRITON_HOME", "/t"), ("TORCHINDUCTOR_CACHE_DIR", "/i")]),
             ["/t/.triton/cache", "/i"]
         );
-        assert_eq!(read(&[("TRITON_CACHE_DIR", "/c"), ("TMPDIR", "/s")]), ["/c", "/s/torchinductor_root"]);
+        assert_eq!(
+            read(&[("TRITON_CACHE_DIR", "/c"), ("TMPDIR", "/s")]),
+            ["/c", "/s/torchinductor_root"]
+        );
     }
 }

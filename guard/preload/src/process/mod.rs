@@ -10,6 +10,7 @@ use std::sync::{LazyLock, OnceLock};
 use self::output::{Opened, Output};
 
 pub(crate) mod cache;
+pub(crate) mod caches;
 pub(crate) mod demangle;
 pub(crate) mod elf;
 pub(crate) mod flag;
@@ -52,6 +53,7 @@ pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
     let main = variable(c"GRIDGUARD_RUN_PROCESS");
+    caches::begin();
     let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
