@@ -94,6 +94,10 @@ macro_rules! intercepted {
             __cudaLaunchKernel() => runtime::kernel, by_caller;
             __cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
             nvrtcGetCUBIN() => compile::nvrtc, by_caller;
+            nvJitLinkAddData() => compile::link_data, by_caller;
+            nvJitLinkAddFile() => compile::link_file, by_caller;
+            nvJitLinkGetLinkedCubin() => compile::linked, by_caller;
+            nvJitLinkDestroy() => compile::link_end, by_caller;
             cuMemAlloc_v2(3020..=NEWEST) => memory::device;
             cuMemAllocPitch_v2(3020..=NEWEST) => memory::pitch;
             cuMemAllocManaged(6000..=NEWEST) => memory::managed;

@@ -343,8 +343,8 @@ fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
     read.filter(|bytes| digest_of(bytes) == digest).ok_or_else(changed)
 }
 
-const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled by NVRTC in this \
-                      process: an empty cache has it compiled again (CUPY_CACHE_DIR, TRITON_CACHE_DIR); for the attention of a \
+const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this process (NVRTC, \
+                      nvJitLink): an empty cache has it compiled again (CUPY_CACHE_DIR, TRITON_CACHE_DIR); for the attention of a \
                       package, pip install gridguard";
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;

@@ -28,7 +28,7 @@ struct Caller {
 }
 
 /// How the names of runtimes and compilers begin, of which a process may have several.
-const RUNTIMES: [&[u8]; 2] = [b"libcudart.so", b"libnvrtc.so"];
+const RUNTIMES: [&[u8]; 3] = [b"libcudart.so", b"libnvrtc.so", b"libnvJitLink.so"];
 /// The callers of each function.
 // SAFETY: atomic numbers may be zero, and atomic pointers null.
 static CALLERS: [Callers; FUNCTIONS.len()] = unsafe { core::mem::zeroed() };

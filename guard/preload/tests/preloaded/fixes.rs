@@ -9,7 +9,7 @@ use gridguard_report::WatchReport;
 
 use crate::programs::{Ran, loads, run, without_stack};
 
-const ROWS: &str = "\
+pub(crate) const ROWS: &str = "\
 .version 8.0
 .target sm_90
 .address_size 64

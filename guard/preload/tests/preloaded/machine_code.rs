@@ -223,6 +223,24 @@ fn what_nvrtc_compiled_is_repaired_by_the_ptx_of_the_same_program() {
     }
 }
 
+#[test]
+fn what_nvjitlink_made_of_one_ptx_is_repaired_and_what_it_linked_of_several_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    fs::write(&path, crate::fixes::ROWS).unwrap();
+    let run = |inputs: u32| {
+        let words = format!("dlsym {} load=linked-{inputs} {LAUNCH}", path.display());
+        logged(compiles(&words, false), &[FIX, QUIET])
+    };
+    assert_repaired(&run(1));
+    for inputs in [0, 2] {
+        assert_refused(
+            &run(inputs),
+            "its module is machine code, whose PTX is neither in Triton's",
+        );
+    }
+}
+
 /// A cache of Triton in `folder`.
 fn cache(folder: &Path, ptx: &str, options: &str) -> PathBuf {
     for (entry, cubin) in [("OTHER", &TOUCH[1..]), ("KERNEL", TOUCH)] {

@@ -225,6 +225,7 @@ fn compiler_folder() -> PathBuf {
     BUILT.get_or_init(|| {
         let option = Some("-Wl,-soname,libnvrtc.so.13");
         fake_library::build(&folder, "libnvrtc.c", "libnvrtc.so.13", "libnvrtc.so", option);
+        compile(&folder, "libnvJitLink.so.13", "linker.c", &["-shared", "-fPIC"]);
     });
     folder
 }

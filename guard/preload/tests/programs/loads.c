@@ -81,6 +81,23 @@ static int compile(void) {
     return status;
 }
 
+/* Links the image, which is PTX, alone or with another input, and loads the cubin. */
+static int link_image(int inputs) {
+    void *linker, *library = dlopen("libnvJitLink.so.13", RTLD_NOW);
+    size_t bytes;
+    if (!library) return -1;
+#define LINK(name) ((Call)dlsym(library, "nvJitLink" #name))
+    int status = LINK(Create)(&linker, 0, NULL);
+    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image");
+    if (!inputs) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image") | LINK(AddFile)(linker, 6, "library");
+    status |= LINK(Complete)(linker) | LINK(GetLinkedCubinSize)(linker, &bytes);
+    char *cubin = malloc(bytes);
+    status |= LINK(GetLinkedCubin)(linker, cubin) | LINK(Destroy)(&linker);
+    status |= find("cuModuleLoadData")(&container, cubin);
+    free(cubin);
+    return status;
+}
+
 /* Loads the image of a shared object. */
 static int load_object(void) {
     object = dlopen(path, RTLD_NOW);
@@ -94,6 +111,7 @@ static int load(const char *how) {
     int status = -1;
     if (!strcmp(how, "nvrtc")) return compile();
     if (!strcmp(how, "object")) return load_object();
+    if (sscanf(how, "linked-%d", &status) == 1) return link_image(status);
     if (!strcmp(how, "freed")) {
         /* The program's own memory is changed after it was loaded. */
         status = find("cuModuleLoadData")(&container, image);
