@@ -353,6 +353,19 @@ mod tests {
     }
 
     #[test]
+    fn a_text_cut_anywhere_or_rewritten_before_is_no_problem() {
+        for end in 0..=PTX.len() {
+            if let Ok(Ok(extracted)) = extract(&PTX.as_bytes()[..end], "uses", address) {
+                assert!(Module::read(&extracted.text).is_ok(), "{end}");
+            }
+        }
+        let extracted = |text: &[u8]| extract(text, "uses", address).expect("PTX").expect("it can");
+        let once = extracted(PTX.as_bytes());
+        // Its variables are numbers by now.
+        assert_eq!(extracted(&once.text), once);
+    }
+
+    #[test]
     fn debug_sections_keep_the_other_entries() {
         let text = PTX.replace(
             ".visible .entry textured",

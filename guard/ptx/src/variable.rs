@@ -77,7 +77,6 @@ impl<'a> Declared<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::module::Module;
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use gridguard::image::fatbin_bytes;
 use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewrite_entries};
 
-use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS, Status};
+use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
 use crate::fix::image::{digest_of, ptx_beside};
@@ -75,7 +75,7 @@ pub(super) unsafe fn of(
     let hash = hash_of(&(container, context, &kernel.name));
     let kept = BESIDES.get(hash, || {
         // SAFETY: by this function's contract.
-        let made = unsafe { make(kernel, origin, launch, driver) };
+        let made = relaxed(driver, || unsafe { make(kernel, origin, launch, driver) });
         fresh = made.as_ref().ok().map(|made| made.module.0);
         COUNT.fetch_add(1, Ordering::Relaxed);
         Beside { container, context, made, is_unloaded: AtomicBool::new(false) }
@@ -188,6 +188,19 @@ unsafe fn make(
     }
 }
 
+/// Does work that is none of a stream, also while this thread captures one.
+fn relaxed<R>(driver: &Driver, work: impl FnOnce() -> R) -> R {
+    let mut mode = CAPTURE_RELAXED;
+    let mut exchange = || {
+        // SAFETY: the pointer is to a live integer, a mode.
+        driver.capture_mode.map(|exchange| unsafe { exchange(&raw mut mode) })
+    };
+    exchange();
+    let result = work();
+    exchange();
+    result
+}
+
 /// The function of a kernel in the current context, and its module.
 ///
 /// # Safety
@@ -208,26 +221,16 @@ unsafe fn original(kernel: Handle, driver: &Driver) -> Result<(Handle, Module), 
 struct Module(Handle);
 
 impl Module {
-    /// Loads a text, also while a stream is captured: compiling it is no work of a stream.
+    /// Loads a text with a zero byte at its end.
     fn load(driver: &Driver, text: &[u8]) -> Result<Self, Reason> {
         let load = driver.load_module.ok_or("the driver cannot load modules")?;
-        let mut mode: c_int = CAPTURE_RELAXED;
-        let mut exchange = || {
-            // SAFETY: the pointer is to a live integer, a mode.
-            driver.capture_mode.map(|exchange| unsafe { exchange(&raw mut mode) })
-        };
-        exchange();
         let mut module = ptr::null_mut();
-        // SAFETY: a text with a zero byte at its end; the pointer is to a live handle.
-        let status: Status = unsafe { load(&raw mut module, text.as_ptr().cast()) };
-        exchange();
-        match status {
-            SUCCESS => Ok(Self(module)),
-            refused => {
-                Err(format!("the driver refused its rewritten PTX: {}", driver.error(refused))
-                    .into())
-            }
+        // SAFETY: the text; the pointer is to a live handle.
+        let status = unsafe { load(&raw mut module, text.as_ptr().cast()) };
+        if status == SUCCESS {
+            return Ok(Self(module));
         }
+        Err(format!("the driver refused its rewritten PTX: {}", driver.error(status)).into())
     }
 
     /// The forms, whose parameters must begin with those of the original.
@@ -251,6 +254,12 @@ impl Module {
                 Some(unsafe { driver.find_function?(form, self.0, name.as_ptr()) })
             });
             let form = form.ok_or_else(missing)?;
+            let mut registers = 0;
+            // The question has the driver load the form now, and not within a launch that is captured.
+            // SAFETY: a function of the module; the pointer is to a live integer.
+            driver
+                .function_attribute
+                .map(|ask| unsafe { ask(&raw mut registers, REGISTERS, form) });
             // SAFETY: a function of the module.
             let of_form = unsafe { parameters(driver, form) }?;
             match of_form.split_last() {
@@ -308,7 +317,7 @@ fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, 
     let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
     let capability = device.compute_capability;
     match origin {
-        Origin::Mapped { address, digest } => ptx_beside(&mapped(*address, *digest)?, capability),
+        Origin::Mapped { address, digest } => ptx_beside(mapped(*address, *digest)?, capability),
         Origin::File { path, digest } => ptx_beside(&of_file(path, *digest)?, capability),
         Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
         Origin::Cubin(digest) => {
@@ -346,6 +355,8 @@ fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
 const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this process (NVRTC, \
                       nvJitLink): an empty cache has it compiled again (CUPY_CACHE_DIR, TRITON_CACHE_DIR); for the attention of a \
                       package, pip install gridguard";
+/// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
+const REGISTERS: c_int = 4;
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;
 /// More than a kernel has.

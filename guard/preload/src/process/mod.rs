@@ -53,7 +53,6 @@ pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
     let main = variable(c"GRIDGUARD_RUN_PROCESS");
-    caches::begin();
     let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
