@@ -28,7 +28,7 @@ mod report;
 mod watch;
 
 use hook::{callers, session};
-use process::guarded;
+use process::{caches, guarded};
 
 /// Called by the loader, after the C library is ready and before the program begins.
 #[cfg(not(test))]
@@ -39,6 +39,7 @@ static LOADED: extern "C" fn() = loaded;
 extern "C" fn loaded() {
     guarded::run(|| {
         process::begin();
+        caches::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);
         }

@@ -3,6 +3,7 @@
 
 mod body;
 mod error;
+mod extract;
 mod fold;
 mod header;
 mod lexer;
@@ -15,9 +16,11 @@ mod special;
 mod statement;
 mod usage;
 mod values;
+mod variable;
 mod write;
 
 pub use error::{Position, PtxError};
+pub use extract::{Extracted, Variable, extract};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};

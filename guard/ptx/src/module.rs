@@ -6,6 +6,7 @@ use crate::body::Body;
 use crate::error::{NEWEST_MAJOR, PtxError};
 use crate::header::Header;
 use crate::lexer::{Kind, Lexer, Token, lossy};
+use crate::variable::Declared;
 
 /// The parts of a text that matter for rewriting it.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Module<'a> {
     /// Entries and functions, in the order of their first occurrence.
     pub(crate) functions: Vec<Function<'a>>,
     ids: HashMap<&'a [u8], usize>,
+    /// The variables that it declares outside of functions.
+    pub(crate) variables: Vec<Declared<'a>>,
     /// Words of debug sections and other sections, which may be labels of functions.
     pub(crate) section_words: HashSet<&'a [u8]>,
 }
@@ -61,7 +64,7 @@ impl<'a> Module<'a> {
             let begin = linkage.take();
             match token.kind {
                 Kind::Dotted => match token.text {
-                    b".visible" | b".weak" | b".extern" => {
+                    b".visible" | b".weak" | b".extern" | b".common" => {
                         linkage = Some(begin.unwrap_or(token.start));
                     }
                     b".entry" | b".func" => {
@@ -72,6 +75,11 @@ impl<'a> Module<'a> {
                     }
                     b".section" => module.section(&mut lexer, &token)?,
                     b".alias" => module.alias(&mut lexer, &token)?,
+                    b".global" | b".const" if depth == 0 => {
+                        let start = begin.unwrap_or(token.start);
+                        let linkage = text.get(start..token.start).unwrap_or_default();
+                        module.variables.push(Declared::read(&mut lexer, &token, linkage)?);
+                    }
                     _ => {}
                 },
                 Kind::Punctuation(b'{') => {

@@ -40,8 +40,6 @@ reasons! {
     GridSynchronization = "grid-synchronization", "is for grid synchronization, which needs one cooperative launch";
     /// It uses thread block clusters, which are counted within one launch.
     Cluster = "cluster", "uses thread block clusters, which are counted within one launch";
-    /// It waits for, or triggers, a programmatic dependent launch.
-    DependentLaunch = "dependent-launch", "controls a programmatic dependent launch";
     /// It launches kernels, or uses another function of the device runtime.
     DeviceLaunch = "device-launch", "is a function of the device runtime, which launches kernels";
     /// It reads the identity of its grid, and each chunk is a grid.
@@ -62,6 +60,11 @@ reasons! {
     HiddenRegister = "hidden-register", "is declared here, but is the name of a special register";
     /// It declares a global variable in its body, which its forms would not share.
     OwnVariable = "own-variable", "is a variable that the forms of the entry would not share with it";
+    /// It uses a variable of a kind that a module beside the loaded one cannot share with it.
+    UnsharedVariable = "unshared-variable", "is a variable of a kind that a copy of the kernel cannot share";
+    /// It uses a variable that the loaded module does not have with this size.
+    MissingVariable = "missing-variable",
+        "is a variable that the loaded module does not have, or has with another size";
     /// It has a directive that is not known to hold for its forms.
     UnknownDirective = "unknown-directive",
         "is an unknown directive, which may not be valid for forms of the entry";

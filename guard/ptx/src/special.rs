@@ -105,7 +105,6 @@ pub(crate) fn is_special(token: &Token<'_>) -> bool {
 pub(crate) fn refused_instruction(opcode: &[u8], modifiers: &[Token<'_>]) -> Option<Reason> {
     let has = |text| modifiers.iter().any(|modifier| modifier.is_dotted(text));
     match opcode {
-        b"griddepcontrol" => Some(Reason::DependentLaunch),
         b"mapa" | b"getctarank" | b"clusterlaunchcontrol" => Some(Reason::Cluster),
         b"barrier" if has(".cluster") => Some(Reason::Cluster),
         _ if has(".multicast::cluster") || has(".cta_group::2") => Some(Reason::Cluster),

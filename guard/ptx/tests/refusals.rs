@@ -46,8 +46,6 @@ fn what_ties_a_launch_together_is_refused_where_it_stands() {
             Reason::Cluster,
             "clusterlaunchcontrol",
         ),
-        ("griddepcontrol.wait;", Reason::DependentLaunch, "griddepcontrol"),
-        ("@%p1 griddepcontrol.launch_dependents;", Reason::DependentLaunch, "griddepcontrol"),
         ("mov.u16 %h1, %ctaid.x;", Reason::NarrowRead, "%ctaid"),
         ("mov.v4.u16 {%h1, %h2, %h3, %h4}, %nctaid;", Reason::NarrowRead, "%nctaid"),
         ("cvt.u32.u16 %r1, %ctaid.y;", Reason::NarrowRead, "%ctaid"),
@@ -102,13 +100,13 @@ fn directives_and_parameters_of_the_entry_may_speak_against_it() {
 #[test]
 fn functions_speak_against_the_entries_that_reach_them() {
     let text = module(
-        ".func bad()\n{\ngriddepcontrol.wait;\nret;\n}\n.func between()\n{\ncall bad;\nret;\n}\n.entry k()\n{\ncall between;\nret;\n}\n.entry other()\n{\nret;\n}\n",
+        ".func bad()\n{\nbarrier.cluster.arrive;\nret;\n}\n.func between()\n{\ncall bad;\nret;\n}\n.entry k()\n{\ncall between;\nret;\n}\n.entry other()\n{\nret;\n}\n",
     );
     let report = rewrite(text.as_bytes()).expect("PTX").report;
     let refusal = report.entry("k").expect("k").forms.as_ref().expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "line 6, column 1, in bad: griddepcontrol controls a programmatic dependent launch"
+        "line 6, column 1, in bad: barrier uses thread block clusters, which are counted within one launch"
     );
     assert!(report.entry("other").expect("other").forms.is_ok());
 }
@@ -203,7 +201,7 @@ fn what_is_no_ptx_is_an_error_with_its_place() {
             ".entry k() { .loc 1 2 3, what }",
             "line 4, column 26: expected `function_name` or `inlined_at`, found `what`",
         ),
-        (".global .u32 x = { 1 .entry k() {}", "line 4, column 18: a block does not end"),
+        (".global .u32 x = { 1 .entry k() {}", "line 4, column 22: expected `;`, found `.entry`"),
         (".global .u32 x = { 1 }; }", "line 4, column 25: expected a declaration, found `}`"),
         (".section .debug_x 5 {", "line 4, column 19: expected a name or `{`, found `5`"),
         (".section .debug_x { .b8 1", "line 4, column 1: the section does not end"),

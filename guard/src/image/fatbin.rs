@@ -62,6 +62,28 @@ pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
     start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
 }
 
+/// The fatbin without its machine code, for its PTX to be kept.
+///
+/// # Errors
+///
+/// [`ImageError`] if it is incomplete.
+#[cfg(feature = "image")]
+pub fn fatbin_without_code(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
+    let mut kept = Vec::new();
+    for entry in entries(bytes)? {
+        let Entry { kind, header, stored } = entry?;
+        if kind == PTX {
+            kept.extend_from_slice(header);
+            kept.extend_from_slice(stored);
+        }
+    }
+    let mut fatbin = part(bytes, HEADER, 0, HEADER_BYTES - 10)?.to_vec();
+    fatbin.extend(16_u16.to_le_bytes());
+    fatbin.extend(wide(kept.len()).to_le_bytes());
+    fatbin.append(&mut kept);
+    Ok(fatbin)
+}
+
 /// The bytes that follow a fatbin.
 pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let end = number(bytes, 6, 2).saturating_add(wide(content(bytes)?.len()));
@@ -152,6 +174,17 @@ mod tests {
     fn ptx_within_is_found() {
         let bytes = fatbin(&[(1, b".version 8.0"), (2, b"compressed"), (1, b"")]);
         assert_eq!(ptx(&bytes).collect::<Vec<_>>(), [&b".version 8.0"[..], b""]);
+    }
+
+    #[cfg(feature = "image")]
+    #[test]
+    fn without_code_its_ptx_stays_as_it_is() {
+        let whole = fatbin(&[(2, b"code"), (1, b".version 8.0"), (8, b"other"), (1, b"two")]);
+        assert_eq!(fatbin_without_code(&whole), Ok(fatbin(&[(1, b".version 8.0"), (1, b"two")])));
+        assert_eq!(fatbin_without_code(&fatbin(&[(2, b"code")])), Ok(fatbin(&[])));
+        for len in 4..whole.len() {
+            assert!(fatbin_without_code(&whole[..len]).is_err(), "{len}");
+        }
     }
 
     #[test]

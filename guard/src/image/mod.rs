@@ -26,7 +26,7 @@ pub use error::ImageError;
 // For the preload library.
 #[cfg(feature = "image")]
 #[doc(hidden)]
-pub use fatbin::fatbin_bytes;
+pub use fatbin::{fatbin_bytes, fatbin_without_code};
 #[cfg(feature = "image")]
 pub use file::{FileImage, ImageFile};
 #[cfg(feature = "image")]

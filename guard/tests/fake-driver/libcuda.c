@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>

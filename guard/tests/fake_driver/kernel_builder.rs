@@ -151,7 +151,7 @@ mod rewritten {
             builder.arg(&out);
             let error = builder.launch(config(76_800)).expect_err("too large");
             let LaunchError::NotRewritten { refusal, .. } = &error else { panic!("{error}") };
-            assert_eq!(refusal.reason, Reason::DependentLaunch);
+            assert_eq!(refusal.reason, Reason::Cluster);
             assert!(launches().is_empty());
         });
     }

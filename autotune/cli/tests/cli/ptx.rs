@@ -18,7 +18,7 @@ const PTX: &str = "\
 }
 .visible .entry waits()
 {
-	griddepcontrol.wait;
+	barrier.cluster.wait;
 	ret;
 }
 ";
@@ -35,7 +35,7 @@ entry  line  reads block index  reads grid size  forms
 scale     3  y                  x                shifted, folded
 waits    10  -                  -                none
 
-line 12, column 2, in waits: griddepcontrol controls a programmatic dependent launch
+line 12, column 2, in waits: barrier uses thread block clusters, which are counted within one launch
 
 1 entry rewritten, 1 refused: b.ptx
 "
@@ -85,12 +85,12 @@ fn the_document_describes_how_to_launch_a_form() {
                     "reads_block_index": [],
                     "reads_grid_size": [],
                     "refusal": {
-                        "reason": "dependent-launch",
-                        "subject": "griddepcontrol",
+                        "reason": "cluster",
+                        "subject": "barrier",
                         "function": "waits",
                         "line": 12,
                         "column": 2,
-                        "message": "line 12, column 2, in waits: griddepcontrol controls a programmatic dependent launch",
+                        "message": "line 12, column 2, in waits: barrier uses thread block clusters, which are counted within one launch",
                     },
                 },
             ],

@@ -53,6 +53,9 @@ pub(crate) const POOL_USED: c_int = 7;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 pub(crate) const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const CAPTURE_RELAXED: c_int = 2;
+
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
 pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 

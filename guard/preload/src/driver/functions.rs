@@ -93,6 +93,11 @@ macro_rules! intercepted {
             cudaLaunchCooperativeKernel_ptsz() => runtime::kernel, by_caller;
             __cudaLaunchKernel() => runtime::kernel, by_caller;
             __cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
+            nvrtcGetCUBIN() => compile::nvrtc, by_caller;
+            nvJitLinkAddData() => compile::link_data, by_caller;
+            nvJitLinkAddFile() => compile::link_file, by_caller;
+            nvJitLinkGetLinkedCubin() => compile::linked, by_caller;
+            nvJitLinkDestroy() => compile::link_end, by_caller;
             cuMemAlloc_v2(3020..=NEWEST) => memory::device;
             cuMemAllocPitch_v2(3020..=NEWEST) => memory::pitch;
             cuMemAllocManaged(6000..=NEWEST) => memory::managed;
@@ -196,7 +201,7 @@ pub(crate) unsafe fn original<F: Copy>(through: (usize, usize)) -> Option<F> {
     (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
-/// Whether the function belongs to the CUDA runtime.
+/// Whether the function belongs to the CUDA runtime, or to a compiler.
 pub(crate) fn is_runtime(function: usize) -> bool {
     FUNCTIONS.get(function).is_some_and(|function| function.versions.is_empty())
 }

@@ -69,6 +69,14 @@ questions! {
     kernel_name = c"cuKernelGetName": fn(*mut *const c_char, Handle);
     kernel_function = c"cuKernelGetFunction": fn(*mut Handle, Handle);
     function_module = c"cuFuncGetModule": fn(*mut Handle, Handle);
+    find_function = c"cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char);
+    module_variable = c"cuModuleGetGlobal_v2": fn(*mut u64, *mut usize, Handle, *const c_char);
+    parameter = c"cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize);
+    context_id = c"cuCtxGetId": fn(Handle, *mut u64);
+    unload_module = c"cuModuleUnload": fn(Handle);
+    capture_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut c_int);
+    copy = c"cuMemcpyDtoDAsync_v2": fn(u64, u64, usize, Handle);
+    copy_in_thread = c"cuMemcpyDtoDAsync_v2_ptsz": fn(u64, u64, usize, Handle);
     kernel_library = c"cuKernelGetLibrary": fn(*mut Handle, Handle);
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, Handle);
     set_function_attribute = c"cuFuncSetAttribute": fn(Handle, c_int, c_int);
@@ -340,7 +348,7 @@ impl Driver {
     /// # Safety
     ///
     /// `kernel` is loaded.
-    unsafe fn function_of(&self, kernel: Handle) -> Handle {
+    pub(crate) unsafe fn function_of(&self, kernel: Handle) -> Handle {
         // SAFETY: the kernel is loaded; for a `CUfunction` the driver returns an error.
         written(kernel, |function| Some(unsafe { self.kernel_function?(function, kernel) }))
             .unwrap_or(kernel)

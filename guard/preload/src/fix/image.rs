@@ -1,4 +1,4 @@
-//! Returns the digest of a loaded image, and its PTX or the reason for not rewriting it.
+//! Returns the digest of a loaded image, and its PTX or where its machine code is from.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -10,12 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
-use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
+use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes, fatbin_without_code};
 
 use crate::driver::Driver;
-use crate::process;
+use crate::process::{self, elf};
 use crate::watch::kept::hash_of;
-use crate::watch::known::Reason;
+use crate::watch::known::{Digest, Origin, Reason, cubin_bytes};
 
 /// The place of an image that a program loads.
 #[derive(Clone, Copy)]
@@ -27,13 +27,22 @@ pub(super) enum Source {
     File(*const c_void),
 }
 
+/// What an image is for `--fix`.
+#[derive(Debug)]
+pub(super) enum Contents {
+    /// PTX that the driver compiles on all devices of the process, with a zero at its end.
+    Ptx(Vec<u8>),
+    /// Machine code, on some device at least.
+    Machine(Origin),
+}
+
 impl Source {
-    /// The PTX, which ends with a zero.
+    /// What the image is.
     ///
     /// # Safety
     ///
     /// The pointer is to what its kind says, or null.
-    pub(super) unsafe fn ptx(self, driver: &Driver) -> Result<Vec<u8>, Reason> {
+    pub(super) unsafe fn contents(self, driver: &Driver) -> Result<Contents, Reason> {
         // SAFETY: by this function's contract.
         unsafe {
             // The structure of another version lists further images.
@@ -42,8 +51,48 @@ impl Source {
             {
                 return Err(UNKNOWN_FATBIN.into());
             }
-            of_bytes(&self.bytes(usize::MAX)?, driver)
+            let most = if matches!(self, Self::File(_)) { MOST_READ } else { usize::MAX };
+            let bytes = self.bytes(most)?;
+            let is_cut = bytes.len() == most;
+            if bytes.starts_with(ELF) {
+                return Ok(Contents::Machine(Origin::Cubin(Digest::of_cubin(&bytes))));
+            }
+            if !bytes.starts_with(FATBIN) {
+                if is_cut {
+                    return Err("its file has more than 64 MiB".into());
+                }
+                return Ok(Contents::Ptx(with_zero(bytes.into_owned())));
+            }
+            // Of a file that is not read whole, the driver's choice is asked for at a launch.
+            let text = match is_cut {
+                true => None,
+                false => of_fatbin(&bytes, &driver.capabilities(), process::options().forces_ptx)?,
+            };
+            text.map_or_else(|| self.origin(&bytes), |text| Ok(Contents::Ptx(text)))
         }
+    }
+
+    /// Where the machine code of a fat binary is from, whose first bytes are these.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::contents`].
+    unsafe fn origin(self, fatbin: &[u8]) -> Result<Contents, Reason> {
+        let digest = digest_of(fatbin);
+        let origin = match self {
+            Self::File(path) => {
+                // SAFETY: by this function's contract.
+                let path = unsafe { process::text(path.cast()) }.ok_or("its path is null")?;
+                let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+                let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+                Origin::File { path, digest }
+            }
+            Self::Memory(_) if elf::contains(fatbin.as_ptr().addr(), fatbin.len()) => {
+                Origin::Mapped { address: fatbin.as_ptr().expose_provenance(), digest }
+            }
+            Self::Memory(_) => Origin::Copied(fatbin_without_code(fatbin).map_err(unreadable)?),
+        };
+        Ok(Contents::Machine(origin))
     }
 
     /// A hash of the first bytes of the image, 0 if it cannot be read. The header of a cubin or fat binary is among
@@ -51,18 +100,17 @@ impl Source {
     ///
     /// # Safety
     ///
-    /// As [`Self::ptx`]; the driver has loaded the image.
+    /// As [`Self::contents`]; the driver has loaded the image.
     pub(super) unsafe fn digest(self) -> u64 {
         // SAFETY: by this function's contract.
-        let bytes = unsafe { self.bytes(DIGESTED) };
-        bytes.map_or(0, |bytes| hash_of(&bytes[..bytes.len().min(DIGESTED)]))
+        unsafe { self.bytes(DIGESTED) }.map_or(0, |bytes| digest_of(&bytes))
     }
 
     /// The image, at least its first `most` bytes if it has as many.
     ///
     /// # Safety
     ///
-    /// As [`Self::ptx`].
+    /// As [`Self::contents`].
     unsafe fn bytes<'a>(self, most: usize) -> Result<Cow<'a, [u8]>, Reason> {
         let path = match self {
             // SAFETY: by this function's contract.
@@ -83,7 +131,7 @@ impl Source {
     }
 }
 
-/// The fat binary, the first [`DIGESTED`] bytes of the cubin, or the first `most` bytes of the text at `image`.
+/// The fat binary, or the first `most` bytes of the cubin or text at `image`.
 ///
 /// # Safety
 ///
@@ -101,7 +149,7 @@ unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason
             };
         }
         if begins_with(image, ELF) {
-            let bytes = elf_bytes(&image.cast::<[u8; 64]>().read()).min(DIGESTED);
+            let bytes = cubin_bytes(&image.cast::<[u8; 64]>().read()).min(most);
             return Ok(core::slice::from_raw_parts(image, bytes));
         }
         match begins_with(image, FATBIN) {
@@ -124,29 +172,55 @@ unsafe fn wrapper_at(image: *const u8) -> Option<Wrapper> {
     }
 }
 
-/// The size of a cubin with this header: the tables of its sections and segments stand behind all else.
-fn elf_bytes(header: &[u8; 64]) -> usize {
-    let number = |at: usize, bytes: usize| {
-        header[at..at + bytes].iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
+/// The PTX of a fat binary that the driver compiles for all devices of the process. `None` if it uses machine code for
+/// some of them, which is not replaced: that would change launches that need no fix.
+fn of_fatbin(
+    bytes: &[u8],
+    capabilities: &[ComputeCapability],
+    forces_ptx: bool,
+) -> Result<Option<Vec<u8>>, Reason> {
+    let file = ImageFile::parse(bytes).map_err(unreadable)?;
+    let of_device = |capability: &ComputeCapability| match forces_ptx {
+        true => newest_ptx(&file, *capability),
+        false => file.images_for(*capability).next(),
     };
-    let end =
-        |offset: u64, size: u64, count: u64| offset.saturating_add(size.saturating_mul(count));
-    let segments = end(number(32, 8), number(54, 2), number(56, 2));
-    let sections = end(number(40, 8), number(58, 2), number(60, 2));
-    usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
+    let mut images = capabilities.iter().map(of_device);
+    let Some(Some(first)) = images.next() else {
+        return Err("its fat binary has nothing for the devices of the process".into());
+    };
+    let is_same = |other: Option<&FileImage<'_>>| other.is_some_and(|other| ptr::eq(other, first));
+    match first.is_ptx() && images.all(is_same) {
+        true => text_of(first).map(Some),
+        false => Ok(None),
+    }
 }
 
-/// The PTX of an image.
-fn of_bytes(bytes: &[u8], driver: &Driver) -> Result<Vec<u8>, Reason> {
-    if bytes.starts_with(ELF) {
-        return Err(MACHINE_CODE.into());
+/// The PTX of a fat binary for a device, which uses machine code.
+pub(super) fn ptx_beside(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
+    let file = match ImageFile::parse(bytes) {
+        Err(ImageError::NoImage) => return Err(NO_PTX.into()),
+        parsed => parsed.map_err(unreadable)?,
+    };
+    match newest_ptx(&file, capability) {
+        Some(image) => text_of(image),
+        None if file.images().any(FileImage::is_ptx) => {
+            Err("its fat binary has PTX only for newer devices".into())
+        }
+        None => Err(NO_PTX.into()),
     }
-    if !bytes.starts_with(FATBIN) {
-        return Ok(with_zero(bytes.to_owned()));
-    }
-    let unreadable = |error| Reason::from(format!("its fat binary cannot be read: {error}"));
-    let file = ImageFile::parse(bytes).map_err(unreadable)?;
-    let image = chosen(&file, &driver.capabilities(), process::options().forces_ptx)?;
+}
+
+/// The PTX for the latest architecture that the device can run.
+fn newest_ptx<'i, 'a>(
+    file: &'i ImageFile<'a>,
+    capability: ComputeCapability,
+) -> Option<&'i FileImage<'a>> {
+    let ptx = file.images().filter(|image| image.is_ptx() && image.runs_on(capability));
+    ptx.max_by_key(|image| image.architecture())
+}
+
+/// The text of PTX in a fat binary, with a zero at its end.
+fn text_of(image: &FileImage<'_>) -> Result<Vec<u8>, Reason> {
     let options = image.compiler_options();
     if !options.is_empty() {
         return Err(format!(
@@ -157,32 +231,13 @@ fn of_bytes(bytes: &[u8], driver: &Driver) -> Result<Vec<u8>, Reason> {
     Ok(with_zero(image.ptx().map_err(unreadable)?.into_owned()))
 }
 
-/// The PTX that the driver compiles of a fat binary, if it does so for all devices of the process. Machine
-/// code is not replaced, since that would change launches that need no fix.
-fn chosen<'i, 'a>(
-    file: &'i ImageFile<'a>,
-    capabilities: &[ComputeCapability],
-    forces_ptx: bool,
-) -> Result<&'i FileImage<'a>, Reason> {
-    let of_device = |capability: &ComputeCapability| {
-        let ptx = file.images().filter(|image| image.is_ptx() && image.runs_on(*capability));
-        match forces_ptx {
-            true => ptx.max_by_key(|image| image.architecture()),
-            false => file.images_for(*capability).next(),
-        }
-    };
-    let mut images = capabilities.iter().map(of_device);
-    let Some(Some(first)) = images.next() else {
-        return Err("its fat binary has nothing for the devices of the process".into());
-    };
-    if !first.is_ptx() {
-        let has_ptx = file.images().any(FileImage::is_ptx);
-        return Err(if has_ptx { COMPILED.into() } else { MACHINE_CODE.into() });
-    }
-    match images.all(|other| other.is_some_and(|other| ptr::eq(other, first))) {
-        true => Ok(first),
-        false => Err("the devices of the process use different images of its fat binary".into()),
-    }
+fn unreadable(error: ImageError) -> Reason {
+    format!("its fat binary cannot be read: {error}").into()
+}
+
+/// The digest of an image that begins with these bytes.
+pub(super) fn digest_of(bytes: &[u8]) -> u64 {
+    hash_of(&bytes[..bytes.len().min(DIGESTED)])
 }
 
 /// Whether these bytes stand at `image`.
@@ -250,9 +305,10 @@ const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
 const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";
-const MACHINE_CODE: &str = "its module is machine code without PTX";
-const COMPILED: &str = "its fat binary has machine code for this device, which is not replaced; with \
-                        CUDA_FORCE_PTX_JIT=1 the driver compiles its PTX instead, which is rewritten";
+const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); for the \
+                      attention of a package, pip install gridguard";
+/// Bytes of a file that are read when it is loaded.
+const MOST_READ: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -285,7 +341,10 @@ mod tests {
 
     fn of(image: &[u8]) -> Result<Vec<u8>, Reason> {
         // SAFETY: a complete image, or text with a zero byte at its end.
-        unsafe { Source::Memory(image.as_ptr().cast()).ptx(&Driver::NONE) }
+        match unsafe { Source::Memory(image.as_ptr().cast()).contents(&Driver::NONE) }? {
+            Contents::Ptx(text) => Ok(text),
+            Contents::Machine(origin) => Err(format!("{origin:?}").into()),
+        }
     }
 
     #[track_caller]
@@ -333,9 +392,10 @@ mod tests {
         assert_eq!(of(b"\0"), Ok(b"\0".to_vec()));
         assert_eq!(of(b"// \xc3\xa9\r\n\0other"), Ok(b"// \xc3\xa9\r\n\0".to_vec()));
         assert_kept(of(b"P\x01"), "its image is of a format that is not known");
-        assert_kept(of(&[ELF, &[0; 60]].concat()), "its module is machine code without PTX");
+        assert_kept(of(&[ELF, &[0; 60]].concat()), "Cubin(Digest { bytes: 64, hash: ");
         // SAFETY: null is no image.
-        assert_kept(unsafe { Source::Memory(ptr::null()).ptx(&Driver::NONE) }, "its image is null");
+        let null = unsafe { Source::Memory(ptr::null()).contents(&Driver::NONE) };
+        assert_kept(null, "its image is null");
     }
 
     #[test]
@@ -343,21 +403,24 @@ mod tests {
         let hopper = [ComputeCapability::new(9, 0)];
         let both = [hopper[0], ComputeCapability::new(8, 6)];
         let (ptx, cubin): (u16, u16) = (1, 2);
-        let whole = fatbin(&[(cubin, 80, b"", b""), (ptx, 80, PTX, b""), (ptx, 90, PTX, b"")]);
-        let file = ImageFile::parse(&whole).expect("a fat binary");
-        let architecture = |found: Result<&FileImage<'_>, Reason>| {
-            found.map(|image| image.architecture().expect("stated").to_string())
+        let older = b".version 8.0\n.target sm_80\n\0";
+        let whole = fatbin(&[(cubin, 80, b"", b""), (ptx, 80, older, b""), (ptx, 90, PTX, b"")]);
+        let chosen = |capabilities: &[_], forces| {
+            let text = of_fatbin(&whole, capabilities, forces)?;
+            Ok(text.map(|text| if text == PTX { "sm_90" } else { "sm_80" }))
         };
-        let chosen = |capabilities: &[_], forces| architecture(chosen(&file, capabilities, forces));
-        assert_eq!(chosen(&hopper, false).as_deref(), Ok("sm_90"));
-        assert_kept(chosen(&both[1..], false), "its fat binary has machine code for this device");
-        assert_eq!(chosen(&both[1..], true).as_deref(), Ok("sm_80"));
-        assert_kept(chosen(&both, true), "the devices of the process use different images");
+        assert_eq!(chosen(&hopper, false), Ok(Some("sm_90")));
+        // Machine code on one of the devices.
+        assert_eq!((chosen(&both[1..], false), chosen(&both, false)), (Ok(None), Ok(None)));
+        assert_eq!(chosen(&both[1..], true), Ok(Some("sm_80")));
+        assert_eq!(chosen(&both, true), Ok(None));
         assert_kept(chosen(&[], false), "its fat binary has nothing for the devices");
-        assert_kept(
-            chosen(&[ComputeCapability::new(7, 0)], true),
-            "its fat binary has nothing for the devices",
-        );
+        let old = ComputeCapability::new(7, 0);
+        assert_kept(chosen(&[old], true), "its fat binary has nothing for the devices");
+        assert_eq!(ptx_beside(&whole, both[1]), Ok(older.to_vec()));
+        assert_eq!(ptx_beside(&whole, hopper[0]), Ok(PTX.to_vec()));
+        assert_kept(ptx_beside(&whole, old), "its fat binary has PTX only for newer devices");
+        assert_kept(ptx_beside(&fatbin(&[(cubin, 90, b"", b"")]), hopper[0]), NO_PTX);
     }
 
     #[test]
@@ -365,16 +428,12 @@ mod tests {
         let hopper = [ComputeCapability::new(9, 0)];
         let plain = fatbin(&[(1, 90, PTX, b"")]);
         let with_options = fatbin(&[(1, 90, PTX, b" -maxrregcount 32 ")]);
-        let text = |bytes: &[u8]| {
-            let file = ImageFile::parse(bytes).map_err(|error| Reason::from(error.to_string()))?;
-            chosen(&file, &hopper, false).map(|image| {
-                (image.ptx().expect("PTX").into_owned(), image.compiler_options().into_owned())
-            })
-        };
-        assert_eq!(text(&plain), Ok((PTX.to_vec(), String::new())));
-        assert_eq!(text(&with_options), Ok((PTX.to_vec(), "-maxrregcount 32".to_owned())));
-        let only_code = fatbin(&[(2, 90, b"", b"")]);
-        assert_kept(text(&only_code), "its module is machine code without PTX");
+        assert_eq!(of_fatbin(&plain, &hopper, false), Ok(Some(PTX.to_vec())));
+        assert_kept(
+            of_fatbin(&with_options, &hopper, false),
+            "the PTX of its fat binary is compiled with options that a rewritten one would lose: -maxrregcount 32",
+        );
+        assert_eq!(of_fatbin(&fatbin(&[(2, 90, b"", b"")]), &hopper, false), Ok(None));
         for version in [1, 2] {
             let wrapper = Wrapper {
                 magic: WRAPPER.try_into().expect("four bytes"),
@@ -382,7 +441,9 @@ mod tests {
                 fatbin: plain.as_ptr(),
             };
             // SAFETY: a live structure around a complete fat binary.
-            let found = unsafe { Source::Memory((&raw const wrapper).cast()).ptx(&Driver::NONE) };
+            let wrapped = Source::Memory((&raw const wrapper).cast());
+            // SAFETY: as above.
+            let found = unsafe { wrapped.contents(&Driver::NONE) };
             let expected = match version {
                 // Without a driver there are no devices.
                 1 => "its fat binary has nothing for the devices of the process",

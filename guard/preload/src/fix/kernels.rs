@@ -7,9 +7,10 @@ use std::ffi::CStr;
 use gridguard::ptx::EntryReport;
 
 use crate::driver::abi::Handle;
+use crate::fix::store;
 use crate::watch::kept::{Kept, hash_of};
 use crate::watch::kernel;
-use crate::watch::known::{Kernel, Known, Loaded, Reason};
+use crate::watch::known::{Kernel, Known, Loaded, Origin, Reason};
 use crate::watch::table::{self, Entry};
 
 /// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
@@ -25,6 +26,21 @@ pub(crate) fn rewritten(
     entries: HashMap<String, EntryReport>,
 ) -> Result<&'static Known, Reason> {
     IMAGES.get(hash, || Known::Container(Loaded::Ptx(entries))).ok_or(TOO_MANY.into())
+}
+
+/// The record of machine code, unless there are too many images.
+pub(crate) fn machine(origin: Origin) -> Result<&'static Known, Reason> {
+    let hash = hash_of(&origin);
+    let make = move || {
+        let fits = match &origin {
+            Origin::Copied(fatbin) => store::reserve(fatbin.len()),
+            _ => true,
+        };
+        let loaded =
+            if fits { Loaded::Machine(origin) } else { Loaded::Kept(store::NO_ROOM.into()) };
+        Known::Container(loaded)
+    };
+    IMAGES.get(hash, make).ok_or(TOO_MANY.into())
 }
 
 /// Notes that `handle` is a module or library of this image, or why its image is not rewritten.

@@ -9,8 +9,8 @@ use gridguard::ptx::{Rewritten, rewrite};
 use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
-use crate::fix::image::Source;
-use crate::fix::kernels;
+use crate::fix::image::{Contents, Source};
+use crate::fix::{beside, kernels};
 use crate::process;
 use crate::process::flag::Inside;
 use crate::process::guarded;
@@ -91,12 +91,15 @@ replacements! {
 
     /// `cuModuleUnload` and `cuLibraryUnload`.
     unload(container: Handle)
-    |_through, call| {
+    |through, call| {
         // Read before the call: afterwards another thread may load a module with the same handle.
         let load = table::load_of(container.addr());
         let status = call();
         if status == SUCCESS {
             table::unloaded(container.addr(), load);
+            if process::options().fix {
+                guarded::run(|| beside::unloaded(Driver::of(through), (container.addr(), load)));
+            }
         }
         status
     }
@@ -180,8 +183,11 @@ unsafe fn load_forms(
 ) -> (Status, Option<Result<&'static Known, Reason>>) {
     let driver = Driver::of(call.through);
     // SAFETY: by this function's contract.
-    let prepared = guarded::run(|| unsafe { call.source.ptx(driver) }.and_then(prepare))
-        .unwrap_or_else(|| Err("rewriting its PTX failed".into()));
+    let prepared = guarded::run(|| match unsafe { call.source.contents(driver) }? {
+        Contents::Ptx(text) => prepare(text),
+        Contents::Machine(origin) => Ok((None, kernels::machine(origin)?)),
+    })
+    .unwrap_or_else(|| Err("rewriting its PTX failed".into()));
     match prepared {
         Err(reason) => (original(), Some(Err(reason))),
         Ok((None, image)) => (original(), Some(Ok(image))),

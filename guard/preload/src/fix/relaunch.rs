@@ -12,12 +12,13 @@ use crate::driver::Driver;
 use crate::driver::abi::{
     EVENT_ATTRIBUTES, FindKernel, Handle, SHAREABLE_ATTRIBUTES, SUCCESS, Status,
 };
-use crate::driver::functions;
+use crate::driver::functions::{self, FUNCTIONS};
 use crate::driver::request::Launch;
 use crate::fix::arguments::{Added, Arguments, Passed};
+use crate::fix::beside::{self, Made};
 use crate::process;
 use crate::process::guarded;
-use crate::watch::known::{Kernel, Known, Reason};
+use crate::watch::known::{Kernel, Known, Loaded, Reason};
 use crate::watch::table;
 
 /// The program's call, to be made with another kernel and grid.
@@ -65,15 +66,23 @@ impl Again<'_> {
         }
         let known = table::find(launch.kernel.addr()).and_then(table::Entry::known);
         let kernel = known.and_then(Known::kernel).ok_or("it was not looked up by its name")?;
-        let entry = kernel.entry()?;
+        let made = match kernel.loaded {
+            // SAFETY: by this function's contract.
+            Some(Loaded::Machine(origin)) => Some(unsafe { beside::of(kernel, origin, launch) }?),
+            _ => None,
+        };
+        let entry = made.map_or_else(|| kernel.entry(), |made| Ok(&made.entry))?;
         let forms = entry.forms.as_ref();
         let forms = forms.map_err(|refusal| Reason::from(format!("its PTX, {refusal}")))?;
         let driver = Driver::of(launch.through);
         let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
         let name = kernel.name.to_string_lossy();
         let symbols = [&forms.shifted, &forms.folded];
-        // SAFETY: the module or library is loaded, since the program launches a kernel of it.
-        let handles = unsafe { [find(kernel, 0, symbols[0])?, find(kernel, 1, symbols[1])?] };
+        let handles = match made {
+            Some(made) => made.forms,
+            // SAFETY: the module or library is loaded, since the program launches a kernel of it.
+            None => unsafe { [find(kernel, 0, symbols[0])?, find(kernel, 1, symbols[1])?] },
+        };
         // SAFETY: the program is launching the kernel just now, and the others are of the same module.
         let [limits, shifted, folded] = unsafe {
             handles.iter().for_each(|form| driver.copy_attributes(launch.kernel, *form));
@@ -100,13 +109,15 @@ impl Again<'_> {
         let arguments = unsafe { Arguments::new(self.passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
-        Ok(Prepared { kernel, form, plan, arguments, later })
+        Ok(Prepared { kernel, made, form, plan, arguments, later })
     }
 }
 
 /// A launch that can be made in parts.
 struct Prepared {
     kernel: &'static Kernel,
+    /// The module with the form, if that is not the kernel's own.
+    made: Option<&'static Made>,
     form: Handle,
     plan: Plan,
     arguments: Arguments,
@@ -116,7 +127,11 @@ struct Prepared {
 
 impl Prepared {
     fn launch(mut self, again: &Again<'_>) -> Result<Status, Reason> {
-        let Self { kernel, form, plan, arguments, later } = &mut self;
+        let Self { kernel, made, form, plan, arguments, later } = &mut self;
+        let Launch { through, stream, .. } = again.launch;
+        if let Some(made) = made {
+            made.copy_constants(Driver::of(through), stream, FUNCTIONS[through.0].per_thread)?;
+        }
         let (kernel, count) = (*kernel, plan.len());
         for (place, planned) in (0..count).zip(plan.launches()) {
             let grid = planned.launch.grid();
@@ -126,8 +141,7 @@ impl Prepared {
                 (again.part)(&Part { kernel: *form, grid, passed, attributes })
             });
             if status != SUCCESS {
-                let driver = Driver::of(again.launch.through);
-                return refused(kernel, driver, status, (place, count));
+                return refused(kernel, Driver::of(through), status, (place, count));
             }
         }
         Ok(SUCCESS)

@@ -27,6 +27,8 @@ struct Caller {
     target: AtomicPtr<c_void>,
 }
 
+/// How the names of runtimes and compilers begin, of which a process may have several.
+const RUNTIMES: [&[u8]; 3] = [b"libcudart.so", b"libnvrtc.so", b"libnvJitLink.so"];
 /// The callers of each function.
 // SAFETY: atomic numbers may be zero, and atomic pointers null.
 static CALLERS: [Callers; FUNCTIONS.len()] = unsafe { core::mem::zeroed() };
@@ -76,7 +78,7 @@ fn find(
     if original.is_null() {
         return missing();
     }
-    guarded::run(|| keep_loaded(original));
+    guarded::run(|| stack::keep_loaded(original));
     let target = replace(original);
     if let Some(Calling { range: (begin, end), .. }) = calling
         // The count stays far from its end: a full table is not claimed from again.
@@ -145,20 +147,8 @@ fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
 }
 
 fn is_runtime(object: &Object<'_>) -> bool {
-    object.name().is_some_and(|name| name.to_bytes().starts_with(b"libcudart.so"))
-}
-
-/// Keeps the library of `function` loaded: its address is kept.
-fn keep_loaded(function: *const c_void) {
-    let Some(path) = stack::object_path(function) else { return };
-    let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: a path of the loader. With these flags nothing is loaded or unloaded.
-    unsafe {
-        let handle = libc::dlopen(path.as_ptr(), mode);
-        if !handle.is_null() {
-            libc::dlclose(handle);
-        }
-    }
+    let is_one = |name: &CStr| RUNTIMES.iter().any(|start| name.to_bytes().starts_with(start));
+    object.name().is_some_and(is_one)
 }
 
 /// The replacement of a function that no loaded object has.

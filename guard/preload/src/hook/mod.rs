@@ -7,6 +7,7 @@
 //! - `outcome`, `session`: what follows a call, off the hot path.
 
 pub(crate) mod callers;
+mod compile;
 mod find;
 mod graph;
 mod launch;

@@ -8,7 +8,7 @@ use crate::driver::functions::{
     FUNCTIONS, LINKED, ORIGINALS, Place, SLOTS, UNWATCHED, intercepted, replacements,
 };
 use crate::fix::load;
-use crate::hook::{callers, find, graph, launch, memory, query, runtime, synchronize};
+use crate::hook::{callers, compile, find, graph, launch, memory, query, runtime, synchronize};
 
 /// The replacement of one function.
 struct Hook {
@@ -147,7 +147,8 @@ extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
 /// The function with this symbol, by its place in the table.
 pub(crate) fn by_symbol(symbol: &CStr) -> Option<usize> {
     let name = symbol.to_bytes();
-    let is_of_cuda = name.strip_prefix(b"__").unwrap_or(name).starts_with(b"cu");
+    let name = name.strip_prefix(b"__").unwrap_or(name);
+    let is_of_cuda = name.starts_with(b"cu") || name.starts_with(b"nv");
     let place = || FUNCTIONS.iter().position(|function| function.symbol == symbol);
     is_of_cuda.then(place).flatten()
 }

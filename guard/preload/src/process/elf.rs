@@ -32,6 +32,16 @@ pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
     found
 }
 
+/// Whether so many bytes from `begin` on are of one part of a loaded object.
+pub(crate) fn contains(begin: usize, bytes: usize) -> bool {
+    let (end, mut is_within) = (begin.saturating_add(bytes), false);
+    visit(|object| {
+        is_within = object.parts().any(|part| part.0 <= begin && end <= part.1);
+        is_within
+    });
+    is_within
+}
+
 /// Looks at the loaded objects, in the order of loading, until `look` returns true. It must not panic.
 pub(crate) fn visit<F: FnMut(&Object<'_>) -> bool>(mut look: F) {
     unsafe extern "C" fn each<F: FnMut(&Object<'_>) -> bool>(

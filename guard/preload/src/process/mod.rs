@@ -14,6 +14,7 @@ use gridguard_report::Message;
 use self::output::{Opened, Output};
 
 pub(crate) mod cache;
+pub(crate) mod caches;
 pub(crate) mod demangle;
 pub(crate) mod elf;
 pub(crate) mod flag;

@@ -77,6 +77,15 @@ impl<T, const PLACES: usize, const MOST: usize> Kept<T, PLACES, MOST> {
         None
     }
 
+    /// The value with this hash, if there is one.
+    pub(crate) fn find(&self, hash: u64) -> Option<&'static T> {
+        let first = usize::try_from(hash >> 32).unwrap_or(0);
+        let at = |probe: usize| self.places[(first + probe) & (PLACES - 1)].load(Ordering::Acquire);
+        // SAFETY: null, or a value that is never freed nor changed.
+        let mut known = (0..PLACES).map_while(|probe| unsafe { at(probe).as_ref() });
+        known.find(|(found, _)| *found == hash).map(|(_, value)| value)
+    }
+
     /// All values.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static T> {
         // SAFETY: null, or a value that is never freed nor changed.
@@ -98,6 +107,7 @@ mod tests {
             assert_eq!((1..=5).map(get).collect::<Option<Vec<_>>>(), Some(vec![1, 2, 3, 4, 5]));
             assert_eq!(get(6), None);
         }
+        assert_eq!((KEPT.find(5), KEPT.find(6)), (Some(&5), None));
         assert_eq!(KEPT.get(3, || panic!("it is known")), Some(&3));
         assert_eq!(KEPT.all().sum::<u64>(), 15);
     }

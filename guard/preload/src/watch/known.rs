@@ -5,8 +5,11 @@ use core::sync::atomic::AtomicPtr;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::path::PathBuf;
 
 use gridguard::ptx::EntryReport;
+
+use crate::watch::kept::hash_of;
 
 /// Why a launch or an image is not changed.
 pub(crate) type Reason = Cow<'static, str>;
@@ -24,8 +27,51 @@ pub(crate) enum Known {
 pub(crate) enum Loaded {
     /// Rewritten PTX, with a report of each entry by name.
     Ptx(HashMap<String, EntryReport>),
+    /// Machine code, whose PTX is looked for if a launch needs it.
+    Machine(Origin),
     /// An image that is not rewritten.
     Kept(Reason),
+}
+
+/// Where machine code came from.
+#[derive(Debug, Hash)]
+pub(crate) enum Origin {
+    /// A fat binary in a loaded object.
+    Mapped { address: usize, digest: u64 },
+    /// A fat binary in a file.
+    File { path: PathBuf, digest: u64 },
+    /// A fat binary in the program's own memory, without its machine code.
+    Copied(Vec<u8>),
+    /// A cubin.
+    Cubin(Digest),
+}
+
+/// The size and hash of a whole cubin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Digest {
+    pub(crate) bytes: usize,
+    pub(crate) hash: u64,
+}
+
+impl Digest {
+    /// The digest of the cubin that `bytes` begin with.
+    pub(crate) fn of_cubin(bytes: &[u8]) -> Self {
+        let header = bytes.first_chunk().map_or(bytes.len(), cubin_bytes);
+        let cubin = &bytes[..header.min(bytes.len())];
+        Self { bytes: cubin.len(), hash: hash_of(cubin) }
+    }
+}
+
+/// The size of a cubin with this header: the tables of its sections and segments stand behind all else.
+pub(crate) fn cubin_bytes(header: &[u8; 64]) -> usize {
+    let number = |at: usize, bytes: usize| {
+        header[at..at + bytes].iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
+    };
+    let end =
+        |offset: u64, size: u64, count: u64| offset.saturating_add(size.saturating_mul(count));
+    let segments = end(number(32, 8), number(54, 2), number(56, 2));
+    let sections = end(number(40, 8), number(58, 2), number(60, 2));
+    usize::try_from(segments.max(sections)).unwrap_or(usize::MAX).max(header.len())
 }
 
 /// A kernel that was looked up by its name.
@@ -91,6 +137,7 @@ impl Kernel {
         match self.loaded {
             None => Err("its module was loaded by a function that is not watched".into()),
             Some(Loaded::Kept(reason)) => Err(reason.clone()),
+            Some(Loaded::Machine(_)) => Err("its module is machine code".into()),
             Some(Loaded::Ptx(entries)) => {
                 let entry = self.name.to_str().ok().and_then(|name| entries.get(name));
                 entry.ok_or_else(|| "its PTX has no entry of its name".into())

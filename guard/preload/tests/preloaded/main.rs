@@ -6,6 +6,7 @@
 mod failures;
 mod fixes;
 mod graphs;
+mod machine_code;
 mod memory;
 mod ordinary;
 mod processes;

@@ -50,6 +50,31 @@ pub(crate) fn loads(words: &str) -> Command {
     command
 }
 
+/// The command `loads LOOKUP IMAGE ACTION...` with the library and the fake NVRTC, which the program looks up or links.
+pub(crate) fn compiles(words: &str, is_linked: bool) -> Command {
+    let program = if is_linked { "loads-linked" } else { "loads" };
+    let mut command = clean(Driver::Whole, program, words);
+    let folders = [driver_folder(Driver::Whole), compiler_folder()];
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(folders).unwrap());
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// A shared object in `folder` that has the image in the file `image`.
+pub(crate) fn object_with(folder: &Path, image: &Path) -> PathBuf {
+    let (source, object) = (folder.join("image.S"), folder.join("image.so"));
+    let text = format!(
+        ".section .nv_fatbin, \"a\"\n.globl image\n.p2align 3\nimage: .incbin \"{}\"\n\
+         .section .note.GNU-stack, \"\"\n",
+        image.display()
+    );
+    std::fs::write(&source, text).unwrap();
+    let output = Command::new("gcc").args(["-shared", "-o"]).args([&object, &source]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    object
+}
+
 /// The command `graphs LOOKUP ACTION...` with the library.
 pub(crate) fn graphs(driver: Driver, words: &str) -> Command {
     let mut command = clean(driver, "graphs", words);
@@ -164,7 +189,10 @@ fn built() -> &'static Path {
         let link = format!("-L{}", driver.display());
         compile(&folder, "linked", "launches.c", &["-DLINKED", &link, "-lcuda", "-lpthread"]);
         // Calls functions without prototypes.
-        compile(&folder, "loads", "loads.c", &["-std=gnu11"]);
+        compile(&folder, "loads", "loads.c", &["-std=gnu11", "-lpthread"]);
+        let compilers = format!("-L{}", compiler_folder().display());
+        let linked = ["-std=gnu11", "-DLINKED", &compilers, "-l:libnvrtc.so.13", "-lpthread"];
+        compile(&folder, "loads-linked", "loads.c", &linked);
         compile(&folder, "graphs", "graphs.c", &["-std=gnu11"]);
         let allocates = ["-std=gnu11", "-rdynamic", "-lpthread"];
         compile(&folder, "allocates", "allocates.c", &allocates);
@@ -202,6 +230,18 @@ fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(&fresh, folder.join(name)).unwrap();
+}
+
+/// The folder of the fake NVRTC.
+fn compiler_folder() -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiler");
+    BUILT.get_or_init(|| {
+        let option = Some("-Wl,-soname,libnvrtc.so.13");
+        fake_library::build(&folder, "libnvrtc.c", "libnvrtc.so.13", "libnvrtc.so", option);
+        compile(&folder, "libnvJitLink.so.13", "linker.c", &["-shared", "-fPIC"]);
+    });
+    folder
 }
 
 /// The folder of two fake runtimes, whose symbols have versions as NVIDIA's have.

@@ -1,11 +1,13 @@
 /*
- * A program that loads an image and launches its kernel `rows(out, n)`. Prints what the driver returned.
+ * A program that loads an image and launches its kernel `rows(out, n)`, or another one with `name=NAME`. Prints what the
+ * driver returned.
  *
  *   loads LOOKUP IMAGE ACTION...
  *
  * LOOKUP is `dlsym`, or `thread` for functions whose default stream is the thread's own.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +22,10 @@ typedef struct {
     unsigned count;
 } Config;
 
-static void *driver, *container, *function, *stream, *graph;
-static const char *lookup;
+static void *driver, *context, *container, *function, *stream, *graph, *object;
+static const char *lookup, *kernel = "rows";
 static char *image;
+static size_t image_bytes;
 static const char *path;
 
 static Call find(const char *name) {
@@ -47,6 +50,7 @@ static void *read_image(void) {
     char *read = calloc(1, (size_t)bytes + 1);
     if (fread(read, 1, (size_t)bytes, file) != (size_t)bytes) exit(4);
     fclose(file);
+    image_bytes = (size_t)bytes;
     return read;
 }
 
@@ -57,11 +61,63 @@ static void *wrapped(void) {
     return &wrapper;
 }
 
+/* Compiles a program that is named after the kernel, and loads its machine code from memory that is freed then. */
+#ifdef LINKED
+int nvrtcCreateProgram(), nvrtcCompileProgram(), nvrtcGetCUBINSize(), nvrtcGetCUBIN(), nvrtcDestroyProgram();
+#define NVRTC(name) ((Call)name)
+#else
+#define NVRTC(name) ((Call)dlsym(compiler, #name))
+#endif
+static int compile(void) {
+    void *program, *compiler = dlopen("libnvrtc.so.13", RTLD_NOW);
+    size_t bytes;
+    if (!compiler) return -1;
+    int status = NVRTC(nvrtcCreateProgram)(&program, "{}", kernel, 0, NULL, NULL);
+    status |= NVRTC(nvrtcCompileProgram)(program, 0, NULL) | NVRTC(nvrtcGetCUBINSize)(program, &bytes);
+    char *cubin = malloc(bytes);
+    status |= NVRTC(nvrtcGetCUBIN)(program, cubin);
+    status |= NVRTC(nvrtcDestroyProgram)(&program) | find("cuModuleLoadData")(&container, cubin);
+    free(cubin);
+    return status;
+}
+
+/* Links the image, which is PTX, alone or with another input, and loads the cubin. */
+static int link_image(int inputs) {
+    void *linker, *library = dlopen("libnvJitLink.so.13", RTLD_NOW);
+    size_t bytes;
+    if (!library) return -1;
+#define LINK(name) ((Call)dlsym(library, "nvJitLink" #name))
+    int status = LINK(Create)(&linker, 0, NULL);
+    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image");
+    if (!inputs) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image") | LINK(AddFile)(linker, 6, "library");
+    status |= LINK(Complete)(linker) | LINK(GetLinkedCubinSize)(linker, &bytes);
+    char *cubin = malloc(bytes);
+    status |= LINK(GetLinkedCubin)(linker, cubin) | LINK(Destroy)(&linker);
+    status |= find("cuModuleLoadData")(&container, cubin);
+    free(cubin);
+    return status;
+}
+
+/* Loads the image of a shared object. */
+static int load_object(void) {
+    object = dlopen(path, RTLD_NOW);
+    return object ? find("cuModuleLoadData")(&container, dlsym(object, "image")) : -1;
+}
+
 static int load(const char *how) {
     int option[] = {5, 6}, preserved = 1;
     static char log[512];
     void *value[] = {log, (void *)sizeof log}, *none = NULL;
     int status = -1;
+    if (!strcmp(how, "nvrtc")) return compile();
+    if (!strcmp(how, "object")) return load_object();
+    if (sscanf(how, "linked-%d", &status) == 1) return link_image(status);
+    if (!strcmp(how, "freed")) {
+        /* The program's own memory is changed after it was loaded. */
+        status = find("cuModuleLoadData")(&container, image);
+        memset(image, 0, image_bytes);
+        return status;
+    }
     if (!strcmp(how, "data")) status = find("cuModuleLoadData")(&container, image);
     if (!strcmp(how, "fatbin")) status = find("cuModuleLoadFatBinary")(&container, image);
     if (!strcmp(how, "wrapped")) status = find("cuModuleLoadFatBinary")(&container, wrapped());
@@ -80,12 +136,12 @@ static int load(const char *how) {
 
 static int look_up(const char *how) {
     void *module;
-    if (!strcmp(how, "function")) return find("cuModuleGetFunction")(&function, container, "rows");
-    int status = find("cuLibraryGetKernel")(&function, container, "rows");
+    if (!strcmp(how, "function")) return find("cuModuleGetFunction")(&function, container, kernel);
+    int status = find("cuLibraryGetKernel")(&function, container, kernel);
     if (!strcmp(how, "kernel-function")) status |= find("cuKernelGetFunction")(&function, function);
     if (!strcmp(how, "library-module")) {
         status |= find("cuLibraryGetModule")(&module, container);
-        status |= find("cuModuleGetFunction")(&function, module, "rows");
+        status |= find("cuModuleGetFunction")(&function, module, kernel);
     }
     return status;
 }
@@ -93,7 +149,8 @@ static int look_up(const char *how) {
 static int launch(const char *how, unsigned x, unsigned y, unsigned z, unsigned id) {
     uint64_t out = 0x1122334455667788;
     uint32_t n = 0xa1b2c3d4;
-    void *params[] = {&out, &n};
+    uint64_t none = 0;
+    void *params[] = {&out, &n, &none, &none};
     unsigned char buffer[12];
     size_t bytes = sizeof buffer;
     void *extra[] = {(void *)1, buffer, (void *)2, &bytes, (void *)0};
@@ -113,11 +170,40 @@ static int launch(const char *how, unsigned x, unsigned y, unsigned z, unsigned 
     return -1;
 }
 
+static void *launch_in_thread(void *rows) {
+    void *own;
+    if (find("cuCtxSetCurrent")(context) || find("cuStreamCreate")(&own, 1)) return (void *)-1;
+    uint64_t out = 0x1122334455667788, none = 0;
+    uint32_t n = 0xa1b2c3d4;
+    void *params[] = {&out, &n, &none, &none};
+    long status = find("cuLaunchKernel")(function, 1, (unsigned)(long)rows, 1, 32, 1, 1, 0, own, params, NULL);
+    return (void *)status;
+}
+
+static int launch_in_threads(long rows) {
+    pthread_t thread[8];
+    long status = 0;
+    for (int i = 0; i < 8; i++) pthread_create(&thread[i], NULL, launch_in_thread, (void *)rows);
+    for (int i = 0; i < 8; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        status |= (long)result;
+    }
+    return (int)status;
+}
+
 static int act(const char *action) {
     char how[32];
     unsigned x, y, z, id = 0;
     if (sscanf(action, "load=%31s", how) == 1) return load(how);
     if (sscanf(action, "get=%31s", how) == 1) return look_up(how);
+    if (!strncmp(action, "name=", 5)) return kernel = action + 5, 0;
+    if (!strcmp(action, "drop")) return dlclose(object);
+    if (!strncmp(action, "write=", 6)) {
+        FILE *file = fopen(path, "w");
+        return !file || fputs(action + 6, file) < 0 || fclose(file);
+    }
+    if (sscanf(action, "threads=%u", &y) == 1) return launch_in_threads(y);
     if (!strcmp(action, "unload")) return find("cuModuleUnload")(container);
     if (!strcmp(action, "opt-in")) return find("cuFuncSetAttribute")(function, 8, 100000);
     if (!strcmp(action, "stream")) return find("cuStreamCreate")(&stream, 1);
@@ -134,7 +220,6 @@ static int act(const char *action) {
 }
 
 int main(int count, char **words) {
-    void *context;
     if (count < 4) return 2;
     lookup = words[1];
     path = words[2];

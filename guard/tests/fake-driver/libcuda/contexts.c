@@ -144,6 +144,15 @@ FORWARD(cuCtxCreate_v3, (CUcontext *ctx, void *affinity, int count, unsigned fla
 CALL(cuCtxPushCurrent_v2, (CUcontext ctx), LIBRARY; REQUIRE(ctx && ctx->refs, INVALID_CONTEXT),
      CHECK(push(ctx)))
 CALL(cuCtxGetCurrent, (CUcontext *ctx), LIBRARY, *ctx = current())
+#ifndef FAKE_OLD
+/* Each life of a context has its number. */
+CUresult cuCtxGetId(CUcontext of, unsigned long long *id) {
+    CONTEXT;
+    REQUIRE(id && !of, INVALID_VALUE);
+    *id = ((unsigned long long)(uintptr_t)ctx << 8) + ctx->life;
+    return SUCCESS;
+}
+#endif
 CALL(cuCtxGetDevice, (CUdevice *device), CONTEXT, *device = ctx->device)
 CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT, *least = 0, *greatest = -5)
 

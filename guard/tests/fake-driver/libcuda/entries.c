@@ -34,6 +34,9 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
     return cuLaunchKernelEx(&own, f, params, extra);
 }
 
+FORWARD(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+        cuMemcpyDtoDAsync_v2(to, from, bytes, stream_of_thread(stream, __func__)))
+
 FORWARD(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream),
         cuGraphLaunch(exec, stream_of_thread(stream, __func__)))
 

@@ -105,26 +105,96 @@ static const char *find_name(const char *text, const char *before, const char *n
 /* How fat binaries begin. */
 static const char FATBIN[] = "\x50\xed\x55\xba";
 
-/* The PTX of a fat binary, which names its kernels also where it has machine code; NULL without any. */
+/* A section of a cubin by its name, and its number. */
+static const Elf64_Shdr *section_of(const char *cubin, const char *name, unsigned *number) {
+    const Elf64_Ehdr *header = (const void *)cubin;
+    const Elf64_Shdr *all = (const void *)(cubin + header->e_shoff);
+    if (!header->e_shoff || header->e_shstrndx >= header->e_shnum) return NULL;
+    const char *names = cubin + all[header->e_shstrndx].sh_offset;
+    for (unsigned i = 0; i < header->e_shnum; i++) {
+        if (strcmp(names + all[i].sh_name, name)) continue;
+        if (number) *number = i;
+        return &all[i];
+    }
+    return NULL;
+}
+
+/* The parameters of a kernel of a cubin, as PTX declares them. */
+static void declare_params(FILE *out, const char *cubin, const char *kernel) {
+    enum { SIZED = 4, KPARAM_INFO = 0x17 };
+    char name[MAX_NAME + 16];
+    unsigned size[MAX_PARAMS] = {0}, offset[MAX_PARAMS] = {0}, count = 0;
+    snprintf(name, sizeof name, ".nv.info.%s", kernel);
+    const Elf64_Shdr *info = section_of(cubin, name, NULL);
+    for (size_t at = 0; info && at + 4 <= info->sh_size;) {
+        const unsigned char *record = (const unsigned char *)cubin + info->sh_offset + at;
+        unsigned words[3], bytes = record[2] + 256u * record[3];
+        at += record[0] == SIZED ? 4 + bytes : 4;
+        if (record[0] != SIZED || record[1] != KPARAM_INFO || bytes < sizeof words) continue;
+        memcpy(words, record + 4, sizeof words);
+        unsigned ordinal = words[1] & 0xffff;
+        if (ordinal >= MAX_PARAMS) continue;
+        size[ordinal] = words[2] >> 18, offset[ordinal] = words[1] >> 16;
+        if (count <= ordinal) count = ordinal + 1;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        unsigned align = size[i] & -size[i];
+        while (align > 1 && offset[i] % align) align /= 2;
+        fprintf(out, "%s.param .align %u .b8 p[%u]", i ? ", " : "", align < 8 ? align : 8, size[i]);
+    }
+}
+
+/* Kernels and variables of a real cubin, as PTX declares them. It lives as long as the process. */
+static const char *text_of_cubin(const char *cubin) {
+    char *text = NULL;
+    size_t length;
+    const Elf64_Shdr *symbols = section_of(cubin, ".symtab", NULL);
+    if (!symbols) return NULL;
+    FILE *out = open_memstream(&text, &length);
+    const Elf64_Shdr *all = (const void *)(cubin + ((const Elf64_Ehdr *)cubin)->e_shoff);
+    const char *names = cubin + all[symbols->sh_link].sh_offset;
+    const Elf64_Sym *symbol = (const void *)(cubin + symbols->sh_offset);
+    fprintf(out, ".version 8.0\n.target sm_%d\n", ARCHITECTURE);
+    for (size_t i = 0; i < symbols->sh_size / sizeof *symbol; i++, symbol++) {
+        const char *name = names + symbol->st_name;
+        char code[MAX_NAME + 16];
+        unsigned number = 0;
+        snprintf(code, sizeof code, ".text.%s", name);
+        bool kernel = ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && section_of(cubin, code, &number);
+        if (kernel) fprintf(out, ".entry %s(", name), declare_params(out, cubin, name), fputs(")\n", out);
+        if (ELF64_ST_TYPE(symbol->st_info) == STT_OBJECT)
+            fprintf(out, ".global .b8 %s[%llu];\n", name, (unsigned long long)symbol->st_size);
+    }
+    fclose(out);
+    return text;
+}
+
+/* Of a fat binary, its machine code if that is real; else its PTX, which names its kernels also where it has machine
+ * code; NULL without any. */
 static const char *text_of_fatbin(const char *image) {
     uint16_t header, kind;
     uint32_t entry;
     uint64_t content, bytes;
+    const char *text = NULL;
     memcpy(&header, image + 6, sizeof header);
     memcpy(&content, image + 8, sizeof content);
     for (const char *at = image + header, *end = at + content; at < end; at += entry + bytes) {
         memcpy(&kind, at, sizeof kind);
         memcpy(&entry, at + 4, sizeof entry);
         memcpy(&bytes, at + 8, sizeof bytes);
-        if (kind == 1) return at + entry;
+        if (kind == 2 && bytes > 64 && !memcmp(at + entry, "\177ELF", 4)) return text_of_cubin(at + entry);
+        if (kind == 1 && !text) text = at + entry;
     }
-    return NULL;
+    return text;
 }
 
 /* The machine code of the fake NVRTC: PTX behind an ELF header whose flags mark it. */
 static const char *text_of(const char *image) {
     if (!memcmp(image, FATBIN, 4)) return text_of_fatbin(image);
-    return !strncmp(image, "\177ELF", 4) && !strncmp(image + 48, "FAKE", 4) ? image + 64 : image;
+    if (strncmp(image, "\177ELF", 4)) return image;
+    if (!strncmp(image + 48, "FAKE", 4)) return image + 64;
+    const char *text = cubin_error(image) ? NULL : text_of_cubin(image);
+    return text ? text : image;
 }
 
 /* ---- Modules and functions ---- */
@@ -221,6 +291,43 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     for (CUfunction f = module->functions; f; f = f->next)
         if (!strcmp(f->name, name)) return *function = f, SUCCESS;
     *function = make_function(module, name);
+    return SUCCESS;
+}
+
+/* The bytes of a variable that a text declares; 0 without one. */
+static size_t variable_bytes(const char *text, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = text; (at = strstr(at, name)); at += length) {
+        bool whole = at > text && strchr(" \t", at[-1]) && strchr("[; ", at[length]);
+        const char *line = at, *element, *array = at + length;
+        while (line > text && line[-1] != '\n') line--;
+        bool declared = whole && (strstr(line, ".global") == line || strstr(line, ".const") == line
+                                  || strstr(line, ".visible") == line);
+        unsigned bits = 0, count = 1;
+        if (!declared) continue;
+        for (element = line; element < at && !bits; element++) sscanf(element, ".%*1[subf]%u", &bits);
+        if (*array == '[') sscanf(array, "[%u]", &count);
+        return bits / 8 * count;
+    }
+    return 0;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name) {
+    CONTEXT;
+    REQUIRE(at && bytes && name && strlen(name) < MAX_NAME, INVALID_VALUE);
+    REQUIRE(loaded(module), INVALID_HANDLE);
+    struct Variable *v = module->variables;
+    while (v && strcmp(v->name, name)) v = v->next;
+    if (!v) {
+        size_t size = variable_bytes(module->text, name);
+        REQUIRE(size, NOT_FOUND);
+        v = make(sizeof *v);
+        *v = (struct Variable){.next = module->variables, .bytes = size};
+        strcpy(v->name, name);
+        CHECK(allocate(ctx, &v->at, size, false));
+        module->variables = v;
+    }
+    *at = v->at, *bytes = v->bytes;
     return SUCCESS;
 }
 

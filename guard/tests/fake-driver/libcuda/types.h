@@ -140,7 +140,9 @@ struct Module {
     CUfunction functions;
     bool dead;
     struct Clock used; /* by the last launches of its functions */
+    struct Variable *variables;
 };
+struct Variable { struct Variable *next; char name[MAX_NAME]; CUdeviceptr at; size_t bytes; };
 struct Block {
     char *at;
     size_t bytes;

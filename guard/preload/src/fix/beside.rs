@@ -1,0 +1,363 @@
+//! Modules with forms of a kernel, beside a module of machine code. They are made when a launch first needs them.
+
+use core::ffi::{CStr, c_int};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ffi::CString;
+use std::path::Path;
+
+use gridguard::image::fatbin_bytes;
+use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewrite_entries};
+
+use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
+use crate::driver::request::Launch;
+use crate::driver::{Driver, written};
+use crate::fix::image::{digest_of, ptx_beside};
+use crate::fix::{store, triton};
+use crate::process::{elf, stack};
+use crate::watch::kept::{Kept, hash_of};
+use crate::watch::known::{Kernel, Origin, Reason};
+
+/// Kernels of machine code that are repaired.
+const MOST: usize = 16_384;
+static BESIDES: Kept<Beside, { 1 << 15 }, MOST> = Kept::new();
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// What was made for a kernel in a context.
+struct Beside {
+    /// The handle and load number of the kernel's module or library.
+    container: (usize, u64),
+    /// The number of the context.
+    context: u64,
+    made: Result<Made, Reason>,
+    is_unloaded: AtomicBool,
+}
+
+/// A module with forms of a kernel.
+#[derive(Debug)]
+pub(super) struct Made {
+    module: Module,
+    pub(super) entry: EntryReport,
+    /// The shifted and the folded form.
+    pub(super) forms: [Handle; 2],
+    constants: Vec<Constant>,
+}
+
+// SAFETY: handles of the driver may be used by all threads.
+unsafe impl Send for Made {}
+// SAFETY: as above.
+unsafe impl Sync for Made {}
+
+/// A constant of the kernel's module, and its copy.
+#[derive(Clone, Copy, Debug)]
+struct Constant {
+    from: u64,
+    to: u64,
+    bytes: usize,
+}
+
+/// The module with forms of `kernel` for the current context.
+///
+/// # Safety
+///
+/// The program is launching `launch` of the kernel just now.
+pub(super) unsafe fn of(
+    kernel: &Kernel,
+    origin: &Origin,
+    launch: &Launch,
+) -> Result<&'static Made, Reason> {
+    let driver = Driver::of(launch.through);
+    // SAFETY: the pointer is to a live number; null stands for the current context.
+    let context = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
+    let context = context.ok_or("the driver is older than CUDA 12")?;
+    let container = (kernel.container, kernel.load);
+    let mut fresh = None;
+    let hash = hash_of(&(container, context, &kernel.name));
+    let kept = BESIDES.get(hash, || {
+        // SAFETY: by this function's contract.
+        let made = relaxed(driver, || unsafe { make(kernel, origin, launch, driver) });
+        fresh = made.as_ref().ok().map(|made| made.module.0);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        Beside { container, context, made, is_unloaded: AtomicBool::new(false) }
+    });
+    let made = kept.map(|kept| kept.made.as_ref());
+    // Another thread made the same meanwhile.
+    if let Some(fresh) = fresh
+        && !made.is_some_and(|made| made.is_ok_and(|made| made.module.0 == fresh))
+    {
+        Module(fresh).unload(driver);
+    }
+    made.ok_or("16384 kernels of machine code were repaired before it")?.map_err(Reason::clone)
+}
+
+/// Unloads the modules that were made for kernels of this module or library, which was unloaded.
+pub(super) fn unloaded(driver: &Driver, container: (usize, u64)) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    // SAFETY: the pointer is to a live number; null stands for the current context.
+    let current = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
+    let of_container = |beside: &&Beside| {
+        beside.container == container
+            && Some(beside.context) == current
+            && !beside.is_unloaded.swap(true, Ordering::Relaxed)
+    };
+    for beside in BESIDES.all().filter(of_container) {
+        if let Ok(made) = &beside.made {
+            Module(made.module.0).unload(driver);
+        }
+    }
+}
+
+impl Made {
+    /// Copies the constants of the kernel's module, in the order of the stream. Constants only change between launches
+    /// that wait for each other, so that no launch reads the values of another one.
+    pub(super) fn copy_constants(
+        &self,
+        driver: &Driver,
+        stream: Handle,
+        per_thread: bool,
+    ) -> Result<(), Reason> {
+        let copy = driver.copy_in_thread.filter(|_| per_thread).or(driver.copy);
+        for Constant { from, to, bytes } in self.constants.iter().copied() {
+            let copy = copy.ok_or("the driver cannot copy its constants")?;
+            // SAFETY: variables of loaded modules, of this size.
+            let status = unsafe { copy(to, from, bytes, stream) };
+            if status != SUCCESS {
+                let error = driver.error(status);
+                return Err(format!("its constants were not copied: {error}").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+///
+/// As [`of`].
+unsafe fn make(
+    kernel: &Kernel,
+    origin: &Origin,
+    launch: &Launch,
+    driver: &Driver,
+) -> Result<Made, Reason> {
+    let name = kernel.name.to_str().map_err(|_| "its name is not UTF-8")?;
+    let text = ptx_of(kernel, origin, driver)?;
+    // SAFETY: the program is launching the kernel just now.
+    let (original, of_original) = unsafe { original(launch.kernel, driver) }?;
+    let address = |variable: &Variable| {
+        // SAFETY: the module of the kernel.
+        let (address, bytes) = unsafe { of_original.variable(driver, &variable.name) }?;
+        (u64::try_from(bytes) == Ok(variable.bytes)).then_some(address)
+    };
+    let unreadable = |error| Reason::from(format!("its PTX cannot be read: {error}"));
+    let in_ptx = |refusal: &_| Reason::from(format!("its PTX, {refusal}"));
+    let Extracted { text, constants, .. } =
+        extract(&text, name, address).map_err(unreadable)?.map_err(|refusal| in_ptx(&refusal))?;
+    let Rewritten { mut text, report } =
+        rewrite_entries(&text, |one| one == name).map_err(unreadable)?;
+    let entry = report.entries.into_iter().next().ok_or("its PTX has no entry of its name")?;
+    let symbols = match &entry.forms {
+        Ok(forms) => [forms.shifted.clone(), forms.folded.clone()],
+        Err(refusal) => return Err(in_ptx(refusal)),
+    };
+    text.push(0);
+    let module = Module::load(driver, &text)?;
+    // SAFETY: both modules are loaded.
+    let finished = unsafe { module.forms(driver, original, &symbols) }.and_then(|forms| {
+        let copied = |constant: &Variable| {
+            // SAFETY: as above.
+            let found =
+                unsafe { [&of_original, &module].map(|of| of.variable(driver, &constant.name)) };
+            match found {
+                [Some((from, bytes)), Some((to, other))] if bytes == other => {
+                    Ok(Constant { from, to, bytes })
+                }
+                _ => Err(format!("its constant {} is not found in both modules", constant.name)),
+            }
+        };
+        let constants = constants.iter().map(copied).collect::<Result<Vec<_>, _>>()?;
+        Ok((forms, constants))
+    });
+    match finished {
+        Ok((forms, constants)) => Ok(Made { module, entry, forms, constants }),
+        Err(reason) => {
+            module.unload(driver);
+            Err(reason)
+        }
+    }
+}
+
+/// Does work that is none of a stream, also while this thread captures one.
+fn relaxed<R>(driver: &Driver, work: impl FnOnce() -> R) -> R {
+    let mut mode = CAPTURE_RELAXED;
+    let mut exchange = || {
+        // SAFETY: the pointer is to a live integer, a mode.
+        driver.capture_mode.map(|exchange| unsafe { exchange(&raw mut mode) })
+    };
+    exchange();
+    let result = work();
+    exchange();
+    result
+}
+
+/// The function of a kernel in the current context, and its module.
+///
+/// # Safety
+///
+/// The kernel is loaded.
+unsafe fn original(kernel: Handle, driver: &Driver) -> Result<(Handle, Module), Reason> {
+    // SAFETY: by this function's contract.
+    let function = unsafe { driver.function_of(kernel) };
+    let module = written(ptr::null_mut(), |module| {
+        // SAFETY: as above; the pointer is to a live handle.
+        Some(unsafe { driver.function_module?(module, function) })
+    });
+    Ok((function, Module(module.ok_or("the driver does not tell its module")?)))
+}
+
+/// A module of the driver.
+#[derive(Debug)]
+struct Module(Handle);
+
+impl Module {
+    /// Loads a text with a zero byte at its end.
+    fn load(driver: &Driver, text: &[u8]) -> Result<Self, Reason> {
+        let load = driver.load_module.ok_or("the driver cannot load modules")?;
+        let mut module = ptr::null_mut();
+        // SAFETY: the text; the pointer is to a live handle.
+        let status = unsafe { load(&raw mut module, text.as_ptr().cast()) };
+        if status == SUCCESS {
+            return Ok(Self(module));
+        }
+        Err(format!("the driver refused its rewritten PTX: {}", driver.error(status)).into())
+    }
+
+    /// The forms, whose parameters must begin with those of the original.
+    ///
+    /// # Safety
+    ///
+    /// The module and the function are loaded.
+    unsafe fn forms(
+        &self,
+        driver: &Driver,
+        original: Handle,
+        symbols: &[String; 2],
+    ) -> Result<[Handle; 2], Reason> {
+        // SAFETY: by this function's contract.
+        let own = unsafe { parameters(driver, original) }?;
+        let find = |symbol: &String| -> Result<Handle, Reason> {
+            let missing = || Reason::from(format!("its rewritten module has no {symbol}"));
+            let name = CString::new(symbol.as_str()).map_err(|_| missing())?;
+            let form = written(ptr::null_mut(), |form| {
+                // SAFETY: as above; the pointers are to a live handle and a string.
+                Some(unsafe { driver.find_function?(form, self.0, name.as_ptr()) })
+            });
+            let form = form.ok_or_else(missing)?;
+            let mut registers = 0;
+            // The question has the driver load the form now, and not within a launch that is captured.
+            // SAFETY: a function of the module; the pointer is to a live integer.
+            driver
+                .function_attribute
+                .map(|ask| unsafe { ask(&raw mut registers, REGISTERS, form) });
+            // SAFETY: a function of the module.
+            let of_form = unsafe { parameters(driver, form) }?;
+            match of_form.split_last() {
+                Some((_, others)) if others == own => Ok(form),
+                _ => Err("the parameters of its PTX are others: it is of another build".into()),
+            }
+        };
+        Ok([find(&symbols[0])?, find(&symbols[1])?])
+    }
+
+    /// The address and size of a variable.
+    ///
+    /// # Safety
+    ///
+    /// The module is loaded.
+    unsafe fn variable(&self, driver: &Driver, name: &str) -> Option<(u64, usize)> {
+        let name = CString::new(name).ok()?;
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: by this function's contract; the pointers are to live numbers and a string.
+        let status = unsafe {
+            driver.module_variable?(&raw mut address, &raw mut bytes, self.0, name.as_ptr())
+        };
+        (status == SUCCESS && address != 0).then_some((address, bytes))
+    }
+
+    /// Unloads it. No function of it is launched any more.
+    fn unload(self, driver: &Driver) {
+        if let Some(unload) = driver.unload_module {
+            // SAFETY: a module that this library loaded, and unloads once.
+            unsafe { unload(self.0) };
+        }
+    }
+}
+
+/// The offset and size of each parameter.
+///
+/// # Safety
+///
+/// The function is loaded.
+unsafe fn parameters(driver: &Driver, function: Handle) -> Result<Vec<(usize, usize)>, Reason> {
+    let ask = driver
+        .parameter
+        .ok_or("the driver is older than CUDA 12.4, and does not tell its parameters")?;
+    let parameter = |index| {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: by this function's contract; the pointers are to live numbers.
+        let status = unsafe { ask(function, index, &raw mut offset, &raw mut bytes) };
+        (status == SUCCESS).then_some((offset, bytes))
+    };
+    Ok((0..MOST_PARAMETERS).map_while(parameter).collect())
+}
+
+/// The PTX of a kernel of machine code.
+fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
+    let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
+    let capability = device.compute_capability;
+    match origin {
+        Origin::Mapped { address, digest } => ptx_beside(mapped(*address, *digest)?, capability),
+        Origin::File { path, digest } => ptx_beside(&of_file(path, *digest)?, capability),
+        Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
+        Origin::Cubin(digest) => {
+            let name: &CStr = &kernel.name;
+            let kept = store::find(*digest).map(|kept| kept.map_err(Reason::from));
+            kept.or_else(|| triton::find(name, *digest)).unwrap_or_else(|| Err(NO_PTX.into()))
+        }
+    }
+}
+
+/// The fat binary at an address, if it is the same as when it was loaded.
+fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
+    const HEADER: usize = 16;
+    let image: *const u8 = ptr::with_exposed_provenance(address);
+    stack::keep_loaded(image.cast());
+    // SAFETY: the bytes are of a loaded object, which is never unloaded from here on, and are only read.
+    let header =
+        elf::contains(address, HEADER).then(|| unsafe { image.cast::<[u8; HEADER]>().read() });
+    let bytes = header.and_then(|header| usize::try_from(fatbin_bytes(&header)?).ok());
+    let bytes = bytes.filter(|bytes| elf::contains(address, *bytes));
+    // SAFETY: as above.
+    let fatbin = bytes.map(|bytes| unsafe { core::slice::from_raw_parts(image, bytes) });
+    fatbin
+        .filter(|fatbin| digest_of(fatbin) == digest)
+        .ok_or("the library with its fat binary was unloaded".into())
+}
+
+/// The fat binary in a file, if it is the same as when it was loaded.
+fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
+    let changed = || Reason::from(format!("{} was changed since it was loaded", path.display()));
+    let read = gridguard_files::read(path, MOST_BYTES).map_err(|error| error.to_string())?;
+    read.filter(|bytes| digest_of(bytes) == digest).ok_or_else(changed)
+}
+
+const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this process (NVRTC, \
+                      nvJitLink): an empty cache has it compiled again (CUPY_CACHE_DIR, TRITON_CACHE_DIR); for the attention of a \
+                      package, pip install gridguard";
+/// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
+const REGISTERS: c_int = 4;
+/// The largest file that is read.
+const MOST_BYTES: u64 = 1 << 30;
+/// More than a kernel has.
+const MOST_PARAMETERS: usize = 8192;

@@ -1,0 +1,310 @@
+//! Kernels of machine code under `--fix`: real fat binaries of nvcc, Triton's cache, compilers in the process.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
+use crate::programs::{compiles, loads, object_with};
+
+const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
+const LZ4: &[u8] = include_bytes!("../images/lz4.fatbin");
+const TOUCH: &[u8] = include_bytes!("../images/triton/touch.cubin");
+const TOUCH_PTX: &str = include_str!("../images/triton/touch.ptx");
+const TOUCH_OPTIONS: &str = include_str!("../images/triton/touch.json");
+const LARGE: [u32; 3] = [1, 70_000, 1];
+const LAUNCH: &str = "get=function launch=1,70000,1";
+
+/// Checks that all launches were repaired without a word.
+#[track_caller]
+fn assert_repaired(loaded: &Loaded) {
+    assert!(loaded.ran.status.success() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    assert!(loaded.ran.out.ends_with(" 0\n"), "{}", loaded.ran.out);
+    assert_blocks_of(&loaded.launches(), LARGE);
+}
+
+/// Checks that the launch was refused, for this reason.
+#[track_caller]
+fn assert_refused(loaded: &Loaded, reason: &str) {
+    let err = &loaded.ran.err;
+    assert!(err.contains(&format!("  fix       not possible: {reason}")), "{err}");
+    assert_eq!((loaded.launches().len(), err.matches("launch refused").count()), (0, 1), "{err}");
+    assert!(loaded.ran.status.success() && loaded.ran.out.ends_with(" 1\n"), "{}", loaded.ran.out);
+}
+
+/// The entries of a fat binary, header by header.
+fn entries(fatbin: &[u8]) -> Vec<&[u8]> {
+    let mut rest = &fatbin[16..];
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize, bytes: usize| {
+            rest[at..at + bytes].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+        };
+        let (entry, others) = rest.split_at(number(4, 4) + number(8, 8));
+        all.push(entry);
+        rest = others;
+    }
+    all
+}
+
+/// The fat binary of these entries.
+fn fatbin(entries: &[&[u8]]) -> Vec<u8> {
+    let bytes = u64::try_from(entries.concat().len()).unwrap();
+    [&ZSTD[..8], &bytes.to_le_bytes(), &entries.concat()].concat()
+}
+
+#[test]
+fn a_fat_binary_of_machine_code_is_repaired_by_its_ptx_however_it_is_compressed_and_loaded() {
+    for image in [ZSTD, LZ4] {
+        for how in ["data", "freed", "ex", "file", "fatbin", "wrapped"] {
+            let actions = format!("load={how} {LAUNCH}");
+            assert_repaired(&load(image, "dlsym", &actions, &[FIX, QUIET]));
+        }
+        for how in ["library", "library-file"] {
+            for lookup in ["kernel", "kernel-function", "library-module"] {
+                let actions = format!("load={how} get={lookup} launch=1,70000,1");
+                assert_repaired(&load(image, "dlsym", &actions, &[FIX, QUIET]));
+            }
+        }
+    }
+    let with_parts = "load=data get=function launch=1,70000,70000";
+    let loaded = load(ZSTD, "thread", with_parts, &[FIX, QUIET]);
+    assert_blocks_of(&loaded.launches(), [1, 70_000, 70_000]);
+    assert_eq!(loaded.launches().len(), 4);
+}
+
+#[test]
+fn nothing_is_loaded_beside_machine_code_whose_launches_are_legal() {
+    let refused = ("GRIDGUARD_FAKE_FAIL_TEXT", "__gridguard");
+    let actions = "load=data get=function launch=1,6000,1";
+    let loaded = load(ZSTD, "dlsym", actions, &[FIX, QUIET, refused]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    assert_eq!(loaded.launches().len(), 1);
+    let loaded = load(ZSTD, "dlsym", &format!("load=data {LAUNCH}"), &[FIX, QUIET, refused]);
+    assert_refused(&loaded, "the driver refused its rewritten PTX: CUDA_ERROR_INVALID_PTX (218)");
+}
+
+#[test]
+fn the_fat_binary_of_a_loaded_object_is_read_when_a_launch_needs_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    fs::write(&image, ZSTD).unwrap();
+    let object = object_with(folder.path(), &image);
+    let run = |actions: &str| {
+        logged(loads(&format!("dlsym {} {actions}", object.display())), &[FIX, QUIET])
+    };
+    assert_repaired(&run(&format!("load=object {LAUNCH}")));
+    // Repaired once, it stays repaired.
+    let loaded = run(&format!("load=object {LAUNCH} drop launch=1,70000,1"));
+    assert!(loaded.succeeded() && loaded.launches().len() == 2, "{}", loaded.ran.err);
+    let gone = run("load=object get=function drop launch=1,70000,1");
+    assert_refused(&gone, "the library with its fat binary was unloaded");
+}
+
+#[test]
+fn what_changed_since_it_was_loaded_is_not_used() {
+    let changed = "load=file get=function write=other launch=1,70000,1";
+    let loaded = load(ZSTD, "dlsym", changed, &[FIX, QUIET]);
+    assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
+}
+
+#[test]
+fn machine_code_without_usable_ptx_is_refused_with_the_reason() {
+    let [code, ptx] = entries(ZSTD)[..] else { panic!("two entries") };
+    let mut newer = ptx.to_owned();
+    newer[28..32].copy_from_slice(&120_u32.to_le_bytes());
+    let mut damaged = ptx.to_owned();
+    damaged[120..].fill(0x55);
+    for (image, reason) in [
+        (
+            fatbin(&[code]),
+            "its fat binary has machine code without PTX: compile it also for code=compute_XX",
+        ),
+        (fatbin(&[code, &newer]), "its fat binary has PTX only for newer devices"),
+        (fatbin(&[code, &damaged]), "its fat binary cannot be read: "),
+        (
+            code[64..].to_vec(),
+            "its module is machine code, whose PTX is neither in Triton's caches nor",
+        ),
+    ] {
+        let loaded = load(image, "dlsym", &format!("load=data {LAUNCH}"), &[FIX, QUIET]);
+        assert_refused(&loaded, reason);
+    }
+    let identified = format!("load=data name=identified {LAUNCH}");
+    let loaded = load(ZSTD, "dlsym", &identified, &[FIX, QUIET]);
+    assert!(
+        loaded.ran.err.contains("in identified: %gridid identifies the grid"),
+        "{}",
+        loaded.ran.err
+    );
+}
+
+#[test]
+fn a_repaired_kernel_uses_the_variables_of_its_module_and_their_values_at_each_launch() {
+    let log = ("GRIDGUARD_FAKE_LOG_WORK", "1");
+    let actions = format!("load=data name=shares {LAUNCH} launch=1,70000,1");
+    let loaded = load(ZSTD, "dlsym", &actions, &[FIX, QUIET, log]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let work: Vec<&str> = loaded.log.lines().filter(|line| line.starts_with("work ")).collect();
+    let launched = "work 1 launch shares__gridguard1_folded";
+    // The constant alone is copied; the variables have the addresses of the original.
+    assert_eq!(work, ["work 1 copy 16", launched, "work 1 copy 16", launched]);
+    assert!(!loaded.log.contains("race"), "{}", loaded.log);
+}
+
+#[test]
+fn a_launch_is_repaired_while_it_is_captured() {
+    let actions =
+        "load=data stream name=shares get=function capture launch=1,70000,70000 end replay wait";
+    let loaded = load(ZSTD, "dlsym", actions, &[FIX, QUIET]);
+    assert!(
+        loaded.succeeded() && loaded.ran.err.is_empty(),
+        "{}{}",
+        loaded.ran.out,
+        loaded.ran.err
+    );
+    for stream in ["capturing", "graph"] {
+        let of = loaded.launches().into_iter().filter(|one| one.stream == stream);
+        assert_blocks_of(&of.collect::<Vec<_>>(), [1, 70_000, 70_000]);
+    }
+}
+
+#[test]
+fn only_the_first_part_of_a_dependent_launch_begins_early() {
+    let actions = "load=data name=waits get=function ex=1,70000,70000,6 ex=1,70000,1,6";
+    let loaded = load(ZSTD, "dlsym", actions, &[FIX, QUIET]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let mut launches = loaded.launches();
+    let folded = launches.pop().unwrap();
+    let rest: Vec<&str> = launches.iter().map(|one| one.rest.as_str()).collect();
+    assert_eq!(rest[0], "overlap=1 priority=2");
+    assert!(rest.len() == 4 && rest[1..].iter().all(|one| *one == "priority=2"), "{rest:?}");
+    assert_blocks_of(&launches, [1, 70_000, 70_000]);
+    assert_eq!(folded.rest, "overlap=1 priority=2");
+    assert_blocks_of(&[folded], LARGE);
+}
+
+#[test]
+fn a_module_may_be_unloaded_and_loaded_again() {
+    let actions = format!("load=data {LAUNCH} wait unload load=data {LAUNCH} wait unload");
+    let reused = ("GRIDGUARD_FAKE_REUSE", "1");
+    for options in [&[FIX, QUIET][..], &[FIX, QUIET, reused]] {
+        let loaded = load(ZSTD, "dlsym", &actions, options);
+        assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+        assert_eq!(loaded.launches().len(), 2);
+        // Each time the module of the program, and the one beside it.
+        assert_eq!(loaded.log.matches("unload 0").count(), 4, "{}", loaded.log);
+        assert!(!loaded.log.contains("race"), "{}", loaded.log);
+    }
+}
+
+#[test]
+fn a_kernel_that_many_threads_launch_is_repaired_in_each() {
+    let loaded = load(ZSTD, "dlsym", "load=data get=function threads=70000", &[FIX, QUIET]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let launches = loaded.launches();
+    assert_eq!(launches.len(), 8);
+    launches.into_iter().for_each(|launch| assert_blocks_of(&[launch], LARGE));
+}
+
+#[test]
+fn what_nvrtc_compiled_is_repaired_by_the_ptx_of_the_same_program() {
+    let options = [FIX, QUIET, ("GRIDGUARD_FAKE_NVRTC_CUBIN", "8,4")];
+    for is_linked in [false, true] {
+        let run = |actions: &str| {
+            logged(compiles(&format!("dlsym /dev/null {actions}"), is_linked), &options)
+        };
+        assert_repaired(&run(&format!("load=nvrtc {LAUNCH}")));
+        // Another program of the same kernel.
+        let two = run(&format!("load=nvrtc {LAUNCH} name=other load=nvrtc {LAUNCH}"));
+        assert!(two.succeeded() && two.ran.err.is_empty(), "{}", two.ran.err);
+        let kernels: Vec<_> = two.launches().into_iter().map(|one| one.kernel).collect();
+        assert_eq!(kernels, ["rows__gridguard_folded", "other__gridguard_folded"]);
+    }
+}
+
+#[test]
+fn what_nvjitlink_made_of_one_ptx_is_repaired_and_what_it_linked_of_several_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    fs::write(&path, crate::fixes::ROWS).unwrap();
+    let run = |inputs: u32| {
+        let words = format!("dlsym {} load=linked-{inputs} {LAUNCH}", path.display());
+        logged(compiles(&words, false), &[FIX, QUIET])
+    };
+    assert_repaired(&run(1));
+    for inputs in [0, 2] {
+        assert_refused(
+            &run(inputs),
+            "its module is machine code, whose PTX is neither in Triton's",
+        );
+    }
+}
+
+/// A cache of Triton in `folder`.
+fn cache(folder: &Path, ptx: &str, options: &str) -> PathBuf {
+    for (entry, cubin) in [("OTHER", &TOUCH[1..]), ("KERNEL", TOUCH)] {
+        let entry = folder.join("cache").join(entry);
+        fs::create_dir_all(&entry).unwrap();
+        fs::write(entry.join("touch.cubin"), cubin).unwrap();
+        fs::write(entry.join("touch.ptx"), ptx).unwrap();
+        fs::write(entry.join("touch.json"), options).unwrap();
+    }
+    folder.join("cache")
+}
+
+fn load_touch(variable: &str, cache: &Path) -> Loaded {
+    let options = [FIX, QUIET].map(|(name, value)| (name, PathBuf::from(value)));
+    let options = [&options[..], &[(variable, cache.to_owned())]].concat();
+    load(TOUCH, "dlsym", &format!("load=freed name=touch {LAUNCH}"), &options)
+}
+
+#[test]
+fn a_kernel_of_triton_is_repaired_by_the_ptx_in_its_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = cache(folder.path(), TOUCH_PTX, TOUCH_OPTIONS);
+    let loaded = load_touch("TRITON_CACHE_DIR", &cache);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let launched = |loaded: &Loaded| loaded.log.matches("launch touch__gridguard_folded ").count();
+    assert_eq!(launched(&loaded), 1);
+    // The folder of `torch.compile` has one for each device.
+    let compiled = folder.path().join("torchinductor_user").join("triton");
+    fs::create_dir_all(&compiled).unwrap();
+    fs::rename(&cache, compiled.join("0")).unwrap();
+    let loaded = load_touch("TORCHINDUCTOR_CACHE_DIR", compiled.parent().unwrap());
+    assert_eq!(launched(&loaded), 1, "{}", loaded.ran.err);
+}
+
+#[test]
+fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
+    let refused = |ptx: &str, options: &str, mode: u32, reason: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(folder.path(), ptx, options);
+        fs::set_permissions(cache.join("KERNEL"), fs::Permissions::from_mode(mode)).unwrap();
+        assert_refused(&load_touch("TRITON_CACHE_DIR", &cache), reason);
+    };
+    let other = TOUCH_PTX.replace(".param .u32 touch", ".param .u64 touch");
+    refused(
+        &other,
+        TOUCH_OPTIONS,
+        0o755,
+        "the parameters of its PTX are others: it is of another build",
+    );
+    let fewer = TOUCH_PTX.replace(",\n\t.param .u64 .ptr .global .align 1 touch_param_3", "");
+    refused(
+        &fewer,
+        TOUCH_OPTIONS,
+        0o755,
+        "the parameters of its PTX are others: it is of another build",
+    );
+    let named = TOUCH_PTX.replace("touch(", "another(");
+    refused(&named, TOUCH_OPTIONS, 0o755, "its PTX has no entry of its name");
+    refused("", TOUCH_OPTIONS, 0o755, "its PTX cannot be read: ");
+    let plain = TOUCH_OPTIONS.replace("true", "false");
+    refused(TOUCH_PTX, &plain, 0o755, "Triton compiled it without fused multiplications");
+    refused(TOUCH_PTX, TOUCH_OPTIONS, 0o777, "Triton's cache is not used: ");
+    let missing =
+        "its module is machine code, whose PTX is neither in Triton's caches nor was compiled";
+    let folder = tempfile::tempdir().unwrap();
+    assert_refused(&load_touch("TRITON_CACHE_DIR", folder.path()), missing);
+}

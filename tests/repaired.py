@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""Runs programs of machine code whose grid is too large under `--fix`, on a device, and checks what they write."""
+
+# repaired.py LIBRARY REPORT.json
+#
+# Each program prints a digest of its output, once of one launch of 70,000 rows with the library, and once of two launches
+# of 35,000 rows without it. The digests must be equal, and the library must report the launch as fixed. No variable is set
+# but those of the library, and CUPY_CACHE_DIR: what CuPy finds in its cache has no PTX. Missing frameworks are listed. The
+# run fails if all are missing.
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROWS = 70_000
+
+# How programs in Python end: `launch(first, rows)` is called once or twice, and `output()` returns bytes.
+END = """
+import hashlib, sys
+rows = int(sys.argv[1])
+for first in (0,) if sys.argv[2] == "whole" else (0, rows // 2):
+    launch(first, rows if sys.argv[2] == "whole" else rows // 2)
+print(hashlib.sha256(output()).hexdigest())
+"""
+
+PYTHON = {
+    "triton": """
+import torch, triton, triton.language as tl
+@triton.jit
+def rows_of(out, first, BLOCK: tl.constexpr):
+    row = first + tl.program_id(1)
+    columns = tl.arange(0, BLOCK)
+    tl.store(out + row * BLOCK + columns, tl.sin(row * 0.37 + columns))
+out = torch.zeros(70_000, 32, device="cuda")
+def launch(first, rows):
+    rows_of[(1, rows)](out, first, BLOCK=32)
+def output():
+    return out.cpu().numpy().tobytes()
+""",
+    "cupy": """
+import cupy
+kernel = cupy.RawKernel(r'''
+__constant__ float scale[2] = {0.37f, 0.5f};
+__device__ unsigned count;
+extern "C" __global__ void rows_of(float *out, int first) {
+    int row = first + blockIdx.z;
+    out[row * 32 + threadIdx.x] = sinf(row * scale[0] + threadIdx.x * scale[1]);
+    if (threadIdx.x == 0) atomicAdd(&count, 1);
+}''', "rows_of")
+out = cupy.zeros((70_000, 32), dtype=cupy.float32)
+def launch(first, rows):
+    kernel((1, 1, rows), (32,), (out, cupy.int32(first)))
+def output():
+    return out.get().tobytes()
+""",
+    "numba": """
+import math, numpy
+numpy.row_stack = getattr(numpy, "row_stack", numpy.vstack)
+from numba import cuda
+@cuda.jit
+def rows_of(out, first):
+    row = first + cuda.blockIdx.y
+    out[row, cuda.threadIdx.x] = math.sin(row * 0.37 + cuda.threadIdx.x)
+out = cuda.to_device(numpy.zeros((70_000, 32), dtype=numpy.float32))
+def launch(first, rows):
+    rows_of[(1, rows), 32](out, first)
+def output():
+    return out.copy_to_host().tobytes()
+""",
+    "torch.compile": """
+import torch, triton, triton.language as tl
+@triton.jit
+def rows_of(out, first, BLOCK: tl.constexpr):
+    row = first + tl.program_id(1)
+    columns = tl.arange(0, BLOCK)
+    tl.store(out + row * BLOCK + columns, row * 0.5 + columns)
+out = torch.zeros(70_000, 32, device="cuda")
+def launch(first, rows):
+    torch.compile(lambda: rows_of[(1, rows)](out, first, BLOCK=32))()
+def output():
+    return (out * 2).cpu().numpy().tobytes()
+""",
+}
+
+# Launches by the runtime, with variables that the host sets, captured, or between kernels that overlap it.
+CUDA = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+__constant__ float scale[2];
+__device__ unsigned count, sizes;
+__device__ float table[32];
+__global__ void slowly(float *in, int rows) {
+    cudaTriggerProgrammaticLaunchCompletion();
+    for (int i = 0; i < 20000; i++) asm volatile("nanosleep.u32 100;");
+    for (int row = threadIdx.x; row < rows; row += blockDim.x) in[row] = row;
+}
+__global__ void rows_of(float *out, const float *in, int first) {
+    cudaGridDependencySynchronize();
+    int row = first + blockIdx.y;
+    out[row * 32 + threadIdx.x] = sinf(in[row] * scale[0] + table[threadIdx.x]) * scale[1];
+    if (threadIdx.x == 0) atomicAdd(&count, 1);
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+__global__ void checks(unsigned *seen) {
+    cudaGridDependencySynchronize();
+    *seen = count;
+}
+#define OK(call) do { cudaError_t error = call; if (error) { printf("%s\n", cudaGetErrorString(error)); exit(1); } } while (0)
+int main(int, char **words) {
+    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1;
+    bool captured = !strcmp(words[3], "captured"), dependent = !strcmp(words[3], "dependent");
+    float *out, *in, values[2] = {0.37f, 2}, entries[32];
+    unsigned *seen, counted;
+    for (int i = 0; i < 32; i++) entries[i] = i * 0.25f;
+    OK(cudaMalloc(&out, rows * 128));
+    OK(cudaMalloc(&in, rows * 4));
+    OK(cudaMalloc(&seen, 4));
+    OK(cudaMemset(in, 0xff, rows * 4));
+    OK(cudaMemcpyToSymbol(scale, values, sizeof values));
+    OK(cudaMemcpyToSymbol(table, entries, sizeof entries));
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (captured) OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    slowly<<<1, 128, 0, stream>>>(in, rows);
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(1, rows / launches);
+    config.blockDim = dim3(32);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = dependent;
+    for (int i = 0; i < launches; i++) OK(cudaLaunchKernelEx(&config, rows_of, out, (const float *)in, i * rows / launches));
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(1);
+    OK(cudaLaunchKernelEx(&config, checks, seen));
+    if (captured) {
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphInstantiate(&replay, graph, 0));
+        values[1] = 4; /* the graph reads the constant when it is launched */
+        OK(cudaMemcpyToSymbol(scale, values, sizeof values));
+        OK(cudaGraphLaunch(replay, stream));
+    }
+    OK(cudaStreamSynchronize(stream));
+    std::vector<unsigned char> bytes(rows * 128);
+    OK(cudaMemcpy(bytes.data(), out, bytes.size(), cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(&counted, seen, 4, cudaMemcpyDeviceToHost));
+    unsigned long long digest = 0xcbf29ce484222325;
+    for (unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3;
+    printf("%llx %u\n", digest, counted);
+}
+"""
+
+# NVRTC and the driver alone.
+NVRTC = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include <cuda.h>
+#include <nvrtc.h>
+static const char *SOURCE = "extern \"C\" __global__ void rows_of(float *out, int first) {"
+    " int row = first + blockIdx.y; out[row * 32 + threadIdx.x] = sinf(row * 0.37f + threadIdx.x); }";
+#define OK(call) do { int error = call; if (error) { printf("%s: %d\n", #call, error); exit(1); } } while (0)
+int main(int, char **words) {
+    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1, major, minor;
+    CUcontext context;
+    CUmodule module;
+    CUfunction kernel;
+    CUdeviceptr out;
+    nvrtcProgram program;
+    size_t size;
+    char option[32];
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    OK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
+    snprintf(option, sizeof option, "-arch=sm_%d%d", major, minor);
+    const char *options[] = {option};
+    OK(nvrtcCreateProgram(&program, SOURCE, "rows.cu", 0, nullptr, nullptr));
+    OK(nvrtcCompileProgram(program, 1, options));
+    OK(nvrtcGetCUBINSize(program, &size));
+    std::vector<char> cubin(size);
+    OK(nvrtcGetCUBIN(program, cubin.data()));
+    OK(nvrtcDestroyProgram(&program));
+    OK(cuModuleLoadData(&module, cubin.data()));
+    OK(cuModuleGetFunction(&kernel, module, "rows_of"));
+    OK(cuMemAlloc(&out, rows * 128));
+    for (int i = 0; i < launches; i++) {
+        int first = i * rows / launches;
+        void *arguments[] = {&out, &first};
+        OK(cuLaunchKernel(kernel, 1, rows / launches, 1, 32, 1, 1, 0, nullptr, arguments, nullptr));
+    }
+    std::vector<unsigned char> bytes(rows * 128);
+    OK(cuMemcpyDtoH(bytes.data(), out, bytes.size()));
+    unsigned long long digest = 0xcbf29ce484222325;
+    for (unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3;
+    printf("%llx\n", digest);
+}
+"""
+
+# A custom call of JAX, whose library has PTX beside its machine code.
+JAX_LIBRARY = r"""
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+__global__ void rows_of(float *out, int first) {
+    out[(first + blockIdx.y) * 32 + threadIdx.x] = sinf((first + blockIdx.y) * 0.37f + threadIdx.x);
+}
+static ffi::Error launch(cudaStream_t stream, int64_t launches, ffi::Result<ffi::Buffer<ffi::F32>> out) {
+    int rows = out->element_count() / 32 / launches;
+    for (int i = 0; i < launches; i++) rows_of<<<dim3(1, rows), 32, 0, stream>>>(out->typed_data(), i * rows);
+    cudaError_t error = cudaGetLastError();
+    return error ? ffi::Error::Internal(cudaGetErrorString(error)) : ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    call_rows, launch,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Attr<int64_t>("launches").Ret<ffi::Buffer<ffi::F32>>());
+"""
+JAX = """
+import ctypes, hashlib, os, sys
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+import jax, numpy
+library = ctypes.CDLL(sys.argv[3])
+jax.ffi.register_ffi_target("rows", jax.ffi.pycapsule(library.call_rows), platform="CUDA")
+call = jax.ffi.ffi_call("rows", jax.ShapeDtypeStruct((int(sys.argv[1]), 32), jax.numpy.float32))
+out = call(launches=numpy.int64(1 if sys.argv[2] == "whole" else 2))
+print(hashlib.sha256(numpy.asarray(out).tobytes()).hexdigest())
+"""
+
+
+def run(command, folder, library=None):
+    settings = {"CUPY_CACHE_DIR": os.path.join(folder, "cupy")}
+    if library:
+        name = os.path.join(folder, "report.json")
+        settings |= {"LD_PRELOAD": library, "GRIDGUARD_RUN_FIX": "1", "GRIDGUARD_RUN_REPORT": name}
+        for old in os.listdir(folder):
+            if old.startswith("report"):
+                os.remove(os.path.join(folder, old))
+    return subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300)
+
+
+def fixed_launches(folder):
+    total = 0
+    for name in os.listdir(folder):
+        if name.startswith("report"):
+            with open(os.path.join(folder, name)) as file:
+                total += json.load(file)["fixed"]
+    return total
+
+
+def check(name, command, more, folder, refused=None):
+    """Return the failures of a program. `refused` is the reason that must be given instead of a repair."""
+    if refused:
+        told = run([*command, str(ROWS), "whole", *more], folder, options.library).stderr
+        return [] if refused in told else [f"{name}: no {refused!r} in {told}"]
+    whole = run([*command, str(ROWS), "whole", *more], folder, options.library)
+    halves = run([*command, str(ROWS), "halves", *more], folder)
+    if halves.returncode or whole.returncode or halves.stdout != whole.stdout or "launch refused" in whole.stderr:
+        return [f"{name}: {halves} {whole}"]
+    return [] if fixed_launches(folder) == 1 else [f"{name}: {fixed_launches(folder)} launches are fixed: {whole}"]
+
+
+def has(module):
+    return not subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode
+
+
+def compiled(nvcc, folder, name, source, *arguments):
+    path = os.path.join(folder, name)
+    with open(path + ".cu", "w") as file:
+        file.write(source)
+    subprocess.run([nvcc, "-std=c++17", "-w", *arguments, "-o", path, path + ".cu"], check=True)
+    return path
+
+
+def programs(folder):
+    """Each program: its name, its command, its further arguments, and the reason of a refusal."""
+    for name, text in PYTHON.items():
+        if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
+            yield name, None, (), None
+            continue
+        path = os.path.join(folder, name + ".py")
+        with open(path, "w") as file:
+            file.write(text + END)
+        yield name, [sys.executable, path], (), None
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not os.path.exists(nvcc):
+        yield "nvcc", None, (), None
+        return
+    capability = subprocess.run(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
+    )
+    arch = "-arch=sm_" + capability.stdout.split()[0].replace(".", "")
+    for runtime in ("static", "shared"):
+        program = compiled(nvcc, folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
+        for how in ("plain", "captured", "dependent"):
+            yield f"nvcc-{runtime}, {how}", [program], (how,), None
+    for mode in ("speed", "none"):
+        program = compiled(nvcc, folder, "rows-" + mode, CUDA, arch, "-compress-mode=" + mode)
+        yield f"nvcc, compression for {mode}", [program], ("plain",), None
+    program = compiled(nvcc, folder, "rows-native", CUDA, "-arch=native")
+    yield "nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX"
+    yield "nvrtc", [compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")], (), None
+    headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
+    if headers.returncode:
+        yield "jax", None, (), None
+        return
+    options_of_nvcc = [arch, "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
+    library = compiled(nvcc, folder, "jax_rows.so", JAX_LIBRARY, *options_of_nvcc)
+    yield "jax", [sys.executable, "-c", JAX], (library,), None
+
+
+def main():
+    done, missing, failures = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, command, more, refused in programs(folder):
+            if not command:
+                missing.append(name)
+                continue
+            found = check(name, command, more, folder, refused)
+            failures += found
+            done += [] if found else [name]
+    report = {"passed": done, "missing": missing, "failed": len(failures)}
+    with open(options.report, "w") as file:
+        file.write(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+    print("\n".join(failures))
+    sys.exit(1 if failures or not done else 0)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("library", type=os.path.abspath)
+parser.add_argument("report")
+options = parser.parse_args()
+main()
