@@ -7,12 +7,14 @@ use launch::{default_parameters, has_warpgroups};
 
 use super::operation::{Layout, TemporalAttention};
 use super::parameters::LaunchParameters;
-use super::shape::{MAX_LONG_FRAMES, ROWS};
+use super::shape::{COLUMNS, MAX_LONG_FRAMES, ROWS};
 use super::slices::{GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
 use super::variant::{AMPERE, EQUAL_WIDTHS, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, VECTOR_BYTES, WARP, named, refused, source};
+use crate::operation::{
+    Code, HOPPER, Operation, Sealed, VECTOR_BYTES, WARP, named, refused, source,
+};
 
 /// The gradients of [`TemporalAttention`] with respect to q, k and v, with its shape, type, options and layout.
 ///
@@ -42,6 +44,8 @@ pub struct AttentionBackward {
     parameters: LaunchParameters,
 }
 
+/// The most tiles of columns whose sums fit into the registers of a warp.
+const MAX_COLUMN_TILES: u64 = 10;
 /// All sources.
 pub(super) const SOURCES: &[&str] =
     &[source(false, false), source(false, true), source(true, false), source(true, true)];
@@ -150,6 +154,72 @@ fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), Ker
         return Err(KernelError::unsupported(what, needed, device, remedy));
     }
     Ok(())
+}
+
+impl AttentionBackward {
+    /// The least number of blocks of a multiprocessor. The compiler then uses fewer registers, where that was faster and
+    /// costs no spill.
+    fn resident_blocks(&self, device: &DeviceLimits) -> u64 {
+        let TemporalAttention { shape, element, biased, strided, .. } = &self.attention;
+        let LaunchParameters { warps, problems, .. } = self.parameters;
+        let is_narrow = shape.head_dim <= 32;
+        if device.compute_capability != HOPPER {
+            return 1;
+        }
+        if self.slice.is_some() {
+            let is_small = warps == GROUP && is_narrow && *element != ElementType::F32;
+            return if is_small && !*biased && !*strided { 3 } else { 1 };
+        }
+        match (self.warpgroup, *element, warps, problems) {
+            (true, _, GROUP, _) if is_narrow && *biased && shape.keys > 56 => 3,
+            (true, _, GROUP, _) if is_narrow => 4,
+            (false, ElementType::F32, 1, 1) if shape.longest() <= ROWS && shape.head_dim <= 64 => {
+                12
+            }
+            (false, ElementType::F16 | ElementType::Bf16, 2, 1)
+                if shape.longest() > 48 && shape.head_dim <= 16 && !*biased =>
+            {
+                10
+            }
+            (false, ElementType::F16 | ElementType::Bf16, 3, 1)
+                if self.attention.causal && is_narrow && !*biased && !*strided =>
+            {
+                4
+            }
+            (false, ElementType::F16 | ElementType::Bf16, 5..=6, 1) if shape.head_dim <= 80 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Dynamic shared memory of a block: `PROBLEM_BYTES` in the source for each problem.
+    fn shared_bytes(&self) -> u64 {
+        let TemporalAttention { shape, element, causal, .. } = &self.attention;
+        let LaunchParameters { warps, problems, stages, .. } = self.parameters;
+        let (row_tiles, key_tiles) = (shape.frames.div_ceil(ROWS), shape.keys.div_ceil(ROWS));
+        let tile = |columns: u64| ROWS * columns * element.bytes();
+        let (row, columns) = match shape.head_dim.div_ceil(COLUMNS) {
+            // Warpgroup instructions need rows of an even number of vectors.
+            all if self.warpgroup => (all.next_multiple_of(2) * COLUMNS, all),
+            all if all <= MAX_COLUMN_TILES => (shape.head_dim, all),
+            all => (shape.head_dim, all.div_ceil(2 * all.div_ceil(MAX_COLUMN_TILES)) * 2),
+        };
+        let block = tile(columns * COLUMNS);
+        let queries = row_tiles * tile(row);
+        let keys = key_tiles * tile(row).max(block);
+        let tensors = 2 * (queries + keys);
+        // Weights and gradients of scores of the keys that a tile of queries sees, or a block of its gradients.
+        let skips = *causal && !self.warpgroup;
+        let unit = 2 * tile(ROWS);
+        if let Some(slice) = self.slice {
+            return problems * (stages * tensors + row_tiles * slice * unit + warps * block);
+        }
+        let area =
+            |tile| (if skips { key_tiles.min(tile) } else { key_tiles }).max(block.div_ceil(unit));
+        let areas = (1..=row_tiles).map(area).sum::<u64>() * unit;
+        let replace_values = row_tiles <= warps && stages == 1;
+        let begin = if replace_values { tensors - keys } else { stages * tensors };
+        problems * tensors.max(begin + areas)
+    }
 }
 
 impl Sealed for AttentionBackward {}
