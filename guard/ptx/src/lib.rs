@@ -5,6 +5,7 @@ mod body;
 mod error;
 mod fold;
 mod header;
+mod index;
 mod lexer;
 mod module;
 mod names;
@@ -19,6 +20,9 @@ mod write;
 
 pub use error::{Position, PtxError};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
+pub use index::{
+    EntryIndex, First, Reason as IndexReason, Size, Sizes, SourceLine, Verdict, Wrap, index,
+};
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};
 pub use rewrite::{rewrite, rewrite_entries};
