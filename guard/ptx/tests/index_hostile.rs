@@ -1,14 +1,16 @@
 //! Hostile texts: the analysis ends, never panics, and is right or unknown.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "support/corpus.rs"]
-mod corpus;
-
 use std::fmt::Write;
 
-use corpus::{files, folder};
 use gridguard_ptx::{IndexReason, Size, Sizes, Verdict, index};
 use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
+/// The PTX of a source of `bench-data/index`.
+fn ptx(source: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench-data/index/sm_90");
+    std::fs::read_to_string(format!("{folder}/{source}.ptx")).expect("PTX")
+}
 
 /// The verdict of an entry with this body, whose address is `%rd9`.
 fn verdict(body: &str) -> Verdict {
@@ -74,7 +76,7 @@ fn a_call_whose_accesses_are_not_followed_is_unknown() {
 
 #[test]
 fn a_text_cut_anywhere_is_an_error_or_has_verdicts() {
-    let text = std::fs::read(&files(&folder().join("sm_90"), "ptx")[1]).expect("PTX");
+    let text = ptx("flat").into_bytes();
     for end in (0..text.len()).step_by(997) {
         for mut entry in index(&text[..end]).unwrap_or_default() {
             let _ = entry.verdict(&Sizes::default());
@@ -87,11 +89,11 @@ proptest! {
 
     #[test]
     fn changed_texts_never_panic(
-        file in 0_usize..4,
+        source in prop::sample::select(vec!["checks", "flat", "loops", "strides"]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..12),
         grid in 1_i64..70_000,
     ) {
-        let text = std::fs::read_to_string(&files(&folder().join("sm_90"), "ptx")[file]).expect("PTX");
+        let text = ptx(source);
         let mut lines: Vec<&str> = text.lines().collect();
         for (from, to) in changes {
             let (from, to) = (from.index(lines.len()), to.index(lines.len()));

@@ -438,4 +438,4 @@ const MOST_ROUNDS: usize = 64;
 const MOST_SPLITS: usize = 2;
 const MOST_CASES: usize = 4;
 /// Products that are looked at for one bound.
-const MOST_STEPS: usize = 30_000;
+const MOST_STEPS: usize = 8_000;

@@ -111,10 +111,12 @@ impl<'a> Code<'a> {
                         let words = code.tokens[operands..].iter().filter_map(Token::word);
                         match opcode {
                             b"bra" => current.labels.extend(words),
-                            b"brx" => match words.last().and_then(|name| lists.get(name)) {
-                                Some(list) => current.labels.extend(list.iter().copied()),
-                                None => code.problem = Some(Reason::ControlFlow),
-                            },
+                            b"brx" => {
+                                match words.clone().next_back().and_then(|name| lists.get(name)) {
+                                    Some(list) => current.labels.extend(list.iter().copied()),
+                                    None => code.problem = Some(Reason::ControlFlow),
+                                }
+                            }
                             _ => {}
                         }
                         current.block.guard = guard;

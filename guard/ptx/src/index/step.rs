@@ -94,7 +94,7 @@ impl<'a> Trace<'_, 'a> {
     fn use_addresses(&mut self, opcode: &[u8], modifiers: &[&[u8]], operands: &[Operand<'_>]) {
         let guard = self.code.instructions[self.at].guard;
         let is_near = |name: &&[u8]| NEAR.iter().any(|near| name.starts_with(near));
-        let is_far = opcode == b"cp" || !modifiers.iter().any(|name| is_near(name));
+        let is_far = opcode == b"cp" || !modifiers.iter().any(is_near);
         let addresses: Vec<u32> = operands
             .iter()
             .filter_map(|operand| match operand {

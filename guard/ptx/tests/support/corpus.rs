@@ -25,7 +25,7 @@ impl Case {
     }
 }
 
-pub(crate) fn folder() -> PathBuf {
+fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../bench-data/index")
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn entries() -> Vec<(String, HashMap<String, EntryIndex>)> {
         .collect()
 }
 
-pub(crate) fn files(folder: &std::path::Path, extension: &str) -> Vec<PathBuf> {
+fn files(folder: &std::path::Path, extension: &str) -> Vec<PathBuf> {
     let paths =
         fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mut paths: Vec<_> =
