@@ -1,10 +1,9 @@
 //! The results of arithmetic, bitwise operations and comparisons.
 
-use super::facts::{Compare, Condition, Order};
+use super::condition::{Compare, Condition, Order};
 use super::operand::{Operand, Type};
 use super::poly::Poly;
-use super::step::Source;
-use super::trace::Trace;
+use super::trace::{Source, Trace};
 use super::values::Kind;
 
 impl<'a> Trace<'_, 'a> {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::poly::{Poly, Product, without};
+use super::sizes::{Reason, Size, Sizes};
 use super::values::{Incoming, Kind, Values};
-use super::{Reason, Size, Sizes};
 
 /// The largest or the smallest value.
 #[derive(Clone, Debug)]

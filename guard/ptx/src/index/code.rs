@@ -7,7 +7,7 @@ use crate::error::PtxError;
 use crate::lexer::{Kind, Token};
 use crate::statement::{Statements, What};
 
-use super::Reason;
+use super::sizes::Reason;
 
 /// A body in basic blocks. Registers are numbered.
 #[derive(Default)]

@@ -1,49 +1,11 @@
 //! What conditions say about values.
 
 use super::bound::Bounds;
+use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
+use super::sizes::Sizes;
 use super::trace::Trace;
 use super::values::{Context, Kind, Values};
-
-/// The condition that a predicate stands for.
-#[derive(Clone, Copy)]
-pub(super) enum Condition {
-    Compare(Compare),
-    Not(usize),
-    Both(usize, usize),
-    AnyOf(usize, usize),
-}
-
-/// `left < right`, or another comparison of two nodes.
-#[derive(Clone, Copy)]
-pub(super) struct Compare {
-    pub(super) order: Order,
-    pub(super) is_signed: bool,
-    pub(super) left: usize,
-    pub(super) right: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    Less,
-    LessOrEqual,
-    Equal,
-}
-
-impl Order {
-    /// The comparison that a modifier names: the order, whether the sides are exchanged, and whether it is negated.
-    pub(super) fn of(modifier: &[u8]) -> Option<(Self, bool, bool)> {
-        Some(match modifier {
-            b".lt" | b".lo" => (Self::Less, false, false),
-            b".le" | b".ls" => (Self::LessOrEqual, false, false),
-            b".gt" | b".hi" => (Self::Less, true, false),
-            b".ge" | b".hs" => (Self::LessOrEqual, true, false),
-            b".eq" => (Self::Equal, false, false),
-            b".ne" => (Self::Equal, false, true),
-            _ => return None,
-        })
-    }
-}
 
 impl Trace<'_, '_> {
     /// A context below `parent` in which the condition of `node` is `truth`.
@@ -130,8 +92,7 @@ impl Trace<'_, '_> {
 
     pub(super) fn is_nonnegative(&mut self, value: &Poly, context: u32) -> bool {
         self.values.range(value).0 >= 0
-            || Bounds::new(&mut self.values, &super::Sizes::default()).lower(value, context).value
-                >= 0
+            || Bounds::new(&mut self.values, &Sizes::default()).lower(value, context).value >= 0
     }
 }
 

@@ -3,10 +3,12 @@
 mod arithmetic;
 mod bound;
 mod code;
+mod condition;
 mod facts;
 mod flow;
 mod operand;
 mod poly;
+mod sizes;
 mod step;
 mod trace;
 mod values;
@@ -14,90 +16,14 @@ mod variables;
 mod verdict;
 mod words;
 
-use core::fmt;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use crate::error::{Position, PtxError};
+use crate::error::PtxError;
 use crate::lexer::{Kind, Lexer, lossy};
 use crate::module::{Item, Module};
 
+pub use sizes::{Reason, Size, Sizes};
 pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
-
-/// A size on which an index depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Size {
-    /// The blocks of the grid on axis 0, 1 or 2.
-    Grid(usize),
-    /// The threads of a block on axis 0, 1 or 2.
-    Block(usize),
-    /// A parameter of the entry.
-    Parameter {
-        /// Its number.
-        index: usize,
-        /// The offset in bytes of the value in it. 0 unless the parameter is a structure.
-        offset: u64,
-    },
-}
-
-/// The known sizes of a launch. Others may have any legal value, and parameters are then not negative.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sizes(BTreeMap<Size, i128>);
-
-impl Sizes {
-    /// Sets a size.
-    pub fn set(&mut self, size: Size, value: i64) {
-        self.0.insert(size, i128::from(value));
-    }
-
-    fn get(&self, size: Size) -> Option<i128> {
-        self.0.get(&size).copied()
-    }
-}
-
-/// Why it is unknown whether an index wraps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Reason {
-    /// An index depends on values in memory.
-    Loaded,
-    /// The entry calls a function, whose accesses are not followed.
-    Call,
-    /// An index depends on an instruction that is not followed.
-    Instruction,
-    /// A loop has no limit that is known.
-    Loop,
-    /// A loop has several entrances, or the targets of a branch are not stated.
-    ControlFlow,
-    /// The entry is too large or its expressions are too deep.
-    TooComplex,
-}
-
-impl Reason {
-    /// A short stable name for programs.
-    pub const fn id(self) -> &'static str {
-        match self {
-            Self::Loaded => "loaded",
-            Self::Call => "call",
-            Self::Instruction => "instruction",
-            Self::Loop => "loop",
-            Self::ControlFlow => "control-flow",
-            Self::TooComplex => "too-complex",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Loaded => "an index depends on a value from memory",
-            Self::Call => "the kernel calls a function, whose accesses are not followed",
-            Self::Instruction => "an index depends on an instruction that is not followed",
-            Self::Loop => "the largest value of a loop's variable is not known",
-            Self::ControlFlow => "a loop has several entrances, or a branch has unknown targets",
-            Self::TooComplex => "the kernel is too large, or its expressions are too deep",
-        })
-    }
-}
 
 /// Finds the 32-bit arithmetic of each entry of `ptx` whose result may leave its type and becomes an address, or is
 /// compared to decide about a branch.
@@ -209,6 +135,3 @@ fn files(text: &[u8]) -> HashMap<u64, String> {
     }
     files
 }
-
-/// A place in the text without a known position.
-const NOWHERE: Position = Position { line: 0, column: 0 };

@@ -3,12 +3,9 @@
 use super::arithmetic::is_mixed;
 use super::operand::{Operand, Type};
 use super::poly::Poly;
-use super::trace::{Input, Signed, Trace, Use, writes};
+use super::sizes::{Reason, Size};
+use super::trace::{Input, Signed, Source, Trace, Use, index, writes};
 use super::values::Kind;
-use super::{Reason, Size};
-
-/// A source operand: its node, or a constant.
-pub(super) type Source = usize;
 
 impl<'a> Trace<'_, 'a> {
     /// Follows the instruction at `self.at`.
@@ -129,7 +126,7 @@ impl<'a> Trace<'_, 'a> {
 
     fn called(&mut self, operands: &[Operand<'_>]) {
         let names = operands.iter().filter_map(|operand| match operand {
-            Operand::Register(id) => self.code.registers.get(super::trace::index(*id)),
+            Operand::Register(id) => self.code.registers.get(index(*id)),
             _ => None,
         });
         let is_harmless = |name: &&[u8]| HARMLESS.contains(name);

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use super::code::{Code, Guard};
-use super::facts::Condition;
+use super::condition::Condition;
 use super::flow::{Edge, Flow};
 use super::operand::{Operand, operands};
 use super::poly::Poly;
+use super::sizes::{Reason, Size};
 use super::values::{Context, Incoming, Join, Kind, Values};
-use super::{Reason, Size};
 
 /// A value: the result of an instruction, or of paths that meet.
 pub(super) struct Node {
@@ -18,6 +18,9 @@ pub(super) struct Node {
     pub(super) instruction: usize,
     pub(super) condition: Option<Condition>,
 }
+
+/// The node of a source operand.
+pub(super) type Source = usize;
 
 #[derive(Clone, Copy)]
 pub(super) struct Input {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::poly::Poly;
-use super::{Reason, Size};
+use super::sizes::{Reason, Size};
 
 /// What an atom stands for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -1,8 +1,8 @@
 //! Bounds of variables that change in loops, and values that equal others.
 
-use super::Reason;
 use super::bound::{Bound, Bounds, greatest_of};
 use super::poly::{Poly, without};
+use super::sizes::Reason;
 use super::values::{Join, Kind};
 
 impl Bounds<'_> {

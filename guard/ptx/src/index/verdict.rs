@@ -9,10 +9,10 @@ use crate::lexer::lossy;
 use super::bound::{Bound, Bounds};
 use super::code::Code;
 use super::poly::Poly;
+use super::sizes::{Reason, Size, Sizes};
 use super::trace::{Signed, Trace};
 use super::values::{Atom, Kind, Values};
 use super::words::Words;
-use super::{NOWHERE, Reason, Size, Sizes};
 
 /// The indices of an entry.
 #[non_exhaustive]
@@ -390,3 +390,6 @@ fn unknown_sizes(values: &Values, formula: &Poly, sizes: &Sizes) -> Vec<Size> {
 const MOST_SIZE: i128 = 1 << 40;
 const MOST_VISITS: usize = 1_000_000;
 const MOST_HOPS: usize = 8;
+
+/// A place in the text without a known position.
+const NOWHERE: Position = Position { line: 0, column: 0 };

@@ -3,8 +3,8 @@
 use core::fmt::{self, Write};
 
 use super::poly::Poly;
+use super::sizes::{Reason, Size};
 use super::values::{Kind, Values};
-use super::{Reason, Size};
 
 /// Writes values of one entry.
 pub(super) struct Words<'w> {
