@@ -60,15 +60,17 @@ impl IndexArgs {
 
     fn sizes(&self, entry: &EntryIndex) -> Result<Sizes, CommandError> {
         let mut sizes = Sizes::default();
-        let axes: [(_, fn(usize) -> Size); 2] =
-            [(&self.grid, Size::Grid), (&self.block, Size::Block)];
-        for (values, size) in axes.into_iter().filter(|(values, _)| !values.is_empty()) {
+        for (values, is_grid) in [(&self.grid, true), (&self.block, false)] {
+            if values.is_empty() {
+                continue;
+            }
             if values.len() > 3 || values.contains(&0) {
                 let message = "a size has one to three numbers above zero, for example 4,65535,1";
                 return Err(CommandError::Invalid(message.to_owned()));
             }
             for axis in 0..3 {
-                sizes.set(size(axis), values.get(axis).map_or(1, |value| i64::from(*value)));
+                let size = if is_grid { Size::Grid(axis) } else { Size::Block(axis) };
+                sizes.set(size, values.get(axis).map_or(1, |value| i64::from(*value)));
             }
         }
         for given in &self.param {
