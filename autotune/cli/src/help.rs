@@ -103,7 +103,7 @@ const EXAMPLES: [Examples; 20] = [
         [
             "ptx kernels.ptx",
             "ptx kernels.ptx --output rewritten.ptx",
-            "ptx kernels.ptx --entry attention --format json",
+            "ptx kernels.ptx --index --grid 1,40000,1 --block 256,1,1",
         ],
     ),
     (

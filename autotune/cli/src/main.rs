@@ -64,7 +64,7 @@ enum Subcommands {
     /// Rewrite PTX so that launches of any kernel can be split, and show which entries allow it
     ///
     /// Keeps each entry and adds a shifted and a folded form. Their blocks see the block index and grid size of
-    /// the whole launch
+    /// the whole launch. --index shows which 32-bit indices wrap, and from which size on
     Ptx(ptx::Ptx),
     /// Explain a CUDA failure and how to fix it
     ///

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::output::{OutputArgs, Table, count};
+use index::IndexArgs;
+
+mod index;
 
 #[derive(Args)]
 pub(crate) struct Ptx {
@@ -24,12 +27,17 @@ pub(crate) struct Ptx {
     #[arg(long, value_name = "NAME")]
     entry: Vec<String>,
     #[command(flatten)]
+    index: IndexArgs,
+    #[command(flatten)]
     format: OutputArgs,
 }
 
 impl Ptx {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let text = ptx_of(&self.file, read(&self.file)?)?;
+        if self.index.index {
+            return self.index.run(&self.file, &text, &self.entry, self.format);
+        }
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
         let rewritten = rewrite_entries(&text, is_wanted)

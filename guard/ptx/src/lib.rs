@@ -6,6 +6,7 @@ mod error;
 mod extract;
 mod fold;
 mod header;
+mod index;
 mod lexer;
 mod module;
 mod names;
@@ -22,6 +23,9 @@ mod write;
 pub use error::{Position, PtxError};
 pub use extract::{Extracted, Variable, extract};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
+pub use index::{
+    EntryIndex, First, Reason as IndexReason, Size, Sizes, SourceLine, Verdict, Wrap, index,
+};
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};
 pub use rewrite::{rewrite, rewrite_entries};

@@ -146,3 +146,51 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
     let error = run(folder.path(), &["ptx", "a", "--entry", "scal"]).exits(2).err;
     assert_eq!(error, "error: a: there is no entry scal\n");
 }
+
+const ROWS: &str = "\
+.version 8.0
+.target sm_80
+.visible .entry rows(.param .u64 out, .param .u32 pitch)
+{
+	ld.param.u64 %rd1, [out];
+	ld.param.u32 %r1, [pitch];
+	mov.u32 %r2, %ctaid.y;
+	mul.lo.s32 %r3, %r2, %r1;
+	mul.wide.s32 %rd2, %r3, 4;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.u32 [%rd3], %r1;
+	ret;
+}
+";
+
+#[test]
+fn indices_that_wrap_are_shown_with_the_first_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.ptx"), ROWS).expect("a file");
+    let command = |rows: &'static str| {
+        ["ptx", "a.ptx", "--index", "--param", "pitch=65536", "--grid", rows, "--block", "32"]
+    };
+    let shown = run(folder.path(), &command("1,32768")).exits(0);
+    assert_eq!(shown.out, "entry  line  32-bit indices\nrows      3  safe\n");
+    let shown = run(folder.path(), &command("1,32769")).exits(1);
+    assert_eq!(
+        shown.out,
+        "\
+entry  line  32-bit indices
+rows      3  wrap in 1 place
+
+rows
+  line 8, column 2: mul.lo.s32 %r3, %r2, %r1
+    address: pitch * blockIdx.y
+    wraps if pitch * gridDim.y - pitch > 2147483647
+    wraps from gridDim.y = 32769 on
+    wraps from pitch = 65536 on
+"
+    );
+    let json = ["ptx", "a.ptx", "--index", "--format", "json"];
+    let document = run(folder.path(), &json).exits(1).json();
+    assert_eq!(document["entries"][0]["wraps"][0]["reaches"], "address");
+    let wrong = ["ptx", "a.ptx", "--index", "--param", "stride=1"];
+    let shown = run(folder.path(), &wrong).exits(2);
+    assert!(shown.err.contains("rows has the parameters out, pitch"), "{}", shown.err);
+}

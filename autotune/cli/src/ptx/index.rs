@@ -1,0 +1,175 @@
+//! `gridguard ptx --index`: which 32-bit indices wrap, and from which size on.
+
+use std::fmt;
+use std::path::Path;
+
+use clap::Args;
+use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use serde_json::{Value, json};
+
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, Table, count, text};
+
+#[derive(Args)]
+pub(super) struct IndexArgs {
+    /// Show which 32-bit indices wrap, instead of the forms. Sizes that are not given may have any legal value
+    #[arg(long, conflicts_with = "output")]
+    pub(super) index: bool,
+    /// Size of the grid in blocks, for --index
+    #[arg(long, value_name = "X,Y,Z", requires = "index", value_delimiter = ',', num_args = 1)]
+    grid: Vec<u32>,
+    /// Size of a block in threads, for --index
+    #[arg(long, value_name = "X,Y,Z", requires = "index", value_delimiter = ',', num_args = 1)]
+    block: Vec<u32>,
+    /// Value of a parameter by its name in the PTX or its number, for --index; NAME+8 is the value 8 bytes into it
+    #[arg(long, value_name = "NAME=VALUE", requires = "index")]
+    param: Vec<String>,
+}
+
+impl IndexArgs {
+    /// Analyses `ptx`, which is from `file`: the entries called `wanted`, or all if there are none.
+    pub(super) fn run(
+        &self,
+        file: &Path,
+        ptx: &[u8],
+        wanted: &[String],
+        format: OutputArgs,
+    ) -> Result<Exit, CommandError> {
+        let entries = index(ptx).map_err(|error| CommandError::invalid_file(file, error))?;
+        let is_wanted = |entry: &EntryIndex| wanted.is_empty() || wanted.contains(&entry.name);
+        let mut found = Vec::new();
+        for mut entry in entries.into_iter().filter(is_wanted) {
+            let sizes = self.sizes(&entry)?;
+            let verdict = entry.verdict(&sizes);
+            found.push((entry, verdict));
+        }
+        let is_missing = |name: &&String| !found.iter().any(|(entry, _)| entry.name == **name);
+        if let Some(missing) = wanted.iter().find(is_missing) {
+            let error = format!("there is no entry {missing}");
+            return Err(CommandError::invalid_file(file, error));
+        }
+        let document = json!({ "entries": found.iter().map(entry_json).collect::<Vec<_>>() });
+        format.print(&document, text(|f| write_table(f, &found)))?;
+        let has = |is: fn(&Verdict) -> bool| found.iter().any(|(_, verdict)| is(verdict));
+        Ok(match () {
+            () if has(|verdict| matches!(verdict, Verdict::Wraps(_))) => Exit::No,
+            () if has(|verdict| matches!(verdict, Verdict::Unknown(_))) => Exit::Unknown,
+            () => Exit::Yes,
+        })
+    }
+
+    fn sizes(&self, entry: &EntryIndex) -> Result<Sizes, CommandError> {
+        let mut sizes = Sizes::default();
+        for (values, is_grid) in [(&self.grid, true), (&self.block, false)] {
+            if values.is_empty() {
+                continue;
+            }
+            if values.len() > 3 || values.contains(&0) {
+                let message = "a size has one to three numbers above zero, for example 4,65535,1";
+                return Err(CommandError::Invalid(message.to_owned()));
+            }
+            for axis in 0..3 {
+                let size = if is_grid { Size::Grid(axis) } else { Size::Block(axis) };
+                sizes.set(size, values.get(axis).map_or(1, |value| i64::from(*value)));
+            }
+        }
+        for given in &self.param {
+            let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
+            let parts =
+                given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            let Some((name, value)) = parts else {
+                return Err(invalid("not a name, `=` and an integer".to_owned()));
+            };
+            let (name, offset) = name.split_once('+').unwrap_or((name, "0"));
+            let known = entry.parameters.iter().position(|known| known == name);
+            let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
+            let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
+                let parameters = entry.parameters.join(", ");
+                return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
+            };
+            sizes.set(Size::Parameter { index, offset }, value);
+        }
+        Ok(sizes)
+    }
+}
+
+fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> fmt::Result {
+    let mut table = Table::new(["entry", ">line", "32-bit indices"]);
+    for (entry, verdict) in found {
+        let words = match verdict {
+            Verdict::Safe => "safe".to_owned(),
+            Verdict::Wraps(wraps) => {
+                format!("wrap in {}", count(wraps.len(), "place", "places"))
+            }
+            Verdict::Unknown(reason) => format!("unknown: {reason}"),
+        };
+        table.push([entry.name.clone(), entry.at.line.to_string(), words]);
+    }
+    write!(f, "{table}")?;
+    for (entry, verdict) in found {
+        let Verdict::Wraps(wraps) = verdict else { continue };
+        writeln!(f, "\n{}", entry.name)?;
+        for wrap in wraps {
+            writeln!(f, "  {}: {}", place(wrap), wrap.instruction)?;
+            writeln!(
+                f,
+                "    {}: {}",
+                if wrap.is_address { "address" } else { "branch" },
+                wrap.expression
+            )?;
+            writeln!(f, "    wraps if {}", wrap.formula)?;
+            for first in &wrap.first {
+                writeln!(
+                    f,
+                    "    wraps from {} = {} on",
+                    first.size.name(&entry.parameters),
+                    first.value
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn place(wrap: &Wrap) -> String {
+    match &wrap.source {
+        Some(source) => format!("{}:{}, {}", source.file, source.line, wrap.at),
+        None => wrap.at.to_string(),
+    }
+}
+
+fn entry_json((entry, verdict): &(EntryIndex, Verdict)) -> Value {
+    let mut document = json!({
+        "name": entry.name,
+        "line": entry.at.line,
+        "uses_grid": entry.uses_grid,
+        "verdict": match verdict {
+            Verdict::Safe => "safe",
+            Verdict::Wraps(_) => "wraps",
+            Verdict::Unknown(_) => "unknown",
+        },
+    });
+    match verdict {
+        Verdict::Safe => {}
+        Verdict::Unknown(reason) => document["reason"] = reason.id().into(),
+        Verdict::Wraps(wraps) => {
+            let wraps = wraps.iter().map(|wrap| wrap_json(wrap, &entry.parameters));
+            document["wraps"] = wraps.collect();
+        }
+    }
+    document
+}
+
+fn wrap_json(wrap: &Wrap, parameters: &[String]) -> Value {
+    let first = wrap.first.iter();
+    json!({
+        "line": wrap.at.line,
+        "column": wrap.at.column,
+        "source": wrap.source.as_ref().map(|source| json!({ "file": source.file, "line": source.line })),
+        "instruction": wrap.instruction,
+        "reaches": if wrap.is_address { "address" } else { "branch" },
+        "expression": wrap.expression,
+        "formula": wrap.formula,
+        "first": first.map(|first| (first.size.name(parameters), first.value.into())).collect::<serde_json::Map<_, _>>(),
+    })
+}

@@ -1,0 +1,441 @@
+//! The largest and smallest value of a polynomial in a launch.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use super::poly::{Poly, Product, without};
+use super::sizes::{Reason, Size, Sizes};
+use super::values::{Incoming, Kind, Values};
+
+/// The largest or the smallest value.
+#[derive(Clone, Debug)]
+pub(super) struct Bound {
+    pub(super) value: i128,
+    /// The same as a formula of sizes.
+    pub(super) formula: Poly,
+    /// Why the value may not be reached.
+    pub(super) doubt: Option<Reason>,
+}
+
+impl Bound {
+    fn negated(self) -> Self {
+        let formula = self.formula.scaled(-1).unwrap_or_default();
+        Self { value: self.value.saturating_neg(), formula, doubt: self.doubt }
+    }
+
+    fn constant(value: i128) -> Self {
+        Self { value, formula: Poly::constant(value), doubt: None }
+    }
+}
+
+pub(super) struct Bounds<'v> {
+    pub(super) values: &'v mut Values,
+    pub(super) sizes: &'v Sizes,
+    /// Whether values that are not known count as small, so that a bound is certainly reached.
+    pub(super) is_certain: bool,
+    known: HashMap<Key, Bound>,
+    facts: HashMap<u32, Rc<Vec<Poly>>>,
+    reachable: HashMap<u32, bool>,
+    /// The atoms whose bounds are being computed.
+    open: HashSet<(u32, bool)>,
+    depth: usize,
+    /// The atoms among `depth`.
+    inner: usize,
+    splits: usize,
+    steps: usize,
+    /// A bound that is not above this needs no improvement.
+    enough: i128,
+}
+
+/// An atom, whether its upper bound is meant, the context, and whether the bound is certain.
+type Key = (u32, bool, u32, bool);
+
+impl<'v> Bounds<'v> {
+    pub(super) fn new(values: &'v mut Values, sizes: &'v Sizes) -> Self {
+        Self {
+            values,
+            sizes,
+            is_certain: false,
+            known: HashMap::new(),
+            facts: HashMap::new(),
+            reachable: HashMap::new(),
+            open: HashSet::new(),
+            depth: 0,
+            inner: 0,
+            splits: 0,
+            steps: 0,
+            enough: i128::MIN,
+        }
+    }
+
+    /// The bound of `poly` that exceeds 32 bits, if one does. Unknown values count as small if `is_certain`.
+    pub(super) fn exceeding(
+        &mut self,
+        poly: &Poly,
+        is_signed: bool,
+        context: u32,
+        is_certain: bool,
+    ) -> Option<Bound> {
+        (self.is_certain, self.steps) = (is_certain, 0);
+        let most = i128::from(if is_signed { u32::MAX >> 1 } else { u32::MAX });
+        if self.stated(poly, context).is_some_and(|stated| stated <= most) {
+            return None;
+        }
+        self.enough = most;
+        let high = self.upper(poly, context);
+        if high.value > most {
+            return self.is_reachable(context).then_some(high);
+        }
+        if !is_signed || self.values.range(poly).0 >= -most - 1 {
+            return None;
+        }
+        self.enough = most + 1;
+        let low = self.lower(poly, context);
+        (low.value < -most - 1 && self.is_reachable(context)).then_some(low)
+    }
+
+    /// Whether the facts of `context` can hold.
+    fn is_reachable(&mut self, context: u32) -> bool {
+        if let Some(known) = self.reachable.get(&context) {
+            return *known;
+        }
+        let is_certain = core::mem::take(&mut self.is_certain);
+        let (enough, inner) = (self.enough, self.inner);
+        self.inner = 1;
+        let facts = self.facts(context);
+        let is_reachable = facts.iter().all(|fact| self.lower(fact, 0).value <= 0);
+        (self.enough, self.inner, self.is_certain) = (enough, inner, is_certain);
+        self.reachable.insert(context, is_reachable);
+        is_reachable
+    }
+
+    /// The limit of `poly` that a fact states directly.
+    fn stated(&mut self, poly: &Poly, context: u32) -> Option<i128> {
+        let facts = self.facts(context);
+        facts.iter().filter_map(|fact| poly.plus(fact, -1)?.as_constant()).min()
+    }
+
+    fn facts(&mut self, context: u32) -> Rc<Vec<Poly>> {
+        let values = &self.values;
+        let facts = self.facts.entry(context).or_insert_with(|| Rc::new(values.facts(context)));
+        Rc::clone(facts)
+    }
+
+    pub(super) fn lower(&mut self, poly: &Poly, context: u32) -> Bound {
+        match poly.scaled(-1) {
+            Some(negated) => self.upper(&negated, context).negated(),
+            None => self.unknown(poly, Reason::TooComplex).negated(),
+        }
+    }
+
+    /// The largest value of `poly` where the facts of `context` hold.
+    pub(super) fn upper(&mut self, poly: &Poly, context: u32) -> Bound {
+        if let Some(value) = poly.as_constant() {
+            return Bound::constant(value);
+        }
+        if self.depth >= MOST_DEPTH || self.steps >= MOST_STEPS {
+            return self.unknown(poly, Reason::TooComplex);
+        }
+        self.depth += 1;
+        let bound = self.eliminate(poly, context);
+        self.depth -= 1;
+        bound
+    }
+
+    fn unknown(&self, poly: &Poly, why: Reason) -> Bound {
+        let value = if self.is_certain { i128::MIN / 4 } else { self.values.range(poly).1 };
+        Bound { doubt: Some(why), ..Bound::constant(value) }
+    }
+
+    /// Replaces atom by atom with its bound, the newest first, until sizes alone are left.
+    fn eliminate(&mut self, poly: &Poly, context: u32) -> Bound {
+        let facts = self.facts(context);
+        let mut current = poly.clone();
+        let mut best = self.greatest(&current, context);
+        let mut doubt = None;
+        for _ in 0..MOST_ROUNDS {
+            if self.inner == 0 && best <= self.enough {
+                return Bound { doubt, ..Bound::constant(best) };
+            }
+            // Before the facts, which would take a number apart from its quotient.
+            let atoms: Vec<u32> = current.atoms().collect();
+            let next = atoms.into_iter().find_map(|atom| self.as_rest(&current, atom, context));
+            if let Some(next) = next {
+                best = best.min(self.greatest(&next, context));
+                current = next;
+                continue;
+            }
+            if let Some((value, next)) = self.by_fact(&current, &facts, best, context) {
+                (best, current) = (value, next);
+                continue;
+            }
+            let newest = current.atoms().filter(|atom| !self.values.get(*atom).is_size).max();
+            let Some(atom) = newest else {
+                return Bound { value: best, formula: current, doubt };
+            };
+            if let Some(next) = self.by_counter(&current, atom) {
+                best = best.min(self.greatest(&next, context));
+                current = next;
+                continue;
+            }
+            if let Some(bound) = self.case_by_case(&current, atom, context) {
+                let value = best.min(bound.value);
+                return Bound { value, doubt: doubt.or(bound.doubt), ..bound };
+            }
+            let (factor, rest) = current.split(atom);
+            let negated = factor.scaled(-1).unwrap_or_default();
+            let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
+            let bound = self.atom(atom, low >= 0 || high > low.saturating_neg(), context);
+            doubt = doubt.or(bound.doubt);
+            let next = factor.times(&bound.formula).and_then(|product| product.plus(&rest, 1));
+            let Some(next) = next else { break };
+            best = best.min(self.greatest(&next, context));
+            current = next;
+        }
+        Bound {
+            value: best,
+            doubt: Some(Reason::TooComplex),
+            ..self.unknown(poly, Reason::TooComplex)
+        }
+    }
+
+    /// The largest value of `poly`, if its atoms vary independently.
+    pub(super) fn greatest(&mut self, poly: &Poly, context: u32) -> i128 {
+        self.steps += 1 + poly.len();
+        let mut terms: Vec<(Product, Product, i128)> = Vec::with_capacity(poly.len());
+        for (product, coefficient) in poly.terms() {
+            let (sizes, others): (Product, Product) =
+                product.iter().partition(|atom| self.values.get(**atom).is_size);
+            terms.push((others, sizes, coefficient));
+        }
+        terms.sort_unstable();
+        let mut sum = 0_i128;
+        for group in terms.chunk_by(|one, two| one.0 == two.0) {
+            let mut factor = (0_i128, 0_i128);
+            for (_, sizes, coefficient) in group {
+                let range = self.range((*coefficient, *coefficient), sizes, context);
+                factor = (factor.0.saturating_add(range.0), factor.1.saturating_add(range.1));
+            }
+            if let Some((product, ..)) = group.first() {
+                sum = sum.saturating_add(self.range(factor, product, context).1);
+            }
+        }
+        sum
+    }
+
+    fn range(&mut self, mut range: (i128, i128), product: &[u32], context: u32) -> (i128, i128) {
+        for atom in product {
+            let low = self.atom(*atom, false, context).value;
+            let high = self.atom(*atom, true, context).value;
+            let ends = [
+                range.0.saturating_mul(low),
+                range.0.saturating_mul(high),
+                range.1.saturating_mul(low),
+                range.1.saturating_mul(high),
+            ];
+            range =
+                ends.iter().fold((i128::MAX, i128::MIN), |(a, b), end| (a.min(*end), b.max(*end)));
+        }
+        range
+    }
+
+    /// Adds a multiple of a fact, if that lowers the greatest value.
+    fn by_fact(
+        &mut self,
+        current: &Poly,
+        facts: &[Poly],
+        best: i128,
+        context: u32,
+    ) -> Option<(i128, Poly)> {
+        let mut found: Option<(i128, Poly)> = None;
+        for fact in facts {
+            for (product, own) in fact.terms() {
+                if product.is_empty() {
+                    continue;
+                }
+                let mut factor = Poly::default();
+                for (term, coefficient) in current.terms() {
+                    let is_multiple = coefficient % own == 0 && coefficient / own > 0;
+                    let Some(rest) = without(term, product).filter(|_| is_multiple) else {
+                        continue;
+                    };
+                    if self.range((1, 1), &rest, context).0 >= 0 {
+                        factor = factor.plus(&Poly::term(rest, coefficient / own), 1)?;
+                    }
+                }
+                let next = (factor.len() > 0).then(|| factor.times(fact)).flatten();
+                let Some(next) = next.and_then(|next| current.plus(&next, -1)) else { continue };
+                let value = self.greatest(&next, context);
+                if value < found.as_ref().map_or(best, |found| found.0) {
+                    found = Some((value, next));
+                }
+            }
+        }
+        found
+    }
+
+    /// The bound, from one bound for each value of a join.
+    fn case_by_case(&mut self, poly: &Poly, atom: u32, context: u32) -> Option<Bound> {
+        let Kind::Join(number) = self.values.get(atom).kind else { return None };
+        let join = self.values.joins.get(number)?;
+        if join.loop_atoms.is_some()
+            || self.splits >= MOST_SPLITS
+            || join.incoming.len() > MOST_CASES
+        {
+            return None;
+        }
+        let incoming = join.incoming.clone();
+        let (factor, rest) = poly.split(atom);
+        let mut bounds = Vec::new();
+        self.splits += 1;
+        for Incoming { value, context: from, .. } in incoming {
+            let value = factor.times(&value).and_then(|product| product.plus(&rest, 1));
+            let both = self.values.both(context, from);
+            if !self.is_reachable(both) {
+                continue;
+            }
+            bounds.extend(value.map(|value| self.upper(&value, both)));
+        }
+        self.splits -= 1;
+        greatest_of(bounds)
+    }
+
+    fn atom(&mut self, atom: u32, is_upper: bool, context: u32) -> Bound {
+        let kind = &self.values.get(atom).kind;
+        let context = match kind {
+            Kind::Quotient(..)
+            | Kind::Remainder(..)
+            | Kind::Least(..)
+            | Kind::Greatest(..)
+            | Kind::UpTo(_) => context,
+            _ => 0,
+        };
+        let key = (atom, is_upper, context, self.is_certain);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let kind = kind.clone();
+        if self.depth >= MOST_DEPTH || !self.open.insert((atom, is_upper)) {
+            let is_certain = core::mem::take(&mut self.is_certain);
+            let bound = self.unbounded(atom, is_upper, Reason::Loop);
+            self.is_certain = is_certain;
+            return bound;
+        }
+        (self.depth, self.inner) = (self.depth + 1, self.inner + 1);
+        let bound = self.new_bound(atom, kind, is_upper, context);
+        (self.depth, self.inner) = (self.depth - 1, self.inner - 1);
+        self.open.remove(&(atom, is_upper));
+        if self.open.is_empty() || !matches!(bound.doubt, Some(Reason::Loop)) {
+            self.known.insert(key, bound.clone());
+        }
+        bound
+    }
+
+    pub(super) fn unbounded(&self, atom: u32, is_upper: bool, why: Reason) -> Bound {
+        let atom = self.values.get(atom);
+        let (low, high) = (atom.low, atom.high);
+        let value = match (self.is_certain, is_upper) {
+            (true, _) => 0.clamp(low, high.max(low)),
+            (false, true) => high,
+            (false, false) => low,
+        };
+        Bound { doubt: Some(why), ..Bound::constant(value) }
+    }
+
+    fn new_bound(&mut self, atom: u32, kind: Kind, is_upper: bool, context: u32) -> Bound {
+        match kind {
+            Kind::Size(size, _) => {
+                let (low, high) = self.size(atom, size);
+                let value = if is_upper { high } else { low };
+                Bound { value, formula: Poly::atom(atom), doubt: None }
+            }
+            Kind::ThreadIndex(axis) if is_upper => self.last(Size::Block(axis)),
+            Kind::BlockIndex(axis) if is_upper => self.last(Size::Grid(axis)),
+            Kind::ThreadIndex(_) | Kind::BlockIndex(_) => Bound::constant(0),
+            Kind::Quotient(number, divisor) => {
+                let number = if is_upper {
+                    self.upper(&number, context)
+                } else {
+                    self.lower(&number, context)
+                };
+                let by = if is_upper == (number.value >= 0) {
+                    self.lower(&divisor, context)
+                } else {
+                    self.upper(&divisor, context)
+                };
+                let value = number.value.div_euclid(by.value.max(1));
+                let formula = self.values.quotient(&number.formula, &by.formula);
+                Bound { value, formula, doubt: number.doubt.or(by.doubt) }
+            }
+            Kind::Remainder(..) if !is_upper => Bound::constant(0),
+            Kind::Remainder(number, divisor) => {
+                let (number, mut divisor) =
+                    (self.upper(&number, context), self.upper(&divisor, context));
+                divisor.value -= 1;
+                divisor.formula = divisor.formula.plus(&Poly::constant(-1), 1).unwrap_or_default();
+                if number.value < divisor.value { number } else { divisor }
+            }
+            Kind::Least(one, two) => {
+                let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
+                if one.value <= two.value { one } else { two }
+            }
+            Kind::Greatest(one, two) => {
+                let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
+                if one.value >= two.value { one } else { two }
+            }
+            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
+            Kind::UpTo(_) | Kind::Opaque(..) if self.is_certain => {
+                self.unbounded(atom, is_upper, Reason::Instruction)
+            }
+            Kind::UpTo(most) => {
+                Bound { doubt: Some(Reason::Instruction), ..self.upper(&most, context) }
+            }
+            Kind::Either(one, two) => {
+                let [one, two] = [one, two].map(|it| self.upper(&it, context));
+                let most = if one.value >= two.value { one } else { two };
+                let bits = most.value.clamp(0, 1 << 64).unsigned_abs() + 1;
+                let all = i128::try_from(bits.next_power_of_two() - 1).unwrap_or(i128::MAX);
+                let value = if self.is_certain { most.value } else { all };
+                Bound { value, doubt: Some(Reason::Instruction), ..most }
+            }
+            Kind::Opaque(_, why) => self.unbounded(atom, is_upper, why),
+            Kind::Join(number) => match self.values.joins.get(number).cloned() {
+                Some(join) => self.join(atom, &join, is_upper),
+                None => self.unbounded(atom, is_upper, Reason::Loop),
+            },
+        }
+    }
+
+    pub(super) fn bound(&mut self, poly: &Poly, is_upper: bool, context: u32) -> Bound {
+        if is_upper { self.upper(poly, context) } else { self.lower(poly, context) }
+    }
+
+    /// The last index of so many.
+    fn last(&mut self, size: Size) -> Bound {
+        let atom = self.values.atom(Kind::Size(size, 4));
+        let value = self.size(atom, size).1 - 1;
+        let formula = Poly::atom(atom).plus(&Poly::constant(-1), 1).unwrap_or_default();
+        Bound { value, formula, doubt: None }
+    }
+
+    fn size(&self, atom: u32, size: Size) -> (i128, i128) {
+        match self.sizes.get(size) {
+            Some(value) => (value, value),
+            None => (self.values.get(atom).low, self.values.get(atom).high),
+        }
+    }
+}
+
+/// The greatest bound, with the first doubt of all.
+pub(super) fn greatest_of(bounds: Vec<Bound>) -> Option<Bound> {
+    let doubt = bounds.iter().find_map(|bound| bound.doubt);
+    let greatest = bounds.into_iter().max_by_key(|bound| bound.value)?;
+    Some(Bound { doubt: greatest.doubt.or(doubt), ..greatest })
+}
+
+const MOST_DEPTH: usize = 40;
+const MOST_ROUNDS: usize = 64;
+const MOST_SPLITS: usize = 2;
+const MOST_CASES: usize = 4;
+/// Products that are looked at for one bound.
+const MOST_STEPS: usize = 8_000;

@@ -1,0 +1,137 @@
+//! 32-bit arithmetic on indices that wraps.
+
+mod arithmetic;
+mod bound;
+mod code;
+mod condition;
+mod facts;
+mod flow;
+mod operand;
+mod poly;
+mod sizes;
+mod step;
+mod trace;
+mod values;
+mod variables;
+mod verdict;
+mod words;
+
+use std::collections::HashMap;
+
+use crate::error::PtxError;
+use crate::lexer::{Kind, Lexer, lossy};
+use crate::module::{Item, Module};
+
+pub use sizes::{Reason, Size, Sizes};
+pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
+
+/// Finds the 32-bit arithmetic of each entry of `ptx` whose result may leave its type and becomes an address, or is
+/// compared to decide about a branch.
+///
+/// # Errors
+///
+/// [`PtxError`] if the text is not PTX.
+///
+/// # Examples
+///
+/// ```
+/// use gridguard_ptx::{Size, Sizes, Verdict, index};
+///
+/// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out) {\n\
+///     ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\nshl.b32 %r2, %r1, 16;\n\
+///     mul.wide.s32 %rd2, %r2, 4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}\n";
+/// let mut entry = index(ptx.as_bytes())?.remove(0);
+/// let mut sizes = Sizes::default();
+/// sizes.set(Size::Grid(1), 32_768);
+/// assert_eq!(entry.verdict(&sizes), Verdict::Safe);
+///
+/// sizes.set(Size::Grid(1), 32_769);
+/// let Verdict::Wraps(wraps) = entry.verdict(&sizes) else { panic!("it wraps") };
+/// assert_eq!(wraps[0].expression, "blockIdx.y * 65536");
+/// assert_eq!(wraps[0].formula, "gridDim.y * 65536 > 2147549183");
+/// # Ok::<(), gridguard_ptx::PtxError>(())
+/// ```
+pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
+    let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let text = ptx.get(..end).unwrap_or_default();
+    let module = Module::read(text)?;
+    let files = files(text);
+    let defined = module.items.iter().filter(|item| item.is_entry);
+    defined.filter_map(|item| entry(text, item, &files).transpose()).collect()
+}
+
+fn entry(
+    text: &[u8],
+    item: &Item<'_>,
+    files: &HashMap<u64, String>,
+) -> Result<Option<EntryIndex>, PtxError> {
+    let Some(open) = &item.header.open else { return Ok(None) };
+    let code = code::Code::read(text, open)?;
+    let list = item.header.parameters.list.clone().unwrap_or(open.start..open.start);
+    let names = parameters(text, list.start, list.end)?;
+    let known = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+    let block = block(text, list.end, open.start)?;
+    let mut entry = EntryIndex::of(&code, trace::Trace::of(&code, &known, block), files);
+    entry.name = lossy(item.header.name.text);
+    entry.at = item.header.name.at;
+    entry.parameters = names.iter().map(|name| lossy(name)).collect();
+    Ok(Some(entry))
+}
+
+/// The names of the parameters that are declared from `begin` to `end`.
+fn parameters(text: &[u8], begin: usize, end: usize) -> Result<Vec<&[u8]>, PtxError> {
+    let mut lexer = Lexer::new(text.get(begin..end).unwrap_or_default());
+    let (mut names, mut last) = (Vec::new(), None);
+    while let Some(token) = lexer.next()? {
+        if token.is(b',') {
+            names.extend(last.take());
+        }
+        last = token.word().or(last);
+    }
+    names.extend(last);
+    Ok(names)
+}
+
+/// The range of the block size that the directives from `begin` to `end` state.
+fn block(text: &[u8], begin: usize, end: usize) -> Result<[Option<(i128, i128)>; 3], PtxError> {
+    let mut lexer = Lexer::new(text.get(begin..end).unwrap_or_default());
+    let (mut block, mut exact, mut axis) = ([None; 3], None, 0);
+    while let Some(token) = lexer.next()? {
+        match token.kind {
+            Kind::Dotted => {
+                exact = match token.text {
+                    b".reqntid" => Some(true),
+                    b".maxntid" => Some(false),
+                    _ => None,
+                };
+                axis = 0;
+                if exact.is_some() {
+                    block = [Some((1, 1)); 3];
+                }
+            }
+            Kind::Number => {
+                let size = crate::header::number(token.text).map(i128::from);
+                if let (Some(exact), Some(size), Some(slot)) = (exact, size, block.get_mut(axis)) {
+                    *slot = Some(if exact { (size, size) } else { (1, size.max(1)) });
+                }
+                axis += 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(block)
+}
+
+/// The names of source files by their numbers.
+fn files(text: &[u8]) -> HashMap<u64, String> {
+    let mut files = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let Some(rest) = line.trim_ascii_start().strip_prefix(b".file") else { continue };
+        let mut parts = rest.splitn(3, |byte| *byte == b'"');
+        let number = parts.next().and_then(|number| lossy(number).trim().parse().ok());
+        if let (Some(number), Some(name)) = (number, parts.next()) {
+            files.insert(number, lossy(name));
+        }
+    }
+    files
+}

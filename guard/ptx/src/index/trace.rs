@@ -1,0 +1,417 @@
+//! Follows the values of an entry's registers through its blocks.
+
+use std::collections::HashMap;
+
+use super::code::{Code, Guard};
+use super::condition::Condition;
+use super::flow::{Edge, Flow};
+use super::operand::{Operand, operands};
+use super::poly::Poly;
+use super::sizes::{Reason, Size};
+use super::values::{Context, Incoming, Join, Kind, Values};
+
+/// A value: the result of an instruction, or of paths that meet.
+pub(super) struct Node {
+    pub(super) value: Poly,
+    pub(super) inputs: Vec<Input>,
+    /// The instruction that computes it.
+    pub(super) instruction: usize,
+    pub(super) condition: Option<Condition>,
+}
+
+/// The node of a source operand.
+pub(super) type Source = usize;
+
+#[derive(Clone, Copy)]
+pub(super) struct Input {
+    pub(super) node: usize,
+    /// Where the value comes from, if not from the place of its use.
+    pub(super) context: Option<u32>,
+    /// Whether the instruction takes all 32 bits as a number, and that number is signed.
+    pub(super) taken_as: Option<Signed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Signed(pub(super) bool);
+
+/// A node that becomes an address, or decides about a branch.
+pub(super) struct Use {
+    pub(super) node: usize,
+    pub(super) context: u32,
+    pub(super) is_address: bool,
+}
+
+/// What an entry computes.
+pub(super) struct Trace<'c, 'a> {
+    pub(super) code: &'c Code<'a>,
+    pub(super) values: Values,
+    pub(super) nodes: Vec<Node>,
+    pub(super) uses: Vec<Use>,
+    /// The parameters' names.
+    parameters: &'c HashMap<&'a [u8], usize>,
+    /// How often an instruction writes each register.
+    writes: Vec<u8>,
+    /// The nodes of registers that are written once.
+    single: Vec<Option<usize>>,
+    /// The places in `state` of registers that are written several times.
+    places: Vec<Option<usize>>,
+    /// Those registers, in the order of their places.
+    several: Vec<u32>,
+    /// The nodes of those registers at this place.
+    state: Vec<Option<usize>>,
+    pub(super) context: u32,
+    /// The index of the instruction.
+    pub(super) at: usize,
+    /// The first reason why something remains unknown.
+    pub(super) doubt: Option<(Reason, usize)>,
+}
+
+/// Why the whole entry is unknown.
+type Failure = Reason;
+
+impl<'c, 'a> Trace<'c, 'a> {
+    pub(super) fn of(
+        code: &'c Code<'a>,
+        parameters: &'c HashMap<&'a [u8], usize>,
+        block: [Option<(i128, i128)>; 3],
+    ) -> Result<Self, Failure> {
+        if let Some(problem) = code.problem {
+            return Err(problem);
+        }
+        let flow = Flow::of(code).ok_or(Reason::ControlFlow)?;
+        let values = Values::new(block);
+        let count = code.registers.len();
+        let mut trace = Self {
+            code,
+            values,
+            nodes: Vec::new(),
+            uses: Vec::new(),
+            parameters,
+            writes: vec![0; count],
+            single: vec![None; count],
+            places: vec![None; count],
+            several: Vec::new(),
+            state: Vec::new(),
+            context: 0,
+            at: 0,
+            doubt: None,
+        };
+        trace.count_writes();
+        trace.walk(&flow)?;
+        Ok(trace)
+    }
+
+    fn count_writes(&mut self) {
+        for instruction in &self.code.instructions {
+            if !writes(self.code.tokens[instruction.tokens.start].text) {
+                continue;
+            }
+            let Some(first) = operands(self.code, instruction).into_iter().next() else { continue };
+            for &id in first.written() {
+                let register = index(id);
+                self.writes[register] = self.writes[register].saturating_add(1);
+                if self.writes[register] == 2 {
+                    self.places[register] = Some(self.several.len());
+                    self.several.push(id);
+                }
+            }
+        }
+        self.state = vec![None; self.several.len()];
+    }
+
+    fn walk(&mut self, flow: &Flow) -> Result<(), Failure> {
+        let count = self.code.blocks.len();
+        if count.saturating_mul(self.state.len()) > MOST_STATES {
+            return Err(Reason::TooComplex);
+        }
+        let root =
+            self.values.context(Context { parent: None, facts: Vec::new(), unequal: Vec::new() });
+        let mut contexts = vec![root; count];
+        let mut states: Vec<Vec<Option<usize>>> = vec![Vec::new(); count];
+        let mut headers = Vec::new();
+        for (place, &block) in flow.order.iter().enumerate() {
+            let edges = &flow.edges[block];
+            let forward: Vec<Edge> =
+                edges.iter().filter(|edge| !flow.is_back(edge, block)).copied().collect();
+            let back: Vec<Edge> =
+                edges.iter().filter(|edge| flow.is_back(edge, block)).copied().collect();
+            if place > 0 {
+                let mut sources = Vec::new();
+                for edge in &forward {
+                    let context = self.edge_context(*edge, contexts[edge.from], &states[edge.from]);
+                    sources.push((edge.from, context));
+                }
+                contexts[block] = match (&sources[..], &back[..]) {
+                    ([(_, context)], []) => *context,
+                    _ => contexts[flow.dominators[block]],
+                };
+                self.context = contexts[block];
+                let written = self.written_in_loop(flow, block, &back);
+                let joins = self.meet(&sources, &states, &written, !back.is_empty());
+                headers.push((block, back, joins));
+            }
+            self.context = contexts[block];
+            let range = self.code.blocks[block].instructions.clone();
+            for at in range {
+                self.at = at;
+                self.step();
+                if self.values.steps > MOST_STEPS || self.nodes.len() > MOST_NODES {
+                    return Err(Reason::TooComplex);
+                }
+            }
+            states[block] = self.state.clone();
+        }
+        for (_, back, joins) in headers {
+            for edge in back {
+                let context = self.edge_context(edge, contexts[edge.from], &states[edge.from]);
+                for (register, node) in &joins {
+                    let own = self.places[index(*register)];
+                    let from = own.and_then(|own| states[edge.from].get(own).copied().flatten());
+                    self.come_back(*node, from, context);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The registers that may change in the loop that begins at `block`.
+    fn written_in_loop(&self, flow: &Flow, block: usize, back: &[Edge]) -> Vec<bool> {
+        let mut written = vec![false; self.state.len()];
+        let Some(last) = back.iter().filter_map(|edge| flow.place[edge.from]).max() else {
+            return written;
+        };
+        let first = flow.place[block].unwrap_or(0);
+        for &block in flow.order.get(first..=last).unwrap_or_default() {
+            for instruction in &self.code.instructions[self.code.blocks[block].instructions.clone()]
+            {
+                // The first operand ends at the first comma.
+                let ids = instruction.operands..instruction.tokens.end;
+                let to_comma = ids.take_while(|at| !self.code.tokens[*at].is(b','));
+                for at in to_comma.take(MOST_WRITTEN) {
+                    let id = self.code.ids[at];
+                    if id != u32::MAX
+                        && let Some(place) = self.places[index(id)]
+                    {
+                        written[place] = true;
+                    }
+                }
+                for at in (instruction.operands..instruction.tokens.end).take(MOST_WRITTEN) {
+                    let id = self.code.ids[at];
+                    let place = (id != u32::MAX).then(|| self.places[index(id)]).flatten();
+                    if let Some(place) =
+                        place.filter(|_| self.is_vector_write(instruction.operands))
+                    {
+                        written[place] = true;
+                    }
+                }
+            }
+        }
+        written
+    }
+
+    fn is_vector_write(&self, operands: usize) -> bool {
+        self.code.tokens.get(operands).is_some_and(|token| token.is(b'{'))
+    }
+
+    /// Sets the state where paths meet. Returns the joins of a loop, with their registers.
+    fn meet(
+        &mut self,
+        sources: &[(usize, u32)],
+        states: &[Vec<Option<usize>>],
+        written: &[bool],
+        is_loop: bool,
+    ) -> Vec<(u32, usize)> {
+        let mut joins = Vec::new();
+        let Some((first, _)) = sources.first() else { return joins };
+        let mut state = states[*first].clone();
+        let oldest = u32::try_from(self.values.atoms.len()).unwrap_or(u32::MAX);
+        for place in 0..self.several.len() {
+            let is_same = sources.iter().all(|(from, _)| states[*from][place] == state[place]);
+            let changes = is_loop && written[place];
+            if is_same && !changes {
+                continue;
+            }
+            let known: Option<Vec<(usize, u32)>> = sources
+                .iter()
+                .map(|(from, context)| Some((states[*from][place]?, *context)))
+                .collect();
+            state[place] = known
+                .filter(|known| {
+                    // Floating-point values have no nodes with a value.
+                    known.iter().all(|(node, _)| self.nodes[*node].condition.is_none())
+                })
+                .map(|known| {
+                    let register = self.several[place];
+                    let node = self.join(register, &known, changes.then_some(oldest));
+                    if changes {
+                        joins.push((register, node));
+                    }
+                    node
+                });
+        }
+        self.state = state;
+        joins
+    }
+
+    /// A node that is one of several nodes.
+    pub(super) fn join(
+        &mut self,
+        register: u32,
+        nodes: &[(usize, u32)],
+        loop_atoms: Option<u32>,
+    ) -> usize {
+        let (mut low, mut high) = (i128::MAX, i128::MIN);
+        let (mut incoming, mut inputs) = (Vec::new(), Vec::new());
+        for (node, context) in nodes {
+            let value = self.nodes[*node].value.clone();
+            let range = self.values.range(&value);
+            (low, high) = (low.min(range.0), high.max(range.1));
+            incoming.push(Incoming { value, context: *context, is_back: false });
+            inputs.push(Input { node: *node, context: Some(*context), taken_as: None });
+        }
+        if loop_atoms.is_some() {
+            high = high.max(i128::from(i64::MAX));
+        }
+        let join = Join { register, incoming, loop_atoms };
+        let value = self.values.join(join, low, high);
+        self.push(value, inputs)
+    }
+
+    /// Adds the value with which the loop of `join` begins again.
+    fn come_back(&mut self, join: usize, from: Option<usize>, context: u32) {
+        let Some(atom) = self.nodes[join].value.as_atom() else { return };
+        let Kind::Join(number) = self.values.get(atom).kind else { return };
+        let value = match from {
+            Some(node) => {
+                let input = Input { node, context: Some(context), taken_as: None };
+                self.nodes[join].inputs.push(input);
+                self.nodes[node].value.clone()
+            }
+            None => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
+        };
+        self.values.joins[number].incoming.push(Incoming { value, context, is_back: true });
+    }
+
+    /// What holds after an edge from a block with this context and this state at its end.
+    fn edge_context(&mut self, edge: Edge, from: u32, state: &[Option<usize>]) -> u32 {
+        let (Some(taken), Some(guard)) = (edge.taken, self.code.blocks[edge.from].guard) else {
+            return from;
+        };
+        let node = match self.places[index(guard.register)] {
+            Some(place) => state.get(place).copied().flatten(),
+            None => self.single[index(guard.register)],
+        };
+        match node {
+            Some(node) => self.assume(from, node, guard.expected == taken),
+            None => from,
+        }
+    }
+
+    /// The context in which also `guard` holds.
+    pub(super) fn guarded(&mut self, parent: u32, guard: Guard) -> u32 {
+        match self.node_of(guard.register) {
+            Some(node) => self.assume(parent, node, guard.expected),
+            None => parent,
+        }
+    }
+
+    pub(super) fn push(&mut self, value: Poly, inputs: Vec<Input>) -> usize {
+        self.nodes.push(Node { value, inputs, instruction: self.at, condition: None });
+        self.nodes.len() - 1
+    }
+
+    pub(super) fn node_of(&self, register: u32) -> Option<usize> {
+        match self.places[index(register)] {
+            Some(place) => self.state[place],
+            None => self.single[index(register)],
+        }
+    }
+
+    /// The node of a register. A register without a known value gets one.
+    pub(super) fn read(&mut self, register: u32) -> usize {
+        if let Some(node) = self.node_of(register) {
+            return node;
+        }
+        let is_name = self.writes[index(register)] == 0;
+        // A shared or global variable: only small offsets are added to addresses of shared memory.
+        let value = match is_name {
+            true => self.values.poly(Kind::UpTo(Poly::constant(MOST_SHARED))),
+            false => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
+        };
+        let node = self.push(value, Vec::new());
+        self.set(register, node);
+        node
+    }
+
+    pub(super) fn write(&mut self, register: u32, node: usize) {
+        let guard = self.code.instructions[self.at].guard;
+        let is_several = self.places[index(register)].is_some();
+        let old = (guard.is_some() && is_several).then(|| self.read(register));
+        let node = match (guard, old) {
+            (Some(guard), Some(old)) => {
+                let new = self.guarded(self.context, guard);
+                let rest = Guard { expected: !guard.expected, ..guard };
+                let rest = self.guarded(self.context, rest);
+                let node = self.join(register, &[(node, new), (old, rest)], None);
+                self.depend_on(node, guard.register);
+                node
+            }
+            _ => node,
+        };
+        self.set(register, node);
+    }
+
+    /// The value of `node` also depends on a predicate.
+    pub(super) fn depend_on(&mut self, node: usize, predicate: u32) {
+        if let Some(condition) = self.node_of(predicate) {
+            self.nodes[node].inputs.push(Input { node: condition, context: None, taken_as: None });
+        }
+    }
+
+    fn set(&mut self, register: u32, node: usize) {
+        match self.places[index(register)] {
+            Some(place) => self.state[place] = Some(node),
+            None => self.single[index(register)] = Some(node),
+        }
+    }
+
+    /// Forgets a register, whose value then is unknown.
+    pub(super) fn forget(&mut self, register: u32) {
+        match self.places[index(register)] {
+            Some(place) => self.state[place] = None,
+            None => self.single[index(register)] = None,
+        }
+    }
+
+    pub(super) fn parameter(&mut self, names: &[u32], offset: i128, bytes: u64) -> Option<Poly> {
+        let [name] = names else { return None };
+        let parameter = *self.parameters.get(self.code.registers[index(*name)])?;
+        let offset = u64::try_from(offset).ok()?;
+        Some(self.values.poly(Kind::Size(Size::Parameter { index: parameter, offset }, bytes)))
+    }
+
+    pub(super) fn operands(&self) -> Vec<Operand<'a>> {
+        operands(self.code, &self.code.instructions[self.at])
+    }
+}
+
+pub(super) fn index(id: u32) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}
+
+/// Whether the first operand is written.
+pub(super) fn writes(opcode: &[u8]) -> bool {
+    !matches!(
+        opcode,
+        b"bra" | b"brx" | b"ret" | b"exit" | b"call" | b"bar" | b"barrier" | b"nanosleep"
+    )
+}
+
+/// The most blocks times registers that are written several times.
+const MOST_STATES: usize = 8_000_000;
+const MOST_STEPS: u64 = 4_000_000;
+const MOST_NODES: usize = 2_000_000;
+/// The most tokens of a first operand.
+const MOST_WRITTEN: usize = 40;
+/// The bytes of shared memory that one block can address.
+const MOST_SHARED: i128 = (1 << 18) - 1;

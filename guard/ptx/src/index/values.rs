@@ -1,0 +1,326 @@
+//! Values that registers hold, as polynomials over atoms, and what is known about them at each place.
+
+use std::collections::HashMap;
+
+use super::poly::Poly;
+use super::sizes::{Reason, Size};
+
+/// What an atom stands for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Kind {
+    /// A size, and the bytes that it is read as.
+    Size(Size, u64),
+    ThreadIndex(usize),
+    BlockIndex(usize),
+    /// Rounded down.
+    Quotient(Poly, Poly),
+    Remainder(Poly, Poly),
+    Least(Poly, Poly),
+    Greatest(Poly, Poly),
+    /// Bitwise or.
+    Either(Poly, Poly),
+    /// Some value from 0 to this.
+    UpTo(Poly),
+    /// One of several values, by the number of its [`Join`].
+    Join(usize),
+    /// Nothing is known, because of this. The number makes it unique.
+    Opaque(usize, Reason),
+}
+
+pub(super) struct Atom {
+    pub(super) kind: Kind,
+    /// Its range in all legal launches.
+    pub(super) low: i128,
+    pub(super) high: i128,
+    /// Whether it depends on sizes of the launch and parameters alone.
+    pub(super) is_size: bool,
+}
+
+/// A register that has one of several values, depending on the path.
+#[derive(Clone)]
+pub(super) struct Join {
+    pub(super) register: u32,
+    pub(super) incoming: Vec<Incoming>,
+    /// For the header of a loop, its first atom. Older atoms do not change in the loop.
+    pub(super) loop_atoms: Option<u32>,
+}
+
+#[derive(Clone)]
+pub(super) struct Incoming {
+    pub(super) value: Poly,
+    /// What holds where the value comes from.
+    pub(super) context: u32,
+    pub(super) is_back: bool,
+}
+
+/// What holds at a place.
+pub(super) struct Context {
+    pub(super) parent: Option<u32>,
+    /// Polynomials that are at most zero.
+    pub(super) facts: Vec<Poly>,
+    /// Polynomials that are not zero.
+    pub(super) unequal: Vec<Poly>,
+}
+
+#[derive(Default)]
+pub(super) struct Values {
+    pub(super) atoms: Vec<Atom>,
+    ids: HashMap<Kind, u32>,
+    pub(super) joins: Vec<Join>,
+    pub(super) contexts: Vec<Context>,
+    /// The contexts with the facts of two others.
+    combined: HashMap<(u32, u32), u32>,
+    /// The block sizes that the entry states.
+    pub(super) block: [Option<(i128, i128)>; 3],
+    /// Steps that were taken.
+    pub(super) steps: u64,
+}
+
+impl Values {
+    pub(super) fn new(block: [Option<(i128, i128)>; 3]) -> Self {
+        Self { block, ..Self::default() }
+    }
+
+    pub(super) fn atom(&mut self, kind: Kind) -> u32 {
+        if let Some(known) = self.ids.get(&kind) {
+            return *known;
+        }
+        let (low, high) = self.range_of(&kind);
+        self.insert(kind, low, high)
+    }
+
+    pub(super) fn poly(&mut self, kind: Kind) -> Poly {
+        Poly::atom(self.atom(kind))
+    }
+
+    fn insert(&mut self, kind: Kind, low: i128, high: i128) -> u32 {
+        let id = u32::try_from(self.atoms.len()).unwrap_or(u32::MAX);
+        let is_size = match &kind {
+            Kind::Size(..) => true,
+            Kind::Quotient(one, two) | Kind::Least(one, two) | Kind::Greatest(one, two) => {
+                self.is_size(one) && self.is_size(two)
+            }
+            _ => false,
+        };
+        self.ids.insert(kind.clone(), id);
+        self.atoms.push(Atom { kind, low, high, is_size });
+        self.steps += 1;
+        id
+    }
+
+    pub(super) fn opaque(&mut self, why: Reason, low: i128, high: i128) -> Poly {
+        let kind = Kind::Opaque(self.atoms.len(), why);
+        Poly::atom(self.insert(kind, low, high))
+    }
+
+    pub(super) fn join(&mut self, join: Join, low: i128, high: i128) -> Poly {
+        let kind = Kind::Join(self.joins.len());
+        self.joins.push(join);
+        Poly::atom(self.insert(kind, low, high))
+    }
+
+    pub(super) fn context(&mut self, context: Context) -> u32 {
+        self.contexts.push(context);
+        u32::try_from(self.contexts.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// A context with the facts of two.
+    pub(super) fn both(&mut self, one: u32, other: u32) -> u32 {
+        if let Some(known) = self.combined.get(&(one, other)) {
+            return *known;
+        }
+        let facts = self.facts(one);
+        let both = self.context(Context { parent: Some(other), facts, unequal: Vec::new() });
+        self.combined.insert((one, other), both);
+        both
+    }
+
+    /// The facts at `context`, the nearest first.
+    pub(super) fn facts(&self, context: u32) -> Vec<Poly> {
+        let mut facts = Vec::new();
+        let mut next = Some(context);
+        for _ in 0..MOST_CONTEXTS {
+            let Some(context) = next.and_then(|id| self.contexts.get(usize::try_from(id).ok()?))
+            else {
+                break;
+            };
+            facts.extend(context.facts.iter().cloned());
+            next = context.parent;
+            if facts.len() >= MOST_FACTS {
+                break;
+            }
+        }
+        facts.truncate(MOST_FACTS);
+        facts
+    }
+
+    pub(super) fn get(&self, atom: u32) -> &Atom {
+        // Ids come from `insert` alone.
+        &self.atoms[usize::try_from(atom).unwrap_or(0)]
+    }
+
+    /// A parameter that an instruction takes as a signed number is at most the largest of those.
+    pub(super) fn take_as_signed(&mut self, parameter: u32) {
+        if let Some(atom) = usize::try_from(parameter).ok().and_then(|id| self.atoms.get_mut(id)) {
+            atom.high = atom.high.min(i128::from(i32::MAX));
+        }
+    }
+
+    pub(super) fn is_size(&self, poly: &Poly) -> bool {
+        poly.atoms().all(|atom| self.get(atom).is_size)
+    }
+
+    /// The range of `poly` in all legal launches.
+    pub(super) fn range(&self, poly: &Poly) -> (i128, i128) {
+        range_with(poly, |atom| (self.get(atom).low, self.get(atom).high))
+    }
+
+    fn range_of(&self, kind: &Kind) -> (i128, i128) {
+        let grid = |axis: usize| MOST_BLOCKS.get(axis).copied().unwrap_or(1);
+        let block = |axis: usize| {
+            let stated = self.block.get(axis).copied().flatten();
+            stated.unwrap_or((1, MOST_THREADS.get(axis).copied().unwrap_or(1)))
+        };
+        match kind {
+            Kind::Size(Size::Grid(axis), _) => (1, grid(*axis)),
+            Kind::Size(Size::Block(axis), _) => block(*axis),
+            Kind::Size(Size::Parameter { .. }, bytes) => (0, most_of(*bytes)),
+            Kind::ThreadIndex(axis) => (0, block(*axis).1 - 1),
+            Kind::BlockIndex(axis) => (0, grid(*axis) - 1),
+            Kind::Quotient(number, divisor) => {
+                (0, self.range(number).1.max(0) / self.range(divisor).0.max(1))
+            }
+            Kind::Remainder(number, divisor) => {
+                (0, self.range(number).1.min(self.range(divisor).1 - 1).max(0))
+            }
+            Kind::Least(one, two) => {
+                let (one, two) = (self.range(one), self.range(two));
+                (one.0.min(two.0), one.1.min(two.1))
+            }
+            Kind::Greatest(one, two) => {
+                let (one, two) = (self.range(one), self.range(two));
+                (one.0.max(two.0), one.1.max(two.1))
+            }
+            Kind::Either(one, two) => {
+                let (one, two) = (self.range(one), self.range(two));
+                let most = one.1.max(two.1).clamp(0, 1 << 64).unsigned_abs() + 1;
+                (0, i128::try_from(most.next_power_of_two() - 1).unwrap_or(i128::MAX))
+            }
+            Kind::UpTo(most) => (0, self.range(most).1.max(0)),
+            Kind::Join(_) | Kind::Opaque(..) => (0, 0),
+        }
+    }
+
+    /// `number / divisor`, rounded down. Exact for numbers that are not negative.
+    pub(super) fn quotient(&mut self, number: &Poly, divisor: &Poly) -> Poly {
+        self.quotient_within(number, divisor, 0)
+    }
+
+    fn quotient_within(&mut self, number: &Poly, divisor: &Poly, depth: usize) -> Poly {
+        if divisor.as_constant() == Some(1) {
+            return number.clone();
+        }
+        if number.len() == 0 {
+            return Poly::default();
+        }
+        let Some((product, coefficient)) = divisor.as_term() else {
+            return self.poly(Kind::Quotient(number.clone(), divisor.clone()));
+        };
+        let (whole, rest) = number.divided_by_term(product, coefficient);
+        let (low, high) = self.range(&rest);
+        if coefficient > 0 && low >= 0 && (whole.len() > 0 || high < self.range(divisor).0) {
+            if high < self.range(divisor).0 {
+                return whole;
+            }
+            let rest = self.quotient_within(&rest, divisor, depth + 1);
+            let sum = rest.plus(&whole, 1);
+            return sum.unwrap_or_else(|| self.opaque(Reason::TooComplex, 0, i128::from(u64::MAX)));
+        }
+        // Quotients of quotients: (n / a + b) / c is (n + a b) / (a c).
+        if depth < 8
+            && let Some((inner, own, rest)) = self.inner_quotient(number)
+            && let Some(scaled) = rest.times(&own).and_then(|rest| rest.plus(&inner, 1))
+            && let Some(divisor) = own.times(divisor)
+            && self.range(&scaled).0 >= 0
+        {
+            return self.quotient_within(&scaled, &divisor, depth + 1);
+        }
+        if let Some(divisor) = self.by_multiplication(number, divisor) {
+            let (number, divisor) = divisor;
+            return self.quotient_within(&number, &Poly::constant(divisor), depth + 1);
+        }
+        self.poly(Kind::Quotient(number.clone(), divisor.clone()))
+    }
+
+    /// The newest quotient of `poly` with coefficient 1: its number, its divisor, and the rest of `poly`.
+    fn inner_quotient(&self, poly: &Poly) -> Option<(Poly, Poly, Poly)> {
+        let newest = poly
+            .terms()
+            .filter_map(|(product, coefficient)| match product {
+                [atom] if coefficient == 1 => Some(*atom),
+                _ => None,
+            })
+            .filter(|atom| matches!(self.get(*atom).kind, Kind::Quotient(..)))
+            .max()?;
+        let Kind::Quotient(number, divisor) = &self.get(newest).kind else { return None };
+        let rest = poly.split(newest).1;
+        let is_exact = rest.len() == 0 || divisor.as_constant().is_some();
+        is_exact.then(|| (number.clone(), divisor.clone(), rest))
+    }
+
+    /// Number and divisor, if `number / divisor` divides by a multiplication with a reciprocal.
+    fn by_multiplication(&self, number: &Poly, divisor: &Poly) -> Option<(Poly, i128)> {
+        let power = divisor.as_constant().filter(|it| it.unsigned_abs().is_power_of_two())?;
+        let factor = i128::try_from(number.content()).ok().filter(|factor| *factor > 256)?;
+        let own = number.divided_by_term(&[], factor).0;
+        let by = (power / factor).checked_add(1)?;
+        let error = by.checked_mul(factor)?.checked_sub(power)?;
+        let most = self.range(&own).1.min(i128::from(u32::MAX));
+        let is_exact = self.range(&own).0 >= 0 && error.checked_mul(most)? < power;
+        (is_exact && by > 1).then_some((own, by))
+    }
+
+    pub(super) fn remainder(&mut self, number: &Poly, divisor: &Poly) -> Poly {
+        let quotient = self.quotient(number, divisor);
+        let rest = quotient.times(divisor).and_then(|whole| number.plus(&whole, -1));
+        rest.unwrap_or_else(|| self.poly(Kind::UpTo(divisor.clone())))
+    }
+}
+
+/// The range of `poly`, if its atoms have these ranges.
+pub(super) fn range_with(poly: &Poly, mut range: impl FnMut(u32) -> (i128, i128)) -> (i128, i128) {
+    let (mut low, mut high) = (0_i128, 0_i128);
+    for (product, coefficient) in poly.terms() {
+        let (one, two) = product.iter().fold((coefficient, coefficient), |(least, most), atom| {
+            let (low, high) = range(*atom);
+            let ends = [
+                least.saturating_mul(low),
+                least.saturating_mul(high),
+                most.saturating_mul(low),
+                most.saturating_mul(high),
+            ];
+            ends.iter().fold((i128::MAX, i128::MIN), |(a, b), end| (a.min(*end), b.max(*end)))
+        });
+        low = low.saturating_add(one);
+        high = high.saturating_add(two);
+    }
+    (low, high)
+}
+
+/// The largest value of a parameter, which is a size or a stride: not negative.
+fn most_of(bytes: u64) -> i128 {
+    match bytes {
+        1 => 0xff,
+        2 => 0xffff,
+        4 => i128::from(u32::MAX),
+        _ => i128::from(i64::MAX),
+    }
+}
+
+/// Limits that all devices share.
+const MOST_BLOCKS: [i128; 3] = [(1 << 31) - 1, 65_535, 65_535];
+const MOST_THREADS: [i128; 3] = [1024, 1024, 64];
+
+/// Older facts are rarely needed, and every one costs time.
+const MOST_FACTS: usize = 24;
+const MOST_CONTEXTS: usize = 256;

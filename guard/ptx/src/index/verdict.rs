@@ -1,0 +1,395 @@
+//! Whether an entry's indices wrap in a launch.
+
+use core::ops::Range;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::error::Position;
+use crate::lexer::lossy;
+
+use super::bound::{Bound, Bounds};
+use super::code::Code;
+use super::poly::Poly;
+use super::sizes::{Reason, Size, Sizes};
+use super::trace::{Signed, Trace};
+use super::values::{Atom, Kind, Values};
+use super::words::Words;
+
+/// The indices of an entry.
+#[non_exhaustive]
+pub struct EntryIndex {
+    /// Its name.
+    pub name: String,
+    /// The position of its name.
+    pub at: Position,
+    /// The names of its parameters.
+    pub parameters: Vec<String>,
+    /// Whether an address or a branch depends on a block index or the grid size.
+    pub uses_grid: bool,
+    registers: Vec<String>,
+    places: Vec<Place>,
+    checks: Vec<Check>,
+    values: Values,
+    /// Why not all of the entry is known.
+    doubt: Option<Reason>,
+}
+
+/// An instruction in the text.
+struct Place {
+    at: Position,
+    source: Option<SourceLine>,
+    text: String,
+}
+
+/// A value that an instruction takes as a number of 32 bits.
+struct Check {
+    value: Poly,
+    signed: Signed,
+    context: u32,
+    /// The number of the place that computes it.
+    place: usize,
+    is_address: bool,
+    /// Whether it depends on the grid, or is a product of parameters and values from memory.
+    is_index: bool,
+}
+
+/// A line of the source, if the compiler wrote line numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// The file.
+    pub file: String,
+    /// The line.
+    pub line: u64,
+}
+
+/// Whether indices wrap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No index wraps.
+    Safe,
+    /// These wrap, in the order of the text.
+    Wraps(Vec<Wrap>),
+    /// An index may wrap.
+    Unknown(Reason),
+}
+
+/// 32-bit arithmetic that wraps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Wrap {
+    /// The instruction whose result wraps.
+    pub at: Position,
+    /// The line of the source.
+    pub source: Option<SourceLine>,
+    /// The text of the instruction.
+    pub instruction: String,
+    /// Whether the result becomes an address. Otherwise it is only compared to decide about a branch.
+    pub is_address: bool,
+    /// The value in words of the source.
+    pub expression: String,
+    /// Its largest value in the launch, or its smallest if that wraps.
+    pub extreme: i128,
+    /// The sizes for which it wraps.
+    pub formula: String,
+    /// The first size with which an index of the entry wraps while the others keep their values, for each size of the
+    /// formula whose others are all known.
+    pub first: Vec<First>,
+}
+
+/// The first size that wraps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// The size.
+    pub size: Size,
+    /// Its value.
+    pub value: u64,
+}
+
+impl EntryIndex {
+    pub(super) fn of(
+        code: &Code<'_>,
+        trace: Result<Trace<'_, '_>, Reason>,
+        files: &HashMap<u64, String>,
+    ) -> Self {
+        let mut entry = Self {
+            name: String::new(),
+            at: NOWHERE,
+            parameters: Vec::new(),
+            uses_grid: false,
+            registers: Vec::new(),
+            places: Vec::new(),
+            checks: Vec::new(),
+            values: Values::default(),
+            doubt: None,
+        };
+        match trace {
+            Ok(trace) => entry.read(code, trace, files),
+            Err(reason) => {
+                entry.doubt = Some(reason);
+                let grid = |text: &[u8]| matches!(text, b"%ctaid" | b"%nctaid");
+                entry.uses_grid = code.tokens.iter().any(|token| grid(token.text));
+            }
+        }
+        entry
+    }
+
+    fn read(&mut self, code: &Code<'_>, trace: Trace<'_, '_>, files: &HashMap<u64, String>) {
+        let on_grid = on_grid(&trace.values);
+        let depends = |poly: &Poly| poly.atoms().any(|atom| on_grid.contains(&atom));
+        let mut seen = HashSet::new();
+        let mut places = HashMap::new();
+        self.doubt = trace.doubt.map(|doubt| doubt.0);
+        for one in &trace.uses {
+            self.uses_grid |= depends(&trace.nodes[one.node].value);
+            let mut open = vec![(one.node, one.context, one.is_address)];
+            while let Some((node, context, is_address)) = open.pop() {
+                if seen.len() > MOST_VISITS {
+                    self.doubt = Some(Reason::TooComplex);
+                    break;
+                }
+                if !seen.insert((node, context)) {
+                    continue;
+                }
+                let is_address = is_address && trace.nodes[node].condition.is_none();
+                for input in &trace.nodes[node].inputs {
+                    let context = input.context.unwrap_or(context);
+                    open.push((input.node, context, is_address));
+                    let value = &trace.nodes[input.node].value;
+                    self.uses_grid |= depends(value);
+                    let Some(signed) = input.taken_as else { continue };
+                    let at = origin(&trace, input.node);
+                    let place = *places.entry(at).or_insert_with(|| {
+                        self.places.push(Place::of(code, at, files));
+                        self.places.len() - 1
+                    });
+                    let is_index = depends(value) || is_product(&trace.values, value);
+                    let value = value.clone();
+                    self.checks.push(Check { value, signed, context, place, is_address, is_index });
+                }
+            }
+        }
+        let mut known = HashSet::new();
+        self.checks.retain(|check| {
+            known.insert((check.value.clone(), check.signed, check.context, check.is_address))
+        });
+        self.registers = code.registers.iter().map(|name| lossy(name)).collect();
+        self.values = trace.values;
+    }
+
+    /// Whether indices wrap in a launch with these sizes.
+    pub fn verdict(&mut self, sizes: &Sizes) -> Verdict {
+        let Self { checks, values, .. } = self;
+        let mut bounds = Bounds::new(values, sizes);
+        let mut doubt = None;
+        // The worst check of each place.
+        let mut worst: BTreeMap<usize, (usize, Bound)> = BTreeMap::new();
+        for (number, check) in checks.iter().enumerate() {
+            let found = check.exceeding(&mut bounds);
+            let is_open = |formula| !unknown_sizes(bounds.values, formula, sizes).is_empty();
+            match found {
+                Ok(None) => {}
+                // Only a launch shows whether a parameter alone is too large.
+                Ok(Some(bound)) if !check.is_index && is_open(&bound.formula) => {}
+                Err(_) if !check.is_index => {}
+                Ok(Some(bound)) => {
+                    let rank = |number: usize, bound: &Bound| {
+                        (checks[number].is_address, bound.value.abs())
+                    };
+                    let known = worst.get(&check.place).map(|(known, bound)| rank(*known, bound));
+                    if known.is_none_or(|known| known < rank(number, &bound)) {
+                        worst.insert(check.place, (number, bound));
+                    }
+                }
+                Err(reason) => doubt = doubt.or(Some(reason)),
+            }
+        }
+        let mut wraps: Vec<Wrap> =
+            worst.into_values().map(|(number, bound)| self.wrap(number, bound, sizes)).collect();
+        wraps.sort_by_key(|wrap| wrap.at);
+        match (wraps.is_empty(), doubt.or(self.doubt)) {
+            (false, _) => Verdict::Wraps(wraps),
+            (true, Some(reason)) => Verdict::Unknown(reason),
+            (true, None) => Verdict::Safe,
+        }
+    }
+
+    fn wrap(&mut self, number: usize, bound: Bound, sizes: &Sizes) -> Wrap {
+        let mut first = Vec::new();
+        for size in all_sizes(&self.values, &bound.formula) {
+            let unknown = unknown_sizes(&self.values, &bound.formula, sizes);
+            if unknown.iter().all(|other| *other == size) {
+                let value = self.first(size, sizes);
+                first.extend(value.map(|value| First { size, value }));
+            }
+        }
+        let check = &self.checks[number];
+        let most = i128::from(if check.signed.0 { u32::MAX >> 1 } else { u32::MAX });
+        let words = Words {
+            values: &self.values,
+            parameters: &self.parameters,
+            registers: &self.registers,
+        };
+        let formula = match (bound.value < 0, bound.formula.scaled(-1)) {
+            (true, Some(negated)) => words.exceeds(&negated, most + 1),
+            _ => words.exceeds(&bound.formula, most),
+        };
+        let place = &self.places[check.place];
+        Wrap {
+            at: place.at,
+            source: place.source.clone(),
+            instruction: place.text.clone(),
+            is_address: check.is_address,
+            expression: words.value(&check.value),
+            extreme: bound.value,
+            formula,
+            first,
+        }
+    }
+
+    /// The first value of `size` with which an index wraps.
+    fn first(&mut self, size: Size, sizes: &Sizes) -> Option<u64> {
+        let Self { checks, values, .. } = self;
+        let of_size = |atom: &&Atom| matches!(atom.kind, Kind::Size(own, _) if own == size);
+        let most = values.atoms.iter().find(of_size)?.high.min(MOST_SIZE);
+        let mut sizes = sizes.clone();
+        let mut fails = |value: i128| {
+            sizes.0.insert(size, value);
+            let mut bounds = Bounds::new(values, &sizes);
+            checks.iter().any(|check| check.exceeding(&mut bounds).is_ok_and(|it| it.is_some()))
+        };
+        let (mut fits, mut wraps) = (0, most);
+        fails(wraps).then_some(())?;
+        while fits + 1 < wraps {
+            let middle = fits + (wraps - fits) / 2;
+            if fails(middle) { wraps = middle } else { fits = middle }
+        }
+        u64::try_from(wraps).ok()
+    }
+}
+
+impl Check {
+    /// The bound that exceeds the type, if one does.
+    fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, Reason> {
+        let mut bound =
+            |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
+        let Some(possible) = bound(false) else { return Ok(None) };
+        let Some(reason) = possible.doubt else { return Ok(Some(possible)) };
+        bound(true).map(Some).ok_or(reason)
+    }
+}
+
+impl Place {
+    fn of(code: &Code<'_>, at: usize, files: &HashMap<u64, String>) -> Self {
+        let Some(instruction) = code.instructions.get(at) else {
+            return Self { at: NOWHERE, source: None, text: String::new() };
+        };
+        let Range { start, end } = instruction.tokens;
+        let mut text = String::new();
+        for (before, token) in (start..end.saturating_sub(1)).zip(&code.tokens[start..end]) {
+            let is_apart = before == instruction.operands
+                || before > start && code.tokens[before - 1].is(b',');
+            text.push_str(if is_apart { " " } else { "" });
+            text.push_str(&lossy(token.text));
+        }
+        let source = instruction
+            .location
+            .and_then(|(file, line)| Some(SourceLine { file: files.get(&file)?.clone(), line }));
+        Self { at: code.tokens[start].at, source, text }
+    }
+}
+
+/// The instruction that computes a node, or the last value of a join.
+fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
+    for _ in 0..MOST_HOPS {
+        let is_join = trace.nodes[node]
+            .value
+            .as_atom()
+            .is_some_and(|atom| matches!(trace.values.get(atom).kind, Kind::Join(_)));
+        match trace.nodes[node].inputs.iter().rev().find(|input| {
+            is_join && input.node != node && trace.nodes[input.node].condition.is_none()
+        }) {
+            Some(input) => node = input.node,
+            None => break,
+        }
+    }
+    trace.nodes[node].instruction
+}
+
+/// The atoms that depend on a block index or the grid size.
+fn on_grid(values: &Values) -> HashSet<u32> {
+    let mut found = HashSet::new();
+    loop {
+        let before = found.len();
+        for (id, atom) in (0_u32..).zip(&values.atoms) {
+            let has = |poly: &Poly| poly.atoms().any(|atom| found.contains(&atom));
+            let depends = match &atom.kind {
+                Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => true,
+                Kind::Size(..) | Kind::ThreadIndex(_) | Kind::Opaque(..) => false,
+                Kind::Quotient(one, two)
+                | Kind::Remainder(one, two)
+                | Kind::Least(one, two)
+                | Kind::Greatest(one, two)
+                | Kind::Either(one, two) => has(one) || has(two),
+                Kind::UpTo(one) => has(one),
+                Kind::Join(number) => values
+                    .joins
+                    .get(*number)
+                    .is_some_and(|join| join.incoming.iter().any(|incoming| has(&incoming.value))),
+            };
+            if depends {
+                found.insert(id);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Whether `poly` has a product of parameters and values from memory.
+fn is_product(values: &Values, poly: &Poly) -> bool {
+    let is_loaded = |atom: &u32| matches!(values.get(*atom).kind, Kind::Opaque(_, Reason::Loaded));
+    let is_parameter =
+        |atom: &u32| matches!(values.get(*atom).kind, Kind::Size(Size::Parameter { .. }, _));
+    poly.terms().any(|(product, factor)| {
+        let count = product.iter().filter(|atom| is_loaded(atom) || is_parameter(atom)).count();
+        count > 1 || factor.abs() > 1 && product.iter().any(is_loaded)
+    })
+}
+
+fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
+    let (mut open, mut sizes) = (vec![formula], Vec::new());
+    while let Some(poly) = open.pop() {
+        for atom in poly.atoms() {
+            match &values.get(atom).kind {
+                Kind::Size(size, _) => sizes.push(*size),
+                Kind::Quotient(one, two)
+                | Kind::Remainder(one, two)
+                | Kind::Least(one, two)
+                | Kind::Greatest(one, two) => open.extend([one, two]),
+                _ => {}
+            }
+        }
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+fn unknown_sizes(values: &Values, formula: &Poly, sizes: &Sizes) -> Vec<Size> {
+    let is_unknown = |size: &Size| match size {
+        Size::Block(axis) => {
+            let stated = values.block.get(*axis).copied().flatten();
+            sizes.get(*size).is_none() && stated.is_none_or(|(low, high)| low != high)
+        }
+        _ => sizes.get(*size).is_none(),
+    };
+    all_sizes(values, formula).into_iter().filter(is_unknown).collect()
+}
+
+/// Larger parameters are no sizes.
+const MOST_SIZE: i128 = 1 << 40;
+const MOST_VISITS: usize = 1_000_000;
+const MOST_HOPS: usize = 8;
+
+/// A place in the text without a known position.
+const NOWHERE: Position = Position { line: 0, column: 0 };

@@ -1,0 +1,108 @@
+//! Hostile texts: the analysis ends, never panics, and is right or unknown.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::fmt::Write;
+
+use gridguard_ptx::{IndexReason, Size, Sizes, Verdict, index};
+use proptest::prelude::{ProptestConfig, any, prop, proptest};
+
+/// The PTX of a source of `bench-data/index`.
+fn ptx(source: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench-data/index/sm_90");
+    std::fs::read_to_string(format!("{folder}/{source}.ptx")).expect("PTX")
+}
+
+/// The verdict of an entry with this body, whose address is `%rd9`.
+fn verdict(body: &str) -> Verdict {
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out, .param .u32 n)\n{{\n\
+         ld.param.u64 %rd1, [out];\nld.param.u32 %n, [n];\nmov.u32 %x, %ctaid.x;\n{body}\n\
+         add.s64 %rd9, %rd1, %rd2;\nst.global.u32 [%rd9], %x;\nret;\n}}\n"
+    );
+    index(text.as_bytes()).expect("PTX").remove(0).verdict(&Sizes::default())
+}
+
+#[test]
+fn ten_thousand_nested_selects_are_known_or_too_complex() {
+    let mut body = "mov.u32 %r0, %x;\n".to_owned();
+    for at in 0..10_000 {
+        writeln!(
+            body,
+            "setp.lt.u32 %p{at}, %x, {at};\nselp.b32 %r{}, %r{at}, {at}, %p{at};",
+            at + 1
+        )
+        .expect("a string");
+    }
+    body += "shl.b32 %y, %r10000, 16;\nmul.wide.s32 %rd2, %y, 4;";
+    assert_ne!(verdict(&body), Verdict::Safe);
+}
+
+#[test]
+fn a_loop_with_two_entrances_is_unknown() {
+    let body = "setp.lt.u32 %p1, %x, 7;\n@%p1 bra B;\nA: add.s32 %i, %x, 1;\nB: add.s32 %i, %x, 2;\n\
+                setp.lt.u32 %p2, %i, %n;\n@%p2 bra A;\nmul.wide.s32 %rd2, %i, 4;";
+    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::ControlFlow));
+    let body = "brx.idx %x, nowhere;\nmul.wide.s32 %rd2, %x, 4;";
+    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::ControlFlow));
+}
+
+#[test]
+fn a_loop_without_a_known_end_is_not_safe() {
+    let body = "mov.u32 %i, %x;\nA: add.s32 %i, %i, 4096;\nld.global.u32 %v, [%rd1];\n\
+                setp.ne.s32 %p, %v, 0;\n@%p bra A;\nmul.wide.s32 %rd2, %i, 4;";
+    assert_ne!(verdict(body), Verdict::Safe);
+}
+
+#[test]
+fn a_hash_that_is_reduced_is_no_index_that_wraps() {
+    for reduced in ["and.b32 %h, %m, 1023;", "rem.u32 %h, %m, 1000;", "shr.u32 %h, %m, 22;"] {
+        let body = format!("mul.lo.s32 %m, %x, -1640531535;\n{reduced}\nmul.wide.u32 %rd2, %h, 4;");
+        assert_eq!(verdict(&body), Verdict::Safe, "{reduced}");
+    }
+}
+
+#[test]
+fn an_inner_register_hides_an_outer_one() {
+    let body =
+        "shl.b32 %r1, %x, 1;\n{ .reg .b32 %r1; shl.b32 %r1, %x, 20; }\nmul.wide.u32 %rd2, %r1, 4;";
+    assert_eq!(verdict(body), Verdict::Safe);
+}
+
+#[test]
+fn a_call_whose_accesses_are_not_followed_is_unknown() {
+    let body = "call (r), f, (a);\nmul.wide.u32 %rd2, %x, 4;";
+    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::Call));
+}
+
+#[test]
+fn a_text_cut_anywhere_is_an_error_or_has_verdicts() {
+    let text = ptx("flat").into_bytes();
+    for end in (0..text.len()).step_by(997) {
+        for mut entry in index(&text[..end]).unwrap_or_default() {
+            let _ = entry.verdict(&Sizes::default());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_texts_never_panic(
+        source in prop::sample::select(vec!["checks", "flat", "loops", "strides"]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..12),
+        grid in 1_i64..70_000,
+    ) {
+        let text = ptx(source);
+        let mut lines: Vec<&str> = text.lines().collect();
+        for (from, to) in changes {
+            let (from, to) = (from.index(lines.len()), to.index(lines.len()));
+            lines[to] = lines[from];
+        }
+        let mut sizes = Sizes::default();
+        sizes.set(Size::Grid(0), grid);
+        for mut entry in index(lines.join("\n").as_bytes()).unwrap_or_default() {
+            let _ = entry.verdict(&sizes);
+        }
+    }
+}
