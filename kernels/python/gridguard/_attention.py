@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from gridguard import _launch, _native, _pytorch, _stats
 from gridguard._operator import attention, compute
@@ -29,12 +28,16 @@ def scaled_dot_product_attention(
     computes the gradients, too, or else PyTorch, whose backward pass computes the call again. Raises GridguardError if
     a launch of the kernels fails.
     """
+    if not torch.compiler.is_compiling():
+        served = _launch.kernels.serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if served is not None:
+            return served
+        if _launch.kernels.has_function_mode():
+            # The mode must see this call of PyTorch's function, and no other.
+            options = _pytorch.keywords(scale, enable_gqa)
+            return _pytorch.function(query, key, value, attn_mask, dropout_p, is_causal, **options)
     call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if _function_modes() > 0 and not torch.compiler.is_compiling() and _has_function_mode():
-        # The mode must see this call of PyTorch's function, and no other.
-        options = _pytorch.keywords(scale, enable_gqa)
-        return _pytorch.function(query, key, value, attn_mask, dropout_p, is_causal, **options)
-    served = serve(call)
+    served = serve_uncommon(call)
     return _pytorch.run(call) if served is None else served
 
 
@@ -42,20 +45,21 @@ def scaled_dot_product_attention(
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
 
 
-def serve(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None:
-    """Return the output if the kernels serve a call whose tensors are of these types."""
+def serve(call: Call) -> Tensor | None:
+    """Return the output if the kernels serve a call."""
+    # One native call checks, launches and counts: it takes the least time on the host.
+    served = None if _pytorch.is_compiling() else _launch.kernels.serve(*call)
+    return serve_uncommon(call) if served is None else served
+
+
+def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None:
+    """Serve a call that `kernels.serve` does not, and whose tensors are of these types."""
     query, key, value, mask, dropout_p, is_causal, scale, enable_gqa = call
     compiling = _pytorch.is_compiling()
-    if not compiling:
-        if is_transformed():
-            # Sizes are not numbers while code is traced, so this check is first.
-            _stats.count("transform")
-            return None
-        if mask is None and not _is_profiled() and not torch.is_autocast_enabled(_launch.DEVICE_TYPE):
-            # One native call checks, launches and counts: it takes the least time on the host.
-            served = _launch.kernels.serve(query, key, value, dropout_p, is_causal, scale, enable_gqa)
-            if served is not None:
-                return served
+    if not compiling and is_transformed():
+        # Sizes are not numbers while code is traced, so this check is first.
+        _stats.count("transform")
+        return None
     reason = _refusal(call, types)
     if reason is None:
         query, key, value, mask = _autocast(query, key, value, mask)
@@ -113,25 +117,7 @@ def _refusal(call: Call, types: tuple[type, ...]) -> str | None:
 
 def is_transformed() -> bool:
     """Tell whether this thread records or transforms functions or operators, and would not see a launch."""
-    return (
-        dispatch_modes() > 0
-        or (_function_modes() > 0 and _has_function_mode())
-        or _functorch_level() is not None
-        or _tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
-
-
-dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
-
-
-def _has_function_mode() -> bool:
-    """Tell whether a mode may change the call. `torch.set_default_device` only changes new tensors."""
-    modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
+    return _launch.kernels.is_transformed()
 
 
 def _is_profiled() -> bool:

@@ -2,7 +2,8 @@
 
 # A kernel at PyTorch's dispatcher serves PyTorch's operator, as PyTorch's own replacements of flash attention do. No
 # Python object is replaced. Everything above the dispatcher works unchanged: comparisons of functions, subclasses,
-# modes, scripts, traces, exports and profilers. A call takes about a microsecond longer.
+# modes, scripts, traces, exports and profilers. The native module serves common calls without Python code, and passes
+# the others to `_kernel`.
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gridguard import _attention, _efficient, _launch, _operator, _pytorch
+from gridguard import _attention, _efficient, _launch, _native, _operator, _pytorch
 from gridguard._pytorch import PLAIN, Call
 
 _is_installed = False
@@ -74,6 +75,7 @@ def _update(installed: bool | None = None, opened: int = 0) -> None:
         if active != _is_active:
             _tag_compiled_code(active)
             _is_active = active
+        _dispatched.kernels = _launch.kernels if active else None
         if active:
             _efficient.replace()
         else:
@@ -87,7 +89,7 @@ def _register() -> None:
     for key in (f"Autograd{_launch.DEVICE_TYPE.upper()}", "BackendSelect"):
         if key not in _registered:
             library = torch.library.Library("aten", "IMPL")
-            library.impl("scaled_dot_product_attention", _kernel, key)
+            library.impl("scaled_dot_product_attention", _dispatched, key)
             # Compilers dispatch in Python, and cache the kernels.
             _pytorch.operator._dispatch_cache.clear()
             _registered[key] = library
@@ -120,17 +122,20 @@ def _kernel(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Serve PyTorch's operator, below autocast and the transforms of `torch.func`."""
+    """Serve uncommon calls of PyTorch's operator, below autocast and the transforms of `torch.func`."""
     call = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not _is_active or _pytorch.thread.is_unserved:
         return _pytorch.composite(call)
-    if _attention.dispatch_modes() > 0 and _is_compiled():
+    if torch._C._len_torch_dispatch_stack() > 0 and _is_compiled():
         return _traced(call)
     return _attend(call, PLAIN)
 
 
+_dispatched = _native.Dispatched(_kernel, _pytorch.thread)
+
+
 def _attend(call: Call, types: tuple[type, ...]) -> Tensor:
-    served = _attention.serve(call, types)
+    served = _attention.serve_uncommon(call, types)
     if served is not None:
         return served
     if any(type(tensor) not in types for tensor in call[:4] if tensor is not None):

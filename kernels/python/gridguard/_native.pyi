@@ -50,14 +50,19 @@ class Attention:
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        mask: Tensor | None,
         dropout_p: float,
         is_causal: bool,
         scale: float | None,
         enable_gqa: bool,
         /,
     ) -> Tensor | None:
-        """Compute a common call: plain tensors without gradients on the current device, no mask, no autocast, a loaded
-        kernel. Return None for any other call."""
+        """Compute a common call: plain tensors without gradients on the current device, no mask, no autocast, no mode,
+        transform or profiler, a loaded kernel. Return None for any other call."""
+    def is_transformed(self) -> bool:
+        """Tell whether this thread records or transforms functions or operators, and would not see a launch."""
+    def has_function_mode(self) -> bool:
+        """Tell whether a mode may change a call of a function."""
     def submit(
         self,
         tensors: tuple[Tensor, ...],
@@ -80,6 +85,16 @@ class Attention:
     ) -> str | None:
         """As `submit`, the gradients of attention: (query, key, value, grad, dq, dk, dv). `bias_gradient` is contiguous:
         [batch ..., queries, keys]."""
+
+class Dispatched:
+    """A kernel of PyTorch's operator: common calls by `kernels`, if any, and the others by a function.
+
+    Calls of a thread whose `is_unserved` is true go to the function, too.
+    """
+
+    kernels: Attention | None
+    def __init__(self, others: Callable[..., Tensor], thread: object, /) -> None: ...
+    def __call__(self, *arguments: object, **options: object) -> Tensor: ...
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]
 """For each weight of a transformer block: the names of its parts, joined along the rows, and its rows and columns in

@@ -1,8 +1,7 @@
 //! Attention on PyTorch's tensors.
 //!
-//! The common call is one Python function, from the checks to the launch. An operator behind PyTorch's C++ dispatcher
-//! would cost more per call and could raise only C++ exceptions. Compiled and differentiated code calls the operator
-//! of `_operator.py`, which calls `submit`.
+//! A common call is one Python function, from the checks to the launch, which PyTorch's dispatcher calls too
+//! (`dispatch.rs`). Compiled and differentiated code calls the operator of `_operator.py`, which calls `submit`.
 
 use core::ffi::c_void;
 use core::hash::Hash;
@@ -22,11 +21,12 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
 
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
+use crate::state::State;
 use crate::tensor::{Device, Reader};
 
 /// Attention on tensors of the module `torch`.
 ///
-/// Only `gridguard.torch` calls it, and never while operators are traced or transformed.
+/// Only `gridguard.torch` calls it. It calls `submit` only while no operators are traced or transformed.
 #[pyclass(frozen, module = "gridguard._native")]
 pub(crate) struct Attention {
     reader: Reader,
@@ -35,7 +35,7 @@ pub(crate) struct Attention {
     /// `torch._C`.
     torch: Py<PyAny>,
     empty_like: Py<PyAny>,
-    is_grad_enabled: Py<PyAny>,
+    state: State,
     /// Replaces the kernels in tests, on CPU tensors.
     stand_in: Option<Py<PyAny>>,
     served: AtomicU64,
@@ -58,10 +58,31 @@ struct Call<const N: usize> {
 
 /// The options of a call.
 #[derive(Clone, Copy)]
-struct Options {
-    scale: f64,
+pub(crate) struct Options<S = f64> {
+    scale: S,
     causal: bool,
     grouped: bool,
+}
+
+impl Options<Option<f64>> {
+    /// The options of a call with these arguments, where `None` is the default value; `None` if the call is not common.
+    pub(crate) fn of_common_call(
+        mask: Option<&Bound<'_, PyAny>>,
+        dropout_p: Option<&Bound<'_, PyAny>>,
+        is_causal: Option<&Bound<'_, PyAny>>,
+        scale: Option<&Bound<'_, PyAny>>,
+        enable_gqa: Option<&Bound<'_, PyAny>>,
+    ) -> Option<Self> {
+        if mask.is_some_and(|mask| !mask.is_none()) || dropout_p.map_or(Some(0.0), number)? != 0.0 {
+            return None;
+        }
+        let [causal, grouped] = [is_causal, enable_gqa].map(|it| it.map_or(Some(false), boolean));
+        let scale = match scale.filter(|scale| !scale.is_none()) {
+            Some(scale) => Some(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite())?),
+            None => None,
+        };
+        Some(Self { scale, causal: causal?, grouped: grouped? })
+    }
 }
 
 /// Where a call is submitted.
@@ -88,7 +109,7 @@ impl Attention {
             plain: [plain(torch.getattr("Tensor")?)?, plain(parameter)?],
             torch: torch.getattr("_C")?.unbind(),
             empty_like: torch.getattr("empty_like")?.unbind(),
-            is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
+            state: State::new(torch)?,
             stand_in,
             served: AtomicU64::new(0),
         })
@@ -107,40 +128,42 @@ impl Attention {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// The output of a common call: plain tensors without gradients on the current device, no mask, no autocast, a
-    /// kernel that is already loaded. `None` for any other call, which the caller passes to `submit` or to PyTorch.
-    #[pyo3(signature = (query, key, value, dropout_p, is_causal, scale, enable_gqa, /))]
-    #[allow(clippy::too_many_arguments, reason = "the options of PyTorch's function")]
+    /// Whether this thread records or transforms functions or operators, and would not see a launch.
+    fn is_transformed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.state.is_transformed(py)
+    }
+
+    /// Whether a mode may change a call of a function. `torch.set_default_device` only changes new tensors.
+    fn has_function_mode(&self, py: Python<'_>) -> PyResult<bool> {
+        self.state.has_function_mode(py)
+    }
+
+    /// The output of a common call: plain tensors without gradients on the current device, no mask, no autocast, no
+    /// mode, transform or profiler, a kernel that is already loaded. `None` for any other call, which the caller passes
+    /// to `submit` or to PyTorch.
+    #[pyo3(signature = (query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, /))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments of PyTorch's function")]
     fn serve<'py>(
         &self,
         query: &Bound<'py, PyAny>,
         key: &Bound<'py, PyAny>,
         value: &Bound<'py, PyAny>,
+        mask: Option<&Bound<'py, PyAny>>,
         dropout_p: &Bound<'py, PyAny>,
         is_causal: &Bound<'py, PyAny>,
         scale: &Bound<'py, PyAny>,
         enable_gqa: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (py, tensors) = (query.py(), [query, key, value]);
-        let [Some(causal), Some(grouped)] = [is_causal, enable_gqa].map(boolean) else {
+        let [dropout_p, causal, scale, grouped] =
+            [dropout_p, is_causal, scale, enable_gqa].map(Some);
+        let Some(options) = Options::of_common_call(mask, dropout_p, causal, scale, grouped) else {
             return Ok(None);
         };
-        let plain = tensors.iter().all(|tensor| self.is_plain(tensor));
-        if !plain || number(dropout_p) != Some(0.0) || self.needs_gradients(tensors)? {
+        let device_type = if self.stand_in.is_none() { "cuda" } else { "cpu" };
+        if self.state.is_autocast_enabled(query.py(), device_type)? {
             return Ok(None);
         }
-        let Some(scale) = self.scale_of_common_call(query, key, scale)? else { return Ok(None) };
-        let out = self.empty_like.bind(py).call1((query,))?;
-        let options = Options { scale, causal, grouped };
-        match self.run([query, key, value, &out], [None; 2], options, false, submit) {
-            Ok(None) => {
-                self.served.fetch_add(1, Ordering::Relaxed);
-                Ok(Some(out))
-            }
-            Ok(Some(_)) => Ok(None),
-            Err(error) if error.is_instance_of::<UnavailableError>(py) => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.serve_common([query, key, value], options)
     }
 
     /// Launches attention of (query, key, value, out) on PyTorch's current stream, on the current device. Returns the reason if
@@ -175,6 +198,38 @@ impl Attention {
 }
 
 impl Attention {
+    /// As `serve`, for tensors that autocast does not change.
+    pub(crate) fn serve_common<'py>(
+        &self,
+        tensors: [&Bound<'py, PyAny>; 3],
+        options: Options<Option<f64>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let [query, key, value] = tensors;
+        let py = query.py();
+        // A function mode would see reads of the tensors' attributes.
+        if !tensors.iter().all(|tensor| self.is_plain(tensor))
+            || self.state.is_transformed(py)?
+            || self.state.is_profiled(py)?
+            || self.needs_gradients(tensors)?
+        {
+            return Ok(None);
+        }
+        let Some(scale) = self.scale_of_common_call(query, key, options.scale)? else {
+            return Ok(None);
+        };
+        let out = self.empty_like.bind(py).call1((query,))?;
+        let options = Options { scale, causal: options.causal, grouped: options.grouped };
+        match self.run([query, key, value, &out], [None; 2], options, false, submit) {
+            Ok(None) => {
+                self.served.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(out))
+            }
+            Ok(Some(_)) => Ok(None),
+            Err(error) if error.is_instance_of::<UnavailableError>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn run<'py, const N: usize>(
         &self,
         tensors: [&Bound<'py, PyAny>; N],
@@ -276,17 +331,16 @@ impl Attention {
         let requires = |tensor: &Bound<'_, PyAny>| {
             tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()
         };
-        Ok(self.is_grad_enabled.call0(q.py())?.is_truthy(q.py())?
-            && (requires(q)? || requires(k)? || requires(v)?))
+        Ok(self.state.is_grad_enabled(q.py())? && (requires(q)? || requires(k)? || requires(v)?))
     }
 
-    /// The scale of a common call, checked before its output is allocated. `None` if the device or the sizes are not
-    /// those of a common call.
+    /// The scale of a common call, given or the default for its sizes. `None` if the device or the sizes are not those
+    /// of a common call. This check precedes the allocation of the output.
     fn scale_of_common_call(
         &self,
         query: &Bound<'_, PyAny>,
         key: &Bound<'_, PyAny>,
-        scale: &Bound<'_, PyAny>,
+        scale: Option<f64>,
     ) -> PyResult<Option<f64>> {
         let py = query.py();
         let (Ok(q), Ok(k)) = (self.reader.view(query), self.reader.view(key)) else {
@@ -304,10 +358,8 @@ impl Attention {
                 return Ok(None);
             }
         }
-        if scale.is_none() {
-            return Ok(u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt()));
-        }
-        Ok(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite()))
+        let of_width = || u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt());
+        Ok(scale.or_else(of_width))
     }
 }
 

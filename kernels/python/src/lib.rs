@@ -5,10 +5,12 @@
 mod attention;
 #[allow(unsafe_code, reason = "memory and streams of PyTorch")]
 mod block;
+mod dispatch;
 mod documents;
 mod error;
 mod function;
 mod launches;
+mod state;
 #[allow(unsafe_code, reason = "C functions and structs of DLPack")]
 mod tensor;
 mod tuning;
@@ -24,6 +26,8 @@ mod _native {
     use crate::attention::Attention;
     #[pymodule_export]
     use crate::block::{block, block_on_host, block_scratch};
+    #[pymodule_export]
+    use crate::dispatch::Dispatched;
     #[pymodule_export]
     use crate::documents::{check, explain, gpus, limits, parse_bytes};
     #[pymodule_export]

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import gridguard.torch as ours
+from gridguard import _pytorch
 
 F = torch.nn.functional
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit", "ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -48,6 +49,7 @@ def without(monkeypatch, function, *arguments):
 
     with monkeypatch.context() as patch:
         patch.setattr(_install, "_is_active", False)
+        patch.setattr(_install._dispatched, "kernels", None)
         return function(*arguments)
 
 
@@ -468,3 +470,106 @@ def test_the_flop_counter_counts_our_operator_like_pytorchs(on_cpu):
     formula = torch.utils.flop_counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
     tensors = qkv(2, 5, 16, 64)
     assert counted(operator, *tensors, None, True, 0.125, False) == formula(*tensors, out_val=tensors[0])
+
+
+@pytest.fixture
+def short(installed):
+    """Return a function that calls PyTorch's function, and tells whether the native module alone served the call."""
+    from gridguard import _launch
+
+    def call(*arguments, **options):
+        before = _launch.kernels.served
+        out = F.scaled_dot_product_attention(*arguments, **options)
+        expected = _pytorch.unserved(*arguments, **options)
+        assert out.dtype is expected.dtype
+        torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+        return _launch.kernels.served > before
+
+    return call
+
+
+def test_common_calls_run_no_python_code(short, installed):
+    tensors = qkv(2, 6, 16, 64)
+    grouped = (tensors[0], *qkv(2, 2, 16, 64)[1:])
+    assert short(*tensors) and short(*tensors, None, 0.0, True) and short(*tensors, is_causal=True, scale=0.3)
+    assert IS_OLD or short(*grouped, scale=2, enable_gqa=True)
+    for context in (torch.no_grad(), torch.inference_mode(), torch.device("cpu"), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            assert short(*(tensor.clone() for tensor in tensors)), context
+    with torch.no_grad():
+        assert short(*(torch.nn.Parameter(tensor) for tensor in tensors))
+    assert not installed().pytorch
+
+
+def test_uncommon_calls_run_as_before(short, installed):
+    tensors = qkv(2, 5, 16, 64)
+    assert not short(*tensors, torch.zeros(16, 16))
+    assert not short(*(tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)))
+    memory = torch.randn(2, 3, 6, 4, 16, 64).permute(0, 2, 3, 1, 4, 5)
+    assert not short(memory, *qkv(2, 6, 4, 3, 16, 64)[1:]), "copied for its strides"
+    assert installed() == Counts(3, {}, copied=1)
+    assert not short(*qkv(2, 5, 516, 64)) and not short(*qkv(2, 5, 16, 64, dtype=torch.float64))
+    with Functions():
+        torch.ops.aten.scaled_dot_product_attention(*tensors)
+    negative = torch._neg_view(tensors[0])
+    assert not short(negative, *tensors[1:])
+    assert installed().pytorch.keys() == {"length", "dtype", "tensor type"}
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        F.scaled_dot_product_attention(tensors[0], tensors[1][:, :3], tensors[2])
+    assert installed().served == 4
+
+
+@DEPRECATED
+def test_forward_gradients_are_pytorchs(short, installed):
+    from torch.autograd import forward_ad
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    tensors, tangents = qkv(2, 5, 16, 8), qkv(2, 5, 16, 8)
+    with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(tensors, tangents)]
+        found = forward_ad.unpack_dual(F.scaled_dot_product_attention(*duals)).tangent
+        expected = forward_ad.unpack_dual(_pytorch.unserved(*duals)).tangent
+    assert expected is not None
+    torch.testing.assert_close(found, expected)
+    assert set(installed().pytorch) == {"transform"}
+
+
+def test_a_failed_launch_is_an_error_of_its_own_type(monkeypatch, on_cpu):
+    from gridguard import GridguardError, _launch, _native
+
+    def failed(*arguments):
+        raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, stand_in=failed))
+    with ours.installed(), pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
+        F.scaled_dot_product_attention(*qkv(2, 5, 16, 64))
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_dispatched_kernel_takes_any_arguments(on_cpu, served):
+    from gridguard import _launch, _native
+
+    seen = []
+    kernel = _native.Dispatched(lambda *arguments, **options: seen.append((arguments, options)), _pytorch.thread)
+    assert kernel.kernels is None
+    kernel.kernels = _launch.kernels if served else None
+    tensors = qkv(2, 5, 16, 64)
+    others = [
+        ((), {}),
+        (tensors[:2], {}),
+        ((*tensors, None, 0.0, False, None), {}),
+        (tensors, {"attn_mask": None, "scale": None}),
+        ((1, 2, 3), {}),
+        ((*tensors, tensors[0]), {}),
+        ((*tensors, None, 0.5), {}),
+        ((*tensors, None, 0.0, 1), {}),
+        (tensors, {"scale": float("nan")}),
+        (tensors, {"enable_gqa": None}),
+    ]
+    for arguments, options in others:
+        assert kernel(*arguments, **options) is None
+        assert seen[-1] == (tuple(arguments), options)
+    assert len(seen) == len(others) and on_cpu() == Counts(0, {})
+    assert isinstance(kernel(*tensors), torch.Tensor) is served
+    with pytest.raises(TypeError):
+        kernel.kernels = 1

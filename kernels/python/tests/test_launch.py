@@ -40,7 +40,17 @@ torch = types.SimpleNamespace(
     nn=types.SimpleNamespace(Parameter=Tensor),
     empty_like=lambda tensor: Tensor(),
     is_grad_enabled=lambda: False,
+    is_autocast_enabled=lambda device_type: False,
+    autograd=types.SimpleNamespace(
+        forward_ad=types.SimpleNamespace(_current_level=-1),
+        profiler=types.SimpleNamespace(_is_profiler_enabled=False),
+    ),
+    overrides=types.SimpleNamespace(_get_current_function_mode_stack=list),
     _C=types.SimpleNamespace(
+        _functorch=types.SimpleNamespace(peek_interpreter_stack=lambda: None),
+        _is_tracing=lambda: False,
+        _len_torch_dispatch_stack=lambda: 0,
+        _len_torch_function_stack=lambda: 0,
         _cuda_getDevice=lambda: 0,
         _cuda_getCurrentRawStream=lambda device: 0,
         _cuda_isCurrentStreamCapturing=lambda: capturing,
@@ -53,7 +63,7 @@ options = (None, False, 0.125, False)
 gradients = (*tensors, Tensor(), Tensor(), Tensor())
 
 def serve():
-    return kernels.serve(query, key, value, 0.0, False, None, False)
+    return kernels.serve(query, key, value, None, 0.0, False, None, False)
 
 def sized(items, heads, length, width):
     Tensor.shape = (items, heads, length, width)
