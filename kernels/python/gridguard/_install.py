@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gridguard import _attention, _efficient, _launch, _native, _operator, _pytorch
+from gridguard import _attention, _block_operator, _efficient, _launch, _native, _operator, _pytorch
 from gridguard._pytorch import PLAIN, Call
 
 _is_installed = False
@@ -103,12 +103,13 @@ def _tag_compiled_code(active: bool) -> None:
         config.cache_key_tag = tag + _TAG if active else tag
 
 
-def _tag_of(operators: Path) -> str:
-    """Return a key of the operators' source: compiled code passes the arguments of the version that compiled it."""
-    return f"+gridguard-{hashlib.sha256(operators.read_bytes()).hexdigest()[:16]}"
+def _tag_of(*operators: Path) -> str:
+    """Return a key of the operators' sources: compiled code passes the arguments of the version that compiled it."""
+    text = b"".join(source.read_bytes() for source in operators)
+    return f"+gridguard-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
-_TAG = _tag_of(Path(_operator.__file__))
+_TAG = _tag_of(Path(_operator.__file__), Path(_block_operator.__file__))
 
 
 def _kernel(

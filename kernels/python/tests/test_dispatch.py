@@ -385,12 +385,14 @@ def test_code_compiled_without_install_has_pytorchs_operator_and_another_key(on_
 
 
 def test_compiled_code_of_another_version_of_the_operators_has_another_key(tmp_path):
-    from gridguard import _install, _operator
+    from gridguard import _block_operator, _install, _operator
 
-    same, changed = tmp_path / "same.py", tmp_path / "changed.py"
-    same.write_bytes(Path(_operator.__file__).read_bytes())
-    changed.write_bytes(same.read_bytes() + b"# changed")
-    assert _install._tag_of(same) == _install._TAG != _install._tag_of(changed)
+    sources = [Path(module.__file__) for module in (_operator, _block_operator)]
+    assert _install._tag_of(*sources) == _install._TAG
+    for at, source in enumerate(sources):
+        changed = tmp_path / source.name
+        changed.write_bytes(source.read_bytes() + b"# changed")
+        assert _install._tag_of(*sources[:at], changed, *sources[at + 1 :]) != _install._TAG
 
 
 def test_compiled_code_serves_dynamic_and_oversized_batches(installed, monkeypatch):
