@@ -63,17 +63,19 @@ class Recorder:
         self._timer = timer
         self._lock = threading.RLock()
         self._thread = threading.local()
-        self._serve, self._count = _attention.serve, _stats.count
+        self._serve, self._count = _attention.serve_uncommon, _stats.count
         self._installed = _install.installed()
 
     def __enter__(self) -> Recorder:
         with contextlib.nullcontext() if self._timer else _as_on_gpu():
             self._installed.__enter__()
-        _attention.serve, _stats.count = self._recorded, self._counted
+        _attention.serve_uncommon, _stats.count = self._recorded, self._counted
+        _record(True)
         return self
 
     def __exit__(self, *error: object) -> None:
-        _attention.serve, _stats.count = self._serve, self._count
+        _record(False)
+        _attention.serve_uncommon, _stats.count = self._serve, self._count
         self._installed.__exit__(None, None, None)
 
     def sites(self) -> list[Site]:
@@ -104,13 +106,23 @@ class Recorder:
             site = self._sites[key]
             site.calls += 1
         if is_first and reason is None and self._timer is not None:
+            # Without records, as in a program: calls of other threads are not recorded meanwhile.
             self._thread.is_measuring = True
+            _record(False)
             try:
                 site.pytorch, site.kernels = (_measured(self._timer, one, call) for one in _FUNCTIONS)
             finally:
+                _record(True)
                 self._thread.is_measuring = False
         # The output of a judged call was not computed.
         return None if on_cpu else out
+
+
+def _record(on: bool) -> None:
+    """Pass all calls to the Python code of this package, or common ones to the native code again."""
+    for kernels in (_launch.kernels, _install._dispatched.kernels):
+        if kernels is not None:
+            kernels.is_recorded = on
 
 
 @contextlib.contextmanager
