@@ -1,6 +1,6 @@
-//! PTX: any bytes are rewritten or rejected, and forms read no replaced register.
+//! PTX: any bytes are rewritten or rejected, forms read no replaced register, and indices are analysed.
 
-use gridguard_ptx::{Form, PtxError, Report, rewrite, rewrite_entries};
+use gridguard_ptx::{Form, PtxError, Report, Sizes, Verdict, index, rewrite, rewrite_entries};
 
 /// Any bytes are PTX, or an error with a position. The rewritten text is PTX again and contains the whole original. Its
 /// forms read the driver's grid only where they compute the replaced values.
@@ -9,6 +9,11 @@ pub(super) fn check(bytes: &[u8]) {
         Ok(rewritten) => rewritten,
         Err(error) => return is_told(&error, bytes),
     };
+    for mut entry in index(bytes).expect("it was PTX before") {
+        if let Verdict::Wraps(wraps) = entry.verdict(&Sizes::default()) {
+            assert!(!wraps.is_empty());
+        }
+    }
     let unchanged = rewrite_entries(bytes, |_| false).expect("it was PTX before");
     assert_eq!(unchanged.text, bytes);
     assert!(unchanged.report.entries.is_empty());
