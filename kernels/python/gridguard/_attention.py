@@ -105,7 +105,7 @@ def _refusal(call: Call, types: tuple[type, ...]) -> str | None:
         return "empty"
     if max(size[-2], keys[-2]) > _native.MAX_LENGTH:
         return "length"
-    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1]:
+    if max(size[-1], value.shape[-1]) > _native.MAX_HEAD_DIM:
         return "shape"
     if mask is not None:
         if is_causal or mask.get_device() != index:

@@ -31,7 +31,8 @@ def compute(
 ) -> tuple[Tensor, str | None]:
     """Return an output, and why the kernels did not write it, if so. Copy tensors with unsupported strides."""
     inputs = (query, key, value)
-    [out], reason = _submit(inputs, (query,), bias, None, _most_copied(query), is_causal, scale, enable_gqa)
+    like = (query, value.shape[-1])
+    [out], reason = _submit(inputs, [like], bias, None, _most_copied(query), is_causal, scale, enable_gqa)
     _stats.count(reason or _stats.SERVED)
     return out, reason
 
@@ -43,20 +44,20 @@ def _most_copied(query: Tensor) -> int:
 
 def _submit(
     inputs: Sequence[Tensor],
-    likes: Sequence[Tensor],
+    likes: Sequence[tuple[Tensor, int]],
     bias: Tensor | None,
     bias_gradient: Tensor | None,
     most_copied: int,
     *options: Any,
 ) -> tuple[list[Tensor], str | None]:
-    """Return outputs like these tensors, and why the kernels did not write them, if so."""
-    outputs = [torch.empty_like(like) for like in likes]
+    """Return outputs like these tensors, of these widths, and why the kernels did not write them, if so."""
+    outputs = [_empty_like(*like) for like in likes]
     reason = _launch_folded((*inputs, *outputs), bias, bias_gradient, *options)
     if reason == "alignment" or (reason == "strides" and max(one.shape[-2] for one in inputs) <= most_copied):
         # PyTorch needs less memory than the copies.
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             copies = map(contiguous_copy, inputs)
-            results = [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
+            results = [_empty_like(*like, memory_format=torch.contiguous_format) for like in likes]
             bias = None if bias is None else contiguous_copy(bias)
             reason = _launch_folded((*copies, *results), bias, bias_gradient, *options)
             if reason is None:
@@ -64,6 +65,13 @@ def _submit(
                     output.copy_(result)
                 _stats.count(_stats.COPIED)
     return outputs, reason
+
+
+def _empty_like(like: Tensor, width: int, **options: Any) -> Tensor:
+    """Return an output with the layout of a tensor; contiguous if its rows have another width."""
+    if width == like.shape[-1]:
+        return torch.empty_like(like, **options)
+    return like.new_empty((*like.shape[:-1], width))
 
 
 def _launch_folded(
@@ -110,8 +118,8 @@ def _attention(
 
 
 @torch.library.register_fake("gridguard::attention", lib=_library)
-def _fake_attention(query: Tensor, *others: Any) -> Tensor:
-    return torch.empty_like(query)
+def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+    return _empty_like(query, value.shape[-1])
 
 
 @torch.library.impl(_library, "attention_backward", "CompositeExplicitAutograd")
@@ -192,7 +200,8 @@ def _gradients(
     try:
         # The kernel writes the gradient of the bias for each item and head.
         of_scores = grad.new_empty(*batch, query.shape[-2], key.shape[-2]) if needs_bias else None
-        found, reason = _submit((*expanded, grad), expanded, bias, of_scores, most_copied, is_causal, scale)
+        likes = [(one, one.shape[-1]) for one in expanded]
+        found, reason = _submit((*expanded, grad), likes, bias, of_scores, most_copied, is_causal, scale)
         if reason is not None:
             return [], reason
         # Autocast would sum in another type.

@@ -95,8 +95,8 @@ def nearest(reason: str, query: Tensor, key: Tensor, value: Tensor) -> str | Non
         return f"{', '.join(str(tensor.dtype) for tensor in tensors)}; {taken} for all"
     if reason not in ("length", "shape") or any(tensor.dim() < 2 for tensor in tensors):
         return None
-    width = min(query.shape[-1], _native.MAX_HEAD_DIM)
-    most = [(*tensor.shape[:-2], min(tensor.shape[-2], _native.MAX_LENGTH), width) for tensor in tensors]
+    limits = (_native.MAX_LENGTH, _native.MAX_HEAD_DIM)
+    most = [(*tensor.shape[:-2], *map(min, tensor.shape[-2:], limits)) for tensor in tensors]
     given, taken = (", ".join(str(tuple(size)) for size in sizes) for sizes in ([one.shape for one in tensors], most))
     return f"{given}; {taken}" if given != taken else None
 

@@ -96,7 +96,7 @@ def random_call(seed: int, device: str) -> Call:
     notes.append(kind)
     query = _tensor(kind, batch, length, width, dtype, device)
     key = _tensor(kind, kv_batch, keys, width, dtype, device)
-    value_width = width + 8 if pick.random() < 0.03 else width
+    value_width = pick.choice([width + 8, 16, 128]) if pick.random() < 0.1 else width
     value = _tensor(kind, kv_batch, keys, value_width, dtype, device)
     tensors = [query, key, value]
 

@@ -45,7 +45,11 @@ def test_the_table_is_html_without_markup_of_others(on_cpu):
     ("reason", "tensors", "near"),
     [
         ("shape", qkv(2, 16, WIDTH + 8), "; " + ", ".join([f"(2, 16, {WIDTH})"] * 3)),
-        ("shape", [*qkv(2, 16, 64)[:2], torch.randn(2, 16, 32)], "(2, 16, 32); " + ", ".join(["(2, 16, 64)"] * 3)),
+        (
+            "shape",
+            [*qkv(2, 16, 64)[:2], torch.randn(2, 16, WIDTH + 8)],
+            f"; (2, 16, 64), (2, 16, 64), (2, 16, {WIDTH})",
+        ),
         (
             "dtype",
             qkv(2, 16, 64, dtype=torch.float64),

@@ -112,6 +112,21 @@ def test_other_numbers_of_keys_than_of_queries_are_served(on_cpu, keys, options)
     assert on_cpu() == Counts(2, {}, backward=1)
 
 
+@pytest.mark.parametrize("width", [8, 64, 128])
+def test_values_of_another_head_dimension_than_keys_are_served(on_cpu, width):
+    query, key = (torch.randn(3, sizes, 5, 40).transpose(1, 2) for sizes in (16, 9))
+    value = torch.randn(3, 5, 9, width)
+    out = attention(query, key, value)
+    assert out.shape == (3, 5, 16, width)
+    torch.testing.assert_close(out, PYTORCH(query, key, value))
+    inputs = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    compiled = torch.compile(attention, backend="aot_eager", fullgraph=True)
+    for function in (attention, compiled):
+        ours, theirs = (torch.autograd.grad(one(*inputs).square().sum(), inputs) for one in (function, PYTORCH))
+        torch.testing.assert_close(ours, theirs)
+    assert on_cpu().served == 3
+
+
 @pytest.mark.skipif(IS_OLD, reason="what stands in for the kernels gives NaN")
 def test_a_query_whose_keys_are_all_masked_gives_zeros(on_cpu):
     mask = torch.ones(16, 16, dtype=torch.bool)
