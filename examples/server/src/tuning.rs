@@ -30,7 +30,7 @@ pub struct Tuning {
     environment: Environment,
     /// Looks up and logs; launches nothing.
     lookup: RwLock<Arc<Guard>>,
-    /// Of the files that were loaded last, also if they could not be used.
+    /// The state of the files at the last load, even if it failed.
     stamp: Mutex<LayersStamp>,
     misses: Arc<MissLog>,
 }

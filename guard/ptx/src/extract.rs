@@ -34,8 +34,8 @@ pub struct Extracted {
 
 /// The entry `name` of `ptx` without the other entries, for a module beside a loaded one of the same text.
 ///
-/// The entry uses the variables of the loaded module: `address_of` returns the address of a global variable, and the
-/// text has it in place of the name. Device code cannot write constants, so the text declares them again.
+/// The entry uses the variables of the loaded module: `address_of` returns the address of a global variable, which
+/// replaces the name in the text. Device code cannot write constants, so the text declares them again.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ impl<'a> Extractor<'_, 'a> {
     }
 }
 
-/// The end of the operand with the variable that is token `at`, and the value of a register in place of the operand.
+/// The end of the operand whose variable is token `at`, and the value of a register that replaces the operand.
 /// `None` if the operand is neither an address that the instruction accesses, nor an address that it copies.
 fn replacement(
     instruction: Option<&Instruction<'_, '_>>,

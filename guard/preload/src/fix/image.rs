@@ -63,7 +63,7 @@ impl Source {
                 }
                 return Ok(Contents::Ptx(with_zero(bytes.into_owned())));
             }
-            // Of a file that is not read whole, the driver's choice is asked for at a launch.
+            // A launch asks which image the driver takes from a file that is not read whole.
             let text = match is_cut {
                 true => None,
                 false => of_fatbin(&bytes, &driver.capabilities(), process::options().forces_ptx)?,

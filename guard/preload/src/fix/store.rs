@@ -35,7 +35,7 @@ pub(super) fn find(cubin: Digest) -> Option<Result<Vec<u8>, &'static str>> {
     })
 }
 
-/// Reserves room for so many bytes. Returns whether there is as much.
+/// Reserves `bytes` of memory. Returns whether there was room.
 pub(super) fn reserve(bytes: usize) -> bool {
     let known = BYTES.fetch_add(bytes, Ordering::Relaxed);
     let fits = known.checked_add(bytes).is_some_and(|all| all <= MOST_BYTES);

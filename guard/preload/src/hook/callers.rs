@@ -27,7 +27,7 @@ struct Caller {
     target: AtomicPtr<c_void>,
 }
 
-/// How the names of runtimes and compilers begin, of which a process may have several.
+/// The first letters of the names of runtimes and compilers. A process may have several of each.
 const RUNTIMES: [&[u8]; 3] = [b"libcudart.so", b"libnvrtc.so", b"libnvJitLink.so"];
 /// The callers of each function.
 // SAFETY: atomic numbers may be zero, and atomic pointers null.

@@ -410,7 +410,7 @@ impl<'v> Bounds<'v> {
         if is_upper { self.upper(poly, context) } else { self.lower(poly, context) }
     }
 
-    /// The last index of so many.
+    /// The index of the last block or thread of a grid or block of this size.
     fn last(&mut self, size: Size) -> Bound {
         let atom = self.values.atom(Kind::Size(size, 4));
         let value = self.size(atom, size).1 - 1;

@@ -10,7 +10,7 @@ use super::poly::Poly;
 use super::sizes::{Reason, Size};
 use super::values::{Context, Incoming, Join, Kind, Values};
 
-/// A value: the result of an instruction, or of paths that meet.
+/// A value: the result of an instruction, or a join at a block with several predecessors.
 pub(super) struct Node {
     pub(super) value: Poly,
     pub(super) inputs: Vec<Input>,
@@ -213,7 +213,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         self.code.tokens.get(operands).is_some_and(|token| token.is(b'{'))
     }
 
-    /// Sets the state where paths meet. Returns the joins of a loop, with their registers.
+    /// Sets the state at a block with several predecessors. Returns the joins of a loop, with their registers.
     fn meet(
         &mut self,
         sources: &[(usize, u32)],
@@ -277,7 +277,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         self.push(value, inputs)
     }
 
-    /// Adds the value with which the loop of `join` begins again.
+    /// Adds the value that the loop of `join` has at its next turn.
     fn come_back(&mut self, join: usize, from: Option<usize>, context: u32) {
         let Some(atom) = self.nodes[join].value.as_atom() else { return };
         let Kind::Join(number) = self.values.get(atom).kind else { return };
