@@ -1,5 +1,7 @@
 //! `gridguard tune` on the host: its profiles, output and exit codes.
 
+mod from;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -445,51 +447,6 @@ fn problems_after_the_time_limit_are_left_for_the_next_run() {
     let ran = tune_norms(folder.path(), &shapes, &["--budget", "4s"]).exits(1);
     assert!(ran.out.contains("1 tuned, 2 left for the next run"), "{}", ran.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
-}
-
-/// The profile of a GPU with choices for norms of these shapes, in a folder of profiles.
-fn profile_of(folder: &Path, gpu: &str, shapes: &[(u64, StoredChoice)]) {
-    let limits = &catalog::gpu(gpu).expect("in the catalogue").limits;
-    let device = DeviceIdentity::new(limits);
-    let mut document = Document::new(device.clone(), Environment::default());
-    for (rows, choice) in shapes {
-        let key = Key { kernel: "rms_norm".into(), dtypes: "f32".into(), ..Key::default() };
-        document
-            .insert(gridguard::profile::Entry {
-                key,
-                shape: vec![("rows".into(), *rows), ("columns".into(), 8)],
-                choice: *choice,
-                parameters: Vec::new(),
-                launches: 1,
-                chosen: Default::default(),
-                default: Default::default(),
-                found: Default::default(),
-            })
-            .expect("valid");
-    }
-    fs::write(folder.join(device.file_name()), document.to_ron()).expect("written");
-}
-
-#[test]
-fn the_choices_of_another_gpu_are_the_only_candidates() {
-    let folder = folder();
-    let chunks = |items| StoredChoice::Chunked {
-        max_items: std::num::NonZeroU64::new(items).expect("some"),
-    };
-    profile_of(folder.path(), "h100-pcie", &[(3000, chunks(77)), (500, chunks(55))]);
-    let all = |args: &[&str]| {
-        let words = norms(&["3000x8"], &[&["--again", "--all", "--format", "json"], args].concat());
-        let mut command = command(folder.path(), &words);
-        let ran = command.env("GRIDGUARD_PROFILES", folder.path()).output().expect("it runs");
-        let json = Ran::from(ran).exits(0).json();
-        let rows = json["tuned"][0]["report"]["rows"].as_array().expect("rows").clone();
-        rows.iter().map(|row| row["candidate"]["strategy"].to_string()).collect::<Vec<_>>()
-    };
-    assert!(!all(&[]).contains(&"\"chunked\"".to_owned()));
-    // The choice for this shape, and not the one for 500 rows.
-    assert_eq!(all(&["--from", "h100-pcie"]), ["\"whole\"", "\"chunked\""]);
-    let other = tune_norms(folder.path(), &["3000x8"], &["--from", "rtx-4090"]).exits(2);
-    assert!(other.err.contains("name a GPU of the same architecture"), "{}", other.err);
 }
 
 #[test]
