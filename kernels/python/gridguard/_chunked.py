@@ -24,6 +24,8 @@ from gridguard._native import GridguardError
 from gridguard._split import Batch, Dim, Outputs, concatenated
 
 _WHOLE = 2**63 - 1
+# The current stream.
+_MAIN = contextlib.nullcontext()
 
 
 def chunked(
@@ -197,7 +199,7 @@ class Chunked:
         batch.gather_gradients()
         outputs = Outputs(batch.items, self._options.out_dim)
         done = chunks = 0
-        lanes: Iterator[Any] = itertools.repeat(contextlib.nullcontext())
+        lanes: Iterator[Any] = itertools.repeat(_MAIN)
         with contextlib.ExitStack() as stack:
             bar = _bar(batch.items, name_of(self.function)) if self._options.progress else None
             if bar is not None:

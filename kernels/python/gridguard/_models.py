@@ -330,35 +330,69 @@ def _mochi_norm(module: Any, original: Callable[..., Any], x: Tensor) -> Tensor 
 def _mochi_resnet(
     module: Any, original: Callable[..., Any], inputs: Tensor, conv_cache: Any = None
 ) -> tuple[Tensor, dict[str, None]] | None:
-    """Compute `MochiResnetBlock3D` of diffusers, a few frames at a time. Its causal convolutions read earlier frames."""
+    """Compute `MochiResnetBlock3D` of diffusers, a few frames at a time. Its causal convolutions read earlier frames.
+
+    Each frame is contiguous where norms read it. PyTorch's padding and its sums over other layouts are slow.
+    """
     stages = ((module.norm1, module.conv1), (module.norm2, module.conv2))
-    if _may_concatenate() or inputs.dim() != 5 or inputs.shape[2] <= _FRAMES:
+    if _may_concatenate() or inputs.dim() != 5:
         return None
-    if not all(_is_replicated(conv) for _, conv in stages):
+    if type(module.nonlinearity) is not nn.SiLU or not all(_is_causal(*stage) for stage in stages):
         return None
     tails: list[Tensor] = []
-    out = None
+    padded: Tensor | None = None
+    out: Tensor | None = None
     for begin in range(0, inputs.shape[2], _FRAMES):
-        source = inputs[:, :, begin : begin + _FRAMES]
-        part = source
-        for norm, conv in stages:
-            part = conv.fake_context_parallel_forward(module.nonlinearity(norm(part)))
-            if begin > 0:
-                part[:, :, : conv.time_pad] = tails.pop(0)
-            tails.append(part[:, :, -conv.time_pad :].clone())
-            part = conv.conv(part)
-        part = part + source
-        out = torch.empty_like(inputs, dtype=part.dtype) if out is None else out
-        out[:, :, begin : begin + _FRAMES] = part
-        del part
+        source = part = inputs[:, :, begin : begin + _FRAMES]
+        for at, (norm, conv) in enumerate(stages):
+            frames = norm.norm_layer(part.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(part), -1))
+            padded = _activated(frames.transpose(1, 2), conv, padded, tails.pop(0) if begin > 0 else None)
+            tails.append(padded[:, :, -conv.time_pad :].clone())
+            del frames
+            made = F.conv3d(padded, conv.conv.weight)
+            if at == 0:
+                part = _by_frames(made, made.shape[2])
+            else:
+                out = _by_frames(made, inputs.shape[2]) if out is None else out
+                part = out[:, :, begin : begin + _FRAMES]
+            torch.add(made, conv.conv.bias.to(made.dtype).view(-1, 1, 1, 1), out=part)
+            del made
+        part += source
     assert out is not None
     return out, {"conv1": None, "conv2": None}
 
 
-def _is_replicated(layer: Any) -> bool:
-    """Tell whether a causal convolution of diffusers pads by replication, and has the known parts."""
-    known = hasattr(layer, "fake_context_parallel_forward") and hasattr(layer, "conv")
-    return known and layer.pad_mode == "replicate" and layer.time_pad > 0 and _is_plain(layer)
+def _is_causal(norm: Any, conv: Any) -> bool:
+    """Tell whether a norm and a causal convolution of diffusers, padded by replication, have the known parts."""
+    known = type(getattr(norm, "norm_layer", None)) is nn.GroupNorm and type(conv).__name__ == "CogVideoXCausalConv3d"
+    if not known or conv.pad_mode != "replicate" or conv.time_pad <= 0 or not all(map(_is_plain, (norm, conv))):
+        return False
+    inner = conv.conv
+    plain = isinstance(inner, nn.Conv3d) and _is_plain(inner) and _is_plain(norm.norm_layer)
+    return plain and inner.stride == inner.dilation == (1, 1, 1) and inner.groups == 1 and inner.bias is not None
+
+
+def _by_frames(like: Tensor, frames: int) -> Tensor:
+    """Allocate [batch, channels, frames, height, width] with contiguous frames."""
+    batch, channels, _, *places = like.shape
+    return like.new_empty(batch, frames, channels, *places).transpose(1, 2)
+
+
+def _activated(x: Tensor, conv: Any, memory: Tensor | None, earlier: Tensor | None) -> Tensor:
+    """Return SiLU of x, padded for a causal convolution by replication, or after the earlier frames."""
+    time, vertical, horizontal = conv.time_pad, conv.height_pad, conv.width_pad
+    *outer, frames, height, width = x.shape
+    sizes = (*outer, frames + time, height + 2 * vertical, width + 2 * horizontal)
+    padded = x.new_empty(sizes) if memory is None or memory.shape != sizes or memory.dtype != x.dtype else memory
+    rows = padded[:, :, time:]
+    bottom, right = vertical + height, horizontal + width
+    torch.ops.aten.silu.out(x, out=rows[..., vertical:bottom, horizontal:right])
+    rows[..., :vertical, :] = rows[..., vertical : vertical + 1, :]
+    rows[..., bottom:, :] = rows[..., bottom - 1 : bottom, :]
+    rows[..., :horizontal] = rows[..., horizontal : horizontal + 1]
+    rows[..., right:] = rows[..., right - 1 : right]
+    padded[:, :, :time] = rows[:, :, :1] if earlier is None else earlier
+    return padded
 
 
 def _may_concatenate() -> bool:

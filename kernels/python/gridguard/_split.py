@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,18 +12,26 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Dim = int | Sequence[int | None]
 _CONSTANTS = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+# Types that hold no other values.
+_LEAVES = frozenset((Tensor, torch.nn.Parameter, *_CONSTANTS))
+_LEAF = tree_flatten(0)[1]
 
 
 class Batch:
     """The arguments of a call, whose tensors are split along one axis each."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], dim: Dim) -> None:
-        self.leaves, self.spec = tree_flatten((args, kwargs))
+        self.leaves: list[Any] = [*args, *kwargs.values()]
+        # The general way takes longer on the host.
+        self._names = tuple(kwargs) if all(type(leaf) in _LEAVES for leaf in self.leaves) else None
+        if self._names is None:
+            self.leaves, self.spec = tree_flatten((args, kwargs))
         given: list[int | None] = [dim] * len(self.leaves) if isinstance(dim, int) else []
         if not isinstance(dim, int):
             if len(dim) != len(args):
                 raise ValueError(f"dim has {len(dim)} axes, but the call has {len(args)} positional arguments")
-            given = [axis for axis, arg in zip(dim, args) for _ in tree_flatten(arg)[0]]
+            counts = [1] * len(args) if self._names is not None else [len(tree_flatten(arg)[0]) for arg in args]
+            given = [axis for axis, count in zip(dim, counts) for _ in range(count)]
             given += [None] * (len(self.leaves) - len(given))
         self.axes = [_axis(leaf, axis) for leaf, axis in zip(self.leaves, given)]
         lengths = [None if axis is None else leaf.shape[axis] for leaf, axis in zip(self.leaves, self.axes)]
@@ -38,10 +45,6 @@ class Batch:
         # The CPU may have some inputs of a GPU's function.
         self.device = next((device for device in devices if device.type != "cpu"), devices[0])
         self._gradients: dict[int, _Gradient] = {}
-        given_leaves = [*args, *kwargs.values()]
-        # The general way takes longer on the host.
-        is_flat = len(given_leaves) == len(self.leaves) and all(map(operator.is_, given_leaves, self.leaves))
-        self._names = tuple(kwargs) if is_flat else None
 
     def split(self) -> list[Tensor]:
         """Return the tensors that are split."""
@@ -57,6 +60,8 @@ class Batch:
                 leaves[at] = leaves[at].narrow(axis, begin, size)
         if self._names is None:
             return tree_unflatten(leaves, self.spec)
+        if not self._names:
+            return tuple(leaves), {}
         count = len(leaves) - len(self._names)
         return tuple(leaves[:count]), dict(zip(self._names, leaves[count:]))
 
@@ -92,12 +97,23 @@ def _axis(leaf: Any, axis: int | None) -> int | None:
     return axis % leaf.dim()
 
 
+def _leaves(result: Any) -> tuple[list[Any], Any]:
+    """Flatten a result, a tensor without the general way's time on the host."""
+    return ([result], _LEAF) if type(result) is Tensor else tree_flatten(result)
+
+
+def _alike(leaf: Any, own: Any) -> bool:
+    if isinstance(leaf, Tensor) and isinstance(own, Tensor):
+        return leaf.shape == own.shape and leaf.dtype is own.dtype and leaf.device == own.device
+    return type(leaf) is type(own) and leaf == own
+
+
 def flattened(result: Any, dim: int, items: int) -> tuple[list[Any], Any]:
     """Return the leaves of a result, and what chunks of any size have in common: (rows for each item, ...) of a tensor.
 
     Raises ValueError if an output is neither a tensor with the items on this axis, nor a constant.
     """
-    leaves, spec = tree_flatten(result)
+    leaves, spec = _leaves(result)
     kinds: list[Any] = []
     for at, leaf in enumerate(leaves):
         axis = _axis(leaf, dim)
@@ -125,19 +141,26 @@ class Outputs:
 
     def write(self, result: Any, begin: int, size: int) -> None:
         """Copy the outputs of a chunk. Raise ValueError if they differ in more than the number of items."""
-        leaves, common = flattened(result, self._dim, size)
-        if self._common is None:
-            # The chunk may fail here, for lack of memory.
-            own = [_empty(leaf, self._dim, size, self._items) for leaf in leaves]
-            self._leaves, self._common, self._tokens = own, common, [[] for _ in leaves]
-        if common != self._common:
-            raise ValueError(f"its outputs are {common[1]}, but those of the first chunk are {self._common[1]}")
-        for leaf, own, tokens in zip(leaves, self._slices(begin, size), self._tokens):
-            if isinstance(leaf, Tensor) and torch.is_grad_enabled():
-                tokens.append(_Write.apply(leaf, own))
+        leaves, spec = _leaves(result)
+        own = self._slices(begin, size)
+        if self._common is None or spec != self._common[0] or not all(map(_alike, leaves, own)):
+            leaves, common = flattened(result, self._dim, size)
+            if self._common is None:
+                # The chunk may fail here, for lack of memory.
+                self._leaves = [_empty(leaf, self._dim, size, self._items) for leaf in leaves]
+                self._common, self._tokens = common, [[] for _ in leaves]
+                own = self._slices(begin, size)
+            if common != self._common:
+                raise ValueError(f"its outputs are {common[1]}, but those of the first chunk are {self._common[1]}")
+        has_gradients = torch.is_grad_enabled()
+        for leaf, target, tokens in zip(leaves, own, self._tokens):
+            if not isinstance(leaf, Tensor):
+                continue
+            if has_gradients:
+                tokens.append(_Write.apply(leaf, target))
                 self.needs_grad = self.needs_grad or tokens[-1].requires_grad
-            elif isinstance(leaf, Tensor):
-                own.copy_(leaf)
+            else:
+                target.copy_(leaf)
 
     def _slices(self, begin: int, size: int) -> list[Any]:
         kinds = () if self._common is None else self._common[1]
@@ -183,8 +206,11 @@ def _empty(leaf: Any, dim: int, size: int, items: int) -> Any:
     """Allocate an output of all items with the memory layout of a chunk's output."""
     if not isinstance(leaf, Tensor):
         return leaf
-    order, sizes = _order(leaf), list(leaf.shape)
+    sizes = list(leaf.shape)
     sizes[dim] = sizes[dim] // size * items
+    if leaf.is_contiguous():
+        return leaf.detach().new_empty(sizes)
+    order = _order(leaf)
     return _permuted(leaf.detach().new_empty([sizes[axis] for axis in order]), order)
 
 
