@@ -8,6 +8,8 @@
 #                                             results of other steps stay
 #   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with Rust and a device
 #
+# GPU_PYTHON is the version of Python there, such as 3.12, if it is another than here.
+#
 # `run` needs a driver, NVRTC, FOLDER and this script, but no Rust. It uses compute-sanitizer, PyTorch
 # and Triton where they are installed, and NumPy to compare rewritten kernels. Each step has a time limit;
 # RESULTS/summary.txt has each step's result with its commit, date, driver and seed, and the exit status
@@ -51,7 +53,8 @@ pack() {
     fi
     rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python expecttest &&
         cp kernels/python/tests/*.py "$folder/python/" &&
-        rm -rf "$folder/models" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/models" --requirement kernels/python/tests/models.txt && python3 kernels/python/tests/pytorch_tests.py fetch "$folder/pytorch-tests" || return 1
+        rm -rf "$folder/models" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/models" \
+        ${GPU_PYTHON:+--only-binary :all: --python-version "$GPU_PYTHON"} --requirement kernels/python/tests/models.txt && python3 kernels/python/tests/pytorch_tests.py fetch "$folder/pytorch-tests" || return 1
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -387,7 +390,7 @@ run() {
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
-        step models 590 env PYTHONPATH="$folder/python:$folder/models" python3 "$folder/python/gpu_models.py" --results "$results/models.json"
+        step models 590 env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py" --results "$results/models.json"
     else
         missing pytorch "no PyTorch"
     fi

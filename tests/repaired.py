@@ -288,7 +288,8 @@ def programs(folder):
         if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
             yield name, None, (), None
             continue
-        path = os.path.join(folder, name + ".py")
+        # Its folder is searched for modules first.
+        path = os.path.join(folder, f"rows_of_{name}.py")
         with open(path, "w") as file:
             file.write(text + END)
         yield name, [sys.executable, path], (), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+# A folder of packages. Those that are installed come first.
+sys.path.extend(filter(None, [os.environ.get("MODELS")]))
 
 Made = tuple[nn.Module, Any, Callable[[nn.Module, Any], Any]]
 """A model, its inputs, and how to call the model with them."""

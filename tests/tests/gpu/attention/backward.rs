@@ -162,9 +162,12 @@ fn gradients_meet_the_reference_at_any_number_of_queries_and_keys() {
             }
         }
     }
-    all::<f16>();
-    all::<bf16>();
-    all::<f32>();
+    // Compilation takes most of the time.
+    std::thread::scope(|scope| {
+        scope.spawn(all::<f16>);
+        scope.spawn(all::<bf16>);
+        scope.spawn(all::<f32>);
+    });
 }
 
 #[test]
