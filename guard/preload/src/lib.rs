@@ -27,6 +27,7 @@ mod refuse;
 mod report;
 mod watch;
 
+use fix::assembler;
 use hook::{callers, session};
 use process::{caches, guarded};
 
@@ -40,6 +41,7 @@ extern "C" fn loaded() {
     guarded::run(|| {
         process::begin();
         caches::begin();
+        assembler::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);
         }

@@ -42,7 +42,7 @@ static Call find(const char *name) {
     exit(3);
 }
 
-static void *read_image(void) {
+static void *read_file(const char *path) {
     FILE *file = fopen(path, "r");
     long bytes;
     if (!file || fseek(file, 0, SEEK_END) || (bytes = ftell(file)) < 0) exit(4);
@@ -98,6 +98,18 @@ static int link_image(int inputs) {
     return status;
 }
 
+/* Assembles the image, which is PTX, by the program `PTXAS` with `PTXAS_OPTIONS`. Deletes the cubin before it is loaded, and
+ * the PTX. */
+static int assemble(void) {
+    char command[4096], cubin[1024];
+    snprintf(cubin, sizeof cubin, "%s.cubin", path);
+    snprintf(command, sizeof command, "\"$PTXAS\" $PTXAS_OPTIONS %s -o %s", path, cubin);
+    if (system(command)) return -1;
+    image = read_file(cubin);
+    if (remove(cubin) || remove(path)) return -1;
+    return find("cuModuleLoadData")(&container, image);
+}
+
 /* Loads the image of a shared object. */
 static int load_object(void) {
     object = dlopen(path, RTLD_NOW);
@@ -111,6 +123,7 @@ static int load(const char *how) {
     int status = -1;
     if (!strcmp(how, "nvrtc")) return compile();
     if (!strcmp(how, "object")) return load_object();
+    if (!strcmp(how, "ptxas")) return assemble();
     if (sscanf(how, "linked-%d", &status) == 1) return link_image(status);
     if (!strcmp(how, "freed")) {
         /* The program's own memory is changed after it was loaded. */
@@ -225,7 +238,7 @@ int main(int count, char **words) {
     path = words[2];
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return 5;
-    image = read_image();
+    image = read_file(path);
     if (find("cuInit")(0) || find("cuDevicePrimaryCtxRetain")(&context, 0) || find("cuCtxSetCurrent")(context))
         return 6;
     for (int i = 3; i < count; i++) printf("%s %d\n", words[i], act(words[i]));
