@@ -28,7 +28,7 @@ mod report;
 mod watch;
 
 use fix::assembler;
-use hook::{callers, session};
+use hook::{callers, deepbind, session};
 use process::{caches, guarded};
 
 /// Called by the loader, after the C library is ready and before the program begins.
@@ -42,6 +42,7 @@ extern "C" fn loaded() {
         process::begin();
         caches::begin();
         assembler::begin();
+        deepbind::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);
         }

@@ -127,7 +127,7 @@ impl Run {
             return Err(CommandError::Invalid("report and record are one file".to_owned()));
         }
         // Without the folder, kernels of `ptxas` stay refused, with a reason.
-        let ptx = wants_fix.then(session::create_folder).and_then(Result::ok);
+        let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
         set(&mut command, "PTX", ptx.as_ref().map(|folder| folder.as_os_str()));
         for (name, output) in [("REPORT", &report), ("RECORD", &record)] {
             set(&mut command, name, output.as_ref().map(|output| output.path().as_os_str()));

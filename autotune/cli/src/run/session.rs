@@ -1,25 +1,23 @@
-//! The folder of a run with `--fix`, where each `ptxas` that the program starts keeps the PTX that it reads. The library
-//! deletes it when the program ends.
+//! The folder of a run with `--fix`, where each `ptxas` that the program starts keeps the PTX that it reads. The first
+//! `ptxas` creates it, and the library deletes it when the program ends.
 
 use std::env;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Makes the folder, which belongs to the user alone. The program will have the number of this process.
-pub(super) fn create_folder() -> io::Result<PathBuf> {
+/// The path of a new folder. The program will have the number of this process.
+pub(super) fn new_folder() -> io::Result<PathBuf> {
     let parent = std::path::absolute(env::temp_dir())?;
     delete_leftovers(&parent, LEFTOVER_AGE);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let folder = parent.join(format!("{PREFIX}{}-{now:x}", process::id()));
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    Ok(folder)
+    Ok(parent.join(format!("{PREFIX}{}-{now:x}", process::id())))
 }
 
-/// Deletes the folders of killed programs.
+/// Deletes the folders of programs that did not end by `exit`.
 fn delete_leftovers(parent: &Path, age: Duration) {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {

@@ -105,8 +105,10 @@ fn keep(folder: &Path, call: &Call) -> Option<()> {
         let ptx = gridguard_files::read(&call.input, MOST_BYTES).ok()??;
         record.extend(lz4_flex::compress_prepend_size(&ptx));
     }
-    let is_room = fs::read_dir(folder).ok()?.take(MOST_TEXTS).count() < MOST_TEXTS;
-    is_room.then(|| publish_private(&path_of(folder, Digest::of_cubin(&cubin)), &record))?.ok()
+    // The first `ptxas` creates the folder.
+    let known = fs::read_dir(folder).map_or(0, |entries| entries.take(MOST_TEXTS).count());
+    let path = path_of(folder, Digest::of_cubin(&cubin));
+    (known < MOST_TEXTS).then(|| publish_private(&path, &record))?.ok()
 }
 
 /// The PTX of a cubin that a `ptxas` of the run has made.
@@ -209,7 +211,6 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |name: &str| folder.path().join(name);
         let kept = file("kept");
-        fs::create_dir(&kept).expect("a folder");
         fs::write(file("a.ptx"), b".version 8.0\n").expect("a file");
         fs::write(file("a.cubin"), b"code").expect("a file");
         let line = |more: &str| {

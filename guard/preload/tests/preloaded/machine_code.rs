@@ -314,8 +314,6 @@ fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
 fn assembled(ptxas: &Path, folder: &Path, actions: &str, more: &[(&str, &str)]) -> Loaded {
     let (image, kept) = (folder.join("image"), folder.join("kept"));
     fs::write(&image, crate::fixes::ROWS).unwrap();
-    fs::create_dir(&kept).unwrap();
-    fs::set_permissions(&kept, fs::Permissions::from_mode(0o700)).unwrap();
     let program = loads(&format!("dlsym {} {actions}", image.display()));
     let mut first = Command::new("sh");
     first.args(["-c", r#"export GRIDGUARD_RUN_PROCESS=$$; exec "$0" "$@""#]);
@@ -353,7 +351,7 @@ fn a_folder_that_others_can_write_to_or_with_files_of_others_is_not_used() {
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     };
-    script(&format!("chmod 777 {0}; touch {0}/file", kept.display()));
+    script(&format!("mkdir {0}; chmod 777 {0}; touch {0}/file", kept.display()));
     let loaded = assembled(&program, folder.path(), &format!("load=ptxas {LAUNCH}"), &[]);
     assert_refused(&loaded, "the PTX of ptxas is not used: ");
     assert_eq!(fs::read_dir(kept).unwrap().count(), 1, "the other file stays");
