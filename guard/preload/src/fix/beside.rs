@@ -322,8 +322,7 @@ fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, 
         Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
         Origin::Cubin(digest) => {
             let name: &CStr = &kernel.name;
-            let kept = store::find(*digest).map(|kept| kept.map_err(Reason::from));
-            let kept = kept.or_else(|| assembler::find(*digest));
+            let kept = store::find(*digest).or_else(|| assembler::find(*digest));
             kept.or_else(|| triton::find(name, *digest))
                 .unwrap_or_else(|| Err(cupy::find(*digest).unwrap_or(NO_PTX).into()))
         }

@@ -225,20 +225,20 @@ fn what_nvrtc_compiled_is_repaired_by_the_ptx_of_the_same_program() {
 }
 
 #[test]
-fn what_nvjitlink_made_of_one_ptx_is_repaired_and_what_it_linked_of_several_is_not() {
+fn what_nvjitlink_made_of_one_ptx_or_of_code_alone_is_repaired_and_of_other_inputs_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     fs::write(&path, crate::fixes::ROWS).unwrap();
-    let run = |inputs: u32| {
-        let words = format!("dlsym {} load=linked-{inputs} {LAUNCH}", path.display());
+    let run = |how: &str| {
+        let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
         logged(compiles(&words, false), &[FIX, QUIET])
     };
-    assert_repaired(&run(1));
-    for inputs in [0, 2] {
-        assert_refused(
-            &run(inputs),
-            "its module is machine code, whose PTX is neither in Triton's",
-        );
+    // Of code for optimisation at link time nvJitLink makes PTX when a launch needs it.
+    for how in ["linked-1", "optimized-1", "optimized-2"] {
+        assert_repaired(&run(how));
+    }
+    for how in ["linked-0", "linked-2", "optimized-0", "limited"] {
+        assert_refused(&run(how), "its module is machine code, whose PTX is neither in Triton's");
     }
 }
 
@@ -335,7 +335,7 @@ fn what_a_ptxas_of_the_run_assembled_is_repaired_and_the_folder_is_deleted() {
     assert!(!folder.path().join("plain/kept").exists());
     let reason = "ptxas made it with options that the driver does not apply: -O0";
     assert_refused(&assembled("options", &actions, &[("PTXAS_OPTIONS", "-O0")]), reason);
-    let none = assembled("none", &actions, &[("GRIDGUARD_RUN_PTX", "/none")]);
+    let none = assembled("none", &actions, &[("GRIDGUARD_RUN_PTX", "/proc/none")]);
     assert_refused(&none, "its module is machine code, whose PTX is neither in Triton's caches");
     let other = assembled("other", &actions, &[("PTXAS", "/bin/false")]);
     assert!(other.ran.out.starts_with("load=ptxas -1\n"), "{}", other.ran.out);

@@ -81,14 +81,15 @@ static int compile(void) {
     return status;
 }
 
-/* Links the image, which is PTX, alone or with another input, and loads the cubin. */
-static int link_image(int inputs) {
+/* Links the image, which is PTX or stands for code for optimisation, alone or with another input, and loads the cubin. */
+static int link_image(int kind, int inputs, const char *option) {
     void *linker, *library = dlopen("libnvJitLink.so.13", RTLD_NOW);
     size_t bytes;
     if (!library) return -1;
 #define LINK(name) ((Call)dlsym(library, "nvJitLink" #name))
-    int status = LINK(Create)(&linker, 0, NULL);
-    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image");
+    const char *options[] = {"-arch=sm_90", option};
+    int status = LINK(Create)(&linker, option ? 2 : 1, options);
+    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, kind, image, image_bytes + 1, "image");
     if (!inputs) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image") | LINK(AddFile)(linker, 6, "library");
     status |= LINK(Complete)(linker) | LINK(GetLinkedCubinSize)(linker, &bytes);
     char *cubin = malloc(bytes);
@@ -124,7 +125,9 @@ static int load(const char *how) {
     if (!strcmp(how, "nvrtc")) return compile();
     if (!strcmp(how, "object")) return load_object();
     if (!strcmp(how, "ptxas")) return assemble();
-    if (sscanf(how, "linked-%d", &status) == 1) return link_image(status);
+    if (sscanf(how, "linked-%d", &status) == 1) return link_image(2, status, NULL);
+    if (sscanf(how, "optimized-%d", &status) == 1) return link_image(3, status, "-lto");
+    if (!strcmp(how, "limited")) return link_image(3, 1, "-maxrregcount=32");
     if (!strcmp(how, "freed")) {
         /* The program's own memory is changed after it was loaded. */
         status = find("cuModuleLoadData")(&container, image);
