@@ -77,7 +77,7 @@ impl Call {
                 continue;
             }
             let is_output = OUTPUT.contains(&name);
-            if is_output || ARCHITECTURE.contains(&name) {
+            if is_output || VALUED.contains(&name) {
                 let value = joined.or_else(|| words.next())?;
                 output = if is_output { Some(value) } else { output };
             } else {
@@ -149,8 +149,9 @@ fn is_record(name: &OsStr) -> bool {
 }
 
 const OUTPUT: [&[u8]; 2] = [b"-o", b"--output-file"];
-/// Options with a value that a driver has itself.
-const ARCHITECTURE: [&[u8]; 4] = [b"-arch", b"--gpu-name", b"-m", b"--machine"];
+/// Options with a value that a driver has itself, or that does not change what is made.
+const VALUED: [&[u8]; 6] =
+    [b"-arch", b"--gpu-name", b"-m", b"--machine", b"-split-compile", b"--split-compile"];
 /// Options that change nothing but messages and lines of the source.
 const HARMLESS: [&[u8]; 19] = [
     b"-m64",
@@ -192,7 +193,7 @@ mod tests {
         for line in [
             "a.ptx -o a.cubin -arch=sm_90a --warn-on-spills -v",
             "-lineinfo -v --gpu-name=sm_90a a.ptx --output-file=a.cubin",
-            "-arch sm_90 -m64 -m 64 a.ptx -o a.cubin -O3 -w",
+            "-arch sm_90 -m64 -m 64 --split-compile 4 a.ptx -o a.cubin -O3 -w",
         ] {
             let expected =
                 Call { input: "a.ptx".into(), output: "a.cubin".into(), others: Vec::new() };
