@@ -37,7 +37,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/served.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/neighbours.py tests/served.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -46,6 +46,7 @@ pack() {
     # What the driver reports about candle's kernels is compared with what their images state; and candle
     # itself runs with and without a guard.
     if command -v "${NVCC:-nvcc}" >/dev/null; then
+        tests/neighbours.py build "$folder/neighbours" || return 1
         tests/candle.sh images "$folder/images" && tests/candle.sh build "$folder/candle" &&
             tests/candle.sh operators "$folder/candle-operators" || return 1
         GRIDGUARD=$(realpath "$folder/gridguard") CANDLE_PTX=${CARGO_TARGET_DIR:-target}/candle/ptx \
@@ -375,6 +376,11 @@ run() {
     local preloaded=("$folder/watched.py" "$folder/libgridguard_preload.so")
     step watched 400 python3 "${preloaded[@]}" "$results/watched.json" programs
     step repaired 400 python3 "$folder/repaired.py" "$folder/libgridguard_preload.so" "$results/repaired.json"
+    if [ -d "$folder/neighbours" ]; then
+        step neighbours 400 python3 "$folder/neighbours.py" run "$folder/gridguard" "$folder/neighbours" "$results/neighbours.json"
+    else
+        missing neighbours "none packed"
+    fi
     step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 115
     step watched-timing 400 python3 "${preloaded[@]}" "$results/watched-timing.json" timing
     step launch 200 "$folder/gpu_launch" "$results/launch.json"

@@ -160,7 +160,7 @@ int main(int, char **words) {
 }
 """
 
-# NVRTC and the driver alone.
+# The driver alone, with NVRTC, or with a compiler that it calls and the cubin that it writes.
 NVRTC = r"""
 #include <cstdio>
 #include <cstdlib>
@@ -171,18 +171,11 @@ NVRTC = r"""
 static const char *SOURCE = "extern \"C\" __global__ void rows_of(float *out, int first) {"
     " int row = first + blockIdx.y; out[row * 32 + threadIdx.x] = sinf(row * 0.37f + threadIdx.x); }";
 #define OK(call) do { int error = call; if (error) { printf("%s: %d\n", #call, error); exit(1); } } while (0)
-int main(int, char **words) {
-    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1, major, minor;
-    CUcontext context;
-    CUmodule module;
-    CUfunction kernel;
-    CUdeviceptr out;
+static std::vector<char> compiled() {
+    int major, minor;
     nvrtcProgram program;
     size_t size;
     char option[32];
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
     OK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
     OK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
     snprintf(option, sizeof option, "-arch=sm_%d%d", major, minor);
@@ -193,6 +186,26 @@ int main(int, char **words) {
     std::vector<char> cubin(size);
     OK(nvrtcGetCUBIN(program, cubin.data()));
     OK(nvrtcDestroyProgram(&program));
+    return cubin;
+}
+static std::vector<char> assembled(const char *command, const char *source, const char *path) {
+    FILE *file = fopen(source, "w");
+    OK(!file || fputs(SOURCE, file) < 0 || fclose(file) || system(command));
+    std::vector<char> cubin(1 << 20);
+    file = fopen(path, "r");
+    OK(!file || !fread(cubin.data(), 1, cubin.size(), file) || fclose(file) || remove(path));
+    return cubin;
+}
+int main(int count, char **words) {
+    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1;
+    CUcontext context;
+    CUmodule module;
+    CUfunction kernel;
+    CUdeviceptr out;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    std::vector<char> cubin = count > 3 ? assembled(words[3], words[4], words[5]) : compiled();
     OK(cuModuleLoadData(&module, cubin.data()));
     OK(cuModuleGetFunction(&kernel, module, "rows_of"));
     OK(cuMemAlloc(&out, rows * 128));
@@ -203,6 +216,40 @@ int main(int, char **words) {
     }
     std::vector<unsigned char> bytes(rows * 128);
     OK(cuMemcpyDtoH(bytes.data(), out, bytes.size()));
+    unsigned long long digest = 0xcbf29ce484222325;
+    for (unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3;
+    printf("%llx\n", digest);
+}
+"""
+
+# Blocks that exchange values within clusters of two.
+CLUSTERS = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+__global__ void __cluster_dims__(1, 2, 1) rows_of(float *out, int first) {
+    __shared__ float value;
+    int row = first + blockIdx.y;
+    if (threadIdx.x == 0) value = sinf(row * 0.37f);
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    float *other = (float *)__cluster_map_shared_rank(&value, __clusterRelativeBlockRank() ^ 1);
+    out[row * 32 + threadIdx.x] = *other + threadIdx.x;
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+}
+#define OK(call) do { cudaError_t error = call; if (error) { printf("%s\n", cudaGetErrorString(error)); exit(1); } } while (0)
+int main(int, char **words) {
+    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1;
+    float *out;
+    OK(cudaMalloc(&out, rows * 128));
+    for (int i = 0; i < launches; i++) {
+        rows_of<<<dim3(1, rows / launches), 32>>>(out, i * rows / launches);
+        OK(cudaGetLastError());
+    }
+    std::vector<unsigned char> bytes(rows * 128);
+    OK(cudaMemcpy(bytes.data(), out, bytes.size(), cudaMemcpyDeviceToHost));
     unsigned long long digest = 0xcbf29ce484222325;
     for (unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3;
     printf("%llx\n", digest);
@@ -242,7 +289,8 @@ def run(command, folder, library=None):
     settings = {"CUPY_CACHE_DIR": os.path.join(folder, "cupy")}
     if library:
         name = os.path.join(folder, "report.json")
-        settings |= {"LD_PRELOAD": library, "GRIDGUARD_RUN_FIX": "1", "GRIDGUARD_RUN_REPORT": name}
+        kept = tempfile.mkdtemp(dir=folder)
+        settings |= {"LD_PRELOAD": library, "GRIDGUARD_RUN_FIX": "1", "GRIDGUARD_RUN_REPORT": name, "GRIDGUARD_RUN_PTX": kept}
         for old in os.listdir(folder):
             if old.startswith("report"):
                 os.remove(os.path.join(folder, old))
@@ -288,11 +336,16 @@ def programs(folder):
         if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
             yield name, None, (), None
             continue
-        # Its folder is searched for modules first.
-        path = os.path.join(folder, f"rows_of_{name}.py")
+        # A file with the name of a module would hide that module.
+        path = os.path.join(folder, f"program-{name}.py")
         with open(path, "w") as file:
             file.write(text + END)
         yield name, [sys.executable, path], (), None
+        if name == "cupy":
+            # The run before has filled the cache.
+            yield "cupy, cached", [sys.executable, path], (), "CuPy took its machine code from its cache"
+            in_memory = ["env", "CUPY_CACHE_IN_MEMORY=1", sys.executable, path]
+            yield "cupy, cached, and compiled again", in_memory, (), None
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not os.path.exists(nvcc):
         yield "nvcc", None, (), None
@@ -310,7 +363,11 @@ def programs(folder):
         yield f"nvcc, compression for {mode}", [program], ("plain",), None
     program = compiled(nvcc, folder, "rows-native", CUDA, "-arch=native")
     yield "nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX"
-    yield "nvrtc", [compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")], (), None
+    program = compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
+    yield "nvrtc", [program], (), None
+    source, cubin = (os.path.join(folder, "child." + ending) for ending in ("cu", "cubin"))
+    yield "nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin), None
+    yield "nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)], (), None
     headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
     if headers.returncode:
         yield "jax", None, (), None

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 # Name, text of a program that takes the size as its argument, a legal size, a refused size, and the text that the
 # explanation must contain.
@@ -431,7 +432,27 @@ def timing(report, _folder):
     report["caching_allocator"] = compared(7, {}, adds=200, steps=60, large_steps=15)
     streams = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     report["allocator_of_streams"] = compared(3, streams, allocations=200)
+    fix = {"GRIDGUARD_RUN_FIX": "1"}
+    report["with_fix"] = compared(5, fix, adds=200, steps=60, large_steps=15)
+    report["start_with_fix"] = starts(11, fix)
     return []
+
+
+def starts(pairs, settings):
+    """Return how much later a process that launches one kernel of PyTorch ends with the library."""
+    command = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda').add_(1).item()"]
+
+    def seconds(preload):
+        begun = time.perf_counter()
+        run(command, preload, settings={"GRIDGUARD_RUN_QUIET": "1", **settings}).check_returncode()
+        return time.perf_counter() - begun
+
+    seconds(False)
+    # The order alternates, because the second process of a pair finds warmer caches.
+    times = [sorted((preload, seconds(preload)) for preload in (pair % 2 == 0, pair % 2 == 1)) for pair in range(pairs)]
+    without, with_it = ([1000 * one[place][1] for one in times] for place in (0, 1))
+    later = statistics.median(after - before for before, after in zip(without, with_it))
+    return {"later_ms": later, "without_ms": without, "with_ms": with_it}
 
 
 def main():

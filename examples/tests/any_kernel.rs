@@ -62,7 +62,7 @@ fn a_kernel_is_rewritten_and_planned_without_a_device() {
 #[test]
 fn a_kernel_that_cannot_have_forms_and_a_file_without_it_are_errors() {
     for (ptx, why) in [
-        (PTX.replace("\tmov.u32 %r1", "\tbarrier.cluster.wait;\n\tmov.u32 %r1"), "barrier"),
+        (PTX.replace("\tmov.u32 %r1", "\tmov.u32 %r1, %clusterid.x;\n\tmov.u32 %r1"), "%clusterid"),
         (PTX.replace("quantize_q8_1", "quantize"), "no such kernel"),
         ("no PTX".to_owned(), "NotPtx"),
     ] {

@@ -27,7 +27,8 @@ mod refuse;
 mod report;
 mod watch;
 
-use hook::{callers, session};
+use fix::assembler;
+use hook::{callers, deepbind, session};
 use process::{caches, guarded};
 
 /// Called by the loader, after the C library is ready and before the program begins.
@@ -40,6 +41,8 @@ extern "C" fn loaded() {
     guarded::run(|| {
         process::begin();
         caches::begin();
+        assembler::begin();
+        deepbind::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);
         }

@@ -112,8 +112,8 @@ impl<'a> Reader<'a> {
     }
 
     fn instruction(&mut self, instruction: &Instruction<'_, 'a>, tokens: &[Token<'a>]) {
-        let Instruction { opcode, modifiers, operands } = *instruction;
-        if let Some(reason) = refused_instruction(opcode.text, modifiers) {
+        let Instruction { opcode, operands, .. } = *instruction;
+        if let Some(reason) = refused_instruction(opcode.text) {
             self.report(reason, &opcode);
         }
         for token in tokens {

@@ -38,8 +38,8 @@ macro_rules! reasons {
 reasons! {
     /// It synchronizes its grid, which must then be one cooperative launch.
     GridSynchronization = "grid-synchronization", "is for grid synchronization, which needs one cooperative launch";
-    /// It uses thread block clusters, which are counted within one launch.
-    Cluster = "cluster", "uses thread block clusters, which are counted within one launch";
+    /// It numbers the thread block clusters of a launch, or cancels one. Other uses of clusters are no reason.
+    Cluster = "cluster", "is about the clusters of one launch, and each chunk is a launch of its own";
     /// It launches kernels, or uses another function of the device runtime.
     DeviceLaunch = "device-launch", "is a function of the device runtime, which launches kernels";
     /// It reads the identity of its grid, and each chunk is a grid.

@@ -165,7 +165,7 @@ mod tests {
                 let call = |it: usize| format!(".func f{}() {{ call f{it}; }}\n", it + 1);
                 let calls: String = (0..n).map(call).collect();
                 format!(
-                    ".func f0() {{ mov.u32 %r, %ctaid.x; barrier.cluster.arrive; }}\n{calls}.entry k() {{ call f{n}; }}"
+                    ".func f0() {{ mov.u32 %r, %ctaid.x; mov.u32 %r, %clusterid.x; }}\n{calls}.entry k() {{ call f{n}; }}"
                 )
             }),
             ("every entry calls every function", |n| {

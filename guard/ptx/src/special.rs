@@ -84,13 +84,7 @@ pub(crate) fn refused_register(token: &Token<'_>) -> Option<Reason> {
     let word = token.word()?;
     match word {
         b"%gridid" => Some(Reason::GridId),
-        b"%clusterid"
-        | b"%nclusterid"
-        | b"%cluster_ctaid"
-        | b"%cluster_nctaid"
-        | b"%cluster_ctarank"
-        | b"%cluster_nctarank"
-        | b"%is_explicit_cluster" => Some(Reason::Cluster),
+        b"%clusterid" | b"%nclusterid" => Some(Reason::Cluster),
         _ if word.starts_with(b"%envreg") => Some(Reason::GridSynchronization),
         _ => None,
     }
@@ -98,18 +92,13 @@ pub(crate) fn refused_register(token: &Token<'_>) -> Option<Reason> {
 
 /// Whether `token` is the name of a special register. A declaration would hide the register.
 pub(crate) fn is_special(token: &Token<'_>) -> bool {
-    register(token).is_some() || refused_register(token).is_some()
+    let is_of_cluster = || token.word().is_some_and(|word| OF_CLUSTER.contains(&word));
+    register(token).is_some() || refused_register(token).is_some() || is_of_cluster()
 }
 
 /// Why a function with this instruction cannot be rewritten.
-pub(crate) fn refused_instruction(opcode: &[u8], modifiers: &[Token<'_>]) -> Option<Reason> {
-    let has = |text| modifiers.iter().any(|modifier| modifier.is_dotted(text));
-    match opcode {
-        b"mapa" | b"getctarank" | b"clusterlaunchcontrol" => Some(Reason::Cluster),
-        b"barrier" if has(".cluster") => Some(Reason::Cluster),
-        _ if has(".multicast::cluster") || has(".cta_group::2") => Some(Reason::Cluster),
-        _ => None,
-    }
+pub(crate) fn refused_instruction(opcode: &[u8]) -> Option<Reason> {
+    (opcode == b"clusterlaunchcontrol").then_some(Reason::Cluster)
 }
 
 /// Why a function that calls the external `name` cannot be rewritten. `None` for functions that do not read the
@@ -126,20 +115,33 @@ pub(crate) fn refused_external(name: &[u8]) -> Option<Reason> {
 
 /// Why an entry with this directive before its body cannot be rewritten.
 pub(crate) fn refused_directive(directive: &[u8]) -> Option<Reason> {
-    if directive.windows(b"cluster".len()).any(|part| part == b"cluster") {
-        return Some(Reason::Cluster);
+    if DIRECTIVES.contains(&directive) {
+        return None;
     }
-    (!DIRECTIVES.contains(&directive)).then_some(Reason::UnknownDirective)
+    let is_of_clusters = directive.windows(b"cluster".len()).any(|part| part == b"cluster");
+    Some(if is_of_clusters { Reason::Cluster } else { Reason::UnknownDirective })
 }
 
 /// The selectors of each axis.
 const SELECTORS: [[&[u8]; 2]; 4] = [[b".x", b".r"], [b".y", b".g"], [b".z", b".b"], [b".w", b".a"]];
 
+/// Registers that are the same in each part of a grid that keeps its clusters whole.
+const OF_CLUSTER: [&[u8]; 5] = [
+    b"%cluster_ctaid",
+    b"%cluster_nctaid",
+    b"%cluster_ctarank",
+    b"%cluster_nctarank",
+    b"%is_explicit_cluster",
+];
+
 /// Functions of the driver that device code calls.
 const HARMLESS: [&[u8]; 4] = [b"vprintf", b"malloc", b"free", b"__assertfail"];
 
 /// Directives before a body that are also valid for its forms.
-const DIRECTIVES: [&[u8]; 9] = [
+const DIRECTIVES: [&[u8]; 12] = [
+    b".reqnctapercluster",
+    b".explicitcluster",
+    b".maxclusterrank",
     b".maxntid",
     b".reqntid",
     b".minnctapersm",

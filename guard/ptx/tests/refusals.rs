@@ -29,18 +29,7 @@ fn what_ties_a_launch_together_is_refused_where_it_stands() {
         ("mov.b64 %d1, {%envreg2, %envreg1};", Reason::GridSynchronization, "%envreg2"),
         ("mov.u64 %d1, %gridid;", Reason::GridId, "%gridid"),
         ("mov.u32 %r1, %clusterid.x;", Reason::Cluster, "%clusterid"),
-        ("mov.u32 %r1, %cluster_ctarank;", Reason::Cluster, "%cluster_ctarank"),
-        ("mov.u32 %r1, %cluster_nctaid.y;", Reason::Cluster, "%cluster_nctaid"),
-        ("mov.pred %p1, %is_explicit_cluster;", Reason::Cluster, "%is_explicit_cluster"),
-        ("barrier.cluster.arrive.aligned;", Reason::Cluster, "barrier"),
-        ("mapa.shared::cluster.u32 %r1, %r2, 0;", Reason::Cluster, "mapa"),
-        ("getctarank.u64 %r1, %d1;", Reason::Cluster, "getctarank"),
-        ("@%p1 mapa.u64 %d1, %d2, 0;", Reason::Cluster, "mapa"),
-        (
-            "cp.async.bulk.shared::cluster.global.multicast::cluster [%r1], [%d1];",
-            Reason::Cluster,
-            "cp",
-        ),
+        ("mov.v4.u32 %v1, %nclusterid;", Reason::Cluster, "%nclusterid"),
         (
             "clusterlaunchcontrol.try_cancel.async [%d1], [%d2];",
             Reason::Cluster,
@@ -84,8 +73,7 @@ fn what_ties_a_launch_together_is_refused_where_it_stands() {
 #[test]
 fn directives_and_parameters_of_the_entry_may_speak_against_it() {
     for (header, reason, subject, line) in [
-        ("k()\n.explicitcluster", Reason::Cluster, ".explicitcluster", 5),
-        ("k() .reqnctapercluster 2, 1, 1", Reason::Cluster, ".reqnctapercluster", 4),
+        ("k()\n.blocksareclusters", Reason::Cluster, ".blocksareclusters", 5),
         ("k() .new_in_another_version 3", Reason::UnknownDirective, ".new_in_another_version", 4),
         ("k(.param .u32 a,\n.param .texref b)", Reason::UnknownParameter, "b", 5),
         ("k(.param .u32 %ctaid)", Reason::HiddenRegister, "%ctaid", 4),
@@ -98,15 +86,36 @@ fn directives_and_parameters_of_the_entry_may_speak_against_it() {
 }
 
 #[test]
+fn work_within_a_cluster_is_no_reason() {
+    for (header, body) in [
+        ("k() .reqnctapercluster 2, 1, 1", "mov.u32 %r1, %cluster_ctarank;"),
+        ("k() .explicitcluster .maxclusterrank 8", "mov.u32 %r1, %cluster_nctaid.y;"),
+        ("k()", "mov.pred %p1, %is_explicit_cluster;"),
+        ("k()", "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"),
+        ("k()", "mapa.shared::cluster.u32 %r1, %r2, 0;\ngetctarank.u64 %r1, %d1;"),
+        ("k()", "cp.async.bulk.shared::cluster.global.multicast::cluster [%r1], [%d1];"),
+    ] {
+        let text =
+            module(&format!(".entry {header}\n{{\nmov.u32 %r1, %ctaid.x;\n{body}\nret;\n}}\n"));
+        let rewritten = rewrite(text.as_bytes()).expect("PTX");
+        assert!(rewritten.report.entries[0].forms.is_ok(), "{text}");
+        let text = String::from_utf8(rewritten.text).expect("ASCII");
+        assert_eq!(text.matches(body).count(), 3, "the original and both forms: {text}");
+    }
+    let hidden = refusal_of_body(".reg .u32 %cluster_ctarank;");
+    assert_eq!(hidden.reason, Reason::HiddenRegister);
+}
+
+#[test]
 fn functions_speak_against_the_entries_that_reach_them() {
     let text = module(
-        ".func bad()\n{\nbarrier.cluster.arrive;\nret;\n}\n.func between()\n{\ncall bad;\nret;\n}\n.entry k()\n{\ncall between;\nret;\n}\n.entry other()\n{\nret;\n}\n",
+        ".func bad()\n{\nmov.u32 %r1, %clusterid.x;\nret;\n}\n.func between()\n{\ncall bad;\nret;\n}\n.entry k()\n{\ncall between;\nret;\n}\n.entry other()\n{\nret;\n}\n",
     );
     let report = rewrite(text.as_bytes()).expect("PTX").report;
     let refusal = report.entry("k").expect("k").forms.as_ref().expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "line 6, column 1, in bad: barrier uses thread block clusters, which are counted within one launch"
+        "line 6, column 14, in bad: %clusterid is about the clusters of one launch, and each chunk is a launch of its own"
     );
     assert!(report.entry("other").expect("other").forms.is_ok());
 }

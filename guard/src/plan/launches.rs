@@ -47,7 +47,15 @@ pub struct Plan {
     pub(crate) strategy: Strategy,
     /// The whole grid, where a form of a rewritten kernel is launched on each part of it. `chunks` is then
     /// one, of the whole batch.
-    pub(crate) whole: Option<[u32; 3]>,
+    pub(crate) whole: Option<WholeGrid>,
+}
+
+/// The grid of a rewritten kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WholeGrid {
+    pub(crate) grid: [u32; 3],
+    /// The clusters that parts keep whole.
+    pub(crate) cluster: [u32; 3],
 }
 
 impl Plan {
@@ -152,12 +160,13 @@ impl Plan {
     /// The parts of the grid that a rewritten kernel is launched on.
     #[inline(always)]
     fn parts(&self) -> Option<GridParts> {
-        let whole = self.whole.map(Dim3::from)?;
+        let WholeGrid { grid, cluster } = self.whole?;
+        let (whole, cluster) = (Dim3::from(grid), Dim3::from(cluster));
         let grid = match self.strategy {
             Strategy::Folded => Dim3::new(saturated(whole.volume()), 1, 1),
             _ => whole,
         };
-        Some(GridParts::new(grid, self.launch.grid().into()))
+        Some(GridParts::new(grid, self.launch.grid().into(), cluster))
     }
 
     #[inline(never)]

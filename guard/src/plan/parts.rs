@@ -21,10 +21,12 @@ pub(crate) struct GridPart {
 }
 
 impl GridParts {
-    /// The fewest parts of `grid` of at most `largest` blocks along each axis; zero counts as one.
-    pub(crate) fn new(grid: Dim3, largest: Dim3) -> Self {
-        let along =
-            Axis::ALL.map(|axis| Chunks::balanced(grid.along(axis), largest.along(axis), 1));
+    /// The fewest parts of `grid` of at most `largest` blocks along each axis, which is at least one `cluster`. Parts keep
+    /// clusters whole; zero counts as one.
+    pub(crate) fn new(grid: Dim3, largest: Dim3, cluster: Dim3) -> Self {
+        let along = Axis::ALL.map(|axis| {
+            Chunks::balanced(grid.along(axis), largest.along(axis), cluster.along(axis))
+        });
         Self { grid, along }
     }
 
@@ -99,19 +101,26 @@ mod tests {
     proptest! {
         #[test]
         fn every_block_is_in_one_part_within_the_largest(
-            grid in [1_u64..20, 1..20, 1..20], largest in [1_u64..22, 1..22, 1..22],
+            clusters in [1_u64..20, 1..20, 1..20], largest in [1_u64..22, 1..22, 1..22],
+            cluster in [1_u64..4, 1..4, 1..4],
         ) {
-            let [grid, largest] = [grid, largest].map(|[x, y, z]| Dim3::new(x, y, z));
-            let parts = GridParts::new(grid, largest);
+            let grid = [0, 1, 2].map(|axis| (clusters[axis] / cluster[axis]).max(1) * cluster[axis]);
+            let largest = [0, 1, 2].map(|axis| largest[axis].max(cluster[axis]));
+            let [grid, largest, cluster] =
+                [grid, largest, cluster].map(|[x, y, z]| Dim3::new(x, y, z));
+            let parts = GridParts::new(grid, largest, cluster);
             prop_assert!(visits(grid, &parts).iter().all(|count| *count == 1));
             let all: Vec<_> = (0..parts.count()).filter_map(|index| parts.at(index)).collect();
             for axis in Axis::ALL {
                 prop_assert!(parts.largest().along(axis) <= largest.along(axis));
+                let ends = all.iter().flat_map(|part| [part.first, part.size]);
+                let mut ends = ends.map(|blocks| Dim3::from(blocks).along(axis));
+                prop_assert!(ends.all(|blocks| blocks % cluster.along(axis) == 0));
                 let sizes = all.iter().map(|part| Dim3::from(part.size).along(axis));
                 prop_assert_eq!(sizes.max(), Some(parts.largest().along(axis)));
             }
             // The largest part stands for them all.
-            let again = GridParts::new(grid, parts.largest());
+            let again = GridParts::new(grid, parts.largest(), cluster);
             prop_assert_eq!(again.count(), parts.count());
             prop_assert!((0..parts.count()).all(|index| again.at(index) == parts.at(index)));
         }
@@ -121,14 +130,14 @@ mod tests {
     fn a_grid_of_2_to_the_96_blocks_has_first_and_later_parts() {
         let most = u64::from(u32::MAX);
         let grid = Dim3::new(most, most, most);
-        let parts = GridParts::new(grid, Dim3::new((1 << 31) - 1, 65_535, 65_535));
+        let parts = GridParts::new(grid, Dim3::new((1 << 31) - 1, 65_535, 65_535), Dim3::ONE);
         assert_eq!(parts.count(), 3 * 65_537 * 65_537);
         let last = parts.at(parts.count() - 1).expect("a last one");
         let end = |axis: usize| last.first[axis].checked_add(last.size[axis]);
         assert_eq!([0, 1, 2].map(end), [Some(u32::MAX); 3]);
         assert_eq!((parts.blocks(), last.blocks.start), (u64::MAX, u64::MAX));
         // One block a launch: more launches than 64 bits count.
-        let parts = GridParts::new(grid, Dim3::ONE);
+        let parts = GridParts::new(grid, Dim3::ONE, Dim3::ONE);
         assert_eq!(parts.count(), u64::MAX);
         assert!(parts.at(u64::MAX - 1).is_some());
     }

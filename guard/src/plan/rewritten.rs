@@ -5,19 +5,21 @@ use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
-use crate::launch::violation::Violations;
+use crate::launch::violation::{Owner, Remedy, Violations};
 use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
-use crate::plan::explain::{explain_with, fold_unavailable, split_cooperative};
-use crate::plan::launches::Plan;
+use crate::plan::explain::{explain_with, fold_unavailable, reason, split_cooperative};
+use crate::plan::launches::{Plan, WholeGrid};
 use crate::plan::parts::{GridParts, saturated};
 
 /// The plan with the fewest launches of a form of the kernel; shifted if both have as many.
 ///
-/// `None` if the kernel has no forms or is launched in clusters, `choice` has another strategy, or the batch
-/// exceeds its index width or workspace. Also if a rule is `broken` other than the grid's size, or an axis has
+/// Launches in clusters are only shifted, because a flat grid would form other clusters.
+///
+/// `None` if the kernel has no forms, `choice` has another strategy, or the batch exceeds its index width or
+/// workspace. Also if a rule is `broken` other than the grid's size, or an axis has
 /// more than 2^32 - 1 blocks.
 #[cold]
 pub(crate) fn rewritten(
@@ -32,14 +34,20 @@ pub(crate) fn rewritten(
         .into_iter()
         .fold(broken, |broken, axis| broken.without(Rule::grid_dim(axis)))
         .is_empty();
-    let cluster = request.cluster_with(limits.kernel());
-    let has_clusters = cluster.is_some_and(|cluster| cluster != Dim3::ONE);
+    let cluster = request.cluster_with(limits.kernel()).unwrap_or(Dim3::ONE);
     let is_batch_within = |batch: &BatchAxis| batch.item_cap() >= batch.items();
     let is_within = batch.is_none_or(is_batch_within) && request.grid.narrow().is_some();
-    if !is_fixable || has_clusters || !is_within {
+    if !is_fixable || !is_within {
         return None;
     }
-    let grid = Grid { request, batch, most: most_blocks(request, batch, choice) };
+    let grid = Grid { request, batch, cluster, most: most_blocks(request, batch, choice) };
+    let cluster_blocks = cluster.volume();
+    if u128::from(grid.most) < cluster_blocks {
+        let (owner, items) = (Owner::Cluster(cluster), saturated(cluster_blocks));
+        let remedy = Remedy::ChunkUnit { items };
+        let cut = reason(Rule::SplitCluster, cluster_blocks, grid.most, owner, remedy);
+        return Some(Err(explain_with(request, batch, limits, cut)));
+    }
     let shifted = || grid.shifted(&forms.shifted);
     let folded = || grid.folded(&forms.folded);
     let plan = match choice.strategy {
@@ -73,33 +81,44 @@ fn most_blocks(request: &LaunchRequest, batch: Option<&BatchAxis>, choice: Choic
 struct Grid<'a> {
     request: &'a LaunchRequest,
     batch: Option<&'a BatchAxis>,
+    /// One block for a launch without clusters.
+    cluster: Dim3,
+    /// At least the blocks of a cluster.
     most: u64,
 }
 
 impl Grid<'_> {
     fn shifted(&self, limits: &LaunchLimits) -> Result<Plan, Violations> {
-        let grid = self.request.grid;
+        let (grid, cluster) = (self.request.grid, self.cluster);
+        let of_whole_clusters = |axis, blocks: u64| {
+            let unit = cluster.along(axis).max(1);
+            (blocks / unit).max(1) * unit
+        };
         let mut largest = grid;
         for axis in Axis::ALL {
-            let most = limits.thresholds().grid.along(axis);
-            largest = largest.with(axis, most.min(grid.along(axis)));
+            let most = limits.thresholds().grid.along(axis).min(grid.along(axis));
+            largest = largest.with(axis, of_whole_clusters(axis, most));
         }
         // Layers of z stay whole for as long as possible, and rows of x longest.
         for axis in [Axis::Z, Axis::Y, Axis::X] {
             let others = saturated(largest.with(axis, 1).volume());
             let most = self.most / others.max(1);
-            largest = largest.with(axis, most.clamp(1, largest.along(axis).max(1)));
+            let most = of_whole_clusters(axis, most.min(largest.along(axis)));
+            largest = largest.with(axis, most);
         }
-        self.plan(Strategy::Shifted, GridParts::new(grid, largest), limits)
+        self.plan(Strategy::Shifted, GridParts::new(grid, largest, cluster), limits)
     }
 
-    /// `None` for more than [`MOST_FOLDED_BLOCKS`].
+    /// `None` in clusters, and for more than [`MOST_FOLDED_BLOCKS`].
     fn folded(&self, limits: &LaunchLimits) -> Option<Result<Plan, Violations>> {
         let blocks = u64::try_from(self.request.grid.volume()).ok();
         let blocks = blocks.filter(|blocks| *blocks <= MOST_FOLDED_BLOCKS)?;
+        if self.cluster != Dim3::ONE {
+            return None;
+        }
         let most = limits.thresholds().grid.x.min(self.most);
         let flat = Dim3::new(blocks, 1, 1);
-        let parts = GridParts::new(flat, flat.with(Axis::X, most));
+        let parts = GridParts::new(flat, flat.with(Axis::X, most), Dim3::ONE);
         Some(self.plan(Strategy::Folded, parts, limits))
     }
 
@@ -110,7 +129,7 @@ impl Grid<'_> {
         parts: GridParts,
         limits: &LaunchLimits,
     ) -> Result<Plan, Violations> {
-        let Self { request, batch, .. } = *self;
+        let Self { request, batch, cluster, .. } = *self;
         let launch: ValidLaunch = validate(&request.grid(parts.largest()), limits)?;
         let items = batch.map_or(1, BatchAxis::items);
         Ok(Plan {
@@ -120,7 +139,11 @@ impl Grid<'_> {
             share: Share::ONE,
             axis: batch.map(BatchAxis::axis),
             strategy,
-            whole: request.grid.narrow(),
+            whole: request
+                .grid
+                .narrow()
+                .zip(cluster.narrow())
+                .map(|(grid, cluster)| WholeGrid { grid, cluster }),
         })
     }
 }
@@ -286,6 +309,32 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_launch_in_clusters_are_shifted_and_keep_clusters_whole() {
+        let planned = |request: LaunchRequest, limits: &LaunchLimits, choice| {
+            let plan = Plan::new(&request, None, limits, choice).expect("parts");
+            assert_eq!(plan.strategy(), Strategy::Shifted);
+            grids(&plan)
+        };
+        let in_fours = request([2, 131_072, 1]).cluster(Dim3::new(1, 4, 1));
+        let parts = planned(in_fours, &limits(), Choice::AUTOMATIC);
+        let rows = [(0, 43_688), (43_688, 43_692), (87_380, 43_692)];
+        assert_eq!(parts, rows.map(|(first, size)| ([0, first, 0], [2, size, 1])));
+        // A compiled-in cluster needs no attribute of the launch.
+        let of_two = |threads| KernelLimits {
+            required_cluster: Some(Dim3::new(1, 1, 2)),
+            ..kernel(threads)
+        };
+        let compiled = FormLimits { shifted: of_two(256), folded: of_two(512), ..forms() };
+        let compiled = LaunchLimits::rewritten(device(), of_two(512), compiled);
+        let parts = planned(request([1, 1, 131_070]), &compiled, Choice::AUTOMATIC);
+        assert_eq!(parts, [0, 43_690, 87_380].map(|first| ([0, 0, first], [1, 1, 43_690])));
+        let four = Choice::at_most(9).strategy(Strategy::Shifted);
+        let cubes = request([4, 70_000, 2]).cluster(Dim3::new(2, 2, 2));
+        let parts = planned(cubes, &limits(), four);
+        assert_eq!((parts.len(), parts[1]), (70_000, ([2, 0, 0], [2, 2, 2])));
+    }
+
+    #[test]
     fn what_forms_cannot_do_is_rejected_with_the_reason() {
         let limits = limits();
         let rejected = |request: LaunchRequest, choice| {
@@ -314,7 +363,12 @@ mod tests {
             assert_eq!(automatic.expect("parts").strategy(), Strategy::Shifted);
         }
         let clusters = request([2, 70_000, 1]).cluster(Dim3::new(2, 1, 1));
-        assert_eq!(rejected(clusters, SHIFTED), ["grid-dim-y", "shift-unavailable"]);
+        assert_eq!(rejected(clusters, FOLDED), ["grid-dim-y", "fold-unavailable"]);
+        let two = Choice::at_most(3).strategy(Strategy::Shifted);
+        let uneven = request([3, 70_000, 1]).cluster(Dim3::new(2, 1, 1));
+        assert_eq!(rejected(uneven, SHIFTED)[..2], ["grid-dim-y", "cluster-divides-grid"]);
+        let cube = request([2, 70_000, 1]).cluster(Dim3::new(2, 2, 1));
+        assert_eq!(rejected(cube, two), ["grid-dim-y", "split-cluster"]);
         let cooperative = request([2, 2, 1]).cooperative();
         let halves = Choice::at_most(2).strategy(Strategy::Shifted);
         assert_eq!(rejected(cooperative, halves), ["split-cooperative"]);

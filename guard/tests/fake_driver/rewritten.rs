@@ -34,7 +34,7 @@ const PTX: &str = "\
 .visible .entry waits(.param .u64 out)
 {
 	.reg .b32 %r<2>;
-	barrier.cluster.wait;
+	mov.u32 %r9, %clusterid.x;
 	mov.u32 %r1, %ctaid.y;
 	ret;
 }
@@ -287,8 +287,8 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
         assert_eq!(
             error.to_string(),
             "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of \
-             32768, or fold it into x [grid-dim-y]\nthe kernel could not be rewritten: line 18, column 2, in waits: \
-             barrier uses thread block clusters, which are counted within one launch"
+             32768, or fold it into x [grid-dim-y]\nthe kernel could not be rewritten: line 18, column 15, in waits: \
+             %clusterid is about the clusters of one launch, and each chunk is a launch of its own"
         );
         let LaunchError::NotRewritten { violations, refusal } = &error else { panic!("{error:?}") };
         assert_eq!(refusal.reason, Reason::Cluster);

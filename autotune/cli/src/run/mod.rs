@@ -2,6 +2,7 @@
 
 mod library;
 mod output;
+mod session;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -98,9 +99,10 @@ impl Run {
         let mut command = Command::new(&path);
         command.arg0(program).args(arguments).env(PRELOAD, preloads(&library));
         let wants = |policy| self.on_refused.contains(&policy);
+        let wants_fix = self.fix || wants(OnRefused::Fix);
         let flags = [
             ("ABORT", self.abort || wants(OnRefused::Abort)),
-            ("FIX", self.fix || wants(OnRefused::Fix)),
+            ("FIX", wants_fix),
             ("RAISE", wants(OnRefused::Raise)),
             ("SYNC", self.sync),
             ("QUIET", self.quiet),
@@ -124,6 +126,9 @@ impl Run {
         {
             return Err(CommandError::Invalid("report and record are one file".to_owned()));
         }
+        // Without the folder, kernels of `ptxas` stay refused, with a reason.
+        let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
+        set(&mut command, "PTX", ptx.as_ref().map(|folder| folder.as_os_str()));
         for (name, output) in [("REPORT", &report), ("RECORD", &record)] {
             set(&mut command, name, output.as_ref().map(|output| output.path().as_os_str()));
         }

@@ -18,7 +18,7 @@ const PTX: &str = "\
 }
 .visible .entry waits()
 {
-	barrier.cluster.wait;
+	mov.u32 %r9, %clusterid.x;
 	ret;
 }
 ";
@@ -35,7 +35,7 @@ entry  line  reads block index  reads grid size  forms
 scale     3  y                  x                shifted, folded
 waits    10  -                  -                none
 
-line 12, column 2, in waits: barrier uses thread block clusters, which are counted within one launch
+line 12, column 15, in waits: %clusterid is about the clusters of one launch, and each chunk is a launch of its own
 
 1 entry rewritten, 1 refused: b.ptx
 "
@@ -86,11 +86,11 @@ fn the_document_describes_how_to_launch_a_form() {
                     "reads_grid_size": [],
                     "refusal": {
                         "reason": "cluster",
-                        "subject": "barrier",
+                        "subject": "%clusterid",
                         "function": "waits",
                         "line": 12,
-                        "column": 2,
-                        "message": "line 12, column 2, in waits: barrier uses thread block clusters, which are counted within one launch",
+                        "column": 15,
+                        "message": "line 12, column 15, in waits: %clusterid is about the clusters of one launch, and each chunk is a launch of its own",
                     },
                 },
             ],

@@ -155,6 +155,32 @@ fn launches_are_fixed_on_demand() {
 }
 
 #[test]
+fn a_run_with_fix_has_a_private_folder_for_the_ptx_of_compilers_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let temporary = folder.path().join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    // It does nothing, but the library takes it for `ptxas`.
+    fs::copy("/bin/true", folder.path().join("ptxas")).unwrap();
+    for name in ["a.ptx", "a.cubin"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    let shown = |options: &[&str]| {
+        let script = "echo $GRIDGUARD_RUN_PTX; ./ptxas a.ptx -o a.cubin; stat -c %a $GRIDGUARD_RUN_PTX; exit 0";
+        let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
+        let mut command = command(folder.path(), &words);
+        command.env("GRIDGUARD_PRELOAD", preload()).env("TMPDIR", &temporary);
+        let ran = Ran::from(command.output().unwrap()).exits(0);
+        ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = shown(&["--fix"]);
+    assert!(lines.len() == 2 && lines[1] == "700", "{lines:?}");
+    let path = Path::new(&lines[0]);
+    assert!(path.starts_with(&temporary) && !path.exists(), "{lines:?}");
+    assert_eq!(shown(&[])[0], "");
+    assert_eq!(fs::read_dir(temporary).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
 fn recorded_launches_are_checked_for_another_gpu() {
     let folder = tempfile::tempdir().unwrap();
     run_launches(folder.path(), &["--record", "launches", "--quiet"], &["good", "good", "ex"])

@@ -59,9 +59,9 @@ pub(crate) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
 pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and `..._PREFERRED_SHARED_MEMORY_CARVEOUT`, which
-/// programs set.
-pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, 9];
+/// The attributes of a function that programs set: the most dynamic shared memory, the preferred carveout, the required
+/// cluster along each axis, whether its clusters may be of other than portable sizes, and their scheduling.
+pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 7] = [8, 9, 11, 12, 13, 14, 15];
 
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
 /// options in the list `extra` of a launch.

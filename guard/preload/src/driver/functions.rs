@@ -94,6 +94,7 @@ macro_rules! intercepted {
             __cudaLaunchKernel() => runtime::kernel, by_caller;
             __cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
             nvrtcGetCUBIN() => compile::nvrtc, by_caller;
+            nvJitLinkCreate() => compile::link_begin, by_caller;
             nvJitLinkAddData() => compile::link_data, by_caller;
             nvJitLinkAddFile() => compile::link_file, by_caller;
             nvJitLinkGetLinkedCubin() => compile::linked, by_caller;
@@ -219,6 +220,18 @@ pub(crate) fn once<R>(
     let result = outermost();
     inside.replace(false);
     result
+}
+
+/// The function `name` of the library that a call went to.
+///
+/// # Safety
+///
+/// `F` is the type of the function.
+pub(crate) unsafe fn beside<F: Copy>(through: (usize, usize), name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let found = elf::beside(original_address(through), name);
+    // SAFETY: not null, so the address of a function, of type `F` by this function's contract.
+    (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
 /// The address of the original; null if there is none.

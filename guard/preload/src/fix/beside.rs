@@ -13,7 +13,7 @@ use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
 use crate::fix::image::{digest_of, ptx_beside};
-use crate::fix::{store, triton};
+use crate::fix::{assembler, cupy, store, triton};
 use crate::process::{elf, stack};
 use crate::watch::kept::{Kept, hash_of};
 use crate::watch::known::{Kernel, Origin, Reason};
@@ -322,8 +322,9 @@ fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, 
         Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
         Origin::Cubin(digest) => {
             let name: &CStr = &kernel.name;
-            let kept = store::find(*digest).map(|kept| kept.map_err(Reason::from));
-            kept.or_else(|| triton::find(name, *digest)).unwrap_or_else(|| Err(NO_PTX.into()))
+            let kept = store::find(*digest).or_else(|| assembler::find(*digest));
+            kept.or_else(|| triton::find(name, *digest))
+                .unwrap_or_else(|| Err(cupy::find(*digest).unwrap_or(NO_PTX).into()))
         }
     }
 }
@@ -352,8 +353,8 @@ fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
     read.filter(|bytes| digest_of(bytes) == digest).ok_or_else(changed)
 }
 
-const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this process (NVRTC, \
-                      nvJitLink): an empty cache has it compiled again (CUPY_CACHE_DIR, TRITON_CACHE_DIR); for the attention of a \
+const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, \
+                      nvJitLink, ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); for the attention of a \
                       package, pip install gridguard";
 /// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
 const REGISTERS: c_int = 4;

@@ -2,17 +2,23 @@
 //! launches in parts (`gridguard run --fix`).
 //!
 //! - `image`: the PTX of an image, or where its machine code is from;
-//! - `store`, `triton`: PTX for machine code: of compilers in the process, and of Triton's caches;
+//! - `store`, `link`, `program`: PTX for machine code, of compilers and of nvJitLink in the process;
+//! - `assembler`, `triton`: PTX for machine code, of a `ptxas` of the run, and of Triton's caches;
+//! - `cupy`: machine code from CuPy's cache, which has no PTX;
 //! - `beside`: modules with forms beside modules of machine code;
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
 //! - `arguments`, `relaunch`: launches of forms.
 
 pub(crate) mod arguments;
+pub(crate) mod assembler;
 pub(crate) mod beside;
+mod cupy;
 mod image;
 pub(crate) mod kernels;
+pub(crate) mod link;
 pub(crate) mod load;
+mod program;
 pub(crate) mod relaunch;
 pub(crate) mod store;
 mod triton;

@@ -61,9 +61,6 @@ impl Again<'_> {
         if launch.cooperative {
             return Err("the blocks of a cooperative launch wait for each other".into());
         }
-        if launch.cluster.is_some_and(|cluster| cluster.iter().any(|blocks| *blocks > 1)) {
-            return Err("its clusters are counted within one launch".into());
-        }
         let known = table::find(launch.kernel.addr()).and_then(table::Entry::known);
         let kernel = known.and_then(Known::kernel).ok_or("it was not looked up by its name")?;
         let made = match kernel.loaded {

@@ -1,9 +1,10 @@
-//! PTX that is kept for machine code in memory, up to [`MOST_BYTES`].
+//! PTX, and programs that PTX can be made of, which are kept for machine code in memory, up to [`MOST_BYTES`].
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::fix::program::Program;
 use crate::watch::kept::Kept;
-use crate::watch::known::Digest;
+use crate::watch::known::{Digest, Reason};
 
 /// Bytes that are kept at most.
 const MOST_BYTES: usize = 12 << 20;
@@ -11,27 +12,49 @@ const MOST_TEXTS: usize = 16_384;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static TEXTS: Kept<Text, { 1 << 15 }, MOST_TEXTS> = Kept::new();
 
-/// The PTX of a cubin, unless there was no room for it.
+/// What is kept of a cubin.
 struct Text {
     cubin: Digest,
-    compressed: Option<Vec<u8>>,
+    kept: What,
+}
+
+enum What {
+    Compressed(Vec<u8>),
+    Program(Program),
+    /// There was no room.
+    Nothing,
 }
 
 /// Keeps the PTX of a cubin.
 pub(crate) fn keep(cubin: &[u8], ptx: &[u8]) {
-    let cubin = Digest::of_cubin(cubin);
-    let _ = TEXTS.get(cubin.hash, || {
+    insert(cubin, || {
         let compressed = lz4_flex::compress_prepend_size(ptx);
-        Text { cubin, compressed: reserve(compressed.len()).then_some(compressed) }
+        (compressed.len(), What::Compressed(compressed))
     });
 }
 
-/// The PTX of a cubin; the error is why it was not kept.
-pub(super) fn find(cubin: Digest) -> Option<Result<Vec<u8>, &'static str>> {
+/// Keeps the program of a cubin.
+pub(super) fn keep_program(cubin: &[u8], program: Program) {
+    insert(cubin, || (program.bytes(), What::Program(program)));
+}
+
+fn insert(cubin: &[u8], what: impl FnOnce() -> (usize, What)) {
+    let cubin = Digest::of_cubin(cubin);
+    let _ = TEXTS.get(cubin.hash, || {
+        let (bytes, what) = what();
+        Text { cubin, kept: if reserve(bytes) { what } else { What::Nothing } }
+    });
+}
+
+/// The PTX of a cubin; the error is why there is none.
+pub(super) fn find(cubin: Digest) -> Option<Result<Vec<u8>, Reason>> {
     let text = TEXTS.find(cubin.hash).filter(|text| text.cubin == cubin)?;
-    Some(match &text.compressed {
-        Some(compressed) => lz4_flex::decompress_size_prepended(compressed).map_err(|_| DAMAGED),
-        None => Err(NO_ROOM),
+    Some(match &text.kept {
+        What::Compressed(compressed) => {
+            lz4_flex::decompress_size_prepended(compressed).map_err(|_| DAMAGED.into())
+        }
+        What::Program(program) => program.ptx(),
+        What::Nothing => Err(NO_ROOM.into()),
     })
 }
 
@@ -73,6 +96,6 @@ mod tests {
         .take(MOST_BYTES)
         .collect();
         keep(&cubin(2), &incompressible);
-        assert_eq!(find(Digest::of_cubin(&cubin(2))), Some(Err(NO_ROOM)));
+        assert_eq!(find(Digest::of_cubin(&cubin(2))), Some(Err(NO_ROOM.into())));
     }
 }

@@ -1,15 +1,13 @@
 //! The functions of compilers in the process that return machine code. With `--fix` the PTX of the same program is kept.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::mem;
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::CString;
 
 use crate::driver::abi::{Handle, SUCCESS, Status};
-use crate::driver::functions::{original_address, replacements};
+use crate::driver::functions::{beside, replacements};
 use crate::driver::written;
-use crate::fix::store;
-use crate::process::{self, elf, guarded};
+use crate::fix::{link, store};
+use crate::process::{self, guarded};
 
 replacements! {
     /// `nvrtcGetCUBIN`.
@@ -23,16 +21,26 @@ replacements! {
         status
     }
 
+    /// `nvJitLinkCreate`.
+    link_begin(linker: *mut Handle, count: c_uint, options: *const *const c_char)
+    |_through, call| {
+        let status = call();
+        if status == SUCCESS && process::options().fix && !linker.is_null() {
+            // SAFETY: the successful call wrote the handle, and read so many options.
+            guarded::run(|| unsafe { link::created(*linker, texts(options, count)) });
+        }
+        status
+    }
+
     /// `nvJitLinkAddData`.
     link_data(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
     |_through, call| {
         let status = call();
         if status == SUCCESS && process::options().fix {
             guarded::run(|| {
-                let is_text = kind == INPUT_PTX && bytes <= MOST_BYTES && !data.is_null();
                 // SAFETY: the successful call read so many bytes.
-                let input = is_text.then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
-                links(|links| links.add(linker, input));
+                let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
+                link::added(linker, kind, data);
             });
         }
         status
@@ -43,7 +51,7 @@ replacements! {
     |_through, call| {
         let status = call();
         if status == SUCCESS && process::options().fix {
-            guarded::run(|| links(|links| links.add(linker, None)));
+            guarded::run(|| link::added(linker, kind, None));
         }
         status
     }
@@ -65,75 +73,38 @@ replacements! {
         if process::options().fix && !linker.is_null() {
             // SAFETY: the caller's own handle.
             let linker = unsafe { *linker };
-            guarded::run(|| links(|links| links.0.retain(|(known, _)| *known != linker.addr())));
+            guarded::run(|| link::ended(linker));
         }
         call()
     }
 }
 
-/// The linkers of nvJitLink, each with its input if it has one input, which is PTX.
-struct Links(Vec<(usize, Option<Vec<u8>>)>);
-
-static LINKS: Mutex<Links> = Mutex::new(Links(Vec::new()));
-/// Whether an input was missed. Then it is not known whether a linker has one input.
-static INCOMPLETE: AtomicBool = AtomicBool::new(false);
-
-impl Links {
-    fn add(&mut self, linker: Handle, input: Option<&[u8]>) {
-        let is_full = self.0.len() >= MOST_LINKERS;
-        match self.0.iter_mut().find(|(known, _)| *known == linker.addr()) {
-            // Several inputs are linked to one cubin.
-            Some((_, inputs)) => *inputs = None,
-            None if is_full => INCOMPLETE.store(true, Ordering::Relaxed),
-            None => self.0.push((linker.addr(), input.map(<[u8]>::to_vec))),
-        }
-    }
+/// Copies of strings.
+///
+/// # Safety
+///
+/// `texts` is null or points to `count` strings.
+unsafe fn texts(texts: *const *const c_char, count: c_uint) -> Vec<CString> {
+    let count = if texts.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
+    // SAFETY: by this function's contract.
+    (0..count).map(|place| unsafe { CStr::from_ptr(*texts.add(place)).to_owned() }).collect()
 }
 
-/// Calls `work`, unless the lock is taken for long: a child process may have inherited it.
-fn links<R>(work: impl FnOnce(&mut Links) -> R) -> Option<R> {
-    let open = (0..MOST_TRIES).find_map(|_| {
-        let open = LINKS.try_lock().ok();
-        if open.is_none() {
-            std::thread::yield_now();
-        }
-        open
-    });
-    if open.is_none() {
-        INCOMPLETE.store(true, Ordering::Relaxed);
-    }
-    let mut open = open.filter(|_| !INCOMPLETE.load(Ordering::Relaxed))?;
-    Some(work(&mut open))
-}
-
-/// Keeps the PTX that was linked to a cubin alone.
+/// Keeps what was linked to a cubin.
 ///
 /// # Safety
 ///
 /// `linker` is one of this nvJitLink, and `cubin` is its cubin.
 unsafe fn keep_linked(through: (usize, usize), linker: Handle, cubin: *const c_void) -> Option<()> {
     type Ask = unsafe extern "C-unwind" fn(Handle, *mut usize) -> Status;
-    let known = links(|links| {
-        let mut all = links.0.iter();
-        all.find(|(known, _)| *known == linker.addr()).and_then(|(_, input)| input.clone())
-    });
-    let text = known.flatten()?;
     // SAFETY: NVIDIA's header declares this signature.
-    let size = unsafe { function::<Ask>(through, c"nvJitLinkGetLinkedCubinSize") }?;
+    let size = unsafe { beside::<Ask>(through, c"nvJitLinkGetLinkedCubinSize") }?;
     // SAFETY: the pointer is to a live integer.
     let bytes = written(0, |bytes| Some(unsafe { size(linker, bytes) }))?;
     // SAFETY: nvJitLink wrote so many bytes.
-    store::keep(unsafe { core::slice::from_raw_parts(cubin.cast(), bytes) }, &text);
+    link::linked(through, linker, unsafe { core::slice::from_raw_parts(cubin.cast(), bytes) });
     Some(())
 }
-
-/// `NVJITLINK_INPUT_PTX`.
-const INPUT_PTX: c_int = 2;
-/// The largest input that is kept.
-const MOST_BYTES: usize = 64 << 20;
-const MOST_LINKERS: usize = 1024;
-/// Attempts to take the lock.
-const MOST_TRIES: usize = 1000;
 
 /// Keeps the PTX of a program for its cubin.
 ///
@@ -145,9 +116,9 @@ unsafe fn keep(through: (usize, usize), program: Handle, cubin: *const c_char) -
     // SAFETY: NVIDIA's header declares these signatures.
     let (size, ptx_size, ptx) = unsafe {
         (
-            function::<Ask<usize>>(through, c"nvrtcGetCUBINSize")?,
-            function::<Ask<usize>>(through, c"nvrtcGetPTXSize")?,
-            function::<Ask<u8>>(through, c"nvrtcGetPTX")?,
+            beside::<Ask<usize>>(through, c"nvrtcGetCUBINSize")?,
+            beside::<Ask<usize>>(through, c"nvrtcGetPTXSize")?,
+            beside::<Ask<u8>>(through, c"nvrtcGetPTX")?,
         )
     };
     // SAFETY: the pointers are to live integers.
@@ -161,16 +132,4 @@ unsafe fn keep(through: (usize, usize), program: Handle, cubin: *const c_char) -
     };
     store::keep(cubin, &text);
     Some(())
-}
-
-/// The function `name` of the library that the call went to.
-///
-/// # Safety
-///
-/// `F` is the type of the function.
-unsafe fn function<F: Copy>(through: (usize, usize), name: &CStr) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<Handle>()) };
-    let found = elf::beside(original_address(through), name);
-    // SAFETY: not null, so the address of a function, of type `F` by this function's contract.
-    (!found.is_null()).then(|| unsafe { mem::transmute_copy::<Handle, F>(&found) })
 }

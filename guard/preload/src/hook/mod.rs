@@ -4,10 +4,12 @@
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
-//! - `outcome`, `session`: what follows a call, off the hot path.
+//! - `outcome`, `session`: what follows a call, off the hot path;
+//! - `deepbind`: what cannot be watched.
 
 pub(crate) mod callers;
 mod compile;
+pub(crate) mod deepbind;
 mod find;
 mod graph;
 mod launch;

@@ -4,7 +4,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 
-use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
+use libc::{Elf64_Phdr, Elf64_Rela, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
 
 /// The address of `name` in the first object after this library, in the order of loading, that exports it.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
@@ -129,6 +129,8 @@ fn address(number: u64) -> usize {
 pub(crate) struct Tables {
     base: usize,
     dynamic: *const Dynamic,
+    /// Both tables of relocations, each with its size in bytes.
+    relocations: [(*const Elf64_Rela, usize); 2],
     symbols: *const Elf64_Sym,
     strings: *const u8,
     versions: *const u16,
@@ -145,10 +147,14 @@ struct Dynamic {
 
 const DT_NULL: i64 = 0;
 const DT_NEEDED: i64 = 1;
+const DT_PLTRELSZ: i64 = 2;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
 const DT_SONAME: i64 = 14;
+const DT_JMPREL: i64 = 23;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 /// Marks a version that only already linked programs use.
@@ -172,9 +178,18 @@ impl Tables {
                 ptr::with_exposed_provenance(at)
             })
         };
+        let size = |wanted| {
+            // SAFETY: as above.
+            let entry = unsafe { entries(dynamic) }.find(|entry| entry.tag == wanted);
+            entry.map_or(0, |entry| address(entry.value))
+        };
         let tables = Self {
             base,
             dynamic,
+            relocations: [
+                (table(DT_JMPREL).cast(), size(DT_PLTRELSZ)),
+                (table(DT_RELA).cast(), size(DT_RELASZ)),
+            ],
             symbols: table(DT_SYMTAB).cast(),
             strings: table(DT_STRTAB),
             versions: table(DT_VERSYM).cast(),
@@ -193,6 +208,46 @@ impl Tables {
     pub(crate) unsafe fn needs(&self, name: &CStr) -> bool {
         // SAFETY: by this function's contract.
         unsafe { self.strings_of(DT_NEEDED).any(|needed| needed == name) }
+    }
+
+    /// Whether the object has bound `name` to this address.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded.
+    pub(crate) unsafe fn has_bound(&self, name: &CStr, to: *const c_void) -> bool {
+        // SAFETY: by this function's contract.
+        let Some(symbol) = (unsafe { self.imported(name) }) else { return false };
+        self.relocations.into_iter().filter(|(table, _)| !table.is_null()).any(|(table, bytes)| {
+            (0..bytes / size_of::<Elf64_Rela>()).any(|place| {
+                // SAFETY: the loader mapped the table.
+                let Elf64_Rela { r_offset, r_info, .. } = unsafe { table.add(place).read() };
+                let slot: *const *const c_void =
+                    ptr::with_exposed_provenance(self.base.wrapping_add(address(r_offset)));
+                // SAFETY: a relocation of a function writes a whole pointer there.
+                r_info >> 32 == u64::from(symbol) && unsafe { slot.read_unaligned() } == to
+            })
+        })
+    }
+
+    /// The number of the symbol `name`, which the object takes from another one.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded.
+    unsafe fn imported(&self, name: &CStr) -> Option<u32> {
+        // SAFETY: the second number of this table is the first symbol that it has. Those before are not exported.
+        let first_exported = unsafe { self.gnu_hash.as_ref().map(|_| self.gnu_hash.add(1).read()) };
+        // SAFETY: the second number of this table counts all symbols.
+        let all = || unsafe { self.sysv_hash.as_ref().map(|_| self.sysv_hash.add(1).read()) };
+        (1..first_exported.or_else(all)?).find(|index| {
+            // SAFETY: the symbol exists, so its name does too.
+            let (symbol, own) = unsafe {
+                let symbol = &*self.symbols.add(address(u64::from(*index)));
+                (symbol, CStr::from_ptr(self.strings.add(address(symbol.st_name.into())).cast()))
+            };
+            symbol.st_shndx == 0 && own == name
+        })
     }
 
     /// The strings of the entries with this tag.
@@ -323,5 +378,23 @@ mod tests {
         assert!(beside(libc, c"no_such_function").is_null());
         assert!(next(c"no_such_function").is_null());
         assert!(beside(ptr::without_provenance(1), c"malloc").is_null());
+    }
+
+    #[test]
+    fn an_object_has_bound_a_function_where_its_relocation_says_so() {
+        // SAFETY: a name, looked up in all libraries.
+        let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+        let bound = |name: &CStr, to: *const c_void| {
+            let mut found = false;
+            visit(|object| {
+                // SAFETY: the loader keeps the object loaded.
+                found |= object.is_own()
+                    && object.tables().is_some_and(|tables| unsafe { tables.has_bound(name, to) });
+                false
+            });
+            found
+        };
+        assert!(bound(c"malloc", malloc) && !bound(c"malloc", ptr::null()));
+        assert!(!bound(c"no_such_function", malloc));
     }
 }

@@ -6,6 +6,7 @@ use core::ptr;
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -46,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) record: Option<Output>,
     /// The batch size that the user stated.
     pub(crate) batch: Option<u64>,
+    /// The folder of the run for the PTX that `ptxas` reads.
+    pub(crate) ptx: Option<PathBuf>,
     /// The number of the process that `gridguard run` became.
     main: Option<u32>,
     stderr: Option<Opened>,
@@ -86,6 +89,7 @@ pub(crate) fn begin() {
         },
         report: path(c"GRIDGUARD_RUN_REPORT"),
         record: path(c"GRIDGUARD_RUN_RECORD"),
+        ptx: variable(c"GRIDGUARD_RUN_PTX").map(PathBuf::from),
         batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
         main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
         stderr: Some(Opened::now(libc::STDERR_FILENO)),
@@ -130,8 +134,12 @@ pub(crate) fn tell(message: &Message<'_>) {
 /// Whether this process writes its report even if nothing was launched. It does if it is the first process of the
 /// run and the report goes to a pipe or device: `gridguard run` itself writes a first report only to files.
 pub(crate) fn always_reports() -> bool {
-    let Options { report, main, .. } = options();
-    *main == Some(std::process::id()) && report.as_ref().is_some_and(Output::is_stream)
+    is_first() && options().report.as_ref().is_some_and(Output::is_stream)
+}
+
+/// Whether this is the process that `gridguard run` became.
+pub(crate) fn is_first() -> bool {
+    options().main == Some(std::process::id())
 }
 
 /// Registers `at_exit` for the end of the program.

@@ -274,6 +274,30 @@ fn attributes_stay_on_each_part_and_dependence_on_the_first() {
 }
 
 #[test]
+fn parts_of_a_launch_in_clusters_keep_them_whole() {
+    let actions = "load=data get=function ex=2,70000,1,4 ex=2,65535,1,4";
+    let loaded = load(ROWS, "dlsym", actions, &[FIX, QUIET]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let mut launches = loaded.launches();
+    let legal = launches.pop().unwrap();
+    assert!(launches.iter().all(|one| one.rest == legal.rest), "{launches:?}");
+    assert_eq!((launches.len(), legal.kernel.as_str()), (2, "rows"));
+    assert!(legal.rest.contains("cluster=2,1,1"), "{}", legal.rest);
+    assert_blocks_of(&launches, [2, 70_000, 1]);
+    // The cluster of a kernel may be compiled in.
+    let compiled = format!("{ROWS}// fake rows cluster=1,4\n")
+        .replace(")\n{", ")\n.reqnctapercluster 1, 4\n{");
+    let actions = "load=data get=function launch=1,70000,1";
+    let loaded = load(compiled, "dlsym", actions, &[FIX, QUIET]);
+    assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
+    let launches = loaded.launches();
+    assert_blocks_of(&launches, [1, 70_000, 1]);
+    assert!(
+        launches.len() == 2 && launches.iter().all(|one| one.kernel == "rows__gridguard_shifted")
+    );
+}
+
+#[test]
 fn forms_get_the_attributes_that_the_program_set() {
     let with = |actions: &str| {
         let actions = format!("load=data get=function {actions} shared=1,70000,1");
@@ -291,7 +315,7 @@ fn forms_get_the_attributes_that_the_program_set() {
 #[test]
 fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
     let grid_id = ROWS.replace("%nctaid.y", "%gridid");
-    let cluster = ROWS.replace(")\n{", ")\n.reqnctapercluster 2\n{");
+    let cluster = ROWS.replace(")\n{", ")\n.blocksareclusters\n{");
     let no_ptx = ".version 8.0\n.target sm_90\n.entry rows(.param .u64 out, .param .u32 n) { ret;";
     let (ptx, cubin) = ((1, ROWS, ""), (2, "", ""));
     let both = fatbin(&[cubin, ptx]);
@@ -299,7 +323,11 @@ fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
     let plain = ROWS.as_bytes();
     for (image, launch, reason) in [
         (plain, "cooperative=1,70000,1", "the blocks of a cooperative launch wait for each other"),
-        (plain, "ex=2,70000,1,4", "its clusters are counted within one launch"),
+        (
+            plain,
+            "ex=3,70000,1,4",
+            "also in parts, grid.x (3) is not a multiple of the cluster size (2)",
+        ),
         (plain, "ex=1,70000,1,13", "its attribute 13 is for one launch of the kernel itself"),
         (plain, "ex=1,70000,70000,12", "its attribute 12 is for one launch of the kernel itself"),
         (plain, "none=1,70000,1", "the launch passes no arguments"),
@@ -312,7 +340,7 @@ fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
         (
             cluster.as_bytes(),
             "launch=2,70000,1",
-            "its PTX, line 9, column 1, in rows: .reqnctapercluster",
+            "its PTX, line 9, column 1, in rows: .blocksareclusters",
         ),
         (
             &options,

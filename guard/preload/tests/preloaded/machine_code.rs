@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
-use crate::programs::{compiles, loads, object_with};
+use crate::programs::{compiles, loads, object_with, ptxas};
 
 const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("../images/lz4.fatbin");
@@ -224,20 +225,20 @@ fn what_nvrtc_compiled_is_repaired_by_the_ptx_of_the_same_program() {
 }
 
 #[test]
-fn what_nvjitlink_made_of_one_ptx_is_repaired_and_what_it_linked_of_several_is_not() {
+fn what_nvjitlink_made_of_one_ptx_or_of_code_alone_is_repaired_and_of_other_inputs_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     fs::write(&path, crate::fixes::ROWS).unwrap();
-    let run = |inputs: u32| {
-        let words = format!("dlsym {} load=linked-{inputs} {LAUNCH}", path.display());
+    let run = |how: &str| {
+        let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
         logged(compiles(&words, false), &[FIX, QUIET])
     };
-    assert_repaired(&run(1));
-    for inputs in [0, 2] {
-        assert_refused(
-            &run(inputs),
-            "its module is machine code, whose PTX is neither in Triton's",
-        );
+    // Of code for optimisation at link time nvJitLink makes PTX when a launch needs it.
+    for how in ["linked-1", "optimized-1", "optimized-2"] {
+        assert_repaired(&run(how));
+    }
+    for how in ["linked-0", "linked-2", "optimized-0", "limited"] {
+        assert_refused(&run(how), "its module is machine code, whose PTX is neither in Triton's");
     }
 }
 
@@ -307,4 +308,67 @@ fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
         "its module is machine code, whose PTX is neither in Triton's caches nor was compiled";
     let folder = tempfile::tempdir().unwrap();
     assert_refused(&load_touch("TRITON_CACHE_DIR", folder.path()), missing);
+}
+
+/// Runs a program that assembles its image by `ptxas`, as the first process of a run with the folder `kept`.
+fn assembled(ptxas: &Path, folder: &Path, actions: &str, more: &[(&str, &str)]) -> Loaded {
+    let (image, kept) = (folder.join("image"), folder.join("kept"));
+    fs::write(&image, crate::fixes::ROWS).unwrap();
+    let program = loads(&format!("dlsym {} {actions}", image.display()));
+    let mut first = Command::new("sh");
+    first.args(["-c", r#"export GRIDGUARD_RUN_PROCESS=$$; exec "$0" "$@""#]);
+    first.arg(program.get_program()).args(program.get_args());
+    let settings = program.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    first.envs(settings).env("GRIDGUARD_RUN_PTX", kept).env("PTXAS", ptxas);
+    logged(first, &[&[FIX, QUIET], more].concat())
+}
+
+#[test]
+fn what_a_ptxas_of_the_run_assembled_is_repaired_and_the_folder_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let assembled = |name: &str, actions: &str, more: &[(&str, &str)]| {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        assembled(&ptxas(), &folder.path().join(name), actions, more)
+    };
+    let actions = format!("load=ptxas {LAUNCH}");
+    assert_repaired(&assembled("plain", &actions, &[("PTXAS_OPTIONS", "-v -arch=sm_90a")]));
+    assert!(!folder.path().join("plain/kept").exists());
+    let reason = "ptxas made it with options that the driver does not apply: -O0";
+    assert_refused(&assembled("options", &actions, &[("PTXAS_OPTIONS", "-O0")]), reason);
+    let none = assembled("none", &actions, &[("GRIDGUARD_RUN_PTX", "/proc/none")]);
+    assert_refused(&none, "its module is machine code, whose PTX is neither in Triton's caches");
+    let other = assembled("other", &actions, &[("PTXAS", "/bin/false")]);
+    assert!(other.ran.out.starts_with("load=ptxas -1\n"), "{}", other.ran.out);
+}
+
+#[test]
+fn a_folder_that_others_can_write_to_or_with_files_of_others_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let program = folder.path().join("ptxas");
+    let script = |lines: &str| {
+        let text = format!("#!/bin/sh\n{lines}\n{} \"$@\"\n", ptxas().display());
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script(&format!("mkdir {0}; chmod 777 {0}; touch {0}/file", kept.display()));
+    let loaded = assembled(&program, folder.path(), &format!("load=ptxas {LAUNCH}"), &[]);
+    assert_refused(&loaded, "the PTX of ptxas is not used: ");
+    assert_eq!(fs::read_dir(kept).unwrap().count(), 1, "the other file stays");
+}
+
+/// Needs a `ptxas` of CUDA 12 or later.
+#[test]
+#[ignore = "needs the assembler of CUDA, as $PTXAS"]
+fn what_the_assembler_of_cuda_made_is_repaired() {
+    let real = PathBuf::from(std::env::var_os("PTXAS").expect("PTXAS names ptxas"));
+    let folder = tempfile::tempdir().unwrap();
+    let options = [("PTXAS_OPTIONS", "-arch=sm_90 --warn-on-spills -v")];
+    let loaded = assembled(&real, folder.path(), &format!("load=ptxas {LAUNCH}"), &options);
+    assert_blocks_of(&loaded.launches(), LARGE);
+    assert!(
+        loaded.ran.status.success() && !loaded.ran.err.contains("gridguard"),
+        "{}",
+        loaded.ran.err
+    );
 }

@@ -164,6 +164,18 @@ pub(crate) fn other_driver() -> PathBuf {
     driver_folder(Driver::Old).join(DRIVER[0])
 }
 
+/// A program that opens a plugin, which launches an oversized grid. `flags` is `local` or `deep`.
+pub(crate) fn opener(flags: &str) -> Command {
+    let mut command = clean(Driver::Whole, "opener", flags);
+    command.env("PLUGIN", built().join("opened.so"));
+    command
+}
+
+/// A stand-in for `ptxas`.
+pub(crate) fn ptxas() -> PathBuf {
+    built().join("ptxas")
+}
+
 /// Another library that intercepts the driver.
 pub(crate) fn interposer() -> PathBuf {
     built().join("interposer.so")
@@ -198,6 +210,10 @@ fn built() -> &'static Path {
         compile(&folder, "allocates", "allocates.c", &allocates);
         let plugin = ["-std=gnu11", "-DPLUGIN", "-shared", "-fPIC"];
         compile(&folder, "allocates-plugin.so", "allocates.c", &plugin);
+        compile(&folder, "opener", "plugin.c", &["-std=gnu11"]);
+        let plugin = ["-std=gnu11", "-DPLUGIN", "-shared", "-fPIC"];
+        compile(&folder, "opened.so", "plugin.c", &plugin);
+        compile(&folder, "ptxas", "ptxas.c", &[]);
         compile(&folder, "interposer.so", "interposer.c", &["-shared", "-fPIC"]);
         compile(&folder, "tracer.so", "tracer.c", &["-shared", "-fPIC"]);
         let runtimes = format!("-L{}", runtime_folder().display());

@@ -1,6 +1,8 @@
 //! Launches are watched and reach the same function, however a program finds the driver.
 
-use crate::programs::{Driver, interposer, library, other_driver, plain, preloaded, run, watched};
+use crate::programs::{
+    Driver, interposer, library, opener, other_driver, plain, preloaded, run, same, watched,
+};
 
 #[track_caller]
 fn assert_seen(err: &str, accepted: &str, refused: usize) {
@@ -92,4 +94,19 @@ fn a_driver_that_is_missing_or_lacks_a_function_is_as_without_the_library() {
     let err = watched(Driver::Old, "dlsym good refused");
     assert_seen(&err, "1 launch of 1 kernel", 1);
     assert!(err.contains("  kernel    touch(float*, int)\n"), "named by its lookup: {err}");
+}
+
+#[test]
+fn a_plugin_that_is_bound_to_itself_alone_is_named_at_the_end() {
+    let with = |flags: &str| {
+        let mut command = opener(flags);
+        command.env("LD_PRELOAD", library()).env("GRIDGUARD_RUN_QUIET", "1");
+        same(&mut opener(flags), &mut command)
+    };
+    assert!(with("local").contains("launch refused: "));
+    assert_eq!(
+        with("deep"),
+        "gridguard: opened.so was opened with RTLD_DEEPBIND: launches by CUDA functions that it has looked up are not \
+         seen\n"
+    );
 }

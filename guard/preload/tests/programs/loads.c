@@ -42,7 +42,7 @@ static Call find(const char *name) {
     exit(3);
 }
 
-static void *read_image(void) {
+static void *read_file(const char *path) {
     FILE *file = fopen(path, "r");
     long bytes;
     if (!file || fseek(file, 0, SEEK_END) || (bytes = ftell(file)) < 0) exit(4);
@@ -81,14 +81,15 @@ static int compile(void) {
     return status;
 }
 
-/* Links the image, which is PTX, alone or with another input, and loads the cubin. */
-static int link_image(int inputs) {
+/* Links the image, which is PTX or stands for code for optimisation, alone or with another input, and loads the cubin. */
+static int link_image(int kind, int inputs, const char *option) {
     void *linker, *library = dlopen("libnvJitLink.so.13", RTLD_NOW);
     size_t bytes;
     if (!library) return -1;
 #define LINK(name) ((Call)dlsym(library, "nvJitLink" #name))
-    int status = LINK(Create)(&linker, 0, NULL);
-    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image");
+    const char *options[] = {"-arch=sm_90", option};
+    int status = LINK(Create)(&linker, option ? 2 : 1, options);
+    for (int i = 0; i < inputs; i++) status |= LINK(AddData)(linker, kind, image, image_bytes + 1, "image");
     if (!inputs) status |= LINK(AddData)(linker, 2, image, image_bytes + 1, "image") | LINK(AddFile)(linker, 6, "library");
     status |= LINK(Complete)(linker) | LINK(GetLinkedCubinSize)(linker, &bytes);
     char *cubin = malloc(bytes);
@@ -96,6 +97,18 @@ static int link_image(int inputs) {
     status |= find("cuModuleLoadData")(&container, cubin);
     free(cubin);
     return status;
+}
+
+/* Assembles the image, which is PTX, by the program `PTXAS` with `PTXAS_OPTIONS`. Deletes the cubin before it is loaded, and
+ * the PTX. */
+static int assemble(void) {
+    char command[4096], cubin[1024];
+    snprintf(cubin, sizeof cubin, "%s.cubin", path);
+    snprintf(command, sizeof command, "\"$PTXAS\" $PTXAS_OPTIONS %s -o %s", path, cubin);
+    if (system(command)) return -1;
+    image = read_file(cubin);
+    if (remove(cubin) || remove(path)) return -1;
+    return find("cuModuleLoadData")(&container, image);
 }
 
 /* Loads the image of a shared object. */
@@ -111,7 +124,10 @@ static int load(const char *how) {
     int status = -1;
     if (!strcmp(how, "nvrtc")) return compile();
     if (!strcmp(how, "object")) return load_object();
-    if (sscanf(how, "linked-%d", &status) == 1) return link_image(status);
+    if (!strcmp(how, "ptxas")) return assemble();
+    if (sscanf(how, "linked-%d", &status) == 1) return link_image(2, status, NULL);
+    if (sscanf(how, "optimized-%d", &status) == 1) return link_image(3, status, "-lto");
+    if (!strcmp(how, "limited")) return link_image(3, 1, "-maxrregcount=32");
     if (!strcmp(how, "freed")) {
         /* The program's own memory is changed after it was loaded. */
         status = find("cuModuleLoadData")(&container, image);
@@ -225,7 +241,7 @@ int main(int count, char **words) {
     path = words[2];
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return 5;
-    image = read_image();
+    image = read_file(path);
     if (find("cuInit")(0) || find("cuDevicePrimaryCtxRetain")(&context, 0) || find("cuCtxSetCurrent")(context))
         return 6;
     for (int i = 3; i < count; i++) printf("%s %d\n", words[i], act(words[i]));

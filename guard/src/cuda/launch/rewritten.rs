@@ -100,7 +100,7 @@ pub(crate) enum Words {
 impl Words {
     /// Those of a plan for a form.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
-        let grid = plan.whole?;
+        let grid = plan.whole?.grid;
         match plan.strategy() {
             Strategy::Folded => Fold::new(grid).map(Self::Folded),
             _ => Some(Self::Shifted(grid)),
