@@ -18,7 +18,8 @@ set -eu -o pipefail
 folder=$(realpath --canonicalize-missing "${2:-.}")
 cd "$(dirname "$0")/.."
 root=$PWD
-work=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-$root/target}")/candle
+target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-$root/target}")
+work=$target/candle
 version=0.11.1
 
 # Gives candle a guard. The replaced text is candle's, the rest is ours.
@@ -101,8 +102,8 @@ link_nothing() {
     sed -i 's/"dynamic-linking"/"fallback-dynamic-loading"/' "$work/$1/Cargo.toml"
 }
 
-# A package of the targets of gridguard-candle that need a device: with it candle links nothing, and the lock file of
-# the workspace stays as it is.
+# A package of the targets of gridguard-candle that need a device, with this copy of candle: with it candle links
+# nothing, and the lock file of the workspace stays as it is.
 operators_package() {
     mkdir -p "$work/operators"
     # At the versions of the workspace.
@@ -134,14 +135,14 @@ operators_package() {
 	gridguard-kernels = { path = "$root/kernels" }
 	half = "2.7"
 	[patch.crates-io]
-	candle-core = { path = "$work/original" }
+	candle-core = { path = "$work/$1" }
 	[workspace]
 	END
 }
 
-# cargo for a package of the changed copies.
+# cargo for a package of the changed copies, with this target folder.
 cargo_with_copies() {
-    CUDARC_CUDA_VERSION=12000 cargo "$@" --target-dir "$work/target" \
+    CUDARC_CUDA_VERSION=12000 cargo "${@:2}" --target-dir "$1" \
         --config "patch.crates-io.candle-kernels.path='$work/candle-kernels'"
 }
 
@@ -149,10 +150,11 @@ check() {
     prepare
     # Without nvcc: empty texts stand in for candle's kernels, which are not run.
     kernels_from '{ let _ = file; "\"\"" }'
-    cargo_with_copies check --quiet --manifest-path "$work/candle-core/Cargo.toml" --features cuda
-    link_nothing original
-    operators_package
-    cargo_with_copies check --quiet --manifest-path "$work/operators/Cargo.toml" --all-targets
+    # The operators use the changed candle, so that one build checks both.
+    link_nothing candle-core
+    operators_package candle-core
+    # What the workspace uses is checked already.
+    cargo_with_copies "$target" check --quiet --manifest-path "$work/operators/Cargo.toml" --all-targets
 }
 
 # Kernels that candle compiles apart from PTX are not called.
@@ -211,7 +213,7 @@ build() {
 	[workspace]
 	END
         RUSTFLAGS=$unresolved \
-            cargo_with_copies build --quiet --release --manifest-path "$work/program/Cargo.toml"
+            cargo_with_copies "$work/target" build --quiet --release --manifest-path "$work/program/Cargo.toml"
         install --strip "$work/target/release/candle-${kind%:*}" "$folder/"
     done
 }
@@ -222,12 +224,12 @@ operators() {
     compile_ptx
     kernels_from_ptx
     link_nothing original
-    operators_package
+    operators_package original
     mkdir -p "$folder"
     {
-        RUSTFLAGS=$unresolved cargo_with_copies test --no-run --release --test gpu --message-format json \
+        RUSTFLAGS=$unresolved cargo_with_copies "$work/target" test --no-run --release --test gpu --message-format json \
             --manifest-path "$work/operators/Cargo.toml"
-        RUSTFLAGS=$unresolved cargo_with_copies build --release --bins --examples --message-format json \
+        RUSTFLAGS=$unresolved cargo_with_copies "$work/target" build --release --bins --examples --message-format json \
             --manifest-path "$work/operators/Cargo.toml"
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"

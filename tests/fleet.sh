@@ -175,4 +175,4 @@ for manifest in examples/fleet/kubernetes*.yaml; do
     PYTHONPATH=$tools/kubernetes "$tools/kubernetes/bin/kubernetes-validate" --strict "$work/manifest.yaml"
 done
 
-cargo test --quiet --package gridguard-fleet --test fleet "$@" -- --ignored --nocapture
+cargo test --quiet --workspace --test fleet "$@" -- --ignored --nocapture

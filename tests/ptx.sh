@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Rewrites PTX and assembles the result with ptxas; compares registers and spills with the originals'.
-# Needs no GPU: the tools come from the Python registry, or CUDA_TOOLS names a folder that has them.
+# Needs no GPU: the tools come from the Python registry, or CUDA_TOOLS names a folder that has them. GRIDGUARD names the
+# command, if it need not be built.
 #
-#   tests/ptx.sh ci      the corpus, our own kernels, and the smaller ones of candle's: minutes
+#   tests/ptx.sh ci      the corpus, a quarter of our own kernels' code, and the smaller ones of candle's: minutes
 #   tests/ptx.sh full    all of candle's kernels, with and without -G, for every architecture: hours of
 #                        one core
 #   tests/ptx.sh pack FOLDER
 #                        candle's kernels, rewritten and assembled for sm_90 with their reports, and what
 #                        compares them on a GPU (tests/ptx/differential.py). CANDLE_PTX names a folder that has
-#                        their PTX, GRIDGUARD the program, if they need not be built.
+#                        their PTX, if it need not be built.
 #   tests/ptx.sh candle NAME
 #                        PTX of a source of candle's, such as quantized; prints its path
 set -eu -o pipefail
@@ -59,7 +60,7 @@ candle() {
 ours() {
     rm -rf "$work/sources" "$work/ours"
     mkdir -p "$work/sources" "$work/ours"
-    KERNEL_SOURCES=$work/sources cargo test --quiet --package gridguard-kernels --test compile -- \
+    KERNEL_SOURCES=$work/sources cargo test --quiet --workspace --test compile -- \
         --ignored compiles_for_every_architecture
     LD_LIBRARY_PATH=$CUDA_TOOLS/lib python3 tests/ptx/nvrtc.py "$CUDA_TOOLS/lib/libnvrtc.so.13" compute_80 "$work/sources" "$work/ours"
 }
@@ -75,7 +76,7 @@ part() {
 measure() {
     printf '\n'
     part "rewrite and assemble $*" \
-        python3 tests/ptx/measure.py "$CUDA_TOOLS/bin/ptxas" "$target/debug/gridguard" "$@"
+        python3 tests/ptx/measure.py "$CUDA_TOOLS/bin/ptxas" "$gridguard" "$@"
 }
 
 # The corpus, also for an architecture that its target must be changed for.
@@ -92,11 +93,7 @@ corpus() {
 # pack FOLDER: rewrites and assembles candle's kernels. Most products of quantized matrices are left out:
 # they alone would take longer than all others together.
 pack() {
-    local folder=$1 gridguard=${GRIDGUARD:-} ptx=${CANDLE_PTX:-} name only
-    if [ -z "$gridguard" ]; then
-        cargo build --quiet --package gridguard-cli
-        gridguard=$target/debug/gridguard
-    fi
+    local folder=$1 ptx=${CANDLE_PTX:-} name only
     if [ -z "$ptx" ]; then
         sources=$(candle_sources)/src
         candle hopper -O3 -arch=compute_90 "${all[@]}"
@@ -131,15 +128,17 @@ if [ "${1:-}" = candle ]; then
     exit
 fi
 part "fetch the tools" tools
+gridguard=${GRIDGUARD:-$target/debug/gridguard}
+[ -n "${GRIDGUARD:-}" ] || part "build gridguard" cargo build --quiet --package gridguard-cli
 small=(affine cast conv fill indexing reduce sort ternary unary)
 all=("${small[@]}" binary quantized)
 if [ "${1:-}" = pack ]; then
     pack "${2:?where to write the kernels}"
     exit
 fi
-part "build gridguard" cargo build --quiet --package gridguard-cli
 sources=$(candle_sources)/src
 part "the corpus" corpus
+[ "${1:-ci}" != ci ] || export KERNEL_SAMPLE="${KERNEL_SAMPLE:-4}"
 part "compile our kernels" ours
 case ${1:-ci} in
 ci)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# `cargo install gridguard-cli` as from crates.io: a folder of packages stands for the registry. The command has the
-# library that `gridguard run` preloads, which is a package of its own. Without that package it says what to do.
-# Without optimisation, so that it takes a minute. Needs gcc, but no GPU.
+# What would be published compiles from its own files. Then `cargo install gridguard-cli` as from crates.io: a folder of
+# packages stands for the registry. The command has the library that `gridguard run` preloads, which is a package of its
+# own, and passes `tests/install.sh`. Without that package it says what to do. Without optimisation, so that it takes two
+# minutes. Needs gcc, but no GPU.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -18,6 +19,19 @@ for crate in "$folder"/packed/package/tmp-crate/*.crate; do
     echo "{\"files\":{},\"package\":\"$(sha256sum "$crate" | cut -d ' ' -f 1)\"}" \
         >"$folder/registry/$(basename "$crate" .crate)/.cargo-checksum.json"
 done
+
+echo '-- the libraries compile'
+# One workspace of all packages: their dependencies are those that this one has compiled.
+mkdir "$folder/packages"
+cp -r "$folder"/registry/gridguard* "$folder/packages/"
+printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n[patch.crates-io]\n' >"$folder/packages/Cargo.toml"
+for package in "$folder"/packages/*/; do
+    name=$(basename "$package")
+    echo "${name%-*} = { path = \"$name\" }" >>"$folder/packages/Cargo.toml"
+done
+cp Cargo.lock "$folder/packages/"
+cargo check --quiet --workspace --manifest-path "$folder/packages/Cargo.toml" --target-dir "$target"
+
 mkdir "$folder/home"
 printf '[source.crates-io]\nreplace-with = "folder"\n[source.folder]\ndirectory = "%s"\n' "$folder/registry" \
     >"$folder/home/config.toml"
@@ -32,6 +46,7 @@ watched() { (cd "$folder" && env -i HOME="$folder" PATH="$PATH" "$1/bin/gridguar
 echo '-- the library is built from its own package'
 install "$folder/whole"
 [ "$(watched "$folder/whole")" -gt 0 ]
+GRIDGUARD=$folder/whole/bin/gridguard tests/install.sh
 
 echo '-- without that package'
 rm -r "$folder"/registry/gridguard-preload-*

@@ -34,7 +34,12 @@ if "$python" -c 'import torch' 2>/dev/null; then
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi
-pytest() { "$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "$@"; }
+# One process for each core, so PyTorch needs no threads.
+export OMP_NUM_THREADS=1
+pytest() {
+    "$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml --numprocesses auto \
+        --maxprocesses 4 --dist worksteal --durations 10 "$@"
+}
 pytest "${tests[@]}"
 
 if "$python" -c 'import torch' 2>/dev/null; then
@@ -43,6 +48,6 @@ if "$python" -c 'import torch' 2>/dev/null; then
     own=$CARGO_TARGET_DIR/pytorch-tests
     "$python" kernels/python/tests/pytorch_tests.py fetch "$own"
     # One test has thousands of cases. Only one size of them runs here.
-    "$python" kernels/python/tests/pytorch_tests.py run "$own" --workers 2 \
+    "$python" kernels/python/tests/pytorch_tests.py run "$own" --quick --workers 2 \
         --match '^(?!.*mask_vs_math)|q_seq_len_11_kv_seq_len_17_n_head_1_'
 fi

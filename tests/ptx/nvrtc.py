@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Compiles CUDA sources to PTX with NVRTC: nvrtc.py LIBRARY ARCHITECTURE SOURCES PTX."""
+import concurrent.futures
 import ctypes
+import os
 import pathlib
 import sys
 
@@ -17,7 +19,7 @@ def check(result, program=None):
         sys.exit(f"NVRTC: error {result}: {log.value.decode()}")
 
 
-for source in sorted(pathlib.Path(sources).glob("*.cu")):
+def compile_source(source):
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None))
     given = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-as-default-execution-space"]
@@ -26,3 +28,8 @@ for source in sorted(pathlib.Path(sources).glob("*.cu")):
     text = ctypes.create_string_buffer(size.value)
     check(nvrtc.nvrtcGetPTX(program, text))
     (folder / source.with_suffix(".ptx").name).write_bytes(text.value)
+
+
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for _ in pool.map(compile_source, sorted(pathlib.Path(sources).glob("*.cu"))):
+        pass

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gridguard import _arguments, _attention, _block_operator, _native, _pytorch, _stats
+from gridguard import _arguments, _attention, _block_operator, _native, _pytorch, _replaced, _stats
 from gridguard._block_operator import NotServed
 
 Problem = tuple[Tensor, list[Tensor], Tensor | None, int]
@@ -30,6 +30,8 @@ _CONTAINERS = {
     "unets.unet_motion_model": "AnimateDiffTransformer3D",
     "transformers.transformer_temporal": "TransformerTemporalModel",
 }
+# The attribute of a replaced block with its budget.
+_BUDGET = "_memory_budget"
 _MODEL = "a torch.nn.Module, for example a pipeline's unet"
 
 
@@ -49,8 +51,8 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     Raises GridguardError if a launch fails or the smallest chunk exceeds the budget. Raises TypeError or ValueError if
     the budget is not a positive number of bytes, and TypeError if `block` is not a module.
     """
-    _check("block", block, "a BasicTransformerBlock of diffusers")
-    return _forward(type(block).forward, block, _budget(memory_budget), hidden_states)
+    _replaced.check("block", block, "a BasicTransformerBlock of diffusers")
+    return _forward(_replaced.original(type(block)).forward, block, _budget(memory_budget), hidden_states)
 
 
 def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | None = None) -> int:
@@ -63,7 +65,7 @@ def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | N
     Raises ImportError without diffusers, and TypeError if `model` is not a module. Raises TypeError or ValueError if
     the budget is not a positive number of bytes.
     """
-    _check("model", model, _MODEL)
+    _replaced.check("model", model, _MODEL)
     budget = _budget(memory_budget)
     containers = _containers()
     count = 0
@@ -71,34 +73,40 @@ def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | N
         if not isinstance(container, containers):
             continue
         for block in container.transformer_blocks:
-            if type(block) is _classes()["block"] and ("forward" not in block.__dict__ or _is_replaced(block)):
-                block.forward = functools.partial(_forward, type(block).forward, block, budget)
+            kind = _replaced.original(type(block))
+            if kind is _classes()["block"] and "forward" not in block.__dict__:
+                block.__class__, block.__dict__[_BUDGET] = _class_of(kind), budget
                 count += 1
     return count
 
 
 def restore_motion_modules(model: nn.Module) -> int:
     """Undo `replace_motion_modules`, and return the number of restored blocks."""
-    _check("model", model, _MODEL)
-    replaced = [module for module in model.modules() if _is_replaced(module)]
-    for module in replaced:
-        # Another thread may have restored it already.
-        module.__dict__.pop("forward", None)
-    return len(replaced)
-
-
-def _check(name: str, module: Any, accepted: str) -> None:
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"{name} is of type {type(module).__name__}: pass {accepted}")
+    _replaced.check("model", model, _MODEL)
+    restored = _replaced.restore(model, _made)
+    for block in restored:
+        block.__dict__.pop(_BUDGET, None)
+    return len(restored)
 
 
 def _budget(memory_budget: _arguments.Bytes | None) -> int | None:
     return None if memory_budget is None else _arguments.size_in_bytes("memory_budget", memory_budget, 1)
 
 
-def _is_replaced(module: nn.Module) -> bool:
-    forward = module.__dict__.get("forward")
-    return isinstance(forward, functools.partial) and forward.func is _forward
+@functools.cache
+def _class_of(kind: Any) -> type:
+    original = kind.forward
+
+    def forward(self: Any, *arguments: Any, **options: Any) -> Tensor:
+        return _forward(original, self, getattr(self, _BUDGET, None), *arguments, **options)
+
+    return _replaced.like(kind, forward, _made)
+
+
+def _made(kind: Any) -> nn.Module:
+    """Make a copy without its state."""
+    made = _class_of(kind)
+    return made.__new__(made)
 
 
 def _forward(
@@ -168,8 +176,10 @@ class _Parts:
         self.positions = modules.get("pos_embed")
 
         def place(name: str) -> tuple[dict[str, Tensor | None], str]:
-            module, _, key = name.rpartition(".")
-            return modules[module]._parameters, key
+            path, _, key = name.rpartition(".")
+            module = modules[path]
+            # A replica of `DataParallel` has its weights as attributes.
+            return module.__dict__ if hasattr(module, "_is_replica") else module._parameters, key
 
         # Where the weights are.
         self.weights = [place(name) for names, _, _ in _native.BLOCK_TENSORS for name in names]
@@ -195,6 +205,7 @@ def _parts(block: nn.Module) -> _Parts:
     _require(type(block).__module__.startswith("diffusers."), "modules")
     modules = dict(block.named_modules())
     types = {name: type(module) for name, module in modules.items()}
+    types[""] = _replaced.original(type(block))
     _require(any(types == served for served in _classes()["served"]), "modules")
     found = _Parts(modules)
     if not compiling:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gridguard import _attention
+from gridguard import _attention, _replaced
 
 # The bias that keeps apart the regions of a shifted window, in torchvision and timm.
 _APART = -100.0
@@ -36,7 +36,7 @@ def replace_attention(model: nn.Module) -> int:
 
     Raises TypeError if `model` is not a module.
     """
-    _check(model)
+    _replaced.check("model", model, "a torch.nn.Module")
     count, left = 0, set()
     for module in model.modules():
         kind = type(module)
@@ -57,17 +57,8 @@ def replace_attention(model: nn.Module) -> int:
 
 def restore_attention(model: nn.Module) -> int:
     """Undo `replace_attention`, and return the number of restored modules."""
-    _check(model)
-    replaced = [module for module in model.modules() if _is_replaced(module)]
-    for module in replaced:
-        # Another thread may have restored it already.
-        module.__class__ = getattr(type(module), _ORIGINAL, type(module))
-    return len(replaced)
-
-
-def _check(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is of type {type(model).__name__}: pass a torch.nn.Module")
+    _replaced.check("model", model, "a torch.nn.Module")
+    return len(_replaced.restore(model, _made))
 
 
 class _Replacement(NamedTuple):
@@ -86,11 +77,8 @@ class _Replacement(NamedTuple):
         return f"it has no {', '.join(missing)} in this version" if missing else None
 
 
-_ORIGINAL = "_class_of_package"
-
-
 def _is_replaced(module: nn.Module) -> bool:
-    return _ORIGINAL in vars(type(module))
+    return _replaced.is_replaced(module, _made)
 
 
 @functools.cache
@@ -105,13 +93,8 @@ def _difference(kind: type) -> str | None:
 
 @functools.cache
 def _class_of(kind: Any) -> type:
-    """Return a class like `kind` with another `forward`.
-
-    A function in the module itself would be bound to it. Replicas for several devices are shallow copies.
-    """
     original, compute = kind.forward, _REPLACEMENTS[kind.__module__, kind.__qualname__].compute
 
-    @functools.wraps(original)
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
         # `torch.fx` traces the module itself, whose sizes are not numbers then.
         if arguments and isinstance(arguments[0], Tensor):
@@ -120,12 +103,7 @@ def _class_of(kind: Any) -> type:
                 return out
         return original(self, *arguments, **options)
 
-    def reduce(self: Any, protocol: int) -> tuple[Any, ...]:
-        # Pickle finds the class of the package, not this one, by its name.
-        return (_made, (kind,), *kind.__reduce_ex__(self, max(protocol, 2))[2:])
-
-    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind.__name__, (kind,), {**names, "forward": forward, "__reduce_ex__": reduce, _ORIGINAL: kind})
+    return _replaced.like(kind, forward, _made)
 
 
 def _made(kind: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""PyTorch instead of the kernels: the native module reads and checks CPU tensors, and calls `compute`."""
+"""PyTorch instead of the kernels, where the native module calls `compute`, and of replicas on several devices."""
 
 from __future__ import annotations
 
@@ -74,3 +74,13 @@ class Counts(NamedTuple):
 
 def qkv(*sizes, dtype=torch.float32, requires_grad=False):
     return [torch.randn(*sizes, dtype=dtype).requires_grad_(requires_grad) for _ in range(3)]
+
+
+def replicate(module):
+    """Return a replica with weights of its own, as `DataParallel` makes it for each device."""
+    replica = module._replicate_for_data_parallel()
+    for key, child in module._modules.items():
+        replica._modules[key] = child and replicate(child)
+    for key, tensor in module._parameters.items():
+        setattr(replica, key, None if tensor is None else tensor.clone())
+    return replica

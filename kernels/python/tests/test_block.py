@@ -12,13 +12,23 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from stand_in import replicate
 from torch import nn
 
 diffusers = pytest.importorskip("diffusers")
 from diffusers.models.attention import BasicTransformerBlock  # noqa: E402
 
 import gridguard.torch as ours  # noqa: E402
-from gridguard import GridguardError, UnavailableError, _block, _block_operator, _launch, _native, _stats  # noqa: E402
+from gridguard import (  # noqa: E402
+    GridguardError,
+    UnavailableError,
+    _block,
+    _block_operator,
+    _launch,
+    _native,
+    _replaced,
+    _stats,
+)
 
 CHANNELS, HEADS, FRAMES = 64, 2, 6
 
@@ -135,7 +145,7 @@ def test_the_modules_of_a_real_model_are_replaced_until_they_are_restored(on_hos
 def test_spatial_blocks_are_not_replaced():
     model = unet()
     ours.replace_motion_modules(model)
-    replaced = [name for name, module in model.named_modules() if _block._is_replaced(module)]
+    replaced = [name for name, module in model.named_modules() if _replaced.is_replaced(module, _block._made)]
     assert replaced and all(".motion_modules." in name for name in replaced)
 
 
@@ -336,6 +346,19 @@ def test_an_input_at_an_odd_address_is_copied(on_host, monkeypatch):
     assert hidden.data_ptr() % 16
     torch.testing.assert_close(ours.temporal_block(module, hidden), module(hidden), rtol=1e-5, atol=1e-5)
     assert all(address % 16 == 0 for address in addresses[0][:2]) and on_host() == Counts(1, {})
+
+
+def test_replicas_of_a_model_are_served_with_their_own_weights_and_budget(on_host):
+    model = unet()
+    count = ours.replace_motion_modules(model, 1 << 20)
+    want, replica = run(model), replicate(model)
+    ours.replace_motion_modules(model, 2 << 20)
+    for parameter in model.parameters():
+        parameter.mul_(0.5)
+    assert not torch.allclose(run(model), want)
+    assert torch.equal(run(replica), want)
+    budgets = [module._memory_budget for module in replica.modules() if _replaced.is_replaced(module, _block._made)]
+    assert budgets == [1 << 20] * count and on_host() == Counts(3 * count, {})
 
 
 def test_wrong_arguments_are_typed_errors():

@@ -82,6 +82,11 @@ def test_fakes_agree_in_every_layout(on_cpu, layout, at):
     layouts = ["contiguous"] * 4
     layouts[at] = layout
     checked(layouts)
+
+
+@own_checks
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fakes_agree_in_one_layout_of_all(on_cpu, layout):
     checked([layout] * 4, causal=True)
 
 

@@ -100,9 +100,15 @@ def test_a_failure_is_the_programs_and_the_report_remains(command):
         ("steps:number", "steps:number is a int: pass a function"),
     ],
 )
-def test_a_wrong_function_is_an_error_of_usage(command, function, message):
-    ran = command(function)
-    assert ran.returncode == 2 and message in ran.stderr and ran.stdout == ""
+def test_a_wrong_function_is_an_error_of_usage(tmp_path, monkeypatch, capsys, function, message):
+    (tmp_path / "steps.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    # The command sets it.
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
+    with pytest.raises(SystemExit) as ended:
+        _profile.main([function])
+    printed = capsys.readouterr()
+    assert ended.value.code == 2 and message in printed.err and printed.out == ""
 
 
 def test_both_paths_are_measured_on_the_tensors_of_a_call(on_cpu):

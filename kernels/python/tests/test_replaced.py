@@ -9,6 +9,7 @@ import pickle
 import models
 import pytest
 import torch
+from stand_in import replicate
 from test_models import SWIN, for_each
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -70,16 +71,6 @@ def test_copies_and_replicas_are_replaced_and_have_their_own_weights(name):
     assert len(replaced(replica)) == REPLACED[name]
     # Methods beside `forward` belong to the replica, too.
     torch.testing.assert_close(call(replica), want, atol=1e-5, rtol=1e-5)
-
-
-def replicate(module):
-    """Return a replica with weights of its own, as `DataParallel` makes it for each device."""
-    replica = module._replicate_for_data_parallel()
-    for key, child in module._modules.items():
-        replica._modules[key] = child and replicate(child)
-    for key, tensor in module._parameters.items():
-        setattr(replica, key, None if tensor is None else tensor.clone())
-    return replica
 
 
 # On a CPU the pooling of Cosmos has no half type.

@@ -37,17 +37,18 @@ def right_masks():
 def test_random_calls_compute_the_same_as_pytorch(monkeypatch, dlpack):
     counts = serve_on_cpu(monkeypatch, dlpack=dlpack)
     wrong, kinds = [], collections.Counter()
-    for seed in range(300):
+    # `random_calls` of gpu.py draws many more.
+    for seed in range(120):
         call = random_call(seed, "cpu")
         comparison = compare(call, attention, reference(call))
         kinds[comparison.kind] += 1
         if comparison.wrong is not None:
             wrong.append(f"{seed}: {comparison.wrong}: {call}")
     assert not wrong, "\n".join(wrong)
-    assert kinds.keys() == {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE} and kinds[COMPARED] > 250, kinds
+    assert kinds.keys() == {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE} and kinds[COMPARED] > 100, kinds
     counts = counts()
-    assert counts.served > 80
-    assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the fast path"
+    assert counts.served > 30
+    assert _launch.kernels.served > 12, "calls without mask, gradients and autocast take the fast path"
     reasons = {"strides", "shape", "scale", "length", "dtype", "dropout"}
     assert reasons <= counts.pytorch.keys()
 

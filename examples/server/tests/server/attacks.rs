@@ -302,7 +302,8 @@ fn bodies_that_are_cut_or_wrong_about_their_length_or_endless_cost_nothing() {
         ("cut", &["left"][..]),
         ("too-short", &["400"]),
         ("too-long", &["408"]),
-        ("endless", &["413", "413 then connection reset"]),
+        // Under load a body may exceed its time before its size.
+        ("endless", &["413", "413 then connection reset", "408"]),
     ] {
         let before = server.resident();
         let said = attacked(&server, attack, "8", "40");

@@ -48,8 +48,10 @@ fn the_choices_of_another_gpu_are_the_only_candidates() {
         rows.iter().map(|row| row["candidate"]["strategy"].to_string()).collect::<Vec<_>>()
     };
     assert!(!all(&[]).contains(&"\"chunked\"".to_owned()));
-    // The choice for this shape, and not the one for 500 rows.
-    assert_eq!(all(&["--from", "h100-pcie"]), ["\"whole\"", "\"chunked\""]);
+    // The choice for this shape, and not the one for 500 rows. Either may be the faster one.
+    let mut tried = all(&["--from", "h100-pcie"]);
+    tried.sort();
+    assert_eq!(tried, ["\"chunked\"", "\"whole\""]);
     let other = tune_norms(folder.path(), &["3000x8"], &["--from", "rtx-4090"]).exits(2);
     assert!(other.err.contains("name a GPU of the same architecture"), "{}", other.err);
 }
