@@ -171,7 +171,7 @@ __device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<C
     constexpr u32 TILES_SEEN = 2 * SEEN < COUNT ? 2 * SEEN : COUNT;
     const u32 lane = threadIdx.x % WARP, group = lane / 4, quad = lane % 4;
     const float factor = exponent_factor(scale);
-    float most[4] = {LOWEST, LOWEST, LOWEST, LOWEST};
+    float most[4];
 #pragma unroll
     for (u32 n = 0; n < TILES_SEEN; ++n) {
 #pragma unroll
@@ -181,23 +181,24 @@ __device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<C
             const u32 column = n * 8 + 2 * quad + i % 2;
             const bool hidden = MASKED && n / 2 + 1 == SEEN && column > n / 2 * 16 + i / 2 * 8 + group;
             if (hidden || (REST && column >= KEYS % (16 * BLOCK_STEPS))) score = __int_as_float(0xff800000);
-            most[i] = fmaxf(most[i], score);
+            most[i] = n == 0 ? score : fmaxf(most[i], score);
         }
     }
-    float row_max[2] = {fmaxf(most[0], most[1]), fmaxf(most[2], most[3])};
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) row_max[half] = fmaxf(group_max<4>(row_max[half]) * factor, LOWEST);
-    // Rows past the last one are any memory, and must not decide whether the warp's other rows are rescaled.
+    const float lane_max[2] = {fmaxf(most[0], most[1]), fmaxf(most[2], most[3])};
+    // Lanes exchange their largest scores only to rescale. Rows past the last one are any memory, and must not decide whether
+    // the warp's other rows are rescaled.
     const auto exceeds = [&](u32 half) {
         const bool exists = FRAMES % 16 == 0 || first_row + half * 8 + group < FRAMES;
-        return exists && row_max[half] > rows.shift[half] + SLACK;
+        return exists && lane_max[half] * factor > rows.shift[half] + SLACK;
     };
     if (KEY_BLOCKS == 1 || first_step == 0) {
-        rows.shift[0] = row_max[0], rows.shift[1] = row_max[1];
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) rows.shift[half] = fmaxf(group_max<4>(lane_max[half]) * factor, LOWEST);
     } else if (__any_sync(ALL_LANES, exceeds(0) || exceeds(1))) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const float shift = fmaxf(row_max[half], rows.shift[half]), rescale = ex2_approx(rows.shift[half] - shift);
+            const float shift = fmaxf(group_max<4>(lane_max[half]) * factor, rows.shift[half]);
+            const float rescale = ex2_approx(rows.shift[half] - shift);
             rows.shift[half] = shift;
             rows.norm[half] *= rescale;
 #pragma unroll
@@ -299,7 +300,8 @@ __device__ inline void attend(Rows &rows, const Problem &problem, const Tile &ti
 
 __device__ inline void compute_problem(const Problem &problem, u32 queries, u32 rotation, float scale,
                                        const Bias<KEPT_TILES> &kept_bias) {
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    // A shuffle tells the compiler that all lanes have the same value, so that descriptors are in uniform registers.
+    const u32 warp = __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
 
     // Values, or the next problem, may be in flight.
     cp_async_wait_group<1>();
