@@ -209,7 +209,7 @@ __device__ inline void compute_tile(const Tensors &of, const Bias &bias, const P
 #if WARPGROUP
         wgmma_fence();
 #pragma unroll
-        for (u32 s = 0; s < STEPS; ++s) multiply_step(sums, operands[s], at.keys + s * TILE_BYTES, s > 0);
+        for (u32 s = 0; s < STEPS; ++s) multiply_step(sums, operands[s], at.keys, s * TILE_BYTES, s > 0);
         wgmma_commit_wait();
 #else
 #pragma unroll
@@ -320,10 +320,10 @@ __device__ inline void compute_problem(const Tensors &of, Bias &bias, const Tens
         }
         wgmma_fence();
 #pragma unroll
-        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(value_sums, of_values[tile], at.grads + tile * TILE_BYTES, tile > 0);
+        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(value_sums, of_values[tile], at.grads, tile * TILE_BYTES, tile > 0);
         wgmma_commit_group();
 #pragma unroll
-        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(key_sums, of_keys[tile], at.queries + tile * TILE_BYTES, tile > 0);
+        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(key_sums, of_keys[tile], at.queries, tile * TILE_BYTES, tile > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>();
         if (exists) store_block(of.dv + 16 * step * ROW(dv), ROW(dv), rows, value_sums, 0, 1.f, stage, lane);

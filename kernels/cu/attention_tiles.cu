@@ -262,12 +262,17 @@ __device__ inline Operand transposed(u32 square, u32 lane) {
 }
 
 #if WARPGROUP
-// Starts c = a b, or c += a b if `accumulate`.
-template <u32 DIM = HEAD_DIM, u32 COUNT>
-__device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 tile, u32 accumulate) {
+// The descriptor of tiles whose products have the columns of their rows (leading: VECTOR_BYTES), or the rows, in common.
+template <u32 DIM>
+__device__ inline u64 row_descriptor(u32 tile, u32 leading = VECTOR_BYTES) {
     constexpr u32 PITCH = PITCH_OF<DIM>, WIDE = PANEL<PITCH>;
-    const u64 b = matrix_descriptor(tile, 8 * WIDE * VECTOR_BYTES, 8 * PITCH * VECTOR_BYTES, WIDE == 8 ? 1 : WIDE == 4 ? 2 : 3);
-    wgmma<1>(c, a.x, b, accumulate);
+    return matrix_descriptor(tile, leading, 8 * PITCH * VECTOR_BYTES, WIDE == 8 ? 1 : WIDE == 4 ? 2 : 3);
+}
+// Starts c = a b, or c += a b if `accumulate`, for the tile that is `offset` bytes behind the first one.
+template <u32 DIM = HEAD_DIM, u32 COUNT>
+__device__ inline void multiply_step(float (&c)[COUNT][4], const Operand &a, u32 first, u32 offset, u32 accumulate) {
+    const u64 b = row_descriptor<DIM>(first, 8 * PANEL<PITCH_OF<DIM>> * VECTOR_BYTES);
+    wgmma<1>(c, a.x, descriptor_at(b, offset), accumulate);
 }
 // Starts c = a b^T.
 template <u32 DIM = HEAD_DIM, u32 COUNT>
@@ -278,12 +283,12 @@ __device__ inline void multiply_rows(float (&c)[COUNT][4], u32 rows, u32 others,
 #pragma unroll
         for (u32 i = 0; i < PITCH; i += 2) ldmatrix_x4(a[i / 2], rows + swizzled<PITCH>(lane % 16, i + lane / 16));
     }
+    const u64 b = row_descriptor<DIM>(others);
     wgmma_fence();
 #pragma unroll
     for (u32 i = 0; i < PITCH; i += 2) {
-        const u32 at = others + i / WIDE * (8 * WIDE * VECTOR_BYTES) + i % WIDE * VECTOR_BYTES;
-        const u64 b = matrix_descriptor(at, VECTOR_BYTES, 8 * PITCH * VECTOR_BYTES, WIDE == 8 ? 1 : WIDE == 4 ? 2 : 3);
-        wgmma<0>(c, a[i / 2], b, i > 0);
+        const u32 offset = i / WIDE * (8 * WIDE * VECTOR_BYTES) + i % WIDE * VECTOR_BYTES;
+        wgmma<0>(c, a[i / 2], descriptor_at(b, offset), i > 0);
     }
     wgmma_commit_group();
 }

@@ -71,18 +71,29 @@ __device__ inline Slice slice_of(u32 turn, u32 first, u32 warp) {
     return {tile, first, is_whole ? KEY_SLICE : min(KEY_SLICE, end - first)};
 }
 
-// c = a b^T for a tile of queries and a slice of keys. With WARPGROUP, starts it.
+// Warps past the last tile take part in the warpgroup's products alone.
+__device__ inline bool has_rows(const Slice &slice) { return ROUNDED_TILES == ROW_TILES || slice.tile < ROW_TILES; }
+
+// c = a b^T for a tile of queries and a slice of keys. With WARPGROUP, starts it for the warpgroup's tiles, of which those behind
+// the last one are any memory.
 __device__ inline void multiply_slice(Scores &c, u32 a, u32 b, const Slice &slice, u32 lane) {
+#if WARPGROUP
+    constexpr u32 PITCH = PITCH_OF<HEAD_DIM>, WIDE = PANEL<PITCH>;
+    const u64 queries = row_descriptor<HEAD_DIM>(a + slice.tile / GROUP * GROUP * TILE_BYTES), keys = row_descriptor<HEAD_DIM>(b + slice.first * TILE_BYTES);
+    wgmma_fence();
+#pragma unroll
+    for (u32 i = 0; i < PITCH; i += 2) {
+        const u32 offset = i / WIDE * (8 * WIDE * VECTOR_BYTES) + i % WIDE * VECTOR_BYTES;
+        wgmma<0>(c, descriptor_at(queries, offset), descriptor_at(keys, offset), i > 0);
+    }
+    wgmma_commit_group();
+#else
 #pragma unroll
     for (u32 n = 0; n < 2 * KEY_SLICE; ++n) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) c[n][i] = 0.f;
     }
-    const u32 rows = a + slice.tile * TILE_BYTES, others = b + slice.first * TILE_BYTES;
-#if WARPGROUP
-    multiply_rows(c, rows, others, slice.tile < ROW_TILES, lane);
-#else
-    multiply_rows(c, rows, others, slice.steps, lane);
+    multiply_rows(c, a + slice.tile * TILE_BYTES, b + slice.first * TILE_BYTES, slice.steps, lane);
 #endif
 }
 // Waits for all products but the last ones that were started.
@@ -148,7 +159,7 @@ __device__ inline Statistics statistics_of(const Sums &own) {
     const float sum = group_sum<4>(own.sum * correction), products = group_sum<4>(own.products * correction);
     // A row without any visible key has weights of 0.
     if (sum == 0.f) return {__int_as_float(0x7f800000), 0.f};
-    return {highest + __log2f(sum), products / sum};
+    return {highest + __log2f(sum), products * rcp_approx(sum)};
 }
 
 // Replaces a step's gradients of weights by gradients of scores.
@@ -173,19 +184,18 @@ __device__ inline void compute_keys(const Tensors &of, u32 first, u32 grads, u32
     for (u32 unit = warp; unit < divide_up(steps, GROUP) * GROUP * PARTS; unit += WARPS) {
         const u32 part = unit / GROUP, step = part / PARTS * GROUP + unit % GROUP, block = part / 2 % COLUMN_BLOCKS * COLUMN_BLOCK;
         const bool of_keys = part % 2;
-        const u32 area = areas + step * AREA_UNIT + (of_keys ? SQUARE_BYTES : 0), others = of_keys ? queries : grads;
+        // A step behind the last one is any memory.
+        const u32 area = areas + min(step, KEY_SLICE - 1) * AREA_UNIT + (of_keys ? SQUARE_BYTES : 0), others = of_keys ? queries : grads;
         float sums[COLUMN_BLOCK][4] = {};
         // The first tile of queries that has seen the keys.
         const u32 begin = CAUSAL ? (first + step) / GROUP * GROUP : 0;
 #if WARPGROUP
-        Operand operands[ROW_TILES] = {};
+        Operand operands[ROW_TILES];
 #pragma unroll
-        for (u32 tile = 0; tile < ROW_TILES; ++tile) {
-            if (tile >= begin && step < steps) operands[tile] = transposed(area + tile * AREA_BYTES, lane);
-        }
+        for (u32 tile = 0; tile < ROW_TILES; ++tile) operands[tile] = transposed(area + tile * AREA_BYTES, lane);
         wgmma_fence();
 #pragma unroll
-        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(sums, operands[tile], others + tile * TILE_BYTES, true);
+        for (u32 tile = 0; tile < ROW_TILES; ++tile) multiply_step(sums, operands[tile], others, tile * TILE_BYTES, tile > 0);
         wgmma_commit_wait();
 #else
 #pragma unroll 2
@@ -221,9 +231,12 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
             multiply_slice(scores, queries, keys, slice, lane);
             multiply_slice(score_grads, grads, values, slice, lane);
             wait_first();
-            mask_scores(scores, slice, of, log_scale, lane STRIDES_ARGUMENT);
-            add_scores(sums, scores, slice.steps, log_scale);
+            if (has_rows(slice)) {
+                mask_scores(scores, slice, of, log_scale, lane STRIDES_ARGUMENT);
+                add_scores(sums, scores, slice.steps, log_scale);
+            }
             wait_all();
+            if (!has_rows(slice)) continue;
 #pragma unroll
             for (u32 n = 0; n < 2 * KEY_SLICE; ++n) {
                 if (n >= 2 * min(slice.steps, KEY_STEPS - first)) break;
@@ -256,13 +269,15 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
             multiply_slice(weights, queries, keys, slice, lane);
             multiply_slice(score_grads, grads, values, slice, lane);
             wait_first();
-            mask_scores(weights, slice, of, log_scale, lane STRIDES_ARGUMENT);
+            if (has_rows(slice)) {
+                mask_scores(weights, slice, of, log_scale, lane STRIDES_ARGUMENT);
 #pragma unroll
-            for (u32 n = 0; n < 2 * KEY_SLICE; ++n) {
-                if (n >= 2 * slice.steps) break;
+                for (u32 n = 0; n < 2 * KEY_SLICE; ++n) {
+                    if (n >= 2 * slice.steps) break;
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-                    weights[n][i] = ex2_approx(weights[n][i] * score_factor(log_scale) - rows[turn][i / 2].log_sum);
+                    for (u32 i = 0; i < 4; ++i) {
+                        weights[n][i] = ex2_approx(weights[n][i] * score_factor(log_scale) - rows[turn][i / 2].log_sum);
+                    }
                 }
             }
             wait_all();
@@ -275,6 +290,7 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
                 if (s >= slice.steps) continue;
                 operands[s] = operand_of(score_grads[2 * s], score_grads[2 * s + 1]);
                 const u32 area = areas + slice.tile * AREA_BYTES + s * AREA_UNIT;
+                // Tested at run time, as branches without a test need 45 registers more at 512 keys.
                 if (slice.tile >= ROW_TILES) continue;
                 store_operand(area, operand_of(weights[2 * s], weights[2 * s + 1]), lane);
                 store_operand(area + SQUARE_BYTES, operands[s], lane);
@@ -286,19 +302,21 @@ __device__ inline void compute_problem(const Tensors &of, Bias &, const Tensors 
             for (u32 block = 0; block < COLUMN_BLOCKS; ++block) {
 #pragma unroll
                 for (u32 s = 0; s < KEY_SLICE; ++s) {
-                    const u32 tile = keys + (first + s) * TILE_BYTES;
+                    const u32 offset = (first + s) * TILE_BYTES;
 #if WARPGROUP
-                    multiply_step(dq[turn][block], operands[s], tile, true);
+                    multiply_step(dq[turn][block], operands[s], keys, offset, true);
 #else
                     if (s >= slice.steps) break;
-                    multiply_step(dq[turn][block], operands[s], tile, block * COLUMN_BLOCK, lane);
+                    multiply_step(dq[turn][block], operands[s], keys + offset, block * COLUMN_BLOCK, lane);
 #endif
                 }
             }
 #if WARPGROUP
-            wgmma_commit_wait();
+            // The next turn waits for dq when it waits for its first product.
+            wgmma_commit_group();
 #endif
         }
+        wait_all();
         sync_problem();
         if (STAGES == 1 && more) load_slice(next, base, first, warp * WARP + lane STRIDES_ARGUMENT);
         compute_keys(of, first, grads, queries, areas, staged, warp, lane, scale STRIDES_ARGUMENT);

@@ -167,11 +167,11 @@ struct Rows {
 // Replaces the scores of a block by exponentials, of the first SEEN steps. If MASKED, the last of them has the causal mask's
 // edge. The last tile of the REST may have fewer keys.
 template <u32 SEEN, bool MASKED, bool REST, u32 COUNT>
-__device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<COUNT> &bias, u32 first_step, float scale) {
+__device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<COUNT> &bias, u32 first_row, u32 first_step, float scale) {
     constexpr u32 TILES_SEEN = 2 * SEEN < COUNT ? 2 * SEEN : COUNT;
     const u32 lane = threadIdx.x % WARP, group = lane / 4, quad = lane % 4;
     const float factor = exponent_factor(scale);
-    float most[4] = {LOWEST, LOWEST, LOWEST, LOWEST};
+    float most[4];
 #pragma unroll
     for (u32 n = 0; n < TILES_SEEN; ++n) {
 #pragma unroll
@@ -181,18 +181,24 @@ __device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<C
             const u32 column = n * 8 + 2 * quad + i % 2;
             const bool hidden = MASKED && n / 2 + 1 == SEEN && column > n / 2 * 16 + i / 2 * 8 + group;
             if (hidden || (REST && column >= KEYS % (16 * BLOCK_STEPS))) score = __int_as_float(0xff800000);
-            most[i] = fmaxf(most[i], score);
+            most[i] = n == 0 ? score : fmaxf(most[i], score);
         }
     }
-    float row_max[2] = {fmaxf(most[0], most[1]), fmaxf(most[2], most[3])};
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) row_max[half] = fmaxf(group_max<4>(row_max[half]) * factor, LOWEST);
+    const float lane_max[2] = {fmaxf(most[0], most[1]), fmaxf(most[2], most[3])};
+    // Lanes exchange their largest scores only to rescale. Rows past the last one are any memory, and must not decide whether
+    // the warp's other rows are rescaled.
+    const auto exceeds = [&](u32 half) {
+        const bool exists = FRAMES % 16 == 0 || first_row + half * 8 + group < FRAMES;
+        return exists && lane_max[half] * factor > rows.shift[half] + SLACK;
+    };
     if (KEY_BLOCKS == 1 || first_step == 0) {
-        rows.shift[0] = row_max[0], rows.shift[1] = row_max[1];
-    } else if (__any_sync(ALL_LANES, row_max[0] > rows.shift[0] + SLACK || row_max[1] > rows.shift[1] + SLACK)) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) rows.shift[half] = fmaxf(group_max<4>(lane_max[half]) * factor, LOWEST);
+    } else if (__any_sync(ALL_LANES, exceeds(0) || exceeds(1))) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const float shift = fmaxf(row_max[half], rows.shift[half]), rescale = ex2_approx(rows.shift[half] - shift);
+            const float shift = fmaxf(group_max<4>(lane_max[half]) * factor, rows.shift[half]);
+            const float rescale = ex2_approx(rows.shift[half] - shift);
             rows.shift[half] = shift;
             rows.norm[half] *= rescale;
 #pragma unroll
@@ -214,14 +220,15 @@ __device__ inline void weigh(Rows &rows, float (&scores)[COUNT][4], const Bias<C
 
 // Calls `weigh` for the steps up to the causal mask's edge. Branches in `weigh` would need many more registers.
 template <u32 SEEN, bool REST, u32 COUNT>
-__device__ inline void weigh_to(u32 edge, Rows &rows, float (&scores)[COUNT][4], const Bias<COUNT> &bias, u32 first_step,
+__device__ inline void weigh_to(Rows &rows, float (&scores)[COUNT][4], const Bias<COUNT> &bias, u32 first_row, u32 first_step,
                                 float scale) {
+    const u32 edge = first_row / 16 - first_step;
     if constexpr (SEEN > divide_up(COUNT, 2)) {
-        weigh<SEEN, false, REST>(rows, scores, bias, first_step, scale);
+        weigh<SEEN, false, REST>(rows, scores, bias, first_row, first_step, scale);
     } else if (edge < SEEN) {
-        weigh<SEEN, true, REST>(rows, scores, bias, first_step, scale);
+        weigh<SEEN, true, REST>(rows, scores, bias, first_row, first_step, scale);
     } else {
-        weigh_to<SEEN + 1, REST>(edge, rows, scores, bias, first_step, scale);
+        weigh_to<SEEN + 1, REST>(rows, scores, bias, first_row, first_step, scale);
     }
 }
 
@@ -260,9 +267,9 @@ __device__ inline void attend(Rows &rows, const Problem &problem, const Tile &ti
 
     if (tile.first_row < FRAMES) {
         if constexpr (MASKED) {
-            weigh_to<1, REST>(tile.first_row / 16 - first_step, rows, scores, bias, first_step, scale);
+            weigh_to<1, REST>(rows, scores, bias, tile.first_row, first_step, scale);
         } else {
-            weigh<STEPS, false, REST>(rows, scores, bias, first_step, scale);
+            weigh<STEPS, false, REST>(rows, scores, bias, tile.first_row, first_step, scale);
         }
     }
 
@@ -293,7 +300,8 @@ __device__ inline void attend(Rows &rows, const Problem &problem, const Tile &ti
 
 __device__ inline void compute_problem(const Problem &problem, u32 queries, u32 rotation, float scale,
                                        const Bias<KEPT_TILES> &kept_bias) {
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    // A shuffle tells the compiler that all lanes have the same value, so that descriptors are in uniform registers.
+    const u32 warp = __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
 
     // Values, or the next problem, may be in flight.
     cp_async_wait_group<1>();

@@ -36,7 +36,7 @@ pub(super) fn slices(
     let is_half = attention.element != ElementType::F32;
     let of_groups = device.compute_capability == HOPPER && is_half && !attention.causal;
     // With the gradient of a bias, more rows or wider heads spill.
-    let (rows, widest) = if attention.biased { (192, 32) } else { (256, 64) };
+    let (rows, widest) = if attention.biased { (176, 32) } else { (256, 64) };
     let of_groups = of_groups && frames.min(keys) > 2 * ROWS && head_dim <= widest;
     let of_groups = of_groups && frames.max(keys) <= rows;
     let groups =
