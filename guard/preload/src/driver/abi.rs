@@ -61,7 +61,8 @@ pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and `..._PREFERRED_SHARED_MEMORY_CARVEOUT`, which
 /// programs set.
-pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, 9];
+pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, CARVEOUT];
+pub(crate) const CARVEOUT: c_int = 9;
 
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
 /// options in the list `extra` of a launch.

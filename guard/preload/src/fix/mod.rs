@@ -10,7 +10,8 @@
 
 pub(crate) mod arguments;
 pub(crate) mod beside;
-mod image;
+pub(crate) mod image;
+pub(crate) mod images;
 pub(crate) mod kernels;
 pub(crate) mod load;
 pub(crate) mod relaunch;
