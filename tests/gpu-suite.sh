@@ -35,7 +35,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/served.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/served.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -372,6 +372,7 @@ run() {
     local preloaded=("$folder/watched.py" "$folder/libgridguard_preload.so")
     step watched 400 python3 "${preloaded[@]}" "$results/watched.json" programs
     step repaired 400 python3 "$folder/repaired.py" "$folder/libgridguard_preload.so" "$results/repaired.json"
+    step captured 400 python3 "$folder/captured.py" "$folder/gridguard" "$results/captured.json"
     step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 115
     step watched-timing 400 python3 "${preloaded[@]}" "$results/watched-timing.json" timing
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
