@@ -119,7 +119,7 @@ const EXAMPLES: [Examples; 20] = [
         [
             "run -- python3 train.py",
             "run --fix -- ./program --its-option",
-            "run --report report.json --quiet -- ./program",
+            "run --capture attention_kernel:3 -- python3 train.py",
         ],
     ),
     (

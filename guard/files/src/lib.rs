@@ -15,6 +15,7 @@
 //! ```
 
 mod conditional;
+mod draft;
 mod error;
 mod folder;
 mod kind;
@@ -25,6 +26,7 @@ mod read;
 mod unix;
 
 pub use conditional::{append, publish_if};
+pub use draft::Draft;
 pub use error::{Distrust, ReadError};
 pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
 pub use kind::{FileKind, file_kind};

@@ -181,6 +181,21 @@ fn written(
     contents: &[u8],
     access: Access<'_>,
 ) -> Result<(NamedTempFile, Option<OwnerChange>), PublishError> {
+    let mut file = temporary(path, access)?;
+    file.write_all(contents).map_err(failed("writing a temporary file"))?;
+    // Before renaming: otherwise a power failure could leave an empty file.
+    file.as_file().sync_all().map_err(failed("flushing to disk"))?;
+    let change = match access {
+        Access::Of(old) => {
+            keep_access(file.as_file(), old).map_err(failed("keeping its access"))?
+        }
+        Access::Umask | Access::User => None,
+    };
+    Ok((file, change))
+}
+
+/// An empty temporary file beside `path`.
+pub(crate) fn temporary(path: &Path, access: Access<'_>) -> Result<NamedTempFile, PublishError> {
     let mut prefix = OsString::from(TEMP_PREFIX);
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
@@ -192,18 +207,7 @@ fn written(
         // The default of the builder is 0600.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let file = builder.tempfile_in(folder_of(path));
-    let mut file = file.map_err(failed("creating a temporary file"))?;
-    file.write_all(contents).map_err(failed("writing a temporary file"))?;
-    // Before renaming: otherwise a power failure could leave an empty file.
-    file.as_file().sync_all().map_err(failed("flushing to disk"))?;
-    let change = match access {
-        Access::Of(old) => {
-            keep_access(file.as_file(), old).map_err(failed("keeping its access"))?
-        }
-        Access::Umask | Access::User => None,
-    };
-    Ok((file, change))
+    builder.tempfile_in(folder_of(path)).map_err(failed("creating a temporary file"))
 }
 
 /// Copies owner, group and permissions of the old file. Returns what could not be kept.
@@ -236,7 +240,7 @@ fn keep_access(_: &File, _: &Metadata) -> io::Result<Option<OwnerChange>> {
     Ok(None)
 }
 
-fn flushed(path: &Path) -> Result<(), PublishError> {
+pub(crate) fn flushed(path: &Path) -> Result<(), PublishError> {
     flush_folder_of(path).map_err(failed("flushing its folder to disk"))
 }
 

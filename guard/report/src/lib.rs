@@ -4,10 +4,13 @@
 //! # Features
 //!
 //! - `explain`, on by default: [`ExplainedLog`], the failures in a log.
+//! - `capture`: [`Capture`], a launch with its memory in a file.
 //! - `html`: reports and the curves of a tuner as one page of HTML.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(all(unix, feature = "capture"))]
+mod capture;
 mod frame;
 #[cfg(feature = "html")]
 mod html;
@@ -20,6 +23,10 @@ mod process;
 mod stated_launch;
 mod text;
 
+#[cfg(all(unix, feature = "capture"))]
+pub use capture::{
+    CAPTURE_FORMAT, Capture, CaptureError, CaptureWriter, CapturedLaunch, CapturedMemory,
+};
 pub use frame::PythonFrame;
 #[cfg(feature = "html")]
 pub use html::{HtmlError, TuningCurve, TuningPage, report_page};

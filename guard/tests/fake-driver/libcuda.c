@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -145,9 +146,9 @@ static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_bloc
 static void release_block(struct Block **link) {
     struct Block *gone = *link;
     *link = gone->next;
-    if (!gone->captured && !gone->pinned) allocated -= gone->bytes;
+    if (!gone->captured && !gone->pinned && !gone->mapped) allocated -= gone->bytes;
     free(gone->words);
-    free(gone->at);
+    if (!gone->mapped) free(gone->at);
     free(gone);
 }
 

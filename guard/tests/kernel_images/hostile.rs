@@ -109,7 +109,7 @@ fn kernels_that_share_one_long_name_are_an_error() {
         bytes[symbol + 5] = 0x10;
     }
     let error = read(&bytes).expect_err("names that overlap");
-    let what = "size of all kernels' names";
+    let what = "size of all symbols' names";
     assert!(matches!(error, ImageError::Damaged { what: found, .. } if found == what), "{error}");
 }
 

@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("gridguard-files", &[]),
     ("gridguard-ptx", &[]),
     ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-files", "gridguard-ptx"]),
-    ("gridguard-report", &["gridguard", "gridguard-diagnose"]),
+    ("gridguard-report", &["gridguard", "gridguard-diagnose", "gridguard-files"]),
     ("gridguard-capi", &["gridguard"]),
     ("gridguard-preload", &["gridguard", "gridguard-files", "gridguard-report"]),
     ("gridguard-kernels", &["gridguard", "gridguard-files"]),

@@ -2,6 +2,8 @@
 //! progress bars.
 
 pub(crate) mod args;
+#[cfg(unix)]
+pub(crate) mod captured;
 pub(crate) mod process;
 pub(crate) mod progress;
 pub(crate) mod target;

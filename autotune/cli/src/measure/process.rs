@@ -1,14 +1,17 @@
 //! Measures in a child process, so that a candidate that crashes or hangs cannot stop the tuner.
 
+use std::fmt::Display;
 use std::process::Command;
 use std::sync::Arc;
 
 use clap::Args;
 use gridguard::profile::Policy;
 use gridguard_autotune::{FailureKind, MeasureFailure, Remote, Timeouts, serve};
-use gridguard_kernels::bench::{Problem, ProblemError};
+use gridguard_kernels::bench::ProblemError;
 
 use super::args::{self, DeviceSelection};
+#[cfg(unix)]
+use super::captured;
 use super::progress::DeviceProgress;
 use super::target::Target;
 use super::workload::LocalBench;
@@ -38,6 +41,10 @@ impl Measure {
         serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
+            #[cfg(unix)]
+            if let Some(file) = problem.strip_prefix(captured::PROBLEM) {
+                return bench.replay(file.as_ref());
+            }
             bench.open(&problem.parse().map_err(invalid)?)
         })?;
         Ok(Exit::Yes)
@@ -58,7 +65,7 @@ impl<'a> MeasuringProcess<'a> {
     /// The process, with this problem open.
     pub(crate) fn open(
         &mut self,
-        problem: &Problem,
+        problem: &impl Display,
         policy: Policy,
     ) -> Result<Remote, CommandError> {
         if let Some((previous, mut remote)) = self.remote.take()

@@ -1,6 +1,7 @@
 //! Makes the kernels of `gridguard-kernels` workloads of the tuner.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -13,6 +14,9 @@ use gridguard_autotune::{
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
+
+#[cfg(unix)]
+use super::captured::Replay;
 
 /// A problem with its tensors and prepared launches.
 struct BenchWorkload {
@@ -110,6 +114,15 @@ impl LocalBench {
         };
         let workload = BenchWorkload { case: case.map_err(failure)?, prepared: HashMap::new() };
         self.measurer(workload, stream)
+    }
+
+    /// Opens a captured launch.
+    #[cfg(unix)]
+    pub(crate) fn replay(&self, file: &Path) -> Measured<Box<dyn Measurer>> {
+        let no_device = || MeasureFailure::new(FailureKind::Launch, "a replay needs a device");
+        let stream = self.stream()?.ok_or_else(no_device)?;
+        let workload = Replay::open(&self.guard, Arc::clone(&stream), file)?;
+        self.measurer(workload, Some(stream))
     }
 
     /// A stream for a workload; `None` on the host.

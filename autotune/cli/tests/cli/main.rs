@@ -17,6 +17,8 @@ mod profile;
 mod program;
 mod ptx;
 #[cfg(target_os = "linux")]
+mod replay;
+#[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
 mod run_files;

@@ -61,7 +61,8 @@ pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
 /// The attributes of a function that programs set: the most dynamic shared memory, the preferred carveout, the required
 /// cluster along each axis, whether its clusters may be of other than portable sizes, and their scheduling.
-pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 7] = [8, 9, 11, 12, 13, 14, 15];
+pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 7] = [8, CARVEOUT, 11, 12, 13, 14, 15];
+pub(crate) const CARVEOUT: c_int = 9;
 
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
 /// options in the list `extra` of a launch.

@@ -189,7 +189,7 @@ unsafe fn make(
 }
 
 /// Does work that is none of a stream, also while this thread captures one.
-fn relaxed<R>(driver: &Driver, work: impl FnOnce() -> R) -> R {
+pub(crate) fn relaxed<R>(driver: &Driver, work: impl FnOnce() -> R) -> R {
     let mut mode = CAPTURE_RELAXED;
     let mut exchange = || {
         // SAFETY: the pointer is to a live integer, a mode.
@@ -299,7 +299,10 @@ impl Module {
 /// # Safety
 ///
 /// The function is loaded.
-unsafe fn parameters(driver: &Driver, function: Handle) -> Result<Vec<(usize, usize)>, Reason> {
+pub(crate) unsafe fn parameters(
+    driver: &Driver,
+    function: Handle,
+) -> Result<Vec<(usize, usize)>, Reason> {
     let ask = driver
         .parameter
         .ok_or("the driver is older than CUDA 12.4, and does not tell its parameters")?;
@@ -330,7 +333,7 @@ fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, 
 }
 
 /// The fat binary at an address, if it is the same as when it was loaded.
-fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
+pub(crate) fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
     const HEADER: usize = 16;
     let image: *const u8 = ptr::with_exposed_provenance(address);
     stack::keep_loaded(image.cast());

@@ -19,7 +19,7 @@ use crate::watch::known::{Digest, Origin, Reason, cubin_bytes};
 
 /// The place of an image that a program loads.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// An image that the driver may load: text with a zero byte at its end, a cubin, a fat binary, or the
     /// structure around one that compilers write.
     Memory(*const c_void),
@@ -101,7 +101,7 @@ impl Source {
     /// # Safety
     ///
     /// As [`Self::contents`]; the driver has loaded the image.
-    pub(super) unsafe fn digest(self) -> u64 {
+    pub(crate) unsafe fn digest(self) -> u64 {
         // SAFETY: by this function's contract.
         unsafe { self.bytes(DIGESTED) }.map_or(0, |bytes| digest_of(&bytes))
     }
@@ -111,7 +111,7 @@ impl Source {
     /// # Safety
     ///
     /// As [`Self::contents`].
-    unsafe fn bytes<'a>(self, most: usize) -> Result<Cow<'a, [u8]>, Reason> {
+    pub(crate) unsafe fn bytes<'a>(self, most: usize) -> Result<Cow<'a, [u8]>, Reason> {
         let path = match self {
             // SAFETY: by this function's contract.
             Self::Memory(image) => return unsafe { image_at(image.cast(), most) }.map(Cow::from),
@@ -236,7 +236,7 @@ fn unreadable(error: ImageError) -> Reason {
 }
 
 /// The digest of an image that begins with these bytes.
-pub(super) fn digest_of(bytes: &[u8]) -> u64 {
+pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
 }
 
@@ -302,7 +302,7 @@ struct Wrapper {
 /// Bytes of an image that are hashed. Different images differ there, and hashing more would take time.
 const DIGESTED: usize = 256 << 10;
 const ELF: &[u8] = b"\x7fELF";
-const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
+pub(super) const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
 const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";
 const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); for the \

@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
 use crate::fix::image::{Contents, Source};
-use crate::fix::{beside, kernels};
+use crate::fix::{beside, images, kernels};
 use crate::process;
 use crate::process::flag::Inside;
 use crate::process::guarded;
@@ -162,6 +162,8 @@ unsafe fn loaded(
         guarded::run(|| {
             // SAFETY: as above.
             table::loaded(handle.addr(), unsafe { call.source.digest() });
+            // SAFETY: as above.
+            unsafe { images::keep(call.source) };
             if let Some(image) = image {
                 kernels::loaded(handle, image);
             }

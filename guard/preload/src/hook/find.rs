@@ -21,7 +21,9 @@ replacements! {
             guarded::run(|| {
                 let driver = Driver::of(through);
                 driver_log::listen(driver);
-                named(handle, container, name, || driver.has_names());
+                // For a capture the image of each kernel has to be known.
+                let can_wait = || driver.has_names() && process::options().capture.is_none();
+                named(handle, container, name, can_wait);
                 if process::options().fix {
                     // The report at the end needs the limits, when the driver may be gone.
                     let _ = driver.device_limits();
@@ -52,9 +54,9 @@ replacements! {
 }
 
 /// Records the name, unless the driver can be asked for it at the first launch.
-fn named(handle: Handle, container: Handle, name: &CStr, driver_has_names: impl FnOnce() -> bool) {
+fn named(handle: Handle, container: Handle, name: &CStr, can_wait: impl FnOnce() -> bool) {
     let entry = match table::find(handle.addr()) {
-        None if driver_has_names() => None,
+        None if can_wait() => None,
         None => table::find_or_insert(handle.addr()),
         known => known,
     };

@@ -4,6 +4,7 @@ use core::ffi::{c_uint, c_void};
 
 use gridguard::abi::LaunchConfig;
 
+use crate::capture;
 use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
@@ -38,7 +39,7 @@ replacements! {
             };
             let (passed, Launch { kernel, grid, .. }) = (Passed { parameters, extra }, launch);
             let whole = move || part(&Part { kernel, grid, passed, attributes: &[] });
-            oversized(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
+            unusual(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
         })
     }
 
@@ -64,7 +65,7 @@ replacements! {
             };
             let passed = Passed { parameters, extra: core::ptr::null_mut() };
             // A cooperative launch has no parts.
-            oversized(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
+            unusual(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
     }
 
@@ -90,7 +91,7 @@ replacements! {
             // SAFETY: as above.
             let attributes = unsafe { attributes(config) };
             let passed = Passed { parameters, extra };
-            oversized(&Again { launch, passed, attributes, part: &part, whole: &call })
+            unusual(&Again { launch, passed, attributes, part: &part, whole: &call })
         })
     }
 }
@@ -105,18 +106,18 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
     })
 }
 
-/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid to
-/// `oversized`.
+/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid, or
+/// any launch while one is to be captured, to `unusual`.
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
     call: impl Fn() -> Status,
     describe: impl Fn() -> Launch,
-    oversized: impl FnOnce(Launch) -> Status,
+    unusual: impl FnOnce(Launch) -> Status,
 ) -> Status {
     functions::once(Inside::Launch, &call, || {
-        if is_oversized(grid) {
-            return oversized(describe());
+        if is_oversized(grid) || capture::is_awaited() {
+            return unusual(describe());
         }
         // These lines arrive while the driver works.
         table::prefetch(describe().kernel.addr());
@@ -131,12 +132,24 @@ fn watched(
     })
 }
 
-/// Makes an oversized launch: in parts if `--fix` is on and it is possible.
+/// Makes a launch, and captures it if it is the wanted one.
 #[cold]
-fn oversized(again: &Again<'_>) -> Status {
+fn unusual(again: &Again<'_>) -> Status {
+    let Again { launch, passed, attributes, .. } = again;
+    match capture::is_awaited() {
+        true => {
+            let entry = outcome::named(launch);
+            capture::around(launch, entry, (*passed, attributes), || made(again))
+        }
+        false => made(again),
+    }
+}
+
+/// Makes a launch: an oversized one in parts if `--fix` is on and it is possible.
+fn made(again: &Again<'_>) -> Status {
     let launch = &again.launch;
     let mut reason = None;
-    if process::options().fix {
+    if process::options().fix && is_oversized(launch.grid) {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
             Ok(status) => {

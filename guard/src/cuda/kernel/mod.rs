@@ -217,11 +217,24 @@ impl Kernel {
     ///
     /// [`DriverError`] if the driver refuses, such as more than 100 percent.
     pub fn prefer_shared_memory(&self, percent: u8) -> Result<(), DriverError> {
+        self.set_carveout(percent.into())
+    }
+
+    /// Leaves the share of shared memory to the driver again.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the driver refuses.
+    pub fn prefer_default_shared_memory(&self) -> Result<(), DriverError> {
+        self.set_carveout(-1)
+    }
+
+    fn set_carveout(&self, percent: i32) -> Result<(), DriverError> {
         let Inner { driver, context, function, .. } = *self.inner;
         let _current = Pushed::new(driver, context)?;
         let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: `self` keeps the function loaded, in the context that is current.
-        let status = unsafe { (driver.func_set_attribute)(function, attribute, percent.into()) };
+        let status = unsafe { (driver.func_set_attribute)(function, attribute, percent) };
         driver.check("cuFuncSetAttribute", status)
     }
 

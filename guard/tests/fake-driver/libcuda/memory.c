@@ -67,6 +67,32 @@ CALL(cuMemCreate, (unsigned long long *handle, size_t bytes, const struct Proper
 CALL(cuMemRelease, (unsigned long long handle), LIBRARY; REQUIRE(handle & PHYSICAL, INVALID_VALUE),
      CHECK(release(handle & ~PHYSICAL)))
 
+CALL(cuMemGetAddressRange_v2, (CUdeviceptr *start, size_t *bytes, CUdeviceptr at), CONTEXT;
+     struct Block **link = find_block(at, 1); REQUIRE(link && start && bytes, NOT_FOUND),
+     *start = (uintptr_t)(*link)->at; *bytes = (*link)->bytes)
+
+/* Reserved addresses are host memory, which is there once access is set. Physical memory only counts. */
+CALL(cuMemGetAllocationGranularity, (size_t *bytes, const struct Properties *of, int option),
+     REQUIRE(bytes && of, INVALID_VALUE), *bytes = (size_t)2 << 20)
+CALL(cuMemAddressReserve, (CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags),
+     CONTEXT; REQUIRE(at && bytes && !flags, INVALID_VALUE);
+     void *hint = setting("GRIDGUARD_FAKE_MOVED", 0) ? NULL : (void *)(uintptr_t)wanted;
+     int fixed = hint ? MAP_FIXED_NOREPLACE : 0;
+     void *made = mmap(hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+     if (made == MAP_FAILED) made = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+     REQUIRE(made != MAP_FAILED, OUT_OF_MEMORY), *at = (uintptr_t)made)
+CALL(cuMemAddressFree, (CUdeviceptr at, size_t bytes), LIBRARY, munmap((void *)(uintptr_t)at, bytes))
+CALL(cuMemMap, (CUdeviceptr at, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags),
+     CONTEXT; REQUIRE(handle & PHYSICAL && !offset && !flags, INVALID_VALUE),
+     struct Block *block = make(sizeof *block);
+     *block = (struct Block){.at = (char *)(uintptr_t)at, .bytes = bytes, .ctx = ctx, .next = blocks, .mapped = true};
+     blocks = block)
+CALL(cuMemSetAccess, (CUdeviceptr at, size_t bytes, const void *access, size_t count),
+     CONTEXT; REQUIRE(access && count == 1, INVALID_VALUE),
+     mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE))
+CALL(cuMemUnmap, (CUdeviceptr at, size_t bytes), CONTEXT; struct Block **link = find_block(at, 1);
+     REQUIRE(link && (*link)->mapped && (uintptr_t)(*link)->at == at, INVALID_VALUE), release_block(link))
+
 /* The pool of a device keeps what the environment says. */
 CALL(cuDeviceGetMemPool, (void **pool, CUdevice device), DEVICE, *pool = &primary[device])
 CALL(cuMemPoolGetAttribute, (void *pool, int attribute, unsigned long long *value),

@@ -148,7 +148,7 @@ struct Block {
     size_t bytes;
     CUcontext ctx;
     struct Block *next;
-    bool captured, pinned;
+    bool captured, pinned, mapped;
     struct Clock used, written; /* the last work that did */
     struct Use *words;          /* of each 8 bytes of pinned memory, which several streams may copy parts of */
 };
