@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gridguard::cuda::Image;
 use gridguard_files::ReadError;
 use gridguard_ptx::{EntryReport, FOLDED_WORDS, Report, SHIFTED_WORDS, rewrite_entries};
@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
-use crate::output::{OutputArgs, Table, count};
+use crate::output::{Format, OutputArgs, Table, count};
 use index::IndexArgs;
 
 mod index;
+mod sarif;
 
 #[derive(Args)]
 pub(crate) struct Ptx {
@@ -28,8 +29,16 @@ pub(crate) struct Ptx {
     entry: Vec<String>,
     #[command(flatten)]
     index: IndexArgs,
-    #[command(flatten)]
-    format: OutputArgs,
+    /// Format of the result: text for people, one JSON document for programs, or with --index a SARIF 2.1.0 log
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    Text,
+    Json,
+    Sarif,
 }
 
 impl Ptx {
@@ -38,6 +47,13 @@ impl Ptx {
         if self.index.index {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
+        let format = match self.format {
+            ReportFormat::Text => Format::Text,
+            ReportFormat::Json => Format::Json,
+            ReportFormat::Sarif => {
+                return Err(CommandError::Invalid("--format sarif needs --index".to_owned()));
+            }
+        };
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
         let rewritten = rewrite_entries(&text, is_wanted)
@@ -50,7 +66,8 @@ impl Ptx {
         if let Some(output) = &self.output {
             write_file(output, &rewritten.text)?;
         }
-        self.format.print(&self.document(report), Summary(report, self.output.as_deref()))?;
+        let summary = Summary(report, self.output.as_deref());
+        OutputArgs { format }.print(&self.document(report), summary)?;
         let refused = report.entries.iter().any(|entry| entry.forms.is_err());
         Ok(if refused { Exit::No } else { Exit::Yes })
     }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::Path;
 
 use clap::Args;
-use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard_ptx::{EntryIndex, First, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
+use super::{ReportFormat, sarif};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{self, Table, count};
 
 #[derive(Args)]
 pub(super) struct IndexArgs {
@@ -33,7 +34,7 @@ impl IndexArgs {
         file: &Path,
         ptx: &[u8],
         wanted: &[String],
-        format: OutputArgs,
+        format: ReportFormat,
     ) -> Result<Exit, CommandError> {
         let entries = index(ptx).map_err(|error| CommandError::invalid_file(file, error))?;
         let is_wanted = |entry: &EntryIndex| wanted.is_empty() || wanted.contains(&entry.name);
@@ -48,8 +49,14 @@ impl IndexArgs {
             let error = format!("there is no entry {missing}");
             return Err(CommandError::invalid_file(file, error));
         }
-        let document = json!({ "entries": found.iter().map(entry_json).collect::<Vec<_>>() });
-        format.print(&document, text(|f| write_table(f, &found)))?;
+        match format {
+            ReportFormat::Text => output::print(output::text(|f| write_table(f, &found)))?,
+            ReportFormat::Json => {
+                let entries: Vec<Value> = found.iter().map(entry_json).collect();
+                write_json(&json!({ "entries": entries }))?;
+            }
+            ReportFormat::Sarif => write_json(&sarif::log(file, &found))?,
+        }
         let has = |is: fn(&Verdict) -> bool| found.iter().any(|(_, verdict)| is(verdict));
         Ok(match () {
             () if has(|verdict| matches!(verdict, Verdict::Wraps(_))) => Exit::No,
@@ -119,16 +126,19 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
             )?;
             writeln!(f, "    wraps if {}", wrap.formula)?;
             for first in &wrap.first {
-                writeln!(
-                    f,
-                    "    wraps from {} = {} on",
-                    first.size.name(&entry.parameters),
-                    first.value
-                )?;
+                writeln!(f, "    {}", from(entry, first))?;
             }
         }
     }
     Ok(())
+}
+
+pub(super) fn from(entry: &EntryIndex, first: &First) -> String {
+    format!("wraps from {} = {} on", first.size.name(&entry.parameters), first.value)
+}
+
+fn write_json(document: &Value) -> Result<(), CommandError> {
+    output::write(&(output::json(document)? + "\n"))
 }
 
 fn place(wrap: &Wrap) -> String {
