@@ -5,7 +5,7 @@
 mod corpus;
 
 use corpus::{Case, cases, entries};
-use gridguard_ptx::{First, IndexReason, Sizes, Verdict};
+use gridguard_ptx::{First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes, Verdict};
 
 /// The sizes of `case` with `value` for the varied one.
 fn with(case: &Case, value: i64) -> Sizes {
@@ -86,4 +86,72 @@ fn an_index_from_memory_is_unknown_with_that_reason() {
         mul.lo.s32 %r4, %r3, %r1; mul.wide.s32 %rd5, %r4, 4; add.s64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r2;\nret;\n}\n";
     let mut entries = gridguard_ptx::index(text.as_bytes()).expect("PTX");
     assert_eq!(entries[0].verdict(&Sizes::default()), Verdict::Unknown(IndexReason::Loaded));
+}
+
+/// The sum of a limit.
+fn value(limit: &SizeLimit, grid: [i128; 3], block: [i128; 3]) -> i128 {
+    let of_term = |term: &SizeTerm| {
+        let sizes = grid.iter().zip(term.grid).chain(block.iter().zip(term.block));
+        sizes.fold(i128::from(term.factor), |product, (size, exponent)| {
+            product * size.pow(exponent.into())
+        })
+    };
+    limit.terms.iter().map(of_term).sum()
+}
+
+#[test]
+fn a_launch_beyond_a_limit_wraps_whatever_the_parameters_are() {
+    let (mut limited, mut tried) = (0, 0);
+    for (architecture, mut entries) in entries() {
+        for (name, entry) in &mut entries {
+            let limits = entry.limits();
+            assert!(limits.len() <= MOST_LIMITS);
+            if name.ends_with("_mended") {
+                assert_eq!(limits, [], "{architecture} {name}");
+            }
+            limited += usize::from(!limits.is_empty());
+            for limit in limits {
+                for threads in [32, 256, 1000] {
+                    for axis in 0..3 {
+                        let block = [threads, 1, 1];
+                        let grid = |blocks| {
+                            core::array::from_fn(|one| if one == axis { blocks } else { 3 })
+                        };
+                        let most = if axis == 0 { (1 << 31) - 1 } else { 65_535 };
+                        let exceeds =
+                            |blocks: i128| value(&limit, grid(blocks), block) > limit.most.into();
+                        if !exceeds(most) {
+                            continue;
+                        }
+                        let (mut fits, mut wraps) = (0, most);
+                        while fits + 1 < wraps {
+                            let middle = fits + (wraps - fits) / 2;
+                            if exceeds(middle) { wraps = middle } else { fits = middle }
+                        }
+                        for parameter in [0, 1, 77, 4096, 1_000_003, i64::from(i32::MAX)] {
+                            let mut sizes = Sizes::default();
+                            for (one, (blocks, threads)) in
+                                grid(wraps).iter().zip(block).enumerate()
+                            {
+                                let narrow = |size: i128| i64::try_from(size).expect("small");
+                                sizes.set(Size::Grid(one), narrow(*blocks));
+                                sizes.set(Size::Block(one), narrow(threads));
+                            }
+                            for index in 0..entry.parameters.len() {
+                                sizes.set(Size::Parameter { index, offset: 0 }, parameter);
+                            }
+                            let verdict = entry.verdict(&sizes);
+                            let is_wrap = matches!(verdict, Verdict::Wraps(_));
+                            assert!(
+                                is_wrap,
+                                "{architecture} {name} {limit:?} {sizes:?}: {verdict:?}"
+                            );
+                            tried += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(limited >= 30 && tried >= 1000, "{limited} entries, {tried} launches");
 }

@@ -6,6 +6,7 @@ mod code;
 mod condition;
 mod facts;
 mod flow;
+mod limits;
 mod operand;
 mod poly;
 mod sizes;
@@ -22,6 +23,7 @@ use crate::error::PtxError;
 use crate::lexer::{Kind, Lexer, lossy};
 use crate::module::{Item, Module};
 
+pub use limits::{MOST_LIMITS, SizeLimit, SizeTerm};
 pub use sizes::{Reason, Size, Sizes};
 pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 
