@@ -1,12 +1,12 @@
 //! Wraps that depend on the sizes of grid and block alone.
 
 use super::bound::{Bound, Bounds};
+use super::poly::Poly;
 use super::sizes::{Size, Sizes};
 use super::values::{Kind, Values};
-use super::verdict::{Check, EntryIndex};
+use super::verdict::{Check, EntryIndex, all_sizes};
 
-/// A sum of products of grid and block sizes that must not exceed a limit: beyond it an index wraps, whatever the
-/// parameters are.
+/// A sum of products of grid and block sizes that must not exceed a limit: beyond it an index wraps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeLimit {
     /// The sum. It does not fall if a size grows.
@@ -27,28 +27,31 @@ pub struct SizeTerm {
 }
 
 impl EntryIndex {
-    /// The limits on grid and block beyond which an index wraps, whatever the parameters are. Few entries have more
-    /// than [`MOST_LIMITS`]; the rest is left out.
+    /// The limits on grid and block beyond which an index wraps, with the parameters of `sizes`, whatever the others
+    /// are. Few entries have more than [`MOST_LIMITS`]; the rest is left out.
     ///
     /// ```
     /// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out) {\n\
     ///     ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\nshl.b32 %r2, %r1, 16;\n\
     ///     mul.wide.s32 %rd2, %r2, 4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}\n";
-    /// let limits = gridguard_ptx::index(ptx.as_bytes())?.remove(0).limits();
+    /// let limits = gridguard_ptx::index(ptx.as_bytes())?.remove(0).limits(&Default::default());
     /// // gridDim.y * 65536 - 65536 <= 2147483647
     /// assert_eq!((limits[0].terms[1].factor, limits[0].terms[1].grid), (65536, [0, 1, 0]));
     /// assert_eq!((limits[0].terms[0].factor, limits[0].most), (-65536, 2147483647));
     /// # Ok::<(), gridguard_ptx::PtxError>(())
     /// ```
-    pub fn limits(&mut self) -> Vec<SizeLimit> {
+    pub fn limits(&mut self, sizes: &Sizes) -> Vec<SizeLimit> {
         let Self { checks, values, .. } = self;
+        let is_parameter = |size: &Size| matches!(size, Size::Parameter { .. });
+        let mut known = sizes.clone();
+        known.0.retain(|size, _| is_parameter(size));
         let assumed = |value: Option<i64>, values: &Values| {
-            let mut sizes = Sizes::default();
+            let mut sizes = known.clone();
             for atom in &values.atoms {
-                if let (Kind::Size(size @ Size::Parameter { .. }, _), Some(value)) =
-                    (&atom.kind, value)
+                if let (Kind::Size(size, _), Some(value)) = (&atom.kind, value)
+                    && is_parameter(size)
                 {
-                    sizes.set(*size, value);
+                    sizes.0.entry(*size).or_insert(value.into());
                 }
             }
             sizes
@@ -58,7 +61,7 @@ impl EntryIndex {
         for value in [None, Some(0), Some(LARGE)] {
             let sizes = assumed(value, values);
             let mut bounds = Bounds::new(values, &sizes);
-            let limits = checks.iter().map(|check| check.limit(&mut bounds));
+            let limits = checks.iter().map(|check| check.limit(&mut bounds, &known));
             found = match value {
                 None => limits.collect(),
                 Some(_) => limits
@@ -72,7 +75,7 @@ impl EntryIndex {
             let Some(limit) = limit else { continue };
             if kept.len() < MOST_LIMITS
                 && !kept.iter().any(|other| limit.is_implied_by(other))
-                && check.wraps_first_beyond(&limit, values)
+                && check.wraps_first_beyond(&limit, values, &known)
             {
                 kept.retain(|other| !other.is_implied_by(&limit));
                 kept.push(limit);
@@ -84,69 +87,77 @@ impl EntryIndex {
 
 impl Check {
     /// The limit on grid and block, if a value exceeds its type and depends on nothing else.
-    fn limit(&self, bounds: &mut Bounds<'_>) -> Option<SizeLimit> {
+    fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes) -> Option<SizeLimit> {
         let bound = self.exceeding(bounds).ok().flatten().filter(|_| self.is_index)?;
-        SizeLimit::of(&bound, self.most(), bounds.values)
+        SizeLimit::of(&bound, self.most(), bounds, known)
     }
 
     fn most(&self) -> i128 {
         i128::from(if self.signed.0 { u32::MAX >> 1 } else { u32::MAX })
     }
 
-    /// Whether the value wraps from the first grid on that exceeds `limit`, and not before. The formula of the limit
-    /// was found for the largest sizes.
-    fn wraps_first_beyond(&self, limit: &SizeLimit, values: &mut Values) -> bool {
-        let block = [0, 1, 2].map(|axis| {
-            let stated = values.block.get(axis).copied().flatten();
-            stated.map_or(if axis == 0 { THREADS } else { 1 }, |(_, high)| high)
-        });
-        let Some(axis) = (0..3).find(|axis| limit.terms.iter().any(|term| term.grid[*axis] > 0))
-        else {
-            return false;
-        };
-        let grid = |blocks: i128| core::array::from_fn(|one| if one == axis { blocks } else { 1 });
-        let (mut fits, mut wraps) = (0, MOST_BLOCKS);
-        if limit.value(grid(wraps), block) <= i128::from(limit.most) {
-            return false;
-        }
-        while fits + 1 < wraps {
-            let middle = fits + (wraps - fits) / 2;
-            let exceeds = limit.value(grid(middle), block) > i128::from(limit.most);
-            if exceeds { wraps = middle } else { fits = middle }
-        }
-        [(fits, false), (wraps, true)].into_iter().filter(|(blocks, _)| *blocks > 0).all(
-            |(blocks, expected)| {
-                let mut sizes = Sizes::default();
-                for (one, (blocks, threads)) in grid(blocks).into_iter().zip(block).enumerate() {
-                    sizes.0.insert(Size::Grid(one), blocks);
-                    sizes.0.insert(Size::Block(one), threads);
+    /// Whether the value wraps from the first grid on that exceeds `limit`, and not before, in several launches. The
+    /// formula of the limit was found for the largest sizes, and a condition may make the value smaller in others.
+    fn wraps_first_beyond(&self, limit: &SizeLimit, values: &mut Values, known: &Sizes) -> bool {
+        let axis = (0..3).find(|axis| limit.terms.iter().any(|term| term.grid[*axis] > 0));
+        axis.is_some_and(|axis| {
+            TRIED.into_iter().all(|(threads, others)| {
+                let block = [0, 1, 2].map(|axis| {
+                    let stated = values.block.get(axis).copied().flatten();
+                    stated.map_or(if axis == 0 { threads } else { 1 }, |(_, high)| high)
+                });
+                let grid =
+                    |blocks| core::array::from_fn(|one| if one == axis { blocks } else { others });
+                let exceeds = |blocks| limit.value(grid(blocks), block) > i128::from(limit.most);
+                let (mut fits, mut wraps) = (0, MOST_BLOCKS);
+                while fits + 1 < wraps && exceeds(wraps) {
+                    let middle = fits + (wraps - fits) / 2;
+                    if exceeds(middle) { wraps = middle } else { fits = middle }
                 }
-                let found = self.exceeding(&mut Bounds::new(values, &sizes));
-                found.is_ok_and(|found| found.is_some() == expected)
-            },
-        )
+                [fits, wraps].into_iter().filter(|blocks| *blocks > 0).all(|blocks| {
+                    let mut sizes = known.clone();
+                    for (one, (size, threads)) in grid(blocks).into_iter().zip(block).enumerate() {
+                        sizes.0.insert(Size::Grid(one), size);
+                        sizes.0.insert(Size::Block(one), threads);
+                    }
+                    let found = self.exceeding(&mut Bounds::new(values, &sizes));
+                    found.is_ok_and(|found| found.is_some() == exceeds(blocks))
+                })
+            })
+        })
     }
 }
 
 impl SizeLimit {
     /// The limit that `bound` exceeds, if it is a sum of products of grid and block sizes that rises with them.
-    fn of(bound: &Bound, most: i128, values: &Values) -> Option<Self> {
+    fn of(bound: &Bound, most: i128, bounds: &mut Bounds<'_>, known: &Sizes) -> Option<Self> {
         let negated = bound.formula.scaled(-1)?;
         let (formula, most) =
             if bound.value < 0 { (&negated, most + 1) } else { (&bound.formula, most) };
-        let mut terms = Vec::new();
-        for (product, factor) in formula.terms() {
-            let mut term =
-                SizeTerm { factor: factor.try_into().ok()?, grid: [0; 3], block: [0; 3] };
+        let mut terms: Vec<SizeTerm> = Vec::new();
+        for (product, mut factor) in formula.terms() {
+            let (mut grid, mut block) = ([0; 3], [0; 3]);
             for atom in product {
-                let exponent = match values.get(*atom).kind {
-                    Kind::Size(Size::Grid(axis), _) => term.grid.get_mut(axis)?,
-                    Kind::Size(Size::Block(axis), _) => term.block.get_mut(axis)?,
-                    _ => return None,
+                let exponent = match bounds.values.get(*atom).kind {
+                    Kind::Size(Size::Grid(axis), _) => grid.get_mut(axis)?,
+                    Kind::Size(Size::Block(axis), _) => block.get_mut(axis)?,
+                    _ => {
+                        let atom = Poly::atom(*atom);
+                        let sizes = all_sizes(bounds.values, &atom);
+                        if !sizes.iter().all(|size| known.get(*size).is_some()) {
+                            return None;
+                        }
+                        factor = factor.checked_mul(bounds.greatest(&atom, 0))?;
+                        continue;
+                    }
                 };
                 *exponent += 1;
             }
-            terms.push(term);
+            let factor = i64::try_from(factor).ok()?;
+            match terms.iter_mut().find(|term| (term.grid, term.block) == (grid, block)) {
+                Some(term) => term.factor = term.factor.checked_add(factor)?,
+                None => terms.push(SizeTerm { factor, grid, block }),
+            }
         }
         // Each negative term is at most a part of a term of its own: sizes are at least 1.
         let mut positive: Vec<&SizeTerm> = terms.iter().filter(|term| term.factor > 0).collect();
@@ -201,6 +212,6 @@ impl SizeTerm {
 pub const MOST_LIMITS: usize = 8;
 /// A parameter that no condition takes for a small one.
 const LARGE: i64 = 1 << 30;
-/// Threads of the block that a limit is tried with, and the largest grid.
-const THREADS: i128 = 256;
+/// Threads of a block, and blocks along the other axes, that a limit is tried with.
+const TRIED: [(i128, i128); 3] = [(32, 1), (128, 7), (1024, 1)];
 const MOST_BLOCKS: i128 = (1 << 31) - 1;

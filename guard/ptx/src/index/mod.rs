@@ -4,6 +4,7 @@ mod arithmetic;
 mod bound;
 mod code;
 mod condition;
+mod depends;
 mod facts;
 mod flow;
 mod limits;

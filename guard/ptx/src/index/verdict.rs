@@ -42,9 +42,9 @@ struct Place {
 
 /// A value that an instruction takes as a number of 32 bits.
 pub(super) struct Check {
-    value: Poly,
+    pub(super) value: Poly,
     pub(super) signed: Signed,
-    context: u32,
+    pub(super) context: u32,
     /// The number of the place that computes it.
     place: usize,
     is_address: bool,
@@ -356,7 +356,7 @@ fn is_product(values: &Values, poly: &Poly) -> bool {
     })
 }
 
-fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
+pub(super) fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
     let (mut open, mut sizes) = (vec![formula], Vec::new());
     while let Some(poly) = open.pop() {
         for atom in poly.atoms() {
