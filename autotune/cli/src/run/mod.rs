@@ -46,6 +46,10 @@ pub(crate) struct Run {
     /// Short for --on-refused fix
     #[arg(long)]
     fix: bool,
+    /// Compare launches with the sizes at which 32-bit indices of their PTX wrap: the driver does not check it. Tells
+    /// launches that wrap and those that come next
+    #[arg(long)]
+    index: bool,
     /// Short for --on-refused abort
     #[arg(long)]
     abort: bool,
@@ -101,6 +105,7 @@ impl Run {
         let flags = [
             ("ABORT", self.abort || wants(OnRefused::Abort)),
             ("FIX", self.fix || wants(OnRefused::Fix)),
+            ("INDEX", self.index),
             ("RAISE", wants(OnRefused::Raise)),
             ("SYNC", self.sync),
             ("QUIET", self.quiet),

@@ -299,7 +299,10 @@ impl Module {
 /// # Safety
 ///
 /// The function is loaded.
-unsafe fn parameters(driver: &Driver, function: Handle) -> Result<Vec<(usize, usize)>, Reason> {
+pub(super) unsafe fn parameters(
+    driver: &Driver,
+    function: Handle,
+) -> Result<Vec<(usize, usize)>, Reason> {
     let ask = driver
         .parameter
         .ok_or("the driver is older than CUDA 12.4, and does not tell its parameters")?;
@@ -313,7 +316,7 @@ unsafe fn parameters(driver: &Driver, function: Handle) -> Result<Vec<(usize, us
 }
 
 /// The PTX of a kernel of machine code.
-fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
+pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
     let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
     let capability = device.compute_capability;
     match origin {

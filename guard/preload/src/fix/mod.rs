@@ -6,11 +6,13 @@
 //! - `beside`: modules with forms beside modules of machine code;
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
+//! - `index`: launches whose 32-bit indices wrap (`--index`);
 //! - `arguments`, `relaunch`: launches of forms.
 
 pub(crate) mod arguments;
 pub(crate) mod beside;
 mod image;
+pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod load;
 pub(crate) mod relaunch;

@@ -16,7 +16,7 @@ replacements! {
     nvrtc(program: Handle, cubin: *mut c_char)
     |through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix && !cubin.is_null() {
+        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
             // SAFETY: the successful call wrote the cubin of the program.
             guarded::run(|| unsafe { keep(through, program, cubin) });
         }
@@ -27,7 +27,7 @@ replacements! {
     link_data(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
     |_through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix {
+        if status == SUCCESS && process::options().keeps_ptx() {
             guarded::run(|| {
                 let is_text = kind == INPUT_PTX && bytes <= MOST_BYTES && !data.is_null();
                 // SAFETY: the successful call read so many bytes.
@@ -42,7 +42,7 @@ replacements! {
     link_file(linker: Handle, kind: c_int, path: *const c_char)
     |_through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix {
+        if status == SUCCESS && process::options().keeps_ptx() {
             guarded::run(|| links(|links| links.add(linker, None)));
         }
         status
@@ -52,7 +52,7 @@ replacements! {
     linked(linker: Handle, cubin: *mut c_void)
     |through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix && !cubin.is_null() {
+        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
             // SAFETY: the successful call wrote the cubin.
             guarded::run(|| unsafe { keep_linked(through, linker, cubin) });
         }
@@ -62,7 +62,7 @@ replacements! {
     /// `nvJitLinkDestroy`.
     link_end(linker: *mut Handle)
     |_through, call| {
-        if process::options().fix && !linker.is_null() {
+        if process::options().keeps_ptx() && !linker.is_null() {
             // SAFETY: the caller's own handle.
             let linker = unsafe { *linker };
             guarded::run(|| links(|links| links.0.retain(|(known, _)| *known != linker.addr())));

@@ -22,7 +22,7 @@ replacements! {
                 let driver = Driver::of(through);
                 driver_log::listen(driver);
                 named(handle, container, name, || driver.has_names());
-                if process::options().fix {
+                if process::options().keeps_ptx() {
                     // The report at the end needs the limits, when the driver may be gone.
                     let _ = driver.device_limits();
                     kernels::found(handle, container, name, through);
@@ -42,7 +42,7 @@ replacements! {
             let found = unsafe { *found };
             guarded::run(|| {
                 table::found_in_context(found.addr(), of.addr());
-                if process::options().fix {
+                if process::options().keeps_ptx() {
                     kernels::found_in_context(found, of);
                 }
             });

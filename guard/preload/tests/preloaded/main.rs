@@ -6,6 +6,7 @@
 mod failures;
 mod fixes;
 mod graphs;
+mod indices;
 mod machine_code;
 mod memory;
 mod ordinary;
