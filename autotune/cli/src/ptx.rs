@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gridguard::cuda::Image;
 use gridguard_files::ReadError;
 use gridguard_ptx::{EntryReport, FOLDED_WORDS, Report, SHIFTED_WORDS, rewrite_entries};
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::output::{Format, OutputArgs, Table, count};
-use index::IndexArgs;
+use index::{IndexArgs, ReportFormat};
 
-mod index;
+pub(crate) mod index;
 mod sarif;
 
 #[derive(Args)]
@@ -34,16 +34,9 @@ pub(crate) struct Ptx {
     format: ReportFormat,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ReportFormat {
-    Text,
-    Json,
-    Sarif,
-}
-
 impl Ptx {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let text = ptx_of(&self.file, read(&self.file)?)?;
+        let text = text_of(&self.file)?;
         if self.index.index {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
@@ -165,6 +158,11 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
     "xyz".chars().zip(reads).filter(|(_, reads)| *reads).map(|(axis, _)| axis)
 }
 
+/// The PTX of a PTX file or a fatbin.
+pub(crate) fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
+    ptx_of(path, read(path)?)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     match gridguard_files::read(path, MOST_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
@@ -174,7 +172,6 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// The PTX of a PTX file or a fatbin.
 fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
     if !BINARY.iter().any(|magic| bytes.starts_with(magic)) {
         return Ok(bytes);

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
-use clap::Args;
-use gridguard_ptx::{EntryIndex, First, Size, Sizes, Verdict, Wrap, index};
+use clap::{Args, ValueEnum};
+use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
-use super::{ReportFormat, sarif};
+use super::sarif::{self, from};
 use crate::error::{CommandError, Exit};
 use crate::output::{self, Table, count};
 
@@ -25,6 +25,14 @@ pub(super) struct IndexArgs {
     /// Value of a parameter by its name in the PTX or its number, for --index; NAME+8 is the value 8 bytes into it
     #[arg(long, value_name = "NAME=VALUE", requires = "index")]
     param: Vec<String>,
+}
+
+/// The format of what `ptx` shows. SARIF is for the indices alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    Text,
+    Json,
+    Sarif,
 }
 
 impl IndexArgs {
@@ -80,24 +88,34 @@ impl IndexArgs {
                 sizes.set(size, values.get(axis).map_or(1, |value| i64::from(*value)));
             }
         }
-        for given in &self.param {
-            let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
-            let parts =
-                given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-            let Some((name, value)) = parts else {
-                return Err(invalid("not a name, `=` and an integer".to_owned()));
-            };
-            let (name, offset) = name.split_once('+').unwrap_or((name, "0"));
-            let known = entry.parameters.iter().position(|known| known == name);
-            let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
-            let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
-                let parameters = entry.parameters.join(", ");
-                return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
-            };
-            sizes.set(Size::Parameter { index, offset }, value);
-        }
+        set_parameters(&mut sizes, entry, &self.param)?;
         Ok(sizes)
     }
+}
+
+/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`.
+pub(crate) fn set_parameters(
+    sizes: &mut Sizes,
+    entry: &EntryIndex,
+    given: &[String],
+) -> Result<(), CommandError> {
+    for given in given {
+        let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
+        let parts =
+            given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+        let Some((name, value)) = parts else {
+            return Err(invalid("not a name, `=` and an integer".to_owned()));
+        };
+        let (name, offset) = name.split_once('+').unwrap_or((name, "0"));
+        let known = entry.parameters.iter().position(|known| known == name);
+        let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
+        let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
+            let parameters = entry.parameters.join(", ");
+            return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
+        };
+        sizes.set(Size::Parameter { index, offset }, value);
+    }
+    Ok(())
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> fmt::Result {
@@ -131,10 +149,6 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
         }
     }
     Ok(())
-}
-
-pub(super) fn from(entry: &EntryIndex, first: &First) -> String {
-    format!("wraps from {} = {} on", first.size.name(&entry.parameters), first.value)
 }
 
 fn write_json(document: &Value) -> Result<(), CommandError> {

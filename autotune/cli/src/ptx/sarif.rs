@@ -3,10 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use gridguard_ptx::{EntryIndex, Position, Verdict, Wrap};
+use gridguard_ptx::{EntryIndex, First, Position, Verdict, Wrap};
 use serde_json::{Value, json};
 
-use super::index::from;
 use crate::links::PAGE;
 
 /// The log of the verdicts on the entries of `file`. Entries whose indices are safe have no result.
@@ -60,6 +59,11 @@ fn of_wrap(ptx: &str, entry: &EntryIndex, wrap: &Wrap) -> Value {
         }
         None => result(entry, "fail", &message, &[in_ptx]),
     }
+}
+
+/// The first size that wraps, in words.
+pub(super) fn from(entry: &EntryIndex, first: &First) -> String {
+    format!("wraps from {} = {} on", first.size.name(&entry.parameters), first.value)
 }
 
 /// A result at the first location. The others are related.
