@@ -56,26 +56,23 @@ impl EntryIndex {
             }
             sizes
         };
+        let mut work = Work { left: MOST_WORK };
+        let mut found: Vec<(usize, SizeLimit)> = Vec::new();
         // A wrap under each of these is not one under a condition that a parameter decides.
-        let mut found: Vec<Option<SizeLimit>> = Vec::new();
         for value in [None, Some(0), Some(LARGE)] {
             let sizes = assumed(value, values);
             let mut bounds = Bounds::new(values, &sizes);
-            let limits = checks.iter().map(|check| check.limit(&mut bounds, &known));
-            found = match value {
-                None => limits.collect(),
-                Some(_) => limits
-                    .zip(found)
-                    .map(|(limit, other)| limit.filter(|limit| Some(limit) == other.as_ref()))
-                    .collect(),
-            };
+            let mut limit = |number: usize| checks[number].limit(&mut bounds, &known, &mut work);
+            match value {
+                None => found.extend((0..checks.len()).filter_map(|one| Some((one, limit(one)?)))),
+                Some(_) => found.retain(|(one, known)| limit(*one).as_ref() == Some(known)),
+            }
         }
         let mut kept: Vec<SizeLimit> = Vec::new();
-        for (check, limit) in checks.iter().zip(found) {
-            let Some(limit) = limit else { continue };
+        for (number, limit) in found {
             if kept.len() < MOST_LIMITS
                 && !kept.iter().any(|other| limit.is_implied_by(other))
-                && check.wraps_first_beyond(&limit, values, &known)
+                && checks[number].wraps_first_beyond(&limit, values, &known, &mut work)
             {
                 kept.retain(|other| !other.is_implied_by(&limit));
                 kept.push(limit);
@@ -85,10 +82,15 @@ impl EntryIndex {
     }
 }
 
+/// How much of the analysis may still be done.
+struct Work {
+    left: usize,
+}
+
 impl Check {
     /// The limit on grid and block, if a value exceeds its type and depends on nothing else.
-    fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes) -> Option<SizeLimit> {
-        let bound = self.exceeding(bounds).ok().flatten().filter(|_| self.is_index)?;
+    fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes, work: &mut Work) -> Option<SizeLimit> {
+        let bound = if self.is_index { work.exceeding(self, bounds)? } else { None }?;
         SizeLimit::of(&bound, self.most(), bounds, known)
     }
 
@@ -98,7 +100,13 @@ impl Check {
 
     /// Whether the value wraps from the first grid on that exceeds `limit`, and not before, in several launches. The
     /// formula of the limit was found for the largest sizes, and a condition may make the value smaller in others.
-    fn wraps_first_beyond(&self, limit: &SizeLimit, values: &mut Values, known: &Sizes) -> bool {
+    fn wraps_first_beyond(
+        &self,
+        limit: &SizeLimit,
+        values: &mut Values,
+        known: &Sizes,
+        work: &mut Work,
+    ) -> bool {
         let axis = (0..3).find(|axis| limit.terms.iter().any(|term| term.grid[*axis] > 0));
         axis.is_some_and(|axis| {
             TRIED.into_iter().all(|(threads, others)| {
@@ -120,11 +128,23 @@ impl Check {
                         sizes.0.insert(Size::Grid(one), size);
                         sizes.0.insert(Size::Block(one), threads);
                     }
-                    let found = self.exceeding(&mut Bounds::new(values, &sizes));
-                    found.is_ok_and(|found| found.is_some() == exceeds(blocks))
+                    let found = work.exceeding(self, &mut Bounds::new(values, &sizes));
+                    found.is_some_and(|found| found.is_some() == exceeds(blocks))
                 })
             })
         })
+    }
+}
+
+impl Work {
+    /// The bound that exceeds the type of `check`. `None` if that is not known.
+    fn exceeding(&mut self, check: &Check, bounds: &mut Bounds<'_>) -> Option<Option<Bound>> {
+        if self.left == 0 {
+            return None;
+        }
+        let found = check.exceeding(bounds);
+        self.left = self.left.saturating_sub(1 + bounds.steps);
+        found.ok()
     }
 }
 
@@ -210,6 +230,8 @@ impl SizeTerm {
 
 /// The limits of an entry that are kept.
 pub const MOST_LIMITS: usize = 8;
+/// Products that are looked at for one entry. An entry that needs more has the limits that were found with these.
+const MOST_WORK: usize = 40_000;
 /// A parameter that no condition takes for a small one.
 const LARGE: i64 = 1 << 30;
 /// Threads of a block, and blocks along the other axes, that a limit is tried with.

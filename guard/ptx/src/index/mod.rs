@@ -55,11 +55,24 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// # Ok::<(), gridguard_ptx::PtxError>(())
 /// ```
 pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
+    index_entries(ptx, |_| true)
+}
+
+/// As [`index`], of the entries whose names are `wanted` alone. The others are only read.
+///
+/// # Errors
+///
+/// As [`index`].
+pub fn index_entries(
+    ptx: &[u8],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<EntryIndex>, PtxError> {
     let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = ptx.get(..end).unwrap_or_default();
     let module = Module::read(text)?;
     let files = files(text);
-    let defined = module.items.iter().filter(|item| item.is_entry);
+    let is_wanted = |item: &&Item<'_>| item.is_entry && wanted(&lossy(item.header.name.text));
+    let defined = module.items.iter().filter(is_wanted);
     defined.filter_map(|item| entry(text, item, &files).transpose()).collect()
 }
 

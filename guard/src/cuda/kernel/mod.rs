@@ -232,7 +232,7 @@ impl Kernel {
     /// The same kernel, which is known nowhere else yet, with limits of its indices.
     #[cfg(feature = "ptx")]
     pub(crate) fn with_index(mut self, index: &[IndexLimit]) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+        if let Some(inner) = Arc::get_mut(&mut self.inner).filter(|_| !index.is_empty()) {
             inner.limits = inner.limits.clone().with_index(index.to_vec());
         }
         self

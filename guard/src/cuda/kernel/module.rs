@@ -21,7 +21,7 @@ use crate::cuda::kernel::Kernel;
 #[cfg(feature = "ptx")]
 use crate::cuda::kernel::Rewriting;
 #[cfg(feature = "ptx")]
-use crate::cuda::kernel::index::{self, IndexLimits};
+use crate::cuda::kernel::index::Ptx;
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
@@ -42,9 +42,9 @@ struct LoadedModule {
     /// What was made of its PTX, if that was rewritten.
     #[cfg(feature = "ptx")]
     report: Option<Report>,
-    /// Limits of 32-bit indices, if it is PTX.
+    /// Its PTX, for the limits of 32-bit indices.
     #[cfg(feature = "ptx")]
-    index: Arc<IndexLimits>,
+    ptx: Option<Ptx>,
 }
 
 // SAFETY: the handle is a plain number. The driver accepts it on any thread whose current context is the
@@ -55,7 +55,8 @@ unsafe impl Sync for LoadedModule {}
 
 impl Module {
     /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know from which launch on their 32-bit
-    /// indices wrap ([`Rule::IndexWrap`](crate::Rule::IndexWrap)).
+    /// indices wrap ([`Rule::IndexWrap`](crate::Rule::IndexWrap)). [`Self::kernel`] finds that once for each entry, in
+    /// up to some 100 ms.
     ///
     /// # Errors
     ///
@@ -64,15 +65,15 @@ impl Module {
     pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
         let module = Self::load_image(context, image)?;
         #[cfg(feature = "ptx")]
-        let module = module.with_index(image.ptx());
+        let module = module.with_ptx(image.ptx());
         Ok(module)
     }
 
-    /// The same module, which has no kernel yet, with the limits of the indices of its PTX.
+    /// The same module, which has no kernel yet, with its PTX for the limits of indices.
     #[cfg(feature = "ptx")]
-    fn with_index(mut self, ptx: Option<&str>) -> Self {
+    fn with_ptx(mut self, ptx: Option<&str>) -> Self {
         if let (Some(loaded), Some(ptx)) = (Arc::get_mut(&mut self.0), ptx) {
-            loaded.index = index::of(ptx.as_bytes());
+            loaded.ptx = Ptx::new(ptx.as_bytes());
         }
         self
     }
@@ -129,7 +130,7 @@ impl Module {
             #[cfg(feature = "ptx")]
             report: None,
             #[cfg(feature = "ptx")]
-            index: Arc::default(),
+            ptx: None,
         })))
     }
 
@@ -144,7 +145,7 @@ impl Module {
         let original = image.ptx().unwrap_or_default();
         let Rewritten { text, report } = rewrite(original.as_bytes()).map_err(LoadError::from)?;
         let mut module = Self::load_image(context, &Image::new(text).map_err(LoadError::from)?)?;
-        module = module.with_index(Some(original));
+        module = module.with_ptx(Some(original));
         if let Some(loaded) = Arc::get_mut(&mut module.0) {
             loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
             loaded.report = Some(report);
@@ -212,8 +213,8 @@ impl Module {
     ) -> Result<Kernel, LoadError> {
         let kernel = self.find_entry(name, name, parameters, wide)?;
         #[cfg(feature = "ptx")]
-        let kernel = match self.0.index.get(name) {
-            Some(index) => kernel.with_index(index),
+        let kernel = match &self.0.ptx {
+            Some(ptx) => kernel.with_index(&ptx.limits(name)),
             None => kernel,
         };
         #[cfg(feature = "ptx")]
