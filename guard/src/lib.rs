@@ -98,7 +98,10 @@ pub use launch::validate::validate;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 #[doc(hidden)]
 pub use launch::{abi, validate::validate_co_resident};
-pub use limits::{ComputeCapability, DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits};
+pub use limits::{
+    ComputeCapability, DeviceLimits, IndexLimit, IndexTerm, KernelLimits, LaunchLimits,
+    OccupancyLimits,
+};
 // Evidence of the driver's errors, and a constant for the conformance test.
 #[doc(hidden)]
 pub use limits::{FormLimits, LOCAL_BYTES_PER_THREAD, LocalMemory};

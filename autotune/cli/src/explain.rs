@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
-use gridguard::{DeviceLimits, cuda};
-use gridguard_report::ExplainedLog;
+use gridguard::{DeviceLimits, IndexLimit, cuda};
+use gridguard_ptx::Sizes;
+use gridguard_report::{ExplainedLog, KnownLimits};
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::follow::follow;
 use crate::output::{OutputArgs, note};
+use crate::ptx::index::set_parameters;
+use crate::ptx::text_of;
 use crate::rules;
 
 #[derive(Args)]
@@ -27,6 +30,12 @@ pub(crate) struct Explain {
     /// json, a line for each
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     follow: Option<PathBuf>,
+    /// PTX of the kernels in the log: if a 32-bit index wraps in the launch, that is named as a cause
+    #[arg(long, value_name = "FILE")]
+    ptx: Option<PathBuf>,
+    /// Value of a kernel's parameter by its name or number, for --ptx; NAME+8 is the value 8 bytes into it
+    #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", requires = "ptx")]
+    param: Vec<String>,
     #[command(flatten)]
     device: DeviceChoice,
     #[command(flatten)]
@@ -49,11 +58,13 @@ no CUDA failure recognized; give one of these:
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let index = self.index()?;
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
+            let limits = KnownLimits { device: device.as_deref(), index: &index };
             let machine = self.machine(device.as_deref());
             return follow(file, |log, known, lines| {
-                let report = ExplainedLog::after(log, known, &machine, device.as_deref())?;
+                let report = ExplainedLog::after(log, known, &machine, limits)?;
                 report.findings.into_iter().try_for_each(|mut one| {
                     one.line = one.line.saturating_add(lines);
                     self.output.print(&one, one.in_a_log())
@@ -75,9 +86,33 @@ impl Explain {
         };
         let device = self.device.limits()?;
         let machine = self.machine(device.as_deref());
-        let report = ExplainedLog::new(&log, &machine, device.as_deref())?;
+        let limits = KnownLimits { device: device.as_deref(), index: &index };
+        let report = ExplainedLog::new(&log, &machine, limits)?;
         self.output.print(&report, &report)?;
         Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
+    }
+
+    /// The limits of the indices of the kernels in the PTX, by name.
+    fn index(&self) -> Result<Vec<(String, Vec<IndexLimit>)>, CommandError> {
+        let Some(file) = &self.ptx else { return Ok(Vec::new()) };
+        let entries = gridguard_ptx::index(&text_of(file)?);
+        let entries = entries.map_err(|error| CommandError::invalid_file(file, error))?;
+        let (mut index, mut refused) = (Vec::new(), None);
+        for mut entry in entries {
+            let mut sizes = Sizes::default();
+            // Other entries may have other parameters.
+            match set_parameters(&mut sizes, &entry, &self.param) {
+                Ok(()) => {
+                    let limits = entry.limits(&sizes).into_iter().map(IndexLimit::from);
+                    index.push((entry.name, limits.collect()));
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) if index.is_empty() => Err(error),
+            _ => Ok(index),
+        }
     }
 
     /// The facts about the chosen device, and about its driver if it is of this machine.

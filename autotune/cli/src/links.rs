@@ -3,7 +3,7 @@
 use gridguard::Rule;
 
 /// The page with a section for each rule.
-const PAGE: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/rules.md");
+pub(crate) const PAGE: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/rules.md");
 
 /// `text`, with the id of a rule at the end of a line, as in `[grid-dim-y]`, as a link (OSC 8).
 pub(crate) fn linked(text: &str) -> String {

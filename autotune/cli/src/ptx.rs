@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
-use crate::output::{OutputArgs, Table, count};
-use index::IndexArgs;
+use crate::output::{Format, OutputArgs, Table, count};
+use index::{IndexArgs, ReportFormat};
 
-mod index;
+pub(crate) mod index;
+mod sarif;
 
 #[derive(Args)]
 pub(crate) struct Ptx {
@@ -28,16 +29,24 @@ pub(crate) struct Ptx {
     entry: Vec<String>,
     #[command(flatten)]
     index: IndexArgs,
-    #[command(flatten)]
-    format: OutputArgs,
+    /// Format of the result: text for people, one JSON document for programs, or with --index a SARIF 2.1.0 log
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
 }
 
 impl Ptx {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let text = ptx_of(&self.file, read(&self.file)?)?;
+        let text = text_of(&self.file)?;
         if self.index.index {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
+        let format = match self.format {
+            ReportFormat::Text => Format::Text,
+            ReportFormat::Json => Format::Json,
+            ReportFormat::Sarif => {
+                return Err(CommandError::Invalid("--format sarif needs --index".to_owned()));
+            }
+        };
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
         let rewritten = rewrite_entries(&text, is_wanted)
@@ -50,7 +59,8 @@ impl Ptx {
         if let Some(output) = &self.output {
             write_file(output, &rewritten.text)?;
         }
-        self.format.print(&self.document(report), Summary(report, self.output.as_deref()))?;
+        let summary = Summary(report, self.output.as_deref());
+        OutputArgs { format }.print(&self.document(report), summary)?;
         let refused = report.entries.iter().any(|entry| entry.forms.is_err());
         Ok(if refused { Exit::No } else { Exit::Yes })
     }
@@ -148,6 +158,11 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
     "xyz".chars().zip(reads).filter(|(_, reads)| *reads).map(|(axis, _)| axis)
 }
 
+/// The PTX of a PTX file or a fatbin.
+pub(crate) fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
+    ptx_of(path, read(path)?)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     match gridguard_files::read(path, MOST_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
@@ -157,7 +172,6 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// The PTX of a PTX file or a fatbin.
 fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
     if !BINARY.iter().any(|magic| bytes.starts_with(magic)) {
         return Ok(bytes);

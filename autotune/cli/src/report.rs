@@ -65,6 +65,7 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
     }
     writeln!(f, "{}", report.totals())?;
     report.warnings().iter().try_for_each(|line| writeln!(f, "{line}"))?;
+    report.index_lines().iter().try_for_each(|line| writeln!(f, "{}", printable(line)))?;
     report.memory.summary().iter().try_for_each(|line| writeln!(f, "{line}"))?;
     report.refusals.iter().try_for_each(|refusal| show_refusal(f, refusal))?;
     report.memory.refusals.iter().try_for_each(|refusal| show_allocation(f, refusal))?;

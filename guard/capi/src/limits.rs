@@ -214,6 +214,8 @@ unsafe fn of_kernel(
         required_cluster: (cluster != Dim3::new(0, 0, 0)).then_some(cluster),
         cluster_must_be_set: info.flags & GG_CLUSTER_MUST_BE_SET != 0,
         non_portable_cluster_allowed: info.flags & GG_NON_PORTABLE_CLUSTERS != 0,
+        // Batches declare it.
+        index: Vec::new(),
     };
     let limits = LaunchLimits::new(device, kernel);
     let opts_in = info.flags & GG_OPTS_IN != 0;

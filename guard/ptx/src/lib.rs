@@ -24,7 +24,8 @@ pub use error::{Position, PtxError};
 pub use extract::{Extracted, Variable, extract};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
 pub use index::{
-    EntryIndex, First, Reason as IndexReason, Size, Sizes, SourceLine, Verdict, Wrap, index,
+    EntryIndex, First, MOST_LIMITS, Reason as IndexReason, Size, SizeLimit, SizeTerm, Sizes,
+    SourceLine, Verdict, Wrap, index, index_entries,
 };
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};

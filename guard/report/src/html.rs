@@ -4,7 +4,8 @@ use askama::Template;
 use gridguard::Axis;
 
 use crate::memory::{Bytes, DeviceMemory};
-use crate::process::{KernelUse, Nearness, WatchReport};
+use crate::nearness::Nearness;
+use crate::process::{KernelUse, WatchReport};
 
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]

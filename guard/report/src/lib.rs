@@ -14,10 +14,12 @@ mod capture;
 mod frame;
 #[cfg(feature = "html")]
 mod html;
+mod index;
 #[cfg(feature = "explain")]
 mod log;
 mod memory;
 mod message;
+mod nearness;
 mod process;
 #[cfg(feature = "explain")]
 mod stated_launch;
@@ -30,6 +32,7 @@ pub use capture::{
 pub use frame::PythonFrame;
 #[cfg(feature = "html")]
 pub use html::{HtmlError, TuningCurve, TuningPage, report_page};
+pub use index::IndexUse;
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
 pub use memory::{
@@ -37,10 +40,13 @@ pub use memory::{
     MemoryUse, RefusedAllocation,
 };
 pub use message::Message;
+pub use nearness::Nearness;
 pub use process::{
-    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, Nearness, RefusedLaunch, ReportError,
-    ReportHead, WatchReport,
+    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportError, ReportHead,
+    WatchReport,
 };
+#[cfg(feature = "explain")]
+pub use stated_launch::KnownLimits;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

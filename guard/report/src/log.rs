@@ -12,14 +12,13 @@
 
 use core::fmt;
 
-use gridguard::DeviceLimits;
 use gridguard::catalog::CatalogError;
 use gridguard_diagnose::{
     Diagnosis, Evidence, FailureId, LogFinding, LogScanner, diagnose, similar_failures,
 };
 use serde::Serialize;
 
-use crate::stated_launch;
+use crate::stated_launch::{self, KnownLimits};
 
 /// The failures in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,19 +71,19 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 }
 
 impl ExplainedLog {
-    /// Explains the failures in `log`. A launch configuration in the log is checked against `device`, against the
+    /// Explains the failures in `log`. A launch configuration in the log is checked against `limits`, against the
     /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
     /// the log.
     ///
     /// # Errors
     ///
     /// [`CatalogError`] if the catalogue does not parse.
-    pub fn new(
+    pub fn new<'a>(
         log: &LogScanner,
         machine: &Evidence,
-        device: Option<&DeviceLimits>,
+        limits: impl Into<KnownLimits<'a>>,
     ) -> Result<Self, CatalogError> {
-        Self::after(log, 0, machine, device)
+        Self::after(log, 0, machine, limits)
     }
 
     /// As [`Self::new`], without the first `known` failures.
@@ -92,14 +91,14 @@ impl ExplainedLog {
     /// # Errors
     ///
     /// [`CatalogError`] if the catalogue does not parse.
-    pub fn after(
+    pub fn after<'a>(
         log: &LogScanner,
         known: usize,
         machine: &Evidence,
-        device: Option<&DeviceLimits>,
+        limits: impl Into<KnownLimits<'a>>,
     ) -> Result<Self, CatalogError> {
-        let findings = log.findings().into_iter().skip(known);
-        let findings = findings.map(|finding| ExplainedFailure::new(finding, machine, device));
+        let (limits, findings) = (limits.into(), log.findings().into_iter().skip(known));
+        let findings = findings.map(|finding| ExplainedFailure::new(finding, machine, limits));
         let findings = findings.collect::<Result<_, _>>()?;
         Ok(Self { lines: log.lines(), dropped: log.dropped(), findings })
     }
@@ -110,7 +109,7 @@ impl ExplainedFailure {
     fn new(
         finding: LogFinding,
         machine: &Evidence,
-        device: Option<&DeviceLimits>,
+        limits: KnownLimits<'_>,
     ) -> Result<Self, CatalogError> {
         let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
         let evidence = Evidence {
@@ -121,7 +120,7 @@ impl ExplainedFailure {
             visible_devices: evidence.visible_devices.or(machine.visible_devices),
             ..evidence
         };
-        let evidence = stated_launch::checked(evidence, device)?;
+        let evidence = stated_launch::checked(evidence, limits)?;
         let diagnosis = diagnose(&failure, &evidence);
         Ok(Self { line, text, times, consequence_of, note, diagnosis })
     }

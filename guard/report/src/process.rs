@@ -1,12 +1,12 @@
 //! The report of one process that ran under `gridguard run`.
 
-use core::cmp::Ordering;
-
 use gridguard::{Axis, DeviceLimits, Dim3, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::frame::PythonFrame;
+use crate::index::IndexUse;
 use crate::memory::{Bytes, MemoryUse};
+use crate::nearness::Nearness;
 
 /// The format of [`WatchReport`]. New fields do not change it.
 pub const FORMAT: u32 = 1;
@@ -52,6 +52,9 @@ pub struct WatchReport {
     pub kernels: Vec<KernelUse>,
     /// The refused launches that were explained.
     pub refusals: Vec<RefusedLaunch>,
+    /// The kernels whose 32-bit indices wrapped, or will with a larger grid, if that was asked for.
+    #[serde(default)]
+    pub indices: Vec<IndexUse>,
     /// The memory that the process allocated.
     #[serde(default)]
     pub memory: MemoryUse,
@@ -242,45 +245,6 @@ impl KernelUse {
             (blocks > 1).then_some(Nearness { axis, blocks, limit })
         };
         Axis::ALL.into_iter().filter_map(along).min_by(Nearness::compare)
-    }
-}
-
-/// How near a grid is to the limit of an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nearness {
-    /// The axis.
-    pub axis: Axis,
-    /// The blocks along it.
-    pub blocks: u64,
-    /// The most blocks along it.
-    pub limit: u64,
-}
-
-impl Nearness {
-    /// The part of the limit that the grid takes, rounded down.
-    #[must_use]
-    pub fn percent(&self) -> u64 {
-        let percent = u128::from(self.blocks) * 100 / u128::from(self.limit.max(1));
-        u64::try_from(percent).unwrap_or(u64::MAX)
-    }
-
-    /// Whether a grid of ten times the size exceeds the limit.
-    #[must_use]
-    pub fn is_near(&self) -> bool {
-        u128::from(self.blocks) * 10 > u128::from(self.limit)
-    }
-
-    /// The smallest batch that exceeds the limit, if the grid is of a launch with `batch` items and grows with them.
-    #[must_use]
-    pub fn breaking_batch(&self, batch: u64) -> u64 {
-        let fits = u128::from(self.limit) * u128::from(batch) / u128::from(self.blocks.max(1));
-        u64::try_from(fits).unwrap_or(u64::MAX).saturating_add(1)
-    }
-
-    /// The nearer one first.
-    fn compare(&self, other: &Self) -> Ordering {
-        let product = |one: &Self, other: &Self| u128::from(one.limit) * u128::from(other.blocks);
-        product(self, other).cmp(&product(other, self))
     }
 }
 

@@ -2,16 +2,31 @@
 
 use gridguard::catalog::{self, CatalogError};
 use gridguard::{
-    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
-    validate,
+    DeviceLimits, Dim3, IndexLimit, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation,
+    Violations, validate,
 };
 use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
+
+/// The limits that launches in a log are checked against, where they are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownLimits<'a> {
+    /// Those of the device, in place of the compute capability in the log or the GPUs of the catalogue.
+    pub device: Option<&'a DeviceLimits>,
+    /// Those of the 32-bit indices of kernels, by name.
+    pub index: &'a [(String, Vec<IndexLimit>)],
+}
+
+impl<'a> From<Option<&'a DeviceLimits>> for KnownLimits<'a> {
+    fn from(device: Option<&'a DeviceLimits>) -> Self {
+        Self { device, index: &[] }
+    }
+}
 
 /// Adds the rules that the launch violates: on `device`, on the compute capability in the log, or on the GPUs of the
 /// catalogue. The log may come from another machine, so the devices of this one do not count.
 pub(crate) fn checked(
     evidence: Evidence,
-    device: Option<&DeviceLimits>,
+    KnownLimits { device, index }: KnownLimits<'_>,
 ) -> Result<Evidence, CatalogError> {
     let LaunchSizes { grid, block, shared_bytes, kernel_threads, .. } = evidence.launch_sizes;
     let stated = evidence
@@ -28,6 +43,7 @@ pub(crate) fn checked(
     let kernel = KernelLimits {
         name: evidence.kernel.clone().unwrap_or_else(|| "of the launch".into()),
         max_threads_per_block: kernel_threads,
+        index: index_of(evidence.kernel.as_deref(), index),
         ..KernelLimits::default()
     };
     let (device_name, mut rules) = match device.or(stated.as_deref()) {
@@ -67,6 +83,19 @@ pub(crate) fn checked(
     let is_whole = grid.is_some() && block.is_some();
     let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
     Ok(Evidence { device_name, launch, violated_rules, ..evidence })
+}
+
+/// The limits of the indices of the kernel that a log names, mangled or as in the source. A log may name none.
+fn index_of(kernel: Option<&str>, index: &[(String, Vec<IndexLimit>)]) -> Vec<IndexLimit> {
+    let is_called = |name: &str| {
+        let stated = kernel.unwrap_or(name);
+        stated.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
+    };
+    let mut named = index.iter().filter(|(name, _)| is_called(name));
+    match (named.next(), named.next()) {
+        (Some((_, limits)), None) => limits.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// The rules that `request` violates on GPUs of the catalogue, each with the highest limit, and the first such GPU,

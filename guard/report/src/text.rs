@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::frame::PythonFrame;
-use crate::process::{KernelUse, Nearness, RefusedLaunch, WatchReport};
+use crate::index::IndexUse;
+use crate::nearness::Nearness;
+use crate::process::{KernelUse, RefusedLaunch, WatchReport};
 
 impl WatchReport {
     /// The launches of the process in one line.
@@ -35,7 +37,14 @@ impl WatchReport {
         stale.into_iter().chain(unwatched).collect()
     }
 
-    /// The summary that a watched program prints at its end: at most 24 lines.
+    /// The 32-bit indices that wrapped, or will with a larger grid, a line each.
+    #[must_use]
+    pub fn index_lines(&self) -> Vec<String> {
+        let wrapped = self.wrapping_kernels().into_iter().map(|row| format!("wraps: {row}"));
+        wrapped.chain(self.next_wraps().map(|row| format!("near: {row}"))).collect()
+    }
+
+    /// The summary that a watched program prints at its end: at most 28 lines.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut lines = vec![format!("gridguard: {}", self.totals())];
@@ -51,6 +60,7 @@ impl WatchReport {
         section("", self.memory.summary(), 3);
         section("refused: ", self.refused_kernels(), 6);
         section("fixed: ", self.fixed_kernels(), 3);
+        section("wraps: ", self.wrapping_kernels(), 3);
         section("near: ", self.near_kernels(), 4);
         if self.unlisted_launches > 0 {
             let launches = count(self.unlisted_launches, "launch", "launches");
@@ -97,20 +107,47 @@ impl WatchReport {
             let near = kernel.nearest_limit(limits).filter(Nearness::is_near)?;
             let Nearness { axis, blocks, limit } = near;
             let (name, percent) = (short(&kernel.demangled), near.percent());
-            let breaks = match self.batch {
-                Some(batch) => format!("breaks at batch {}", near.breaking_batch(batch)),
-                None => {
-                    // Below ten, since the kernel is near.
-                    let hundredths = u128::from(limit) * 100 / u128::from(blocks);
-                    let (whole, part) = (hundredths / 100, hundredths % 100);
-                    format!("breaks above {whole}.{part:02} times its size")
-                }
-            };
+            let breaks = self.size_that(near, "breaks");
             Some(format!(
                 "grid.{axis} of {name} is at {percent} % of its limit, {blocks} of {limit} blocks: {breaks}"
             ))
         };
-        others.filter_map(row).collect()
+        // Wraps that come next, before refusals that come next: nothing reports them.
+        self.next_wraps().chain(others.filter_map(row)).collect()
+    }
+
+    /// The kernels whose 32-bit indices wrapped.
+    fn wrapping_kernels(&self) -> Vec<String> {
+        let wrapped = |one: &IndexUse| {
+            let (name, wrap) = (short(&one.kernel), one.wraps.first()?);
+            Some(format!("a 32-bit index of {name} with a grid of {}: {}", one.grid(), short(wrap)))
+        };
+        self.indices.iter().filter_map(wrapped).collect()
+    }
+
+    fn next_wraps(&self) -> impl Iterator<Item = String> {
+        self.indices.iter().filter_map(|one| {
+            let near = one.next?;
+            let Nearness { axis, blocks, limit } = near;
+            let (name, wraps) = (short(&one.kernel), self.size_that(near, "wraps"));
+            let from = limit.saturating_add(1);
+            Some(format!(
+                "a 32-bit index of {name} wraps from {from} blocks on {axis}, of which it had {blocks}: {wraps}"
+            ))
+        })
+    }
+
+    /// The size from which a kernel breaks a limit, or wraps.
+    fn size_that(&self, near: Nearness, breaks: &str) -> String {
+        match self.batch {
+            Some(batch) => format!("{breaks} at batch {}", near.breaking_batch(batch)),
+            None => {
+                // Below ten, since the kernel is near.
+                let hundredths = u128::from(near.limit) * 100 / u128::from(near.blocks.max(1));
+                let (whole, part) = (hundredths / 100, hundredths % 100);
+                format!("{breaks} above {whole}.{part:02} times its size")
+            }
+        }
     }
 }
 
@@ -133,7 +170,7 @@ const LONGEST_NAME: usize = 80;
 
 #[cfg(test)]
 mod tests {
-    use gridguard::{Dim3, LaunchRequest};
+    use gridguard::{Axis, Dim3, LaunchRequest};
 
     use super::*;
 
@@ -202,6 +239,42 @@ mod tests {
             let summary = report.summary();
             assert!(summary.ends_with(&format!(": breaks at batch {breaks}\n")), "{summary}");
         }
+    }
+
+    #[test]
+    fn indices_that_wrapped_and_those_that_come_next_are_in_the_summary() {
+        let index = |kernel: &str, y, wraps: &[&str], limit: Option<u64>| IndexUse {
+            kernel: kernel.into(),
+            request: LaunchRequest::new(Dim3::new(1, y, 1), Dim3::ONE),
+            wraps: wraps.iter().map(|&wrap| wrap.to_owned()).collect(),
+            next: limit.map(|limit| Nearness { axis: Axis::Y, blocks: y, limit }),
+        };
+        let wrapped = index("rows", 40_000, &["blockIdx.y * 65536 reaches 2621374464"], None);
+        let next = index("scan", 20_000, &[], Some(32_768));
+        let nearer = index("scan", 30_000, &[], Some(32_768));
+        assert!(wrapped.is_worse_than(&next) && !next.is_worse_than(&wrapped));
+        assert!(nearer.is_worse_than(&next) && !next.is_worse_than(&nearer));
+        let report = WatchReport {
+            launches: 2,
+            batch: Some(5),
+            indices: vec![wrapped, next],
+            ..WatchReport::default()
+        };
+        assert_eq!(
+            report.summary(),
+            "gridguard: 2 launches of 0 kernels accepted, 0 refused\n  \
+             wraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
+             2621374464\n  \
+             near: a 32-bit index of scan wraps from 32769 blocks on y, of which it had 20000: wraps at \
+             batch 9\n"
+        );
+        let lines = report.index_lines();
+        assert!(
+            lines.len() == 2 && lines[0].starts_with("wraps: a 32-bit index of rows"),
+            "{lines:?}"
+        );
+        let text = serde_json::to_vec(&report).expect("JSON");
+        assert_eq!(WatchReport::parse(&text).expect("a report"), report);
     }
 
     #[test]

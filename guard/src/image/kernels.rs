@@ -46,6 +46,7 @@ impl KernelAttributes {
             required_cluster: self.required_cluster,
             cluster_must_be_set: self.cluster_must_be_set,
             non_portable_cluster_allowed: false,
+            index: Vec::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::Rule;
+use crate::limits::IndexLimit;
 use crate::limits::launch::{LaunchLimits, Thresholds};
 use crate::limits::occupancy::OccupancyLimits;
 
@@ -68,6 +69,10 @@ pub(super) fn check_each(
         // Opting in helps only where the device has enough.
         let limit = thresholds.dynamic_shared_bytes;
         broken(Rule::DynamicSharedMemoryOptIn, None, dynamic_shared_bytes.into(), limit);
+    }
+    let exceeded = |index: &IndexLimit| Some((index.exceeded(grid, block)?, index.most));
+    if let Some(((axis, reach), most)) = limits.kernel().index.iter().find_map(exceeded) {
+        broken(Rule::IndexWrap, Some(axis), reach, most);
     }
     if cooperative && !thresholds.cooperative_launch {
         broken(Rule::CooperativeUnsupported, None, 1, 0);

@@ -45,7 +45,8 @@ fn owner(
         Rule::KernelThreadsPerBlock
         | Rule::RequiredBlock
         | Rule::DynamicSharedMemoryOptIn
-        | Rule::ClusterRequired => Owner::Kernel(limits.kernel().name.clone()),
+        | Rule::ClusterRequired
+        | Rule::IndexWrap => Owner::Kernel(limits.kernel().name.clone()),
         _ => Owner::Device(limits.device().name.clone()),
     }
 }
@@ -101,6 +102,13 @@ fn remedy(
         Rule::CooperativeUnsupported => Remedy::NotCooperative,
         Rule::DependentUnsupported => Remedy::NotDependent,
         Rule::ParameterBytes => Remedy::PassByPointer,
+        Rule::IndexWrap => {
+            let axis = axis.unwrap_or(Axis::X);
+            match limits.index_blocks(axis, request.grid, request.block) {
+                0 => Remedy::WiderIndex,
+                blocks => Remedy::RebasePointers { axis, blocks },
+            }
+        }
         // A cooperative grid. The planner reports the other rules.
         _ => Remedy::ShrinkGrid,
     }

@@ -150,9 +150,10 @@ rules! {
     /// of CUDA 12.1 or later. Compilers enforce it: NVRTC rejects 32,765 bytes, and PTX with 32,765 fails to
     /// load with `CUDA_ERROR_INVALID_PTX` (H200).
     ParameterBytes = "parameter-bytes", Bytes, May[1, 701], "kernel parameters are {exceeds}";
-    /// Elements that one launch of a kernel with 32-bit indices addresses: at most 2^31 - 1. The driver does
-    /// not check it, and the index wraps silently.
-    IndexWidth = "index-width", Elements, May[700, 719], "the launch addresses {exceeds}";
+    /// The largest index that a launch computes in 32 bits: by the kernel's [`IndexLimit`](crate::IndexLimit), which is
+    /// found in its PTX, or by the elements that the caller's [`BatchAxis`](crate::BatchAxis) declares. The driver does
+    /// not check it: the index wraps silently.
+    IndexWrap = "index-wrap", Elements, May[700, 719], "the launch addresses {exceeds}";
     /// Workspace of one launch against the available memory. The allocation returns
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     WorkspaceMemory = "workspace-memory", Bytes, May[2], "workspace is {exceeds}";
@@ -225,7 +226,7 @@ impl Rule {
     /// use gridguard::Rule;
     /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
     /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
-    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
+    /// assert_eq!(Rule::IndexWrap.driver_code(), None); // the index wraps silently
     /// ```
     #[must_use]
     pub const fn driver_code(self) -> Option<i32> {

@@ -98,8 +98,8 @@ pub(crate) fn check_along(
     match ValidLaunch::plain_with_grid(grid, request, limits) {
         Some(launch) if blocks <= most => Ok(launch),
         // A plain launch of a smaller grid is legal, so only the grid is too large.
-        Some(_) => Err(RuleSet::of(Rule::grid_dim(axis))),
-        None => check_rules(request, limits),
+        Some(_) if !limits.plain().is_indexed => Err(RuleSet::of(Rule::grid_dim(axis))),
+        _ => check_rules(request, limits),
     }
 }
 

@@ -42,6 +42,9 @@ impl Violation {
             Rule::ClusterRequired if *requested == 0 => {
                 "{owner} requires a cluster, the launch has none"
             }
+            Rule::IndexWrap if axis.is_some() => {
+                "a 32-bit index reaches {requested}, the limit is {limit} ({owner})"
+            }
             _ => rule.message(),
         };
         // The owner's name comes last, since it may contain anything.
@@ -227,6 +230,18 @@ pub enum Remedy {
     /// Pass large parameters through device memory.
     #[display("pass large parameters through device memory")]
     PassByPointer,
+    /// Launch fewer blocks at once, with pointers to their own items, or compile the kernel with 64-bit indices. Parts
+    /// of a rewritten kernel's grid keep the indices of the whole grid, and wrap too.
+    #[display(
+        "declare a batch along {axis}, whose chunks have at most {blocks} blocks and pointers to their own items, or \
+         compile the kernel with 64-bit indices; parts of a rewritten kernel's grid wrap too"
+    )]
+    RebasePointers {
+        /// The axis.
+        axis: Axis,
+        /// The most blocks along it.
+        blocks: u64,
+    },
     /// Compile the kernel with 64-bit indices.
     #[display("compile the kernel with 64-bit indices")]
     WiderIndex,
@@ -301,6 +316,13 @@ impl Violations {
     pub(crate) fn push(&mut self, violation: Violation) {
         let place = self.list.partition_point(|other| other.rule <= violation.rule);
         self.list.insert(place, violation);
+    }
+
+    /// Replaces the remedy for `rule`.
+    pub(crate) fn set_remedy(&mut self, rule: Rule, remedy: &Remedy) {
+        for violation in self.list.iter_mut().filter(|violation| violation.rule == rule) {
+            violation.remedy = remedy.clone();
+        }
     }
 
     /// The number of violations.

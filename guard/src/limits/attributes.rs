@@ -126,6 +126,8 @@ impl KernelLimits {
             required_cluster: (!cluster.has_zero()).then_some(cluster),
             cluster_must_be_set: ask_if_known(fa::CLUSTER_SIZE_MUST_BE_SET) != 0,
             non_portable_cluster_allowed: ask_if_known(fa::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0,
+            // No attribute states it.
+            index: Vec::new(),
         })
     }
 }

@@ -3,6 +3,7 @@
 use derive_more::Display;
 
 use super::device::DeviceLimits;
+use super::index::IndexLimit;
 use crate::dim::Dim3;
 
 /// The limits and resource use of one compiled kernel.
@@ -36,6 +37,9 @@ pub struct KernelLimits {
     /// Whether clusters above the portable size are allowed: `FA
     /// NON_PORTABLE_CLUSTER_SIZE_ALLOWED`.
     pub non_portable_cluster_allowed: bool,
+    /// The launches beyond which its 32-bit indices wrap. Empty if there are none or they are not known.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
+    pub index: Vec<IndexLimit>,
 }
 
 impl KernelLimits {

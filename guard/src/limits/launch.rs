@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::device::DeviceLimits;
+use super::index::IndexLimit;
 use super::kernel::KernelLimits;
 use crate::dim::{Axis, Dim3};
 
@@ -72,6 +73,8 @@ pub(crate) struct PlainThresholds {
     pub(crate) threads: u32,
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) parameter_bytes: u32,
+    /// Whether `grid` is that of the kernel's indices.
+    pub(crate) is_indexed: bool,
 }
 
 /// The numbers that the rules compare a launch with, computed once.
@@ -112,7 +115,7 @@ impl LaunchLimits {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device.into();
         let thresholds = Thresholds::new(&device, &kernel);
-        let plain = PlainThresholds::new(&thresholds);
+        let plain = PlainThresholds::new(&thresholds, &kernel.index);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, device, kernel: Arc::new(kernel), plain, thresholds, forms: None }
     }
@@ -144,6 +147,20 @@ impl LaunchLimits {
 
     pub(crate) fn forms(&self) -> Option<&Forms> {
         self.forms.as_deref()
+    }
+
+    /// The same limits, of a kernel with these limits of its indices. Nothing was validated against them yet.
+    #[cfg(all(feature = "cuda", feature = "ptx"))]
+    pub(crate) fn with_index(self, index: Vec<IndexLimit>) -> Self {
+        let plain = PlainThresholds::new(&self.thresholds, &index);
+        let kernel = Arc::new(KernelLimits { index, ..KernelLimits::clone(&self.kernel) });
+        Self { kernel, plain, ..self }
+    }
+
+    /// The most blocks along `axis` of a launch before an index wraps.
+    pub(crate) fn index_blocks(&self, axis: Axis, grid: Dim3, block: Dim3) -> u64 {
+        let blocks = |index: &IndexLimit| index.most_blocks(axis, grid, block);
+        self.kernel.index.iter().map(blocks).min().unwrap_or(u64::MAX)
     }
 
     /// The same limits for callers whose launches work on items, so that the grid is not split into parts.
@@ -192,6 +209,12 @@ impl LaunchLimits {
 
     pub(crate) const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The most blocks of the device along `axis`.
+    #[inline]
+    pub(crate) fn grid_along(&self, axis: Axis) -> u64 {
+        self.thresholds.grid.along(axis)
     }
 
     pub(crate) const fn plain(&self) -> &PlainThresholds {
@@ -251,7 +274,7 @@ impl PlainThresholds {
     }
 
     /// A plain launch within these is legal by `thresholds`. Other launches are checked rule by rule.
-    fn new(thresholds: &Thresholds) -> Self {
+    fn new(thresholds: &Thresholds, index: &[IndexLimit]) -> Self {
         let needs_cluster = thresholds.required_cluster.is_some() || thresholds.cluster_must_be_set;
         let register_threads =
             thresholds.register_threads.map(|most| u64::try_from(most).unwrap_or(u64::MAX));
@@ -265,12 +288,16 @@ impl PlainThresholds {
             || thresholds.opt_in_dynamic_bytes.is_none();
         let opt_in_dynamic = thresholds.opt_in_dynamic_bytes.unwrap_or(0);
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let widest =
+            |axis: Dim3| Dim3::new(axis.x.min(threads), axis.y.min(threads), axis.z.min(threads));
+        let within = |grid, index: &IndexLimit| index.safe_grid(grid, widest(thresholds.block));
         Self {
-            grid: thresholds.grid.narrow().unwrap_or_default(),
+            grid: index.iter().fold(thresholds.grid, within).narrow().unwrap_or_default(),
             block: thresholds.block.narrow().unwrap_or_default(),
             threads: if none { 0 } else { narrow(threads) },
             dynamic_shared_bytes: narrow(thresholds.dynamic_shared_bytes.min(opt_in_dynamic)),
             parameter_bytes: narrow(thresholds.parameter_bytes),
+            is_indexed: !index.is_empty(),
         }
     }
 }

@@ -5,6 +5,7 @@ use core::num::NonZeroU64;
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::limits::kernel::KernelLimits;
+use crate::limits::launch::LaunchLimits;
 
 /// A declaration that the blocks along one axis of the grid belong to independent items, so that the
 /// launch may be split there.
@@ -305,6 +306,14 @@ impl BatchAxis {
             return u64::MAX;
         }
         INDEX_32_ELEMENTS.checked_div(self.elements_per_item).unwrap_or(u64::MAX)
+    }
+
+    /// The most items of a chunk before an index that was found in the kernel wraps.
+    pub(crate) fn items_by_index(&self, request: &LaunchRequest, limits: &LaunchLimits) -> u64 {
+        match limits.plain().is_indexed {
+            true => self.items_in(limits.index_blocks(self.axis, request.grid, request.block)),
+            false => u64::MAX,
+        }
     }
 
     /// The most items of a chunk whose workspace fits.

@@ -28,6 +28,11 @@ pub fn explain(
         _ => {
             let mut violations = validate(request, limits).err().unwrap_or_default();
             if let Some(batch) = batch {
+                if violations.contains(Rule::IndexWrap) {
+                    let cap = batch.item_cap().min(batch.items_by_index(request, limits));
+                    let remedy = split_items(batch, cap).unwrap_or(Remedy::WiderIndex);
+                    violations.set_remedy(Rule::IndexWrap, &remedy);
+                }
                 push_item_violations(&mut violations, batch);
             }
             violations
@@ -84,6 +89,10 @@ pub(crate) fn explain_strategy(
     strategy: Option<Strategy>,
 ) -> Violations {
     let mut violations = explain(request, batch, limits);
+    if violations.contains(Rule::IndexWrap) {
+        // No strategy changes the indices, except that chunks of a batch begin at 0.
+        return violations;
+    }
     let folded = batch.and_then(|batch| batch.fold(request, limits.kernel()));
     match (strategy, folded) {
         (Some(Strategy::Shifted), _) => {
@@ -124,22 +133,24 @@ pub(crate) fn reason(
     Violation { rule, axis: None, requested, limit, owner, remedy }
 }
 
+/// Chunks of at most `cap` items, if one item fits.
+fn split_items(batch: &BatchAxis, cap: u64) -> Option<Remedy> {
+    let chunks =
+        (cap > 0).then(|| Chunks::balanced(batch.items(), cap, batch.unit().unwrap_or(1)))?;
+    Some(Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() })
+}
+
 #[cold]
 fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
     let items = batch.items();
     let mut report = |rule, requested: u128, limit, cap: u64, owner, not_one_item| {
-        let remedy = if cap == 0 {
-            not_one_item
-        } else {
-            let chunks = Chunks::balanced(items, cap, batch.unit().unwrap_or(1));
-            Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() }
-        };
+        let remedy = split_items(batch, cap).unwrap_or(not_one_item);
         violations.push(reason(rule, requested, limit, owner, remedy));
     };
     let (index_cap, workspace_cap) = (batch.index_cap(), batch.workspace_cap());
     if items > index_cap {
         let (elements, owner) = (batch.elements(items), Owner::IndexBits(batch.index_bits));
-        report(Rule::IndexWidth, elements, INDEX_32_ELEMENTS, index_cap, owner, Remedy::WiderIndex);
+        report(Rule::IndexWrap, elements, INDEX_32_ELEMENTS, index_cap, owner, Remedy::WiderIndex);
     }
     if items > workspace_cap {
         let (bytes, limit) = (batch.workspace_bytes(items), batch.memory_bytes());

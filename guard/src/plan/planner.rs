@@ -57,10 +57,11 @@ impl Plan {
             return Ok(build(Strategy::Whole, Chunks::one(batch.items()), Some(batch), launch));
         }
         let broken = checked.err().unwrap_or(RuleSet::EMPTY);
-        let fixable = Rule::grid_dim(batch.axis());
+        // Chunks of a batch begin at block 0.
+        let unfixable = broken.without(Rule::grid_dim(batch.axis())).without(Rule::IndexWrap);
         let whole_only = choice.strategy == Some(Strategy::Whole);
         let rewritten = || rewritten(request, Some(batch), limits, choice, broken);
-        if !broken.without(fixable).is_empty() || whole_only {
+        if !unfixable.is_empty() || whole_only {
             return rewritten().unwrap_or_else(|| Err(explain(request, Some(batch), limits)));
         }
         if fits
@@ -148,9 +149,10 @@ fn chunked(
 ) -> Result<Plan, Violations> {
     let axis = batch.axis();
     let reject = |reason| Err(explain_with(request, Some(batch), limits, reason));
-    let blocks_limit = limits.plain().grid_along(axis);
-    let cap = cap.min(batch.items_in(blocks_limit));
-    if batch.item_cap() == 0 {
+    let blocks_limit = limits.grid_along(axis);
+    let by_index = batch.items_by_index(request, limits);
+    let cap = cap.min(batch.items_in(blocks_limit)).min(by_index);
+    if batch.item_cap().min(by_index) == 0 {
         // Not even one item fits, which the violations of the unsplit launch report.
         return Err(explain(request, Some(batch), limits));
     }
@@ -191,6 +193,7 @@ mod tests {
     use super::*;
     use crate::dim::{Axis, Dim3};
     use crate::limits::device::DeviceLimits;
+    use crate::limits::index::{IndexLimit, IndexTerm};
     use crate::limits::kernel::KernelLimits;
 
     fn limits() -> LaunchLimits {
@@ -305,8 +308,69 @@ mod tests {
         let batch = BatchAxis::new(Axis::Y, 3).index_32_bits(1 << 31);
         let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("one item wraps the index");
-        assert_eq!(rules(&violations), ["index-width"]);
-        assert!(violations.to_string().ends_with("64-bit indices [index-width]"));
+        assert_eq!(rules(&violations), ["index-wrap"]);
+        assert!(violations.to_string().ends_with("64-bit indices [index-wrap]"));
+    }
+
+    /// Limits of a kernel whose index grows by 65,536 with each block along `axis`.
+    fn indexed_along(axis: usize) -> LaunchLimits {
+        let term = |factor, along| {
+            let grid = core::array::from_fn(|one| u8::from(along && one == axis));
+            IndexTerm { factor, grid, block: [0; 3] }
+        };
+        let terms = vec![term(65_536, true), term(-65_536, false)];
+        let index = vec![IndexLimit { terms, most: 2_147_483_647 }];
+        let kernel = KernelLimits { index, ..limits().kernel().clone() };
+        LaunchLimits::new(limits().device().clone(), kernel)
+    }
+
+    #[test]
+    fn chunks_of_a_batch_stay_below_the_size_at_which_an_index_wraps() {
+        let limits = indexed_along(1);
+        for (blocks, launches, largest) in
+            [(32_768, 1, 32_768), (32_769, 2, 16_385), (70_000, 3, 23_334)]
+        {
+            let batch = BatchAxis::new(Axis::Y, blocks);
+            let plan = Plan::new(&on_y(blocks), Some(&batch), &limits, Choice::AUTOMATIC);
+            let plan = plan.expect("chunks");
+            assert_eq!((plan.len(), plan.largest_chunk()), (launches, largest), "{blocks}");
+            assert!(plan.is_for(&limits));
+        }
+        // The lower of both bounds counts.
+        for (elements, launches) in [(1 << 15, 2), (1 << 18, 5)] {
+            let batch = BatchAxis::new(Axis::Y, 40_000).index_32_bits(elements);
+            let plan = Plan::new(&on_y(40_000), Some(&batch), &limits, Choice::AUTOMATIC);
+            assert_eq!(plan.expect("chunks").len(), launches);
+        }
+        // Folded, the index along y stays 0.
+        let batch = BatchAxis::new(Axis::Y, 40_000).foldable();
+        let plan = Plan::new(&on_y(40_000), Some(&batch), &limits, Choice::AUTOMATIC);
+        assert_eq!(plan.expect("folds").strategy(), Strategy::Folded);
+    }
+
+    #[test]
+    fn an_index_that_no_chunk_lowers_is_reported_with_its_axis() {
+        let limits = indexed_along(1);
+        let refused = Plan::new(&on_y(32_769), None, &limits, Choice::AUTOMATIC);
+        let refused = refused.expect_err("it wraps");
+        assert_eq!(
+            refused.to_string(),
+            "a 32-bit index reaches 2147483648, the limit is 2147483647 (kernel k): declare a batch \
+             along y, whose chunks have at most 32768 blocks and pointers to their own items, or \
+             compile the kernel with 64-bit indices; parts of a rewritten kernel's grid wrap too \
+             [index-wrap]"
+        );
+        let request = LaunchRequest { grid: Dim3::new(40_000, 2, 1), ..on_y(2) };
+        let batch = BatchAxis::new(Axis::Y, 2);
+        let on_x = Plan::new(&request, Some(&batch), &indexed_along(0), Choice::AUTOMATIC);
+        let on_x = on_x.expect_err("chunks along y do not help");
+        assert_eq!(rules(&on_x), ["index-wrap"]);
+        assert_eq!(on_x.iter().next().map(|one| one.axis), Some(Some(Axis::X)));
+        assert!(on_x.to_string().ends_with("compile the kernel with 64-bit indices [index-wrap]"));
+        let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
+        let batch = BatchAxis::new(Axis::Y, 40_000);
+        let whole = Plan::new(&on_y(40_000), Some(&batch), &limits, whole).expect_err("it wraps");
+        assert!(whole.to_string().contains("split the batch into 2 launches of 20000 items"));
     }
 
     #[test]

@@ -154,7 +154,7 @@ pub(crate) const MOST_FOLDED_BLOCKS: u64 = 1 << 31;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{DeviceLimits, FormLimits, KernelLimits};
+    use crate::limits::{DeviceLimits, FormLimits, IndexLimit, IndexTerm, KernelLimits};
 
     fn device() -> DeviceLimits {
         let mut device = DeviceLimits::any_device();
@@ -277,7 +277,7 @@ mod tests {
         // Parts of the grid address the whole batch.
         let wide = batch.index_32_bits(1 << 20);
         let wide = Plan::new(&request([3, 70_000, 65_536]), Some(&wide), &limits, SHIFTED);
-        let expected = ["grid-dim-y", "grid-dim-z", "index-width"];
+        let expected = ["grid-dim-y", "grid-dim-z", "index-wrap"];
         assert_eq!(rules(&wide.expect_err("32-bit indices wrap")), expected);
     }
 
@@ -332,6 +332,25 @@ mod tests {
         let cubes = request([4, 70_000, 2]).cluster(Dim3::new(2, 2, 2));
         let parts = planned(cubes, &limits(), four);
         assert_eq!((parts.len(), parts[1]), (70_000, ([2, 0, 0], [2, 2, 2])));
+    }
+
+    #[test]
+    fn forms_do_not_launch_a_grid_whose_indices_wrap() {
+        let term = |factor, y| IndexTerm { factor, grid: [0, y, 0], block: [0; 3] };
+        let terms = vec![term(65_536, 1), term(-65_536, 0)];
+        let index = vec![IndexLimit { terms, most: 2_147_483_647 }];
+        let kernel = KernelLimits { index, ..kernel(512) };
+        let limits = LaunchLimits::rewritten(device(), kernel, forms());
+        let large = request([1, 70_000, 1]);
+        for choice in [Choice::AUTOMATIC, SHIFTED, FOLDED] {
+            let refused = Plan::new(&large, None, &limits, choice).expect_err("it wraps");
+            assert_eq!(rules(&refused), ["grid-dim-y", "index-wrap"]);
+            let wide = Plan::new(&request([60_000, 32_768, 1]), None, &limits, choice);
+            assert_eq!(wide.expect("32,768 rows do not wrap").len(), 1);
+        }
+        let batch = BatchAxis::new(Axis::Y, 70_000);
+        let chunked = Plan::new(&large, Some(&batch), &limits, Choice::AUTOMATIC).expect("chunks");
+        assert_eq!((chunked.strategy(), chunked.len()), (Strategy::Chunked, 3));
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod devices;
 mod draws;
 mod driver_log;
 mod first_use;
+#[cfg(feature = "ptx")]
+mod index;
 mod kernel_builder;
 mod kernels;
 mod late_errors;

@@ -2,7 +2,7 @@
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Plan, Strategy};
 
-use crate::{Snapshot, blocks_along, on_h200};
+use crate::{Snapshot, blocks_along, by_row, on_h200};
 
 fn refused(
     request: LaunchRequest,
@@ -52,6 +52,12 @@ fn items() -> Vec<Snapshot> {
             any,
             "the launch addresses 6442450944 elements, the limit is 2147483647 (32-bit indices): \
              compile the kernel with 64-bit indices",
+        ),
+        (
+            Plan::new(&y_blocks(40_000), Some(&on_y(40_000)), &on_h200(by_row), whole)
+                .expect_err("it wraps"),
+            "a 32-bit index reaches 2621374464, the limit is 2147483647 (kernel attention): split \
+             the batch into 2 launches of 20000 items",
         ),
         refused(
             y_blocks(4096),

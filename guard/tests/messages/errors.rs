@@ -190,7 +190,7 @@ fn a_request_that_does_not_parse_says_where_and_what_is_expected() {
             "unknown field `registers`, expected one of `name`, `max_threads_per_block`, \
              `required_block`, `registers_per_thread`, `static_shared_bytes`, `max_dynamic_shared_bytes`, \
              `local_bytes_per_thread`, `required_cluster`, `cluster_must_be_set`, \
-             `non_portable_cluster_allowed`",
+             `non_portable_cluster_allowed`, `index`",
         ),
         (error(r#", "grid": [1, 1, 1]"#), "duplicate field `grid`"),
         (error(r#", "name": "", "name": """#), "duplicate field `name`"),

@@ -5,7 +5,7 @@ use gridguard::{
     validate_co_resident,
 };
 
-use crate::{Snapshot, blocks_along, on_h200};
+use crate::{Snapshot, blocks_along, by_row, on_h200};
 
 /// `request` for a kernel without known limits on an H200.
 fn plain(request: LaunchRequest, text: &'static str) -> Snapshot {
@@ -290,6 +290,14 @@ fn features() -> Vec<Snapshot> {
             ONE.cooperative(),
             "generic CUDA device does not support cooperative launch: launch without grid-wide \
              synchronization, or on another device",
+        ),
+        of_kernel(
+            by_row,
+            blocks_along(Axis::Y, 40_000),
+            "a 32-bit index reaches 2621374464, the limit is 2147483647 (kernel attention): declare \
+             a batch along y, whose chunks have at most 32768 blocks and pointers to their own \
+             items, or compile the kernel with 64-bit indices; parts of a rewritten kernel's grid \
+             wrap too",
         ),
         anywhere(
             ONE.dependent(),

@@ -13,7 +13,9 @@ mod remedies;
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use gridguard::{Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Rule, Violations};
+use gridguard::{
+    Axis, Dim3, IndexLimit, IndexTerm, KernelLimits, LaunchLimits, LaunchRequest, Rule, Violations,
+};
 
 /// Violations and the text that they must have.
 type Snapshot = (Violations, &'static str);
@@ -67,6 +69,13 @@ fn on_h200(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
     change(&mut kernel);
     let gpu = gridguard::catalog::gpu("h200").expect("catalogued");
     LaunchLimits::new(gpu.limits.clone(), kernel)
+}
+
+/// Each row of blocks adds 65,536 to an index.
+fn by_row(kernel: &mut KernelLimits) {
+    let row = IndexTerm { factor: 65_536, grid: [0, 1, 0], block: [0; 3] };
+    let terms = vec![row, IndexTerm { factor: -65_536, ..IndexTerm::default() }];
+    kernel.index = vec![IndexLimit { terms, most: 2_147_483_647 }];
 }
 
 /// One block of one thread, with `blocks` blocks along `axis`.

@@ -6,7 +6,7 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 27] = [
+const REMEDIES: [&str; 28] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
@@ -25,6 +25,7 @@ const REMEDIES: [&str; 27] = [
     "OptIn",
     "PadGrid",
     "PassByPointer",
+    "RebasePointers",
     "ShrinkGrid",
     "SkipLaunch",
     "SmallerBlocks",

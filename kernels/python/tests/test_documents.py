@@ -105,7 +105,7 @@ def test_every_argument_of_a_check_reaches_the_request():
         (2**65, 32, {}, "^grid is 36893488147419103232: pass a whole number from 0"),
         ("x", 32, {}, "^grid is 'x', a str: pass a whole number$"),
         ((1, 1, 1, 1), 32, {}, "^grid has 4 numbers: pass one to three, along x, y and z$"),
-        (1, 32, {"kernel": {"registers": 1}}, "^unknown field `registers`, expected one of .*`non_portable_cluster_allowed`$"),
+        (1, 32, {"kernel": {"registers": 1}}, "^unknown field `registers`, expected one of .*`index`$"),
         (1, 32, {"batch": Batch("w", 1)}, "^batch.axis is 'w': pass 'x', 'y' or 'z'$"),  # type: ignore[arg-type]
         (1, 32, {"batch": Batch("x", -1)}, "^batch.items is -1: pass a whole number from 0"),
     ],

@@ -9,6 +9,7 @@ use clap::Args;
 use cpp_demangle::{DemangleOptions, Symbol};
 use gridguard::image::{FileImage, ImageFile, KernelAttributes};
 use gridguard::{DeviceLimits, Rule};
+use gridguard_ptx::{EntryIndex, index};
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -24,6 +25,10 @@ pub(super) struct ImageArgs {
     /// Name of the kernel in the file or in the source [default: the only kernel of the file]
     #[arg(long, value_name = "NAME", requires = "image")]
     pub(super) kernel: Option<String>,
+    /// Value of a parameter by its name in the PTX or its number, for 32-bit indices; NAME+8 is the value 8 bytes into
+    /// it
+    #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", requires = "image")]
+    pub(super) param: Vec<String>,
 }
 
 /// A file of images.
@@ -118,6 +123,18 @@ impl<'a> KernelFile<'a> {
         Err(CommandError::Invalid(
             problem + &lines(kernels.iter().map(|kernel| &*kernel.attributes.name)),
         ))
+    }
+
+    /// The indices of the kernel `name`, if the file has PTX of it, at best for `device`.
+    pub(super) fn index(&self, device: &DeviceLimits, name: &str) -> Option<EntryIndex> {
+        let of_device = self.images.images_for(device.compute_capability);
+        let mut texts = of_device.chain(self.images.images()).filter(|image| image.is_ptx());
+        texts.find_map(|image| {
+            // Cheaper than the analysis of a library's many texts.
+            let kernels = image.kernels().ok()?;
+            kernels.iter().find(|kernel| kernel.name == name)?;
+            index(&image.ptx().ok()?).ok()?.into_iter().find(|entry| entry.name == name)
+        })
     }
 
     /// Describes a kernel, and how to find its missing attributes.

@@ -1,5 +1,6 @@
 //! `gridguard check`: checks whether a launch is legal, and how to split it.
 
+mod index;
 mod kernel_image;
 mod reply;
 
@@ -19,6 +20,7 @@ use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, note, text};
 use crate::requests;
 use crate::words::{Suggested, gpu_words};
+use index::KernelIndex;
 use kernel_image::{ImageArgs, KernelFile};
 use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
 
@@ -187,20 +189,27 @@ impl Check {
     ) -> Result<Case, CommandError> {
         let Some(file) = file else {
             let stated = self.stated(KernelAttributes::default())?;
-            return Ok(Case { device, stated, kernel: None });
+            return Ok(Case { device, stated, kernel: None, index: Vec::new() });
         };
         let kernel = match file.kernel(&device, self.image.kernel.as_deref())? {
             Ok(kernel) => kernel,
             Err(error) => {
                 let stated = KernelAttributes::default();
-                return Ok(Case { device, stated, kernel: Some(KernelReply::Error { error }) });
+                let kernel = Some(KernelReply::Error { error });
+                return Ok(Case { device, stated, kernel, index: Vec::new() });
             }
         };
         let stated = self.stated(kernel.attributes.clone())?;
         let kernel = Box::new(kernel.with_attributes(stated.clone()));
-        let text = file.describe(&kernel, &device);
-        let kernel = Some(KernelReply::Kernel { kernel, text });
-        Ok(Case { device, stated, kernel })
+        let mut text = file.describe(&kernel, &device);
+        let index = file.index(&device, &stated.name);
+        let launch = [self.grid, self.block].map(|size| size.unwrap_or(Dim3::ONE));
+        let index = index.map(|entry| KernelIndex::new(entry, launch.into(), &self.image.param));
+        let index = index.transpose()?;
+        index.iter().for_each(|index| text += &index.to_string());
+        let limits = index.as_ref().map_or_else(Vec::new, |index| index.limits.clone());
+        let kernel = Some(KernelReply::Kernel { kernel, index, text });
+        Ok(Case { device, stated, kernel, index: limits })
     }
 
     /// Completes the attributes of the image by the options, which may not contradict them.
@@ -336,6 +345,7 @@ impl Check {
         let kernel = KernelLimits {
             name: case.name().to_owned(),
             max_dynamic_shared_bytes: self.kernel_max_shared_mem,
+            index: case.index.clone(),
             ..case.stated.limits()
         };
         let items = self.items.unwrap_or(0);

@@ -3,11 +3,12 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use gridguard::DeviceLimits;
 use gridguard::check::{Legality, Verdict};
 use gridguard::image::KernelAttributes;
+use gridguard::{DeviceLimits, IndexLimit};
 use serde::Serialize;
 
+use super::index::KernelIndex;
 use super::kernel_image::ImageKernel;
 use crate::output::count;
 
@@ -19,6 +20,8 @@ pub(super) struct Case {
     /// The kernel attributes of the options and the image.
     pub(super) stated: KernelAttributes,
     pub(super) kernel: Option<KernelReply>,
+    /// The limits of the kernel's 32-bit indices.
+    pub(super) index: Vec<IndexLimit>,
 }
 
 /// The kernel of an image, or why the device cannot use the image.
@@ -28,6 +31,9 @@ pub(super) enum KernelReply {
     Kernel {
         #[serde(flatten)]
         kernel: Box<ImageKernel>,
+        /// `None` if the file has no PTX of the kernel.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        index: Option<KernelIndex>,
         #[serde(skip)]
         text: String,
     },

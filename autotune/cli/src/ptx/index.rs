@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::Path;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
+use super::sarif::{self, from};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{self, Table, count};
 
 #[derive(Args)]
 pub(super) struct IndexArgs {
@@ -26,6 +27,14 @@ pub(super) struct IndexArgs {
     param: Vec<String>,
 }
 
+/// The format of what `ptx` shows. SARIF is for the indices alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    Text,
+    Json,
+    Sarif,
+}
+
 impl IndexArgs {
     /// Analyses `ptx`, which is from `file`: the entries called `wanted`, or all if there are none.
     pub(super) fn run(
@@ -33,7 +42,7 @@ impl IndexArgs {
         file: &Path,
         ptx: &[u8],
         wanted: &[String],
-        format: OutputArgs,
+        format: ReportFormat,
     ) -> Result<Exit, CommandError> {
         let entries = index(ptx).map_err(|error| CommandError::invalid_file(file, error))?;
         let is_wanted = |entry: &EntryIndex| wanted.is_empty() || wanted.contains(&entry.name);
@@ -48,8 +57,14 @@ impl IndexArgs {
             let error = format!("there is no entry {missing}");
             return Err(CommandError::invalid_file(file, error));
         }
-        let document = json!({ "entries": found.iter().map(entry_json).collect::<Vec<_>>() });
-        format.print(&document, text(|f| write_table(f, &found)))?;
+        match format {
+            ReportFormat::Text => output::print(output::text(|f| write_table(f, &found)))?,
+            ReportFormat::Json => {
+                let entries: Vec<Value> = found.iter().map(entry_json).collect();
+                write_json(&json!({ "entries": entries }))?;
+            }
+            ReportFormat::Sarif => write_json(&sarif::log(file, &found))?,
+        }
         let has = |is: fn(&Verdict) -> bool| found.iter().any(|(_, verdict)| is(verdict));
         Ok(match () {
             () if has(|verdict| matches!(verdict, Verdict::Wraps(_))) => Exit::No,
@@ -73,24 +88,34 @@ impl IndexArgs {
                 sizes.set(size, values.get(axis).map_or(1, |value| i64::from(*value)));
             }
         }
-        for given in &self.param {
-            let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
-            let parts =
-                given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-            let Some((name, value)) = parts else {
-                return Err(invalid("not a name, `=` and an integer".to_owned()));
-            };
-            let (name, offset) = name.split_once('+').unwrap_or((name, "0"));
-            let known = entry.parameters.iter().position(|known| known == name);
-            let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
-            let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
-                let parameters = entry.parameters.join(", ");
-                return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
-            };
-            sizes.set(Size::Parameter { index, offset }, value);
-        }
+        set_parameters(&mut sizes, entry, &self.param)?;
         Ok(sizes)
     }
+}
+
+/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`.
+pub(crate) fn set_parameters(
+    sizes: &mut Sizes,
+    entry: &EntryIndex,
+    given: &[String],
+) -> Result<(), CommandError> {
+    for given in given {
+        let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
+        let parts =
+            given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+        let Some((name, value)) = parts else {
+            return Err(invalid("not a name, `=` and an integer".to_owned()));
+        };
+        let (name, offset) = name.split_once('+').unwrap_or((name, "0"));
+        let known = entry.parameters.iter().position(|known| known == name);
+        let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
+        let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
+            let parameters = entry.parameters.join(", ");
+            return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
+        };
+        sizes.set(Size::Parameter { index, offset }, value);
+    }
+    Ok(())
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> fmt::Result {
@@ -119,16 +144,15 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
             )?;
             writeln!(f, "    wraps if {}", wrap.formula)?;
             for first in &wrap.first {
-                writeln!(
-                    f,
-                    "    wraps from {} = {} on",
-                    first.size.name(&entry.parameters),
-                    first.value
-                )?;
+                writeln!(f, "    {}", from(entry, first))?;
             }
         }
     }
     Ok(())
+}
+
+fn write_json(document: &Value) -> Result<(), CommandError> {
+    output::write(&(output::json(document)? + "\n"))
 }
 
 fn place(wrap: &Wrap) -> String {

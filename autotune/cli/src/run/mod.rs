@@ -51,6 +51,10 @@ pub(crate) struct Run {
     /// Short for --on-refused fix
     #[arg(long)]
     fix: bool,
+    /// Compare launches with the sizes at which 32-bit indices of their PTX wrap: the driver does not check it. Tells
+    /// launches that wrap and those that come next
+    #[arg(long)]
+    index: bool,
     /// Short for --on-refused abort
     #[arg(long)]
     abort: bool,
@@ -107,6 +111,7 @@ impl Run {
         let flags = [
             ("ABORT", self.abort || wants(OnRefused::Abort)),
             ("FIX", wants_fix),
+            ("INDEX", self.index),
             ("RAISE", wants(OnRefused::Raise)),
             ("SYNC", self.sync),
             ("QUIET", self.quiet),

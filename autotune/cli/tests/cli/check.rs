@@ -110,7 +110,7 @@ fn every_option_of_check_reaches_its_rule() {
                 "--index-bits",
                 "32",
             ],
-            "index-width",
+            "index-wrap",
         ),
         (
             &[

@@ -333,3 +333,63 @@ fn kernels_of_a_static_library_are_checked_as_far_as_they_are_known() {
     let ran = check(&compiled("intermediate.o"), &[]).exits(2);
     assert!(ran.err.contains("-dlto"), "{}", ran.err);
 }
+
+/// A row of blocks adds 65,536 to an index, or `pitch` with a pitch.
+fn rows(with_pitch: bool) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.ptx");
+    let index = match with_pitch {
+        true => "ld.param.u32 %r3, [pitch];\nmul.lo.s32 %r2, %r1, %r3;",
+        false => "shl.b32 %r2, %r1, 16;",
+    };
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.visible .entry rows(.param .u64 out, .param .u32 pitch) {{\n\
+         ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\n{index}\nmul.wide.s32 %rd2, %r2, 4;\n\
+         add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}}\n"
+    );
+    fs::write(&path, text).expect("written");
+    (folder, path)
+}
+
+#[test]
+fn the_first_launch_whose_indices_wrap_is_told_and_refused() {
+    let (_folder, path) = rows(false);
+    let check = |blocks: &str, more: &[&str]| {
+        let grid = format!("1,{blocks}");
+        check(&path, &[&["--gpu", "h100", "--grid", &grid, "--block", "32"], more].concat())
+    };
+    let told = "  32-bit indices wrap from 32769 blocks on y\n";
+    let legal = check("32768", &[]).exits(0);
+    assert!(legal.out.starts_with("legal (") && legal.out.contains(told), "{}", legal.out);
+    let wraps = check("32769", &[]).exits(1);
+    assert!(wraps.out.starts_with("rejected (") && wraps.out.contains(told), "{}", wraps.out);
+    let violation = "  index-wrap: a 32-bit index reaches 2147483648, the limit is 2147483647 \
+                     (kernel rows): declare a batch along y, ";
+    assert!(wraps.out.contains(violation), "{}", wraps.out);
+    let chunks = check("70000", &["--batch-axis", "y", "--items", "70000"]).exits(0);
+    assert!(chunks.out.contains("plan: chunked, 3 launches\n"), "{}", chunks.out);
+    let document = check("32768", &["--format", "json"]).exits(0).json();
+    assert_eq!(document["kernel"]["index"], json!({ "wraps_from": { "y": 32769 } }));
+}
+
+#[test]
+fn an_index_that_depends_on_a_parameter_is_decided_by_its_value() {
+    let (_folder, path) = rows(true);
+    let check = |more: &[&str]| {
+        let launch = ["--gpu", "h100", "--grid", "1,40000", "--block", "32"];
+        check(&path, &[&launch[..], more].concat())
+    };
+    let open = check(&[]).exits(0);
+    let told =
+        "  a 32-bit index: blockIdx.y * pitch wraps if pitch * gridDim.y - pitch > 2147483647\n";
+    assert!(open.out.contains(told), "{}", open.out);
+    let never = check(&["--param", "pitch=4096"]).exits(0);
+    assert!(!never.out.contains("32-bit"), "no device has as many blocks on y: {}", never.out);
+    let safe = check(&["--param", "pitch=40000"]).exits(0);
+    assert!(!safe.out.contains("a 32-bit index"), "{}", safe.out);
+    assert!(safe.out.contains("wrap from 53689 blocks on y\n"), "{}", safe.out);
+    let wraps = check(&["--param", "pitch=65536"]).exits(1);
+    assert!(wraps.out.contains("index-wrap: a 32-bit index reaches 2621374464"), "{}", wraps.out);
+    let wrong = check(&["--param", "pitches=1"]).exits(2);
+    assert!(wrong.err.contains("rows has the parameters out, pitch"), "{}", wrong.err);
+}

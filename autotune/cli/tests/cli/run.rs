@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use gridguard_test_support::fake_library::{self, DRIVER};
+use serde_json::{Value, json};
 
 use crate::command::{Ran, command, run};
 
@@ -179,6 +180,33 @@ fn a_run_with_fix_has_a_private_folder_for_the_ptx_of_compilers_until_it_ends() 
     assert!(path.starts_with(&temporary) && !path.exists(), "{lines:?}");
     assert_eq!(shown(&[])[0], "");
     assert_eq!(fs::read_dir(temporary).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn indices_are_compared_on_demand_and_shown_by_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let environment = |options: &[&str]| {
+        let words = [&["run"][..], options, &["--", "/usr/bin/env"]].concat();
+        let mut command = command(folder.path(), &words);
+        let ran: Ran = command.env("GRIDGUARD_PRELOAD", preload()).output().unwrap().into();
+        ran.exits(0).out.lines().any(|line| line == "GRIDGUARD_RUN_INDEX=1")
+    };
+    assert!(environment(&["--index"]) && !environment(&[]));
+    let options = ["--index", "--quiet", "--report", "r.json"];
+    let ran = run_launches(folder.path(), &options, &["good"]).exits(0);
+    assert_eq!((&*ran.out, &*ran.err), ("set up 0 0 0 0 0\ngood 0\n", ""));
+    let path = folder.path().join("r.json");
+    let mut report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    report["indices"] = json!([{
+        "kernel": "rows",
+        "request": { "grid": [1, 40000, 1], "block": [32, 1, 1] },
+        "wraps": ["blockIdx.y * 65536 reaches 2621374464, computed by \u{1b}rows.cu:12"],
+    }]);
+    fs::write(&path, report.to_string()).unwrap();
+    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    let line = "\nwraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
+                2621374464, computed by rows.cu:12\n";
+    assert!(shown.out.contains(line), "{}", shown.out);
 }
 
 #[test]

@@ -316,7 +316,7 @@ pub(crate) unsafe fn parameters(
 }
 
 /// The PTX of a kernel of machine code.
-fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
+pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
     let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
     let capability = device.compute_capability;
     match origin {

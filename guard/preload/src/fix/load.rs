@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
 
 use gridguard::ptx::{Rewritten, rewrite};
 
@@ -10,7 +11,7 @@ use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
 use crate::fix::image::{Contents, Source};
-use crate::fix::{beside, images, kernels};
+use crate::fix::{beside, images, index, kernels};
 use crate::process;
 use crate::process::flag::Inside;
 use crate::process::guarded;
@@ -151,7 +152,7 @@ unsafe fn loaded(
     if Inside::Load.replace(true) {
         return original();
     }
-    let (status, image) = match process::options().fix {
+    let (status, image) = match process::options().keeps_ptx() {
         // SAFETY: by this function's contract.
         true => unsafe { load_forms(call, original, rewritten) },
         false => (original(), None),
@@ -173,7 +174,7 @@ unsafe fn loaded(
     status
 }
 
-/// Loads an image for `--fix`, and returns what [`kernels::loaded`] takes.
+/// Loads an image for `--fix` or `--index`, and returns what [`kernels::loaded`] takes.
 ///
 /// # Safety
 ///
@@ -211,11 +212,22 @@ unsafe fn load_forms(
     }
 }
 
-/// The text with forms, if it has any, and the record of its entries.
+/// The text with forms, if it has any and `--fix` is on, and the record of its entries.
 fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
-    let hash = hash_of(&*text);
+    let (hash, options) = (hash_of(&*text), process::options());
+    let (forms, image) = match options.fix {
+        true => with_forms(&text, hash)?,
+        false => (None, kernels::rewritten(hash, HashMap::new())?),
+    };
+    if options.index {
+        index::keep(image, &text);
+    }
+    Ok((forms, image))
+}
+
+fn with_forms(text: &[u8], hash: u64) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
     let Rewritten { text, report } =
-        rewrite(&text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
+        rewrite(text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());
     let entries = report.entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
     Ok((has_forms.then_some(text), kernels::rewritten(hash, entries)?))

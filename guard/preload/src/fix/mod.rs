@@ -8,6 +8,7 @@
 //! - `beside`: modules with forms beside modules of machine code;
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
+//! - `index`: launches whose 32-bit indices wrap (`--index`);
 //! - `arguments`, `relaunch`: launches of forms.
 
 pub(crate) mod arguments;
@@ -16,6 +17,7 @@ pub(crate) mod beside;
 mod cupy;
 pub(crate) mod image;
 pub(crate) mod images;
+pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod link;
 pub(crate) mod load;

@@ -14,7 +14,7 @@ replacements! {
     nvrtc(program: Handle, cubin: *mut c_char)
     |through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix && !cubin.is_null() {
+        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
             // SAFETY: the successful call wrote the cubin of the program.
             guarded::run(|| unsafe { keep(through, program, cubin) });
         }
@@ -36,7 +36,7 @@ replacements! {
     link_data(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
     |_through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix {
+        if status == SUCCESS && process::options().keeps_ptx() {
             guarded::run(|| {
                 // SAFETY: the successful call read so many bytes.
                 let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
@@ -50,7 +50,7 @@ replacements! {
     link_file(linker: Handle, kind: c_int, path: *const c_char)
     |_through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix {
+        if status == SUCCESS && process::options().keeps_ptx() {
             guarded::run(|| link::added(linker, kind, None));
         }
         status
@@ -60,7 +60,7 @@ replacements! {
     linked(linker: Handle, cubin: *mut c_void)
     |through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix && !cubin.is_null() {
+        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
             // SAFETY: the successful call wrote the cubin.
             guarded::run(|| unsafe { keep_linked(through, linker, cubin) });
         }
@@ -70,7 +70,7 @@ replacements! {
     /// `nvJitLinkDestroy`.
     link_end(linker: *mut Handle)
     |_through, call| {
-        if process::options().fix && !linker.is_null() {
+        if process::options().keeps_ptx() && !linker.is_null() {
             // SAFETY: the caller's own handle.
             let linker = unsafe { *linker };
             guarded::run(|| link::ended(linker));

@@ -24,7 +24,7 @@ replacements! {
                 // For a capture the image of each kernel has to be known.
                 let can_wait = || driver.has_names() && process::options().capture.is_none();
                 named(handle, container, name, can_wait);
-                if process::options().fix {
+                if process::options().keeps_ptx() {
                     // The report at the end needs the limits, when the driver may be gone.
                     let _ = driver.device_limits();
                     kernels::found(handle, container, name, through);
@@ -44,7 +44,7 @@ replacements! {
             let found = unsafe { *found };
             guarded::run(|| {
                 table::found_in_context(found.addr(), of.addr());
-                if process::options().fix {
+                if process::options().keeps_ptx() {
                     kernels::found_in_context(found, of);
                 }
             });

@@ -81,7 +81,7 @@ replacements! {
                 return;
             }
             recent::record(recent::GRAPH, [0; 3], stream.addr(), FUNCTIONS[H].per_thread);
-            session::serve(|| Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)));
+            session::serve(|| Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)), None);
         })
     }
 }
@@ -92,7 +92,7 @@ fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>)
         Some(launch) if status != SUCCESS => outcome::refused_node(&launch, status),
         // Its graph will not be instantiated.
         Some(launch) if is_refused_everywhere(&launch) => {}
-        Some(launch) => accepted(|| launch),
+        Some(launch) => accepted(|| launch, None),
         None => {}
     })
 }

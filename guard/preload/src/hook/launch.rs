@@ -25,7 +25,7 @@ replacements! {
     |through, call, original| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
-        watched(grid, call, describe, |launch| {
+        watched(grid, Passed { parameters, extra }, call, describe, |launch| {
             let part = move |part: &Part<'_>| {
                 let &Part { kernel, grid: [x, y, z], passed: Passed { parameters, extra }, .. } = part;
                 let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
@@ -55,7 +55,8 @@ replacements! {
             let launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
             Launch { cooperative: true, ..launch }
         };
-        watched(grid, call, describe, |launch| {
+        let passed = Passed { parameters, extra: core::ptr::null_mut() };
+        watched(grid, passed, call, describe, |launch| {
             // SAFETY: the caller's own arguments.
             let whole = move || unsafe {
                 original(
@@ -63,7 +64,6 @@ replacements! {
                     parameters,
                 )
             };
-            let passed = Passed { parameters, extra: core::ptr::null_mut() };
             // A cooperative launch has no parts.
             unusual(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
@@ -79,7 +79,7 @@ replacements! {
         let Some(config) = (unsafe { config.as_ref() }) else { return call() };
         // SAFETY: as above.
         let describe = || unsafe { configured(through, function, config) };
-        watched(config.grid, call, describe, |launch| {
+        watched(config.grid, Passed { parameters, extra }, call, describe, |launch| {
             let part = |part: &Part<'_>| {
                 let &Part { kernel, grid, passed: Passed { parameters, extra }, attributes } = part;
                 let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
@@ -111,6 +111,7 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
+    passed: Passed,
     call: impl Fn() -> Status,
     describe: impl Fn() -> Launch,
     unusual: impl FnOnce(Launch) -> Status,
@@ -124,7 +125,7 @@ fn watched(
         recent::prefetch();
         let status = call();
         if status == SUCCESS {
-            accepted(describe);
+            accepted(describe, Some(passed));
         } else {
             outcome::refused(&describe(), status, None);
         }
@@ -153,7 +154,7 @@ fn made(again: &Again<'_>) -> Status {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
             Ok(status) => {
-                outcome::fixed(launch, status);
+                outcome::fixed(launch, again.passed, status);
                 return status;
             }
             Err(why) => reason = Some(why),
@@ -161,15 +162,15 @@ fn made(again: &Again<'_>) -> Status {
     }
     let status = (again.whole)();
     match status {
-        SUCCESS => accepted(|| *launch),
+        SUCCESS => accepted(|| *launch, Some(again.passed)),
         _ => outcome::refused(launch, status, reason),
     }
     status
 }
 
-/// Counts an accepted launch. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
+/// Counts an accepted launch. `passed` are its arguments, unless it is a node of a graph. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
 #[inline(always)]
-pub(crate) fn accepted(describe: impl Fn() -> Launch) {
+pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<Passed>) {
     let launch = describe();
     let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
@@ -181,5 +182,5 @@ pub(crate) fn accepted(describe: impl Fn() -> Launch) {
         let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
         recent::record(launch.kernel.addr(), launch.grid, stream, per_thread);
     }
-    session::serve(describe);
+    session::serve(describe, passed);
 }

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::driver::abi::{DEINITIALIZED, INVALID_VALUE, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, is_runtime};
 use crate::driver::request::{Largest, Launch, is_oversized};
+use crate::fix::arguments::Passed;
 use crate::hook::session;
 use crate::process::{self, guarded};
 use crate::refuse::late;
@@ -43,7 +44,7 @@ pub(crate) fn named(launch: &Launch) -> Option<&'static Entry> {
 
 /// Records a launch that was made in parts.
 #[cold]
-pub(crate) fn fixed(launch: &Launch, status: Status) {
+pub(crate) fn fixed(launch: &Launch, passed: Passed, status: Status) {
     if status != SUCCESS {
         late::check(launch.through, status);
         return;
@@ -53,7 +54,7 @@ pub(crate) fn fixed(launch: &Launch, status: Status) {
     }
     let per_thread = FUNCTIONS[launch.through.0].per_thread;
     recent::record(launch.kernel.addr(), launch.grid, launch.stream.addr(), per_thread);
-    session::serve(|| *launch);
+    session::serve(|| *launch, Some(passed));
 }
 
 /// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made

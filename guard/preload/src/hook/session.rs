@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::driver::functions::FUNCTIONS;
 use crate::driver::request::Launch;
+use crate::fix::arguments::Passed;
+use crate::fix::index;
 use crate::process::{self, guarded};
 use crate::refuse::{late, launch as refused, memory as refused_memory, watched};
 use crate::report::{self, record};
@@ -23,6 +25,8 @@ const SUMMARY: u32 = 4;
 const RECORD: u32 = 8;
 /// Each launch is waited for.
 const SYNC: u32 = 16;
+/// Each launch is compared with the sizes at which indices wrap.
+const INDEX: u32 = 32;
 
 /// Prepares for the first call of a process, and forgets in a child what its parent counted.
 #[inline]
@@ -34,14 +38,14 @@ pub(crate) fn ensure_begun() {
 
 /// Serves the requests after an accepted launch.
 #[inline(always)]
-pub(crate) fn serve(describe: impl FnOnce() -> Launch) {
+pub(crate) fn serve(describe: impl FnOnce() -> Launch, passed: Option<Passed>) {
     if REQUESTS.load(Ordering::Relaxed) != 0 {
-        attend(&describe());
+        attend(&describe(), passed);
     }
 }
 
 #[cold]
-fn attend(launch: &Launch) {
+fn attend(launch: &Launch, passed: Option<Passed>) {
     guarded::run(|| {
         begin();
         let requests = REQUESTS.fetch_and(!SUMMARY, Ordering::Relaxed);
@@ -53,6 +57,12 @@ fn attend(launch: &Launch) {
             && let Some(entry) = table::find(launch.kernel.addr())
         {
             record::record(to, launch, entry.kernel());
+        }
+        if requests & INDEX != 0
+            && let Some(passed) = passed
+        {
+            // SAFETY: the program is making the launch just now.
+            unsafe { index::launched(launch, passed) };
         }
         // A node is not launched.
         if requests & SYNC != 0 && !launch.node {
@@ -71,12 +81,14 @@ pub(crate) fn begin() {
         let options = process::options();
         let record = if options.record.is_some() { RECORD } else { 0 };
         let sync = if options.sync { SYNC } else { 0 };
-        REQUESTS.fetch_or(record | sync, Ordering::Relaxed);
+        let index = if options.index { INDEX } else { 0 };
+        REQUESTS.fetch_or(record | sync | index, Ordering::Relaxed);
     } else if requests & FORKED != 0 {
         table::reset();
         refused::reset();
         watched::reset();
         recent::reset();
+        index::reset();
         late::reset();
         memory::reset();
         refused_memory::EXPLAINED.reset();

@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) sync: bool,
     /// Rewrites PTX when it is loaded, and makes oversized launches in parts.
     pub(crate) fix: bool,
+    /// Compares launches with the sizes at which 32-bit indices of their kernels wrap.
+    pub(crate) index: bool,
     /// The driver compiles the PTX of fat binaries, whatever machine code they have.
     pub(crate) forces_ptx: bool,
     /// Prints no summary at the end.
@@ -76,6 +78,13 @@ enum Format {
     Github,
 }
 
+impl Options {
+    /// Whether the PTX of loaded kernels is needed.
+    pub(crate) const fn keeps_ptx(&self) -> bool {
+        self.fix || self.index
+    }
+}
+
 /// The options, read when the library was loaded: programs change their environment.
 pub(crate) fn options() -> &'static Options {
     static NONE: LazyLock<Options> = LazyLock::new(Options::default);
@@ -102,6 +111,7 @@ pub(crate) fn begin() {
         raise: flag(c"GRIDGUARD_RUN_RAISE"),
         sync: flag(c"GRIDGUARD_RUN_SYNC"),
         fix: flag(c"GRIDGUARD_RUN_FIX"),
+        index: flag(c"GRIDGUARD_RUN_INDEX"),
         forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
         quiet: flag(c"GRIDGUARD_RUN_QUIET"),
         format: match variable(c"GRIDGUARD_RUN_FORMAT").as_deref().and_then(OsStr::to_str) {

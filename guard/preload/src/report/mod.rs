@@ -15,6 +15,7 @@ use gridguard_report::{
 use crate::driver::functions::UNWATCHED;
 use crate::driver::known_devices;
 use crate::driver::request::Largest;
+use crate::fix::index;
 use crate::process::demangle::demangled;
 use crate::process::output::Output;
 use crate::watch::counters::Counts;
@@ -65,6 +66,7 @@ fn collect() -> WatchReport {
         unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
+        indices: index::found(),
         memory: memory_use(),
         batch: process::options().batch,
         ..WatchReport::default()

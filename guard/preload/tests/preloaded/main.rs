@@ -7,6 +7,7 @@ mod captures;
 mod failures;
 mod fixes;
 mod graphs;
+mod indices;
 mod machine_code;
 mod memory;
 mod ordinary;

@@ -42,7 +42,7 @@ pub(super) struct Bounds<'v> {
     /// The atoms among `depth`.
     inner: usize,
     splits: usize,
-    steps: usize,
+    pub(super) steps: usize,
     /// A bound that is not above this needs no improvement.
     enough: i128,
 }

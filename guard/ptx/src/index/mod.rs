@@ -4,8 +4,10 @@ mod arithmetic;
 mod bound;
 mod code;
 mod condition;
+mod depends;
 mod facts;
 mod flow;
+mod limits;
 mod operand;
 mod poly;
 mod sizes;
@@ -22,6 +24,7 @@ use crate::error::PtxError;
 use crate::lexer::{Kind, Lexer, lossy};
 use crate::module::{Item, Module};
 
+pub use limits::{MOST_LIMITS, SizeLimit, SizeTerm};
 pub use sizes::{Reason, Size, Sizes};
 pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 
@@ -52,11 +55,24 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// # Ok::<(), gridguard_ptx::PtxError>(())
 /// ```
 pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
+    index_entries(ptx, |_| true)
+}
+
+/// As [`index`], of the entries whose names are `wanted` alone. The others are only read.
+///
+/// # Errors
+///
+/// As [`index`].
+pub fn index_entries(
+    ptx: &[u8],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<EntryIndex>, PtxError> {
     let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = ptx.get(..end).unwrap_or_default();
     let module = Module::read(text)?;
     let files = files(text);
-    let defined = module.items.iter().filter(|item| item.is_entry);
+    let is_wanted = |item: &&Item<'_>| item.is_entry && wanted(&lossy(item.header.name.text));
+    let defined = module.items.iter().filter(is_wanted);
     defined.filter_map(|item| entry(text, item, &files).transpose()).collect()
 }
 

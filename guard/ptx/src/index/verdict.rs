@@ -27,8 +27,8 @@ pub struct EntryIndex {
     pub uses_grid: bool,
     registers: Vec<String>,
     places: Vec<Place>,
-    checks: Vec<Check>,
-    values: Values,
+    pub(super) checks: Vec<Check>,
+    pub(super) values: Values,
     /// Why not all of the entry is known.
     doubt: Option<Reason>,
 }
@@ -41,15 +41,15 @@ struct Place {
 }
 
 /// A value that an instruction takes as a number of 32 bits.
-struct Check {
-    value: Poly,
-    signed: Signed,
-    context: u32,
+pub(super) struct Check {
+    pub(super) value: Poly,
+    pub(super) signed: Signed,
+    pub(super) context: u32,
     /// The number of the place that computes it.
     place: usize,
     is_address: bool,
     /// Whether it depends on the grid, or is a product of parameters and values from memory.
-    is_index: bool,
+    pub(super) is_index: bool,
 }
 
 /// A line of the source, if the compiler wrote line numbers.
@@ -268,7 +268,7 @@ impl EntryIndex {
 
 impl Check {
     /// The bound that exceeds the type, if one does.
-    fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, Reason> {
+    pub(super) fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, Reason> {
         let mut bound =
             |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };
@@ -356,7 +356,7 @@ fn is_product(values: &Values, poly: &Poly) -> bool {
     })
 }
 
-fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
+pub(super) fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
     let (mut open, mut sizes) = (vec![formula], Vec::new());
     while let Some(poly) = open.pop() {
         for atom in poly.atoms() {

@@ -1,6 +1,8 @@
 //! Kernels: images and functions enter, a [`Kernel`] with its limits and occupancy leaves.
 
 pub(crate) mod functions;
+#[cfg(feature = "ptx")]
+pub(crate) mod index;
 pub(crate) mod module;
 pub(crate) mod occupancy;
 pub(crate) mod tuning;
@@ -27,6 +29,8 @@ use crate::cuda::kernel::tuning::KernelTuning;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
+#[cfg(feature = "ptx")]
+use crate::limits::IndexLimit;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
@@ -236,6 +240,15 @@ impl Kernel {
         // SAFETY: `self` keeps the function loaded, in the context that is current.
         let status = unsafe { (driver.func_set_attribute)(function, attribute, percent) };
         driver.check("cuFuncSetAttribute", status)
+    }
+
+    /// The same kernel, which is known nowhere else yet, with limits of its indices.
+    #[cfg(feature = "ptx")]
+    pub(crate) fn with_index(mut self, index: &[IndexLimit]) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner).filter(|_| !index.is_empty()) {
+            inner.limits = inner.limits.clone().with_index(index.to_vec());
+        }
+        self
     }
 
     /// Queries the limits of `function`, and its parameters unless they are `declared`.

@@ -21,6 +21,8 @@ use crate::cuda::error::{CudaError, LoadError, cuda_version};
 use crate::cuda::kernel::Kernel;
 #[cfg(feature = "ptx")]
 use crate::cuda::kernel::Rewriting;
+#[cfg(feature = "ptx")]
+use crate::cuda::kernel::index::Ptx;
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
@@ -41,6 +43,9 @@ struct LoadedModule {
     /// What was made of its PTX, if that was rewritten.
     #[cfg(feature = "ptx")]
     report: Option<Report>,
+    /// Its PTX, for the limits of 32-bit indices.
+    #[cfg(feature = "ptx")]
+    ptx: Option<Ptx>,
 }
 
 // SAFETY: the handle is a plain number. The driver accepts it on any thread whose current context is the
@@ -50,13 +55,31 @@ unsafe impl Send for LoadedModule {}
 unsafe impl Sync for LoadedModule {}
 
 impl Module {
-    /// Loads `image` into `context`.
+    /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know from which launch on their 32-bit
+    /// indices wrap ([`Rule::IndexWrap`](crate::Rule::IndexWrap)). [`Self::kernel`] finds that once for each entry, in
+    /// up to some 100 ms.
     ///
     /// # Errors
     ///
     /// [`LoadError`] if the image is for another architecture or newer than the driver, or the driver
     /// rejects it.
     pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
+        let module = Self::load_image(context, image)?;
+        #[cfg(feature = "ptx")]
+        let module = module.with_ptx(image.ptx());
+        Ok(module)
+    }
+
+    /// The same module, which has no kernel yet, with its PTX for the limits of indices.
+    #[cfg(feature = "ptx")]
+    fn with_ptx(mut self, ptx: Option<&str>) -> Self {
+        if let (Some(loaded), Some(ptx)) = (Arc::get_mut(&mut self.0), ptx) {
+            loaded.ptx = Ptx::new(ptx.as_bytes());
+        }
+        self
+    }
+
+    fn load_image(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let device = query::limits_of_context(driver, context)?;
         let wrong_architecture = |image: String| LoadError::WrongArchitecture {
@@ -107,6 +130,8 @@ impl Module {
             kernels,
             #[cfg(feature = "ptx")]
             report: None,
+            #[cfg(feature = "ptx")]
+            ptx: None,
         })))
     }
 
@@ -118,9 +143,10 @@ impl Module {
     #[cfg(feature = "ptx")]
     pub fn load_ptx(context: &Arc<CudaContext>, ptx: &[u8]) -> Result<Self, CudaError> {
         let image = Image::new(ptx).map_err(LoadError::from)?;
-        let text = image.ptx().unwrap_or_default();
-        let Rewritten { text, report } = rewrite(text.as_bytes()).map_err(LoadError::from)?;
-        let mut module = Self::load(context, &Image::new(text).map_err(LoadError::from)?)?;
+        let original = image.ptx().unwrap_or_default();
+        let Rewritten { text, report } = rewrite(original.as_bytes()).map_err(LoadError::from)?;
+        let mut module = Self::load_image(context, &Image::new(text).map_err(LoadError::from)?)?;
+        module = module.with_ptx(Some(original));
         if let Some(loaded) = Arc::get_mut(&mut module.0) {
             loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
             loaded.report = Some(report);
@@ -187,6 +213,11 @@ impl Module {
         wide: bool,
     ) -> Result<Kernel, LoadError> {
         let kernel = self.find_entry(name, name, parameters, wide)?;
+        #[cfg(feature = "ptx")]
+        let kernel = match &self.0.ptx {
+            Some(ptx) => kernel.with_index(&ptx.limits(name)),
+            None => kernel,
+        };
         #[cfg(feature = "ptx")]
         if let Some(entry) = self.report().and_then(|report| report.entry(name)) {
             let forms = match &entry.forms {

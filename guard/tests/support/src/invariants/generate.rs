@@ -1,8 +1,8 @@
 //! Generates sizes, limits, requests and batches: small, close to a limit, and close to `u64::MAX`.
 
 use gridguard::{
-    Axis, BatchAxis, Choice, ComputeCapability, DeviceLimits, Dim3, KernelLimits, LaunchRequest,
-    Strategy,
+    Axis, BatchAxis, Choice, ComputeCapability, DeviceLimits, Dim3, IndexLimit, IndexTerm,
+    KernelLimits, LaunchRequest, Strategy,
 };
 
 use super::bytes::Bytes;
@@ -111,6 +111,23 @@ pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
         non_portable_cluster_allowed: from.one_in(2),
         required_block: from.maybe(15, small_dim),
         ..KernelLimits::unknown("k")
+    }
+}
+
+/// Limits of indices, mostly none.
+pub(super) fn index(from: &mut Bytes<'_>) -> Vec<IndexLimit> {
+    let exponents = |from: &mut Bytes<'_>| [0; 3].map(|_: u8| u8::from(from.one_in(3)));
+    let limit = |from: &mut Bytes<'_>| {
+        let (factor, grid, block) = (size(from), exponents(from), exponents(from));
+        let factor = i64::try_from(factor).unwrap_or(i64::MAX);
+        let constant = IndexTerm { factor: -factor, ..IndexTerm::default() };
+        let terms = vec![IndexTerm { factor, grid, block }, constant];
+        IndexLimit { terms, most: if from.one_in(2) { 2_147_483_647 } else { size(from) } }
+    };
+    match from.one_of([5, 2, 1]) {
+        0 => Vec::new(),
+        1 => vec![limit(from)],
+        _ => vec![limit(from), limit(from)],
     }
 }
 

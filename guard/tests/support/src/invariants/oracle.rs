@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gridguard::{Axis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Rule};
+use gridguard::{Axis, DeviceLimits, Dim3, IndexLimit, KernelLimits, LaunchRequest, Rule};
 
 use super::generate::Batch;
 
@@ -79,6 +79,7 @@ pub(super) fn broken(
     breaks(Rule::CooperativeResidency, request.cooperative && too_many);
     let early = device.compute_capability.major < 9;
     breaks(Rule::DependentUnsupported, request.dependent && early);
+    breaks(Rule::IndexWrap, kernel.index.iter().any(|index| wraps(index, grid, block)));
     breaks(Rule::ParameterBytes, request.parameter_bytes > device.max_parameter_bytes);
 
     // All zeros name no cluster.
@@ -105,6 +106,23 @@ pub(super) fn broken(
         }
     }
     broken
+}
+
+/// Whether an index that depends on an axis of the grid exceeds its limit.
+fn wraps(index: &IndexLimit, grid: Dim3, block: Dim3) -> bool {
+    let sizes = [grid.x, grid.y, grid.z, block.x, block.y, block.z].map(i128::from);
+    let mut reach = 0_i128;
+    for term in &index.terms {
+        let mut product = i128::from(term.factor);
+        for (size, exponent) in sizes.into_iter().zip(term.grid.into_iter().chain(term.block)) {
+            for _ in 0..exponent {
+                product = product.saturating_mul(size);
+            }
+        }
+        reach = reach.saturating_add(product);
+    }
+    let has_grid = index.terms.iter().any(|term| term.grid != [0; 3]);
+    has_grid && reach > index.most.into()
 }
 
 /// Blocks that can be co-resident on the device; 0 where not one fits or the device's size is unknown.

@@ -9,7 +9,7 @@ use gridguard::{
 use proptest::strategy::BoxedStrategy;
 
 use super::bytes::{Bytes, from_bytes};
-use super::generate::{device, kernel, local_bytes, request, size, wild_request};
+use super::generate::{device, index, kernel, local_bytes, request, size, wild_request};
 use super::oracle;
 
 /// A request and the limits to check it against.
@@ -31,6 +31,7 @@ fn question(from: &mut Bytes<'_>) -> Question {
     let (device, mut kernel) = (device(from), kernel(from));
     let (blocks, cluster_blocks) = (from.maybe(2, size), from.maybe(2, |from| from.within(0..20)));
     kernel.local_bytes_per_thread = local_bytes(from);
+    kernel.index = index(from);
     Question { request, device, kernel, occupancy: OccupancyLimits { blocks, cluster_blocks } }
 }
 

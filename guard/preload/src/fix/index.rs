@@ -1,0 +1,232 @@
+//! Compares launches with the sizes at which 32-bit indices of their kernels wrap (`gridguard run --index`).
+//!
+//! A kernel's PTX is that of its module, or for machine code that which `beside` finds. Each kind of launch is compared
+//! once, with the values of its parameters.
+
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gridguard::ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard::{Axis, Dim3, IndexLimit};
+use gridguard_report::{IndexUse, Nearness};
+
+use crate::driver::Driver;
+use crate::driver::request::Launch;
+use crate::fix::arguments::{Added, Arguments, Passed};
+use crate::fix::beside::{parameters, ptx_of};
+use crate::process;
+use crate::watch::kept::{Kept, hash_of, place_of};
+use crate::watch::known::{Kernel, Known, Loaded};
+use crate::watch::table::{self, Entry};
+
+/// Texts that are analysed, and kernels that are watched.
+const MOST_TEXTS: usize = 8192;
+const MOST_KERNELS: usize = 16_384;
+/// Kinds of launches that are compared.
+const KINDS: usize = 1 << 16;
+/// The longest text that is analysed.
+const MOST_BYTES: usize = 32 << 20;
+
+static TEXTS: Kept<Text, { 1 << 14 }, MOST_TEXTS> = Kept::new();
+/// The texts of images that are PTX, by the address of their record.
+static OF_IMAGES: Kept<&Text, { 1 << 14 }, MOST_TEXTS> = Kept::new();
+/// By the address of their record.
+static KERNELS: Kept<Option<Watched>, { 1 << 15 }, MOST_KERNELS> = Kept::new();
+static SEEN: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+
+/// The entries of a text by name.
+type Text = HashMap<String, Mutex<EntryIndex>>;
+
+/// A kernel whose PTX is at hand.
+struct Watched {
+    entry: &'static Mutex<EntryIndex>,
+    /// The parameters that its indices depend on: the parameter, the offset in it, the bytes.
+    used: Vec<(usize, u64, usize)>,
+    /// The offset and size of each parameter.
+    layout: Vec<(usize, usize)>,
+    found: Mutex<Option<IndexUse>>,
+}
+
+/// Keeps the PTX of an image, which was loaded just now.
+pub(super) fn keep(image: &'static Known, ptx: &[u8]) {
+    if let (Some(loaded), Some(text)) = (image.loaded(), text_of(ptx)) {
+        let _ = OF_IMAGES.get(address_hash(loaded), || text);
+    }
+}
+
+/// Compares a launch, if its kernel's PTX is at hand and no equal launch was compared before.
+///
+/// # Safety
+///
+/// The program is making this launch, with these arguments.
+pub(crate) unsafe fn launched(launch: &Launch, passed: Passed) {
+    let known = table::find(launch.kernel.addr()).and_then(Entry::known);
+    let Some(kernel) = known.and_then(Known::kernel) else { return };
+    // SAFETY: by this function's contract.
+    let watched = KERNELS.get(address_hash(kernel), || unsafe { Watched::new(kernel, launch) });
+    let Some(watched) = watched.and_then(Option::as_ref) else { return };
+    // SAFETY: as above.
+    let Some(values) = (unsafe { watched.values(passed) }) else { return };
+    let kind = hash_of(&(address_hash(kernel), launch.grid, launch.block, &values));
+    if let Some((_, true)) = place_of(kind, KINDS, |place| &SEEN[place]) {
+        watched.compare(kernel, launch, &values);
+    }
+}
+
+/// What was found of each kernel that wraps, or is near to it.
+pub(crate) fn found() -> Vec<IndexUse> {
+    let all = KERNELS.all().flatten();
+    all.filter_map(|watched| locked(&watched.found).clone()).collect()
+}
+
+/// Forgets what was found, in a child process. What another thread of the parent was writing stays.
+pub(crate) fn reset() {
+    for watched in KERNELS.all().flatten() {
+        if let Ok(mut found) = watched.found.try_lock() {
+            *found = None;
+        }
+    }
+}
+
+impl Watched {
+    /// # Safety
+    ///
+    /// As [`launched`].
+    unsafe fn new(kernel: &Kernel, launch: &Launch) -> Option<Self> {
+        let driver = Driver::of(launch.through);
+        let text = match kernel.loaded? {
+            Loaded::Machine(origin) => text_of(&ptx_of(kernel, origin, driver).ok()?)?,
+            loaded => OF_IMAGES.find(address_hash(loaded))?,
+        };
+        let entry = text.get(kernel.name.to_str().ok()?)?;
+        // SAFETY: the program is launching the kernel just now.
+        let layout = unsafe { parameters(driver, driver.function_of(launch.kernel)) }.ok()?;
+        let mut used = Vec::new();
+        for (size, bytes) in locked(entry).sizes() {
+            if let Size::Parameter { index, offset } = size {
+                let bytes = usize::try_from(bytes).ok()?;
+                let end = usize::try_from(offset).ok()?.checked_add(bytes)?;
+                // Text of another build has other parameters.
+                layout.get(index).filter(|(_, all)| end <= *all && bytes <= 8)?;
+                used.push((index, offset, bytes));
+            }
+        }
+        Some(Self { entry, used, layout, found: Mutex::default() })
+    }
+
+    /// The values of the parameters that indices depend on. `None` in place of a value that may be negative or large.
+    ///
+    /// # Safety
+    ///
+    /// As [`launched`].
+    unsafe fn values(&self, passed: Passed) -> Option<Vec<Option<i64>>> {
+        let own_bytes = self.layout.last().map_or(0, |(offset, bytes)| offset + bytes);
+        let added = Added { index: self.layout.len(), offset: own_bytes, own_bytes };
+        // SAFETY: by this function's contract.
+        let arguments = unsafe { Arguments::new(passed, added) }.ok()?;
+        let value = |(index, offset, bytes): &(usize, u64, usize)| {
+            let offset = usize::try_from(*offset).ok()?;
+            let mut number = [0_u8; 8];
+            let number_bytes = number.get_mut(..*bytes)?;
+            match &arguments {
+                Arguments::Addresses(addresses) => {
+                    let from = addresses.get(*index)?.cast::<u8>();
+                    // SAFETY: the parameter has as many bytes, as the driver tells; `Watched::new` compared them.
+                    let from = unsafe { core::slice::from_raw_parts(from.add(offset), *bytes) };
+                    number_bytes.copy_from_slice(from);
+                }
+                Arguments::Buffer { buffer, .. } => {
+                    let from = self.layout.get(*index)?.0 + offset;
+                    number_bytes.copy_from_slice(buffer.get(from..from + bytes)?);
+                }
+            }
+            let value = i64::from_le_bytes(number);
+            let most = if *bytes < 8 { i64::from(i32::MAX) } else { i64::MAX };
+            Some(value).filter(|value| (0..=most).contains(value))
+        };
+        Some(self.used.iter().map(value).collect())
+    }
+
+    fn compare(&self, kernel: &Kernel, launch: &Launch, values: &[Option<i64>]) {
+        let mut sizes = Sizes::default();
+        for axis in 0..3 {
+            sizes.set(Size::Grid(axis), launch.grid[axis].into());
+            sizes.set(Size::Block(axis), launch.block[axis].into());
+        }
+        for ((index, offset, _), value) in self.used.iter().zip(values) {
+            if let Some(value) = value {
+                sizes.set(Size::Parameter { index: *index, offset: *offset }, *value);
+            }
+        }
+        let is_whole = values.iter().all(Option::is_some);
+        let mut entry = locked(self.entry);
+        let mut wraps = Vec::new();
+        if let Verdict::Wraps(all) = entry.verdict(&sizes) {
+            let is_certain = |wrap: &&Wrap| {
+                is_whole || wrap.first.iter().any(|first| matches!(first.size, Size::Grid(_)))
+            };
+            wraps.extend(all.iter().filter(is_certain).map(describe));
+        }
+        let next = if wraps.is_empty() { next(&mut entry, &sizes, launch) } else { None };
+        drop(entry);
+        if wraps.is_empty() && next.is_none() {
+            return;
+        }
+        let name = kernel.name.to_string_lossy().into_owned();
+        let found = IndexUse { kernel: name, request: launch.request(), wraps, next };
+        let mut known = locked(&self.found);
+        if known.as_ref().is_none_or(|known| found.is_worse_than(known)) {
+            if let Some(wrap) = found.wraps.first() {
+                process::complain(&format!(
+                    "gridguard: a 32-bit index of {} wraps: {wrap}\n  {}\n",
+                    found.kernel,
+                    launch.describe()
+                ));
+            }
+            *known = Some(found);
+        }
+    }
+}
+
+/// The index with its largest value, and where it is computed.
+fn describe(wrap: &Wrap) -> String {
+    let Wrap { expression, extreme, instruction, at, .. } = wrap;
+    let place = match &wrap.source {
+        Some(source) => format!("{}:{}", source.file, source.line),
+        None => format!("{instruction} in {at} of its PTX"),
+    };
+    format!("{expression} reaches {extreme}, computed by {place}")
+}
+
+/// The axis along which the grid is nearest to a wrap, if one of ten times the size wraps.
+fn next(entry: &mut EntryIndex, sizes: &Sizes, launch: &Launch) -> Option<Nearness> {
+    let dim = |[x, y, z]: [u32; 3]| Dim3::new(x.into(), y.into(), z.into());
+    let (grid, block) = (dim(launch.grid), dim(launch.block));
+    let limits: Vec<_> = entry.limits(sizes).into_iter().map(IndexLimit::from).collect();
+    let along = |axis: Axis| {
+        let depends = limits.iter().filter(|limit| limit.depends_on(axis));
+        let all = grid.with(axis, u32::MAX.into());
+        let limit = depends.map(|limit| limit.most_blocks(axis, all, block)).min()?;
+        let near = Nearness { axis, blocks: grid.along(axis), limit };
+        (near.blocks > 1 && near.is_near()).then_some(near)
+    };
+    Axis::ALL.into_iter().filter_map(along).min_by(Nearness::compare)
+}
+
+/// The analysis of a text, which is made once.
+fn text_of(ptx: &[u8]) -> Option<&'static Text> {
+    let entries = || index(ptx).unwrap_or_default().into_iter();
+    let make = || entries().map(|entry| (entry.name.clone(), Mutex::new(entry))).collect();
+    (ptx.len() <= MOST_BYTES).then(|| TEXTS.get(hash_of(ptx), make)).flatten()
+}
+
+/// A hash of the address of a record, which is never freed.
+fn address_hash<T>(record: &T) -> u64 {
+    hash_of(&ptr::from_ref(record).addr())
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,74 @@
+//! The sizes on which the indices of an entry depend.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::poly::Poly;
+use super::sizes::Size;
+use super::values::{Kind, Values};
+use super::verdict::EntryIndex;
+
+impl EntryIndex {
+    /// The sizes on which its indices and their conditions depend, each with the bytes that it is read as. A launch
+    /// with the same of them has the same verdict.
+    pub fn sizes(&self) -> Vec<(Size, u64)> {
+        let mut open = Open { values: &self.values, polys: Vec::new(), contexts: HashSet::new() };
+        for check in &self.checks {
+            open.polys.push(&check.value);
+            open.context(check.context);
+        }
+        let (mut seen, mut found) = (HashSet::new(), BTreeSet::new());
+        while let Some(poly) = open.polys.pop() {
+            for atom in poly.atoms().filter(|atom| seen.insert(*atom)) {
+                match &self.values.get(atom).kind {
+                    Kind::Size(size, bytes) => {
+                        found.insert((*size, *bytes));
+                    }
+                    Kind::BlockIndex(axis) => {
+                        found.insert((Size::Grid(*axis), WORD));
+                    }
+                    Kind::ThreadIndex(axis) => {
+                        found.insert((Size::Block(*axis), WORD));
+                    }
+                    Kind::Quotient(one, two)
+                    | Kind::Remainder(one, two)
+                    | Kind::Least(one, two)
+                    | Kind::Greatest(one, two)
+                    | Kind::Either(one, two) => open.polys.extend([one, two]),
+                    Kind::UpTo(one) => open.polys.push(one),
+                    Kind::Join(number) => {
+                        let join = self.values.joins.get(*number);
+                        for incoming in join.iter().flat_map(|join| &join.incoming) {
+                            open.polys.push(&incoming.value);
+                            open.context(incoming.context);
+                        }
+                    }
+                    Kind::Opaque(..) => {}
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+}
+
+/// Polynomials that were not looked at yet, and the contexts that were.
+struct Open<'v> {
+    values: &'v Values,
+    polys: Vec<&'v Poly>,
+    contexts: HashSet<u32>,
+}
+
+impl Open<'_> {
+    /// Adds what holds at a context and around it.
+    fn context(&mut self, context: u32) {
+        let mut next = Some(context);
+        while let Some(id) = next.filter(|id| self.contexts.insert(*id)) {
+            let context = usize::try_from(id).ok().and_then(|id| self.values.contexts.get(id));
+            let Some(context) = context else { return };
+            self.polys.extend(context.facts.iter().chain(&context.unequal));
+            next = context.parent;
+        }
+    }
+}
+
+/// Bytes of a block index, and of a thread index.
+const WORD: u64 = 4;

@@ -1,0 +1,42 @@
+//! 32-bit indices of kernels that a process launched.
+
+use gridguard::LaunchRequest;
+use serde::{Deserialize, Serialize};
+
+use crate::nearness::Nearness;
+
+/// What a launch showed about the 32-bit indices of a kernel: the first launch that wraps, or else the launch nearest to
+/// one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexUse {
+    /// The kernel's name in the device code.
+    pub kernel: String,
+    /// The launch configuration.
+    pub request: LaunchRequest,
+    /// The indices that wrapped, each with its largest value and its instruction.
+    #[serde(default)]
+    pub wraps: Vec<String>,
+    /// The axis along which a larger grid wraps first, and the most blocks without a wrap.
+    #[serde(default)]
+    pub next: Option<Nearness>,
+}
+
+impl IndexUse {
+    /// Whether this says more than `other` about the same kernel.
+    #[must_use]
+    pub fn is_worse_than(&self, other: &Self) -> bool {
+        match (self.wraps.is_empty(), other.wraps.is_empty()) {
+            (false, true) => true,
+            (true, true) => match (self.next, other.next) {
+                (Some(own), Some(other)) => own.compare(&other).is_lt(),
+                (own, _) => own.is_some(),
+            },
+            _ => false,
+        }
+    }
+
+    /// The grid, as `1 x 40000 x 1`.
+    pub(crate) fn grid(&self) -> String {
+        self.request.grid.to_string()
+    }
+}
