@@ -4,8 +4,10 @@
 #[path = "support/corpus.rs"]
 mod corpus;
 
-use corpus::{Case, cases, entries};
-use gridguard_ptx::{First, IndexReason, Sizes, Verdict};
+use std::collections::HashMap;
+
+use corpus::{Case, cases, texts};
+use gridguard_ptx::{EntryIndex, First, IndexReason, Sizes, Verdict, index};
 
 /// The sizes of `case` with `value` for the varied one.
 fn with(case: &Case, value: i64) -> Sizes {
@@ -15,6 +17,18 @@ fn with(case: &Case, value: i64) -> Sizes {
         .chain([&(case.varied, value)])
         .for_each(|(size, value)| sizes.set(*size, *value));
     sizes
+}
+
+/// The entries of each architecture by name.
+fn entries() -> Vec<(String, HashMap<String, EntryIndex>)> {
+    let entries = |text: String| index(text.as_bytes()).expect("PTX");
+    texts()
+        .into_iter()
+        .map(|(architecture, text)| {
+            let named = entries(text).into_iter().map(|entry| (entry.name.clone(), entry));
+            (architecture, named.collect())
+        })
+        .collect()
 }
 
 #[test]
@@ -84,6 +98,6 @@ fn an_index_from_memory_is_unknown_with_that_reason() {
         ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [rows]; ld.param.u32 %r1, [d];\nmov.u32 %r2, %ctaid.x;\n\
         mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];\n\
         mul.lo.s32 %r4, %r3, %r1; mul.wide.s32 %rd5, %r4, 4; add.s64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r2;\nret;\n}\n";
-    let mut entries = gridguard_ptx::index(text.as_bytes()).expect("PTX");
+    let mut entries = index(text.as_bytes()).expect("PTX");
     assert_eq!(entries[0].verdict(&Sizes::default()), Verdict::Unknown(IndexReason::Loaded));
 }
