@@ -4,8 +4,12 @@
 #[path = "support/corpus.rs"]
 mod corpus;
 
-use corpus::{Case, cases, entries};
-use gridguard_ptx::{First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes, Verdict};
+use std::collections::HashMap;
+
+use corpus::{Case, cases, texts};
+use gridguard_ptx::{
+    EntryIndex, First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes, Verdict, index,
+};
 
 /// The sizes of `case` with `value` for the varied one.
 fn with(case: &Case, value: i64) -> Sizes {
@@ -15,6 +19,18 @@ fn with(case: &Case, value: i64) -> Sizes {
         .chain([&(case.varied, value)])
         .for_each(|(size, value)| sizes.set(*size, *value));
     sizes
+}
+
+/// The entries of each architecture by name.
+fn entries() -> Vec<(String, HashMap<String, EntryIndex>)> {
+    let entries = |text: String| index(text.as_bytes()).expect("PTX");
+    texts()
+        .into_iter()
+        .map(|(architecture, text)| {
+            let named = entries(text).into_iter().map(|entry| (entry.name.clone(), entry));
+            (architecture, named.collect())
+        })
+        .collect()
 }
 
 #[test]
@@ -84,7 +100,7 @@ fn an_index_from_memory_is_unknown_with_that_reason() {
         ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [rows]; ld.param.u32 %r1, [d];\nmov.u32 %r2, %ctaid.x;\n\
         mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];\n\
         mul.lo.s32 %r4, %r3, %r1; mul.wide.s32 %rd5, %r4, 4; add.s64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r2;\nret;\n}\n";
-    let mut entries = gridguard_ptx::index(text.as_bytes()).expect("PTX");
+    let mut entries = index(text.as_bytes()).expect("PTX");
     assert_eq!(entries[0].verdict(&Sizes::default()), Verdict::Unknown(IndexReason::Loaded));
 }
 
@@ -190,7 +206,7 @@ fn an_entry_tells_the_sizes_on_which_its_indices_depend() {
         ld.param.u64 %rd1, [out]; ld.param.u64 %rd9, [unused]; ld.param.u32 %r1, [n]; ld.param.u32 %r9, [pitch];\n\
         mov.u32 %r2, %ctaid.y; mov.u32 %r3, %tid.x;\nsetp.ge.s32 %p1, %r2, %r1; @%p1 bra $end;\n\
         mad.lo.s32 %r4, %r2, %r9, %r3; mul.wide.s32 %rd5, %r4, 4; add.s64 %rd6, %rd1, %rd5; st.global.u64 [%rd6], %rd9;\n$end: ret;\n}\n";
-    let entries = gridguard_ptx::index(text.as_bytes()).expect("PTX");
+    let entries = index(text.as_bytes()).expect("PTX");
     let parameter = |index| Size::Parameter { index, offset: 0 };
     let sizes: Vec<Size> = entries[0].sizes().into_iter().map(|(size, _)| size).collect();
     assert_eq!(sizes, [Size::Grid(1), Size::Block(0), parameter(2), parameter(3)]);

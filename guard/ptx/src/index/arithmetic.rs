@@ -7,11 +7,11 @@ use super::trace::{Source, Trace};
 use super::values::Kind;
 
 impl<'a> Trace<'_, 'a> {
-    pub(super) fn product(&mut self, a: &Poly, b: &Poly, kind: Type) -> Option<Poly> {
-        // Without a sign, a negative constant of `mul.wide` is a large one.
+    pub(super) fn product(a: &Poly, b: &Poly, kind: Type, is_high: bool) -> Option<Poly> {
+        // Without a sign, a negative constant of `mul.wide` or `mul.hi` is a large one.
         let plain = |value: &Poly| match value.as_constant() {
-            Some(constant) if constant < 0 && !kind.is_signed && kind.bits == 32 => {
-                Poly::constant(constant + (1 << 32))
+            Some(constant) if constant < 0 && !kind.is_signed && (is_high || kind.bits == 32) => {
+                Poly::constant(constant + (1 << kind.bits.min(64)))
             }
             _ => value.clone(),
         };
@@ -19,7 +19,7 @@ impl<'a> Trace<'_, 'a> {
     }
 
     pub(super) fn high_part(&mut self, a: &Poly, b: &Poly, kind: Type) -> Option<Poly> {
-        let product = self.product(a, b, kind)?;
+        let product = Self::product(a, b, kind, true)?;
         Some(self.values.quotient(&product, &Poly::constant(1 << kind.bits.min(64))))
     }
 

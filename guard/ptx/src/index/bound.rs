@@ -33,7 +33,7 @@ pub(super) struct Bounds<'v> {
     pub(super) sizes: &'v Sizes,
     /// Whether values that are not known count as small, so that a bound is certainly reached.
     pub(super) is_certain: bool,
-    known: HashMap<Key, Bound>,
+    known: HashMap<Key, Rc<Bound>>,
     facts: HashMap<u32, Rc<Vec<Poly>>>,
     reachable: HashMap<u32, bool>,
     /// The atoms whose bounds are being computed.
@@ -205,7 +205,7 @@ impl<'v> Bounds<'v> {
         let mut terms: Vec<(Product, Product, i128)> = Vec::with_capacity(poly.len());
         for (product, coefficient) in poly.terms() {
             let (sizes, others): (Product, Product) =
-                product.iter().partition(|atom| self.values.get(**atom).is_size);
+                product.iter().copied().partition(|atom| self.values.get(*atom).is_size);
             terms.push((others, sizes, coefficient));
         }
         terms.sort_unstable();
@@ -300,7 +300,7 @@ impl<'v> Bounds<'v> {
         greatest_of(bounds)
     }
 
-    fn atom(&mut self, atom: u32, is_upper: bool, context: u32) -> Bound {
+    fn atom(&mut self, atom: u32, is_upper: bool, context: u32) -> Rc<Bound> {
         let kind = &self.values.get(atom).kind;
         let context = match kind {
             Kind::Quotient(..)
@@ -312,21 +312,21 @@ impl<'v> Bounds<'v> {
         };
         let key = (atom, is_upper, context, self.is_certain);
         if let Some(known) = self.known.get(&key) {
-            return known.clone();
+            return Rc::clone(known);
         }
         let kind = kind.clone();
         if self.depth >= MOST_DEPTH || !self.open.insert((atom, is_upper)) {
             let is_certain = core::mem::take(&mut self.is_certain);
             let bound = self.unbounded(atom, is_upper, Reason::Loop);
             self.is_certain = is_certain;
-            return bound;
+            return Rc::new(bound);
         }
         (self.depth, self.inner) = (self.depth + 1, self.inner + 1);
-        let bound = self.new_bound(atom, kind, is_upper, context);
+        let bound = Rc::new(self.new_bound(atom, kind, is_upper, context));
         (self.depth, self.inner) = (self.depth - 1, self.inner - 1);
         self.open.remove(&(atom, is_upper));
         if self.open.is_empty() || !matches!(bound.doubt, Some(Reason::Loop)) {
-            self.known.insert(key, bound.clone());
+            self.known.insert(key, Rc::clone(&bound));
         }
         bound
     }
@@ -363,8 +363,10 @@ impl<'v> Bounds<'v> {
                 } else {
                     self.upper(&divisor, context)
                 };
+                // Nothing is divided by zero.
+                let divisor = if by.value < 1 { Poly::constant(1) } else { by.formula };
                 let value = number.value.div_euclid(by.value.max(1));
-                let formula = self.values.quotient(&number.formula, &by.formula);
+                let formula = self.values.quotient(&number.formula, &divisor);
                 Bound { value, formula, doubt: number.doubt.or(by.doubt) }
             }
             Kind::Remainder(..) if !is_upper => Bound::constant(0),
@@ -438,4 +440,4 @@ const MOST_ROUNDS: usize = 64;
 const MOST_SPLITS: usize = 2;
 const MOST_CASES: usize = 4;
 /// Products that are looked at for one bound.
-const MOST_STEPS: usize = 8_000;
+const MOST_STEPS: usize = 2_000;

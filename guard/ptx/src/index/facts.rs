@@ -49,7 +49,7 @@ impl Trace<'_, '_> {
             (Order::LessOrEqual, true) => (&left, &right, 0),
             (Order::LessOrEqual, false) => (&right, &left, 1),
             (Order::Equal, true) => {
-                self.equal(&left, &right, facts);
+                self.equal(compare, &left, &right, facts);
                 return;
             }
             (Order::Equal, false) => {
@@ -72,20 +72,27 @@ impl Trace<'_, '_> {
         }
     }
 
-    fn equal(&mut self, left: &Poly, right: &Poly, facts: &mut Vec<Poly>) {
+    fn equal(&self, compare: Compare, left: &Poly, right: &Poly, facts: &mut Vec<Poly>) {
         let Some(difference) = left.plus(right, -1) else { return };
         facts.extend(difference.scaled(-1));
-        // Bits 32 to 63 of a value are zero.
-        if let Some(([atom], 4_294_967_296)) = difference.as_term()
-            && let Kind::Quotient(number, _) = self.values.get(*atom).kind.clone()
+        // A number without its upper bits is small.
+        let node = &self.nodes[compare.left];
+        let opcode = self.code.instructions[node.instruction].tokens.start;
+        if let ([value, mask], b"and") = (&node.inputs[..], self.code.tokens[opcode].text)
+            && let Some(mask) = self.nodes[mask.node].value.as_constant()
+            && let lowest = 1_i128 << mask.trailing_zeros().min(64)
+            && (mask == -lowest || mask.saturating_add(lowest) >= MOST_ITEMS)
+            && mask.saturating_add(lowest).count_ones() <= 1
+            && right.len() == 0
         {
-            let either = number.as_atom().map(|atom| self.values.get(atom).kind.clone());
+            let number = &self.nodes[value.node].value;
+            let either = number.as_atom().map(|atom| &self.values.get(atom).kind);
             let small = match either {
                 Some(Kind::Either(one, two)) => vec![one, two],
                 _ => vec![number],
             };
-            let most = Poly::constant(i128::from(u32::MAX));
-            facts.extend(small.iter().filter_map(|value| value.plus(&most, -1)));
+            let most = Poly::constant(lowest - 1);
+            facts.extend(small.into_iter().filter_map(|value| value.plus(&most, -1)));
         }
         facts.push(difference);
     }
@@ -105,3 +112,5 @@ impl Values {
 }
 
 const MOST_CONDITIONS: usize = 64;
+/// No launch counts as far. Compilers leave out higher bits if a shift drops them.
+const MOST_ITEMS: i128 = 1 << 61;

@@ -1,7 +1,9 @@
 //! Polynomials with exact integer coefficients over atoms.
 
+use arrayvec::ArrayVec;
+
 /// A product of atoms by their ids, sorted. Empty for the constant term.
-pub(super) type Product = Vec<u32>;
+pub(super) type Product = ArrayVec<u32, MOST_FACTORS>;
 
 /// A sum of products, sorted, without zero coefficients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -9,11 +11,11 @@ pub(super) struct Poly(Vec<(Product, i128)>);
 
 impl Poly {
     pub(super) fn constant(value: i128) -> Self {
-        Self::term(Vec::new(), value)
+        Self::term(Product::new(), value)
     }
 
     pub(super) fn atom(id: u32) -> Self {
-        Self::term(vec![id], 1)
+        Self::term(core::iter::once(id).collect(), 1)
     }
 
     pub(super) fn term(product: Product, coefficient: i128) -> Self {
@@ -89,11 +91,11 @@ impl Poly {
         for (product, coefficient) in self.terms() {
             let mut scaled = Vec::with_capacity(other.len());
             for (factor, other) in other.terms() {
-                let mut both = [product, factor].concat();
-                both.sort_unstable();
-                if both.len() > MOST_FACTORS {
+                if product.len() + factor.len() > MOST_FACTORS {
                     return None;
                 }
+                let mut both: Product = product.iter().chain(factor).copied().collect();
+                both.sort_unstable();
                 scaled.push((both, coefficient.checked_mul(other)?));
             }
             scaled.sort_unstable();
@@ -157,7 +159,7 @@ impl Poly {
 
 /// `product` without the factors of `divisor`, if it has them all.
 pub(super) fn without(product: &[u32], divisor: &[u32]) -> Option<Product> {
-    let mut rest = product.to_vec();
+    let mut rest = product.iter().copied().collect::<Product>();
     for factor in divisor {
         rest.remove(rest.iter().position(|id| id == factor)?);
     }

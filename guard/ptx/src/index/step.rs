@@ -172,19 +172,8 @@ impl<'a> Trace<'_, 'a> {
         }
         let most = i128::from(if is_signed { u32::MAX >> 1 } else { u32::MAX });
         let (low, high) = self.values.range(value);
-        // A single value that no arithmetic changed cannot have wrapped.
-        let is_plain = value.as_atom().is_some_and(|atom| {
-            matches!(
-                self.values.get(atom).kind,
-                Kind::Size(..)
-                    | Kind::ThreadIndex(_)
-                    | Kind::BlockIndex(_)
-                    | Kind::Opaque(..)
-                    | Kind::UpTo(_)
-            )
-        });
         let fits = high <= most && (!is_signed || low >= -most - 1);
-        let taken_as = (!is_plain && !fits).then_some(Signed(is_signed));
+        let taken_as = (!fits && !self.values.is_plain(value)).then_some(Signed(is_signed));
         Input { node, context: None, taken_as }
     }
 
@@ -260,7 +249,7 @@ impl<'a> Trace<'_, 'a> {
                             inputs[place] = self.taken(nodes[place], kind.is_signed);
                         }
                     }
-                    let product = self.product(a, b, kind);
+                    let product = Self::product(a, b, kind, false);
                     let value = match values.get(2) {
                         Some(c) => product.and_then(|product| product.plus(c, 1)),
                         None => product,

@@ -175,15 +175,16 @@ impl<'c, 'a> Trace<'c, 'a> {
     }
 
     /// The registers that may change in the loop that begins at `block`.
-    fn written_in_loop(&self, flow: &Flow, block: usize, back: &[Edge]) -> Vec<bool> {
+    fn written_in_loop(&mut self, flow: &Flow, block: usize, back: &[Edge]) -> Vec<bool> {
         let mut written = vec![false; self.state.len()];
         let Some(last) = back.iter().filter_map(|edge| flow.place[edge.from]).max() else {
             return written;
         };
         let first = flow.place[block].unwrap_or(0);
         for &block in flow.order.get(first..=last).unwrap_or_default() {
-            for instruction in &self.code.instructions[self.code.blocks[block].instructions.clone()]
-            {
+            let range = self.code.blocks[block].instructions.clone();
+            self.values.steps += u64::try_from(range.len()).unwrap_or(0);
+            for instruction in &self.code.instructions[range] {
                 // The first operand ends at the first comma.
                 let ids = instruction.operands..instruction.tokens.end;
                 let to_comma = ids.take_while(|at| !self.code.tokens[*at].is(b','));

@@ -159,6 +159,15 @@ impl Values {
         &self.atoms[usize::try_from(atom).unwrap_or(0)]
     }
 
+    /// Whether no arithmetic made `value`, so that it cannot have wrapped.
+    pub(super) fn is_plain(&self, value: &Poly) -> bool {
+        let kind = value.as_atom().map(|atom| &self.get(atom).kind);
+        matches!(
+            kind,
+            Some(Kind::Size(..) | Kind::ThreadIndex(_) | Kind::BlockIndex(_) | Kind::Opaque(..))
+        )
+    }
+
     /// A parameter that an instruction takes as a signed number is at most the largest of those.
     pub(super) fn take_as_signed(&mut self, parameter: u32) {
         if let Some(atom) = usize::try_from(parameter).ok().and_then(|id| self.atoms.get_mut(id)) {
@@ -275,7 +284,8 @@ impl Values {
         let own = number.divided_by_term(&[], factor).0;
         let by = (power / factor).checked_add(1)?;
         let error = by.checked_mul(factor)?.checked_sub(power)?;
-        let most = self.range(&own).1.min(i128::from(u32::MAX));
+        let widest = if power < 1 << 64 { i128::from(u32::MAX) } else { i128::from(u64::MAX) };
+        let most = self.range(&own).1.min(widest);
         let is_exact = self.range(&own).0 >= 0 && error.checked_mul(most)? < power;
         (is_exact && by > 1).then_some((own, by))
     }

@@ -90,8 +90,8 @@ pub struct Wrap {
     pub extreme: i128,
     /// The sizes for which it wraps.
     pub formula: String,
-    /// The first size with which an index of the entry wraps while the others keep their values, for each size of the
-    /// formula whose others are all known.
+    /// The first size with which this index wraps while the others keep their values, for each size of the formula whose
+    /// others are all known.
     pub first: Vec<First>,
 }
 
@@ -156,6 +156,9 @@ impl EntryIndex {
                     let value = &trace.nodes[input.node].value;
                     self.uses_grid |= depends(value);
                     let Some(signed) = input.taken_as else { continue };
+                    if is_covered(&trace, input.node, signed) {
+                        continue;
+                    }
                     let at = origin(&trace, input.node);
                     let place = *places.entry(at).or_insert_with(|| {
                         self.places.push(Place::of(code, at, files));
@@ -185,11 +188,13 @@ impl EntryIndex {
         for (number, check) in checks.iter().enumerate() {
             let found = check.exceeding(&mut bounds);
             let is_open = |formula| !unknown_sizes(bounds.values, formula, sizes).is_empty();
+            let is_known =
+                |formula| !all_sizes(bounds.values, formula).is_empty() && !is_open(formula);
             match found {
                 Ok(None) => {}
                 // Only a launch shows whether a parameter alone is too large.
                 Ok(Some(bound)) if !check.is_index && is_open(&bound.formula) => {}
-                Err(_) if !check.is_index => {}
+                Err((_, formula)) if !check.is_index && !is_known(&formula) => {}
                 Ok(Some(bound)) => {
                     let rank = |number: usize, bound: &Bound| {
                         (checks[number].is_address, bound.value.abs())
@@ -199,7 +204,7 @@ impl EntryIndex {
                         worst.insert(check.place, (number, bound));
                     }
                 }
-                Err(reason) => doubt = doubt.or(Some(reason)),
+                Err((reason, _)) => doubt = doubt.or(Some(reason)),
             }
         }
         let mut wraps: Vec<Wrap> =
@@ -213,24 +218,26 @@ impl EntryIndex {
     }
 
     fn wrap(&mut self, number: usize, bound: Bound, sizes: &Sizes) -> Wrap {
+        let Check { signed, place, .. } = self.checks[number];
+        let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
+        let (formula, most) = match (bound.value < 0, bound.formula.scaled(-1)) {
+            (true, Some(negated)) => (negated, most + 1),
+            _ => (bound.formula, most),
+        };
+        let unknown = unknown_sizes(&self.values, &formula, sizes);
         let mut first = Vec::new();
-        for size in all_sizes(&self.values, &bound.formula) {
-            let unknown = unknown_sizes(&self.values, &bound.formula, sizes);
+        for size in all_sizes(&self.values, &formula) {
             if unknown.iter().all(|other| *other == size) {
-                let value = self.first(size, sizes);
+                let exceeds = |bounds: &mut Bounds<'_>| bounds.upper(&formula, 0).value > most;
+                let value = self.first(size, sizes, place, exceeds);
                 first.extend(value.map(|value| First { size, value }));
             }
         }
         let check = &self.checks[number];
-        let most = i128::from(if check.signed.0 { u32::MAX >> 1 } else { u32::MAX });
         let words = Words {
             values: &self.values,
             parameters: &self.parameters,
             registers: &self.registers,
-        };
-        let formula = match (bound.value < 0, bound.formula.scaled(-1)) {
-            (true, Some(negated)) => words.exceeds(&negated, most + 1),
-            _ => words.exceeds(&bound.formula, most),
         };
         let place = &self.places[check.place];
         Wrap {
@@ -240,40 +247,61 @@ impl EntryIndex {
             is_address: check.is_address,
             expression: words.value(&check.value),
             extreme: bound.value,
-            formula,
+            formula: words.exceeds(&formula, most),
             first,
         }
     }
 
-    /// The first value of `size` with which an index wraps.
-    fn first(&mut self, size: Size, sizes: &Sizes) -> Option<u64> {
+    /// The first value of `size` with which the index of `place` wraps. `None` if it wraps with any value.
+    fn first(
+        &mut self,
+        size: Size,
+        sizes: &Sizes,
+        place: usize,
+        exceeds: impl Fn(&mut Bounds<'_>) -> bool,
+    ) -> Option<u64> {
         let Self { checks, values, .. } = self;
         let of_size = |atom: &&Atom| matches!(atom.kind, Kind::Size(own, _) if own == size);
         let most = values.atoms.iter().find(of_size)?.high.min(MOST_SIZE);
-        let mut sizes = sizes.clone();
-        let mut fails = |value: i128| {
+        let (mut sizes, are_sizes_given) = (sizes.clone(), !sizes.0.is_empty());
+        let mut holds = |value: i128, of: &dyn Fn(&mut Bounds<'_>) -> bool| {
             sizes.0.insert(size, value);
-            let mut bounds = Bounds::new(values, &sizes);
-            checks.iter().any(|check| check.exceeding(&mut bounds).is_ok_and(|it| it.is_some()))
+            of(&mut Bounds::new(values, &sizes))
         };
-        let (mut fits, mut wraps) = (0, most);
-        fails(wraps).then_some(())?;
-        while fits + 1 < wraps {
-            let middle = fits + (wraps - fits) / 2;
-            if fails(middle) { wraps = middle } else { fits = middle }
-        }
-        u64::try_from(wraps).ok()
+        let wraps = |bounds: &mut Bounds<'_>| {
+            let mut own = checks.iter().filter(|check| check.place == place);
+            own.any(|check| check.exceeding(bounds).is_ok_and(|it| it.is_some()))
+        };
+        // The formula is simpler than the checks, and usually right.
+        let near = search(1, most, |value| holds(value, &exceeds));
+        let first = match (holds(near, &wraps), holds(near - 1, &wraps)) {
+            (true, false) => near,
+            _ if !are_sizes_given || holds(1, &wraps) || !holds(most, &wraps) => return None,
+            (true, true) => search(1, near, |value| holds(value, &wraps)),
+            (false, _) => search(near, most, |value| holds(value, &wraps)),
+        };
+        u64::try_from(first).ok()
     }
 }
 
+/// The first value above `fits` for which `fails` holds, which holds for `wraps`.
+fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) -> i128 {
+    while fits + 1 < wraps {
+        let middle = fits + (wraps - fits) / 2;
+        if fails(middle) { wraps = middle } else { fits = middle }
+    }
+    wraps
+}
+
 impl Check {
-    /// The bound that exceeds the type, if one does.
-    pub(super) fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, Reason> {
+    /// The bound that exceeds the type, if one does. Why it may not, and the formula of the bound, if that is unknown.
+    pub(super) fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, (Reason, Poly)> {
         let mut bound =
             |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };
         let Some(reason) = possible.doubt else { return Ok(Some(possible)) };
-        bound(true).map(Some).ok_or(reason)
+        let certain = bound(true).filter(|bound| bound.doubt != Some(Reason::TooComplex));
+        certain.map(Some).ok_or((reason, possible.formula))
     }
 }
 
@@ -312,6 +340,37 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
         }
     }
     trace.nodes[node].instruction
+}
+
+/// Whether the value of `node` fits if the values that it is computed from fit, which other checks show.
+fn is_covered(trace: &Trace<'_, '_>, node: usize, signed: Signed) -> bool {
+    let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
+    let least = if signed.0 { -most - 1 } else { 0 };
+    let (mut seen, mut open) = (vec![node], vec![node]);
+    while let Some(at) = open.pop() {
+        let node = &trace.nodes[at];
+        let (low, high) = trace.values.range(&node.value);
+        if low >= least && high <= most || trace.values.is_plain(&node.value) {
+            continue;
+        }
+        let kind = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
+        let opcode = &trace.code.instructions[node.instruction].tokens.start;
+        let is_smaller =
+            matches!(trace.code.tokens[*opcode].text, b"mov" | b"cvt" | b"div" | b"shr" | b"min");
+        if node.inputs.is_empty() || !is_smaller && !matches!(kind, Some(Kind::Join(_))) {
+            return false;
+        }
+        for input in node.inputs.iter().filter(|input| input.taken_as != Some(signed)) {
+            if !seen.contains(&input.node) {
+                seen.push(input.node);
+                open.push(input.node);
+            }
+        }
+        if seen.len() > MOST_SOURCES {
+            return false;
+        }
+    }
+    true
 }
 
 /// The atoms that depend on a block index or the grid size.
@@ -390,6 +449,8 @@ fn unknown_sizes(values: &Values, formula: &Poly, sizes: &Sizes) -> Vec<Size> {
 const MOST_SIZE: i128 = 1 << 40;
 const MOST_VISITS: usize = 1_000_000;
 const MOST_HOPS: usize = 8;
+/// The values that one may be chosen from.
+const MOST_SOURCES: usize = 32;
 
 /// A place in the text without a known position.
 const NOWHERE: Position = Position { line: 0, column: 0 };

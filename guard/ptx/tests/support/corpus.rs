@@ -1,10 +1,9 @@
 //! Reads the kernels of `bench-data/index` and what is known about them.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
-use gridguard_ptx::{EntryIndex, Size, index};
+use gridguard_ptx::Size;
 
 /// A pair of kernels.
 pub(crate) struct Case {
@@ -84,19 +83,14 @@ fn size_of(name: &str, parameters: &[&str]) -> Size {
     Size::Parameter { index, offset: offset.parse().expect("an offset") }
 }
 
-/// The entries of each architecture by name.
-pub(crate) fn entries() -> Vec<(String, HashMap<String, EntryIndex>)> {
+/// The PTX of each architecture.
+pub(crate) fn texts() -> Vec<(String, String)> {
+    let read = |path: &PathBuf| fs::read_to_string(path).expect("PTX");
+    let of =
+        |architecture: &str| files(&folder().join(architecture), "ptx").iter().map(read).collect();
     ["sm_75", "sm_90", "sm_120"]
-        .into_iter()
-        .map(|architecture| {
-            let mut all = HashMap::new();
-            for path in files(&folder().join(architecture), "ptx") {
-                let entries = index(&fs::read(path).expect("PTX")).expect("PTX");
-                all.extend(entries.into_iter().map(|entry| (entry.name.clone(), entry)));
-            }
-            (architecture.to_owned(), all)
-        })
-        .collect()
+        .map(|architecture| (architecture.to_owned(), of(architecture)))
+        .into()
 }
 
 fn files(folder: &std::path::Path, extension: &str) -> Vec<PathBuf> {

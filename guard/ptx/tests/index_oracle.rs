@@ -1,0 +1,249 @@
+//! Verdicts beside an interpreter: a safe launch accesses the same memory with and without wraps, and the first bad
+//! size is the first that does not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "support/corpus.rs"]
+mod corpus;
+#[path = "support/interpreter.rs"]
+mod interpreter;
+
+use std::fmt::Write;
+
+use corpus::{Case, cases, texts};
+use gridguard_ptx::{Size, Sizes, Verdict, index};
+use interpreter::{Kernel, Thread, kernels};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
+use proptest::{prop_assert, prop_assert_eq};
+
+/// A launch with these sizes. Others are 1, and pointers are far apart.
+fn launch(kernel: &Kernel, sizes: &[(Size, i64)]) -> Thread {
+    let mut launch = Thread { grid: [1; 3], size: [1; 3], ..Thread::default() };
+    for (place, bytes) in kernel.parameters.iter().enumerate() {
+        if *bytes == 8 {
+            let address = i128::try_from(place + 1).expect("small") << 44;
+            launch.values.insert((place, 0), address);
+        }
+    }
+    for (size, value) in sizes {
+        let value = i128::from(*value);
+        match *size {
+            Size::Grid(axis) => launch.grid[axis] = value,
+            Size::Block(axis) => launch.size[axis] = value,
+            Size::Parameter { index, offset } => {
+                launch.values.insert((index, i128::from(offset)), value);
+            }
+        }
+    }
+    launch
+}
+
+/// A thread whose accesses differ if 32-bit values do not wrap. The first and last threads are tried, and those whose
+/// index is the last below a parameter.
+fn differing(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
+    let mut axes = Vec::new();
+    for axis in 0..3 {
+        let (grid, size) = (launch.grid[axis], launch.size[axis]);
+        let mut places = vec![(0, 0), (grid - 1, size - 1), (grid - 1, 0), (0, size - 1)];
+        for value in launch.values.values().filter(|value| **value < 1 << 40) {
+            let at = (value - 1).max(0);
+            places.push((at / size, at % size));
+            places.push((at, 0));
+            places.push((0, at));
+        }
+        places.retain(|(block, thread)| *block < grid && *thread < size);
+        places.sort_unstable();
+        places.dedup();
+        axes.push(places);
+    }
+    for x in &axes[0] {
+        for y in &axes[1] {
+            for z in &axes[2] {
+                let thread =
+                    Thread { block: [x.0, y.0, z.0], thread: [x.1, y.1, z.1], ..launch.clone() };
+                let [exact, wrapping] = [true, false].map(|it| kernel.run(&thread, it, STEPS));
+                if !exact.agrees(&wrapping) {
+                    return Some(thread);
+                }
+            }
+        }
+    }
+    None
+}
+
+fn with(case: &Case, value: i64) -> Vec<(Size, i64)> {
+    case.sizes.iter().copied().chain([(case.varied, value)]).collect()
+}
+
+/// Whether a value of more than 32 bits fits.
+fn is_wide(kernel: &Kernel, size: Size) -> bool {
+    matches!(size, Size::Parameter { index, .. } if kernel.parameters[index] == 8)
+}
+
+#[test]
+fn the_first_bad_size_of_the_corpus_is_the_first_that_accesses_other_memory() {
+    let mut failures = Vec::new();
+    let mut ran = 0;
+    for (architecture, text) in texts() {
+        for (name, kernel) in kernels(&text) {
+            let (name, is_faulty) = match name.strip_suffix("_faulty") {
+                Some(name) => (name, true),
+                None => (name.strip_suffix("_mended").expect("a pair"), false),
+            };
+            let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+            let bad = case.first_for(&architecture);
+            let differs = |value: i64| differing(&kernel, &launch(&kernel, &with(&case, value)));
+            ran += 1;
+            match bad.filter(|_| is_faulty) {
+                Some(bad) => {
+                    if let Some(thread) = differs(bad - 1) {
+                        failures.push(format!("{architecture} {name}: below {bad}: {thread:?}"));
+                    }
+                    if differs(bad).is_none() {
+                        failures.push(format!("{architecture} {name}: nothing differs at {bad}"));
+                    }
+                }
+                None => {
+                    let fits = |value: &i64| {
+                        is_wide(&kernel, case.varied) || *value <= i64::from(u32::MAX)
+                    };
+                    for value in [case.first, case.first / 2 * 3].into_iter().filter(fits) {
+                        if let Some(thread) = differs(value) {
+                            failures.push(format!("{architecture} {name} mended: {thread:?}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(ran >= 240, "{ran} kernels ran");
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// An instruction that takes two of the values before it, or one and a constant.
+#[derive(Clone, Debug)]
+enum Step {
+    Two(&'static str, usize, usize),
+    Constant(&'static str, usize, u32),
+    Select(usize, usize, usize),
+}
+
+/// A kernel of instructions over block index, thread index, block size and a parameter.
+fn text(steps: &[Step], is_guarded: bool, is_signed: bool) -> String {
+    let mut text = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out, .param .u32 n)\n{\n\
+        ld.param.u64 %rd1, [out];\nmov.u32 %r0, %ctaid.x;\nmov.u32 %r1, %tid.x;\nmov.u32 %r2, %ntid.x;\n\
+        ld.param.s32 %r3, [n];\nmad.lo.s32 %i, %r0, %r2, %r1;\n"
+        .to_owned();
+    if is_guarded {
+        text += "setp.ge.s32 %p, %i, %r3;\n@%p bra END;\n";
+    }
+    for (at, step) in steps.iter().enumerate() {
+        let new = at + 4;
+        let known = |of: usize| format!("%r{}", of % new);
+        let line = match step {
+            Step::Two(name, a, b) => format!("{name} %r{new}, {}, {};", known(*a), known(*b)),
+            Step::Constant(name, a, value) => format!("{name} %r{new}, {}, {value};", known(*a)),
+            Step::Select(a, b, by) => format!(
+                "setp.lt.u32 %q{new}, {}, {by};\nselp.b32 %r{new}, {}, {}, %q{new};",
+                known(*a),
+                known(*a),
+                known(*b)
+            ),
+        };
+        writeln!(text, "{line}").expect("a string");
+    }
+    let sign = if is_signed { 's' } else { 'u' };
+    writeln!(
+        text,
+        "mul.wide.{sign}32 %rd2, %r{}, 4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nEND: ret;\n}}",
+        steps.len() + 3
+    )
+    .expect("a string");
+    text
+}
+
+/// Instructions whose result is largest where their operands are.
+fn growing() -> impl Strategy<Value = Step> {
+    let name = prop_oneof![Just("add.s32"), Just("mul.lo.s32")];
+    prop_oneof![
+        (name, any::<usize>(), any::<usize>()).prop_map(|(name, a, b)| Step::Two(name, a, b)),
+        (any::<usize>(), 1_u32..14).prop_map(|(a, by)| Step::Constant("shl.b32", a, by)),
+        (any::<usize>(), 1_u32..9000).prop_map(|(a, by)| Step::Constant("add.s32", a, by)),
+        (any::<usize>(), 1_u32..500).prop_map(|(a, by)| Step::Constant("mul.lo.s32", a, 2 * by)),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let name = prop_oneof![
+        Just("sub.s32"),
+        Just("min.s32"),
+        Just("max.s32"),
+        Just("or.b32"),
+        Just("and.b32")
+    ];
+    prop_oneof![
+        3 => growing(),
+        1 => (name, any::<usize>(), any::<usize>()).prop_map(|(name, a, b)| Step::Two(name, a, b)),
+        1 => (any::<usize>(), 1_u32..14).prop_map(|(a, by)| Step::Constant("shr.u32", a, by)),
+        1 => (any::<usize>(), 1_u32..14).prop_map(|(a, by)| Step::Constant("and.b32", a, (1 << by) - 1)),
+        1 => (any::<usize>(), 1_u32..300).prop_map(|(a, by)| Step::Constant("div.u32", a, by)),
+        1 => (any::<usize>(), 1_u32..300).prop_map(|(a, by)| Step::Constant("rem.u32", a, by)),
+        1 => (any::<usize>(), any::<usize>(), 0_usize..5000).prop_map(|(a, b, by)| Step::Select(a, b, by)),
+    ]
+}
+
+/// Grid, block and parameter of any magnitude.
+fn sizes() -> impl Strategy<Value = [(Size, i64); 3]> {
+    let of = |bits: u32| (0..bits).prop_flat_map(|bits| (1_i64 << bits)..(2_i64 << bits));
+    let n = Size::Parameter { index: 1, offset: 0 };
+    (of(30), of(9), of(30)).prop_map(move |(grid, block, value)| {
+        [(Size::Grid(0), grid), (Size::Block(0), block), (n, value)]
+    })
+}
+
+fn verdict(text: &str, sizes: &[(Size, i64)]) -> Verdict {
+    let mut known = Sizes::default();
+    sizes.iter().for_each(|(size, value)| known.set(*size, *value));
+    index(text.as_bytes()).expect("PTX").remove(0).verdict(&known)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_safe_launch_accesses_the_same_memory_with_and_without_wraps(
+        steps in prop::collection::vec(any_step(), 1..10),
+        is_guarded in any::<bool>(),
+        is_signed in any::<bool>(),
+        sizes in sizes(),
+    ) {
+        let text = text(&steps, is_guarded, is_signed);
+        if verdict(&text, &sizes) == Verdict::Safe {
+            let kernel = &kernels(&text)["k"];
+            let found = differing(kernel, &launch(kernel, &sizes));
+            prop_assert!(found.is_none(), "{text}\n{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_growing_index_wraps_from_its_first_bad_size_on(
+        steps in prop::collection::vec(growing(), 1..8),
+        is_signed in any::<bool>(),
+        sizes in sizes(),
+    ) {
+        let text = text(&steps, false, is_signed);
+        let kernel = &kernels(&text)["k"];
+        let differs = |sizes: &[(Size, i64)]| differing(kernel, &launch(kernel, sizes)).is_some();
+        let verdict = verdict(&text, &sizes);
+        prop_assert_eq!(verdict != Verdict::Safe, differs(&sizes), "{}\n{:?}", text, verdict);
+        let Verdict::Wraps(wraps) = verdict else { return Ok(()) };
+        let first = wraps.iter().flat_map(|wrap| &wrap.first);
+        if let Some(first) = first.filter(|first| first.size == Size::Grid(0)).map(|it| it.value).min() {
+            let at = |value: u64| [(Size::Grid(0), i64::try_from(value).expect("small")), sizes[1], sizes[2]];
+            prop_assert!(differs(&at(first)) && !differs(&at(first - 1)), "{text}\nfirst {first}");
+        }
+    }
+}
+
+const CASES: u32 = 300;
+/// Enough for the loops of the corpus.
+const STEPS: usize = 40_000;
