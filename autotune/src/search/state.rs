@@ -17,6 +17,9 @@ use crate::stats::{Samples, count};
 
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
+/// What a sample takes beside its time: 1.0 ms for each of the 86,000 samples of
+/// `bench-data/results/nvidia-h200/evaluate.json`.
+const SAMPLE_NS: f64 = 1e6;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
@@ -59,6 +62,8 @@ pub(crate) struct Search<'a> {
     pub(crate) throttle: Throttle,
     started: Instant,
     pub(crate) evaluations: u64,
+    /// The time that all samples took, with about a millisecond for a flush, a delay and a check of each.
+    pub(crate) measured_ns: f64,
     expected: u64,
     round: u64,
     stage: Stage,
@@ -81,6 +86,7 @@ impl<'a> Search<'a> {
             throttle: Throttle::default(),
             started: Instant::now(),
             evaluations: 0,
+            measured_ns: 0.0,
             expected: 0,
             round: 0,
             stage: Stage::Check,
@@ -163,11 +169,19 @@ impl<'a> Search<'a> {
     }
 
     /// Times of `place` divided by times of `base`, for the rounds with both.
-    pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
-        let base = &self.series[base].times;
-        let at = |round: u64| base.iter().find(|(taken, _)| *taken == round);
+    pub(crate) fn pairs(&self, place: usize, base: usize) -> Vec<f64> {
+        let mut base = self.series[base].times.iter().peekable();
         let times = self.series[place].times.iter();
-        Samples::new(times.filter_map(|(round, time)| Some(time / at(*round)?.1)))
+        let ratio = |(round, time): &(u64, f64)| {
+            while base.next_if(|(earlier, _)| earlier < round).is_some() {}
+            base.next_if(|(same, _)| same == round).map(|(_, base)| time / base)
+        };
+        times.filter_map(ratio).collect()
+    }
+
+    /// The [`Self::pairs`]; `None` without any.
+    pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
+        Samples::new(self.pairs(place, base))
     }
 
     /// Checks new places: no candidate is timed before its output is correct.
@@ -239,6 +253,7 @@ impl<'a> Search<'a> {
                 Ok(sample) => sample,
                 Err(failure) => return self.fail(place, failure).map(|()| None),
             };
+            self.measured_ns += time_ns + SAMPLE_NS;
             let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
             self.observer.throttled(pause);
         }
