@@ -51,7 +51,7 @@ fn by_rule(space: &Space, nature: &Nature, margin: f64) -> Candidate {
 }
 
 /// No measurement tells 1.99 % from 2.01 %. So the problems are those whose choice is the same for margins from 1.6 to
-/// 2.6 %: about nine of ten. The noise is that of `bench-data/results/nvidia-h200/tune.txt`, whose spreads are 0.2 % in
+/// 2.6 %: three of four. The noise is that of `bench-data/results/nvidia-h200/tune.txt`, whose spreads are 0.2 % in
 /// the median and 0.6 % at the 90th percentile.
 #[test]
 fn the_choice_is_the_same_in_every_run() {
