@@ -102,7 +102,8 @@ tune_all() {
     local gridguard
     gridguard=$(realpath "$1/gridguard")
     # From within the folder, so that the output names no path of the machine.
-    (cd "$2" && "$gridguard" tune --device 0 --profile nvidia-h200.ron)
+    (cd "$2" && "$gridguard" tune --device 0 --profile nvidia-h200.ron &&
+        "$gridguard" profile prune nvidia-h200.ron --defaults)
     rm -f "$2/nvidia-h200.ron.lock"
 }
 

@@ -17,9 +17,6 @@ use crate::stats::{Samples, count};
 
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
-/// What a sample takes beside its time: 1.0 ms for each of the 86,000 samples of
-/// `bench-data/results/nvidia-h200/evaluate.json`.
-const SAMPLE_NS: f64 = 1e6;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
@@ -62,8 +59,6 @@ pub(crate) struct Search<'a> {
     pub(crate) throttle: Throttle,
     started: Instant,
     pub(crate) evaluations: u64,
-    /// The time that all samples took, with about a millisecond for a flush, a delay and a check of each.
-    pub(crate) measured_ns: f64,
     expected: u64,
     round: u64,
     stage: Stage,
@@ -86,7 +81,6 @@ impl<'a> Search<'a> {
             throttle: Throttle::default(),
             started: Instant::now(),
             evaluations: 0,
-            measured_ns: 0.0,
             expected: 0,
             round: 0,
             stage: Stage::Check,
@@ -253,7 +247,6 @@ impl<'a> Search<'a> {
                 Ok(sample) => sample,
                 Err(failure) => return self.fail(place, failure).map(|()| None),
             };
-            self.measured_ns += time_ns + SAMPLE_NS;
             let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
             self.observer.throttled(pause);
         }
