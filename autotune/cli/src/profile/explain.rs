@@ -196,7 +196,7 @@ impl fmt::Display for LookupReport<'_> {
         match (self.entry, self.reason) {
             (Some(entry), _) => self.write_entry(f, entry)?,
             (None, Some(reason)) if self.layer.is_some() => {
-                writeln!(f, "match: default, {reason}")?
+                writeln!(f, "match: default, {reason}")?;
             }
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
             (None, None) => writeln!(f, "match: none")?,
