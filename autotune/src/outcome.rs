@@ -18,7 +18,7 @@ pub enum CandidateVerdict {
     Default,
     /// The choice, unless it is the default.
     Winner,
-    /// Not clearly slower than the fastest, but later than the choice in the order of ties.
+    /// At most 2 % slower than the fastest, but later than the choice in the order of ties.
     Tie,
     /// Clearly slower than the fastest, after a full comparison.
     Slower,

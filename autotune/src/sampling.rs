@@ -17,24 +17,29 @@ pub(crate) struct SamplingEffort {
     pub(crate) finals: u64,
     /// The fewest samples of a complete series.
     pub(crate) min_samples: u64,
-    /// The most samples of a series.
+    /// The most samples of a series, unless its comparison with another one is unclear.
     pub(crate) max_samples: u64,
-    /// The finals continue up to this average of samples per candidate while ties are unclear.
-    pub(crate) affordable: u64,
+    /// The most samples of a candidate while its comparisons are open.
+    pub(crate) max_compared: u64,
+    /// The largest space that is measured completely.
+    pub(crate) exhaustive: usize,
+    /// The confidence of a comparison of two candidates, in standard deviations of a normal distribution.
+    pub(crate) deviations: f64,
     /// Whether the first sample of a candidate counts.
     pub(crate) keeps_first: bool,
 }
 
 impl SamplingEffort {
-    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none is eliminated early.
-    /// Larger spaces cost a smaller share.
+    /// A comparison is confident by 99.9 %.
     pub(crate) const FAST: Self = Self {
         coarse: 2,
         fine: 4,
         finals: 6,
         min_samples: 10,
         max_samples: 60,
-        affordable: 8,
+        max_compared: 100,
+        exhaustive: 256,
+        deviations: 3.09,
         keeps_first: false,
     };
     /// For samples of a second and more, for example large shapes on the host. Cold caches and clocks add only
@@ -45,7 +50,9 @@ impl SamplingEffort {
         finals: 3,
         min_samples: 3,
         max_samples: 9,
-        affordable: 0,
+        max_compared: 9,
+        exhaustive: 64,
+        deviations: 1.15,
         keeps_first: true,
     };
 

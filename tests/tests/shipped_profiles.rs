@@ -52,7 +52,17 @@ fn every_entry_has_launch_parameters_and_a_choice_that_its_kernel_takes() {
             }
             let (request, batch) = (&setup.request, Some(&setup.batch));
             let plan = Plan::new(request, batch, &setup.limits, entry.choice.into());
-            assert_eq!(plan.expect("legal").len(), entry.launches, "{problem}");
+            let launches = plan.expect("legal").len();
+            assert!(entry.is_confirmed() || launches == entry.launches, "{problem}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_beats_the_default_or_confirms_it() {
+    for (device, profile) in profiles() {
+        for entry in profile.entries() {
+            assert!(!entry.gains_nothing(), "{}: {}", device.name, problem(entry));
         }
     }
 }

@@ -94,7 +94,7 @@ const EXAMPLES: [Examples; 20] = [
         "profile prune",
         [
             "profile prune nvidia-h200.ron --dry-run",
-            "profile prune nvidia-h200.ron --older-than 90d",
+            "profile prune nvidia-h200.ron --defaults",
             "profile prune nvidia-h200.ron --kernel rms_norm --stale",
         ],
     ),

@@ -14,7 +14,6 @@ use crate::stats::{count, real};
 /// Measures the starting points of a model, then moves from the best to its neighbours until none is better.
 /// Returns the candidates close to the fastest.
 pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
-    search.round(&[DEFAULT])?;
     let distances = Distances::new(space);
     let starts = starting_points(space, &distances, search.median(DEFAULT));
     let mut pool = elimination::run(search, &starts)?;
@@ -36,7 +35,7 @@ pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, 
         }
     }
     let open = search.open(&pool);
-    Ok(keep_within(search, &open, Search::median, FINE_FACTOR, Stage::Descent))
+    Ok(keep_within(search, &open, FINE_FACTOR, Stage::Descent))
 }
 
 /// Measures `new` interleaved with the incumbent. Returns those close to it.

@@ -1,101 +1,130 @@
 //! Compares the best candidates and the default round by round, until the result is clear.
+//!
+//! Two searches of the same problem must end with the same choice. A choice by the order of measured times would not:
+//! on a plateau the fastest is random. So each comparison asks whether one candidate is more than 2 % faster than
+//! another, with the confidence of [`SamplingEffort`](crate::sampling::SamplingEffort). Measuring goes on while the
+//! answer is open and could change the choice.
+
+use core::cmp::Ordering;
+use core::time::Duration;
 
 use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::Stage;
 use crate::search::state::{DEFAULT, Halt, Search};
-use crate::stats::count;
+use crate::stats::{count, side_of};
 
 pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
-    let finalists = select(search, pool);
-    for place in pool.iter().filter(|place| !finalists.contains(place)) {
-        search.eliminate(*place, Stage::Finals);
-    }
-    search.enter(Stage::Finals, count(finalists.len()) * search.effort.finals);
+    search.enter(Stage::Finals, count(pool.len()) * search.effort.finals);
     search.result.stopped = Some(StopReason::Timeout);
-    search.result.finalists.clone_from(&finalists);
-    let mut contenders = search.open(&finalists);
+    search.result.finalists = pool.to_vec();
+    if !pool.contains(&DEFAULT) {
+        search.result.finalists.push(DEFAULT);
+    }
+    let mut contenders = search.open(&search.result.finalists);
     for _ in 0..search.effort.finals {
         search.round(&contenders)?;
     }
     loop {
-        let winner = decide(search, &finalists).winner;
-        contenders = search.open(&finalists);
-        contenders.retain(|place| *place == DEFAULT || !is_slower(search, *place, winner));
-        let effort = search.effort;
-        let reasons: Option<Vec<StopReason>> =
-            contenders.iter().map(|place| effort.stop_reason(&search.times(*place))).collect();
-        if let Some(reasons) = reasons.filter(|_| !is_worth_more(search, &contenders)) {
-            search.result.stopped = reasons.into_iter().max();
-            return Ok(());
+        contenders = left_of(search, &search.open(&contenders));
+        let mut places = unclear(search, &mut contenders);
+        search.result.finalists.clone_from(&contenders);
+        if places.is_empty() || is_spent(search) {
+            places = vec![DEFAULT, decide(search, &contenders).winner];
+            places.dedup();
+            if let Some(reason) = stop_reason(search, &places) {
+                search.result.stopped = Some(reason);
+                return Ok(());
+            }
         }
-        if is_beyond(search, &contenders, MOST_SAMPLES) {
-            search.result.stopped = Some(StopReason::Ceiling);
-            return Ok(());
-        }
-        search.enter(Stage::Finals, count(contenders.len()));
-        search.round(&contenders)?;
+        search.enter(Stage::Finals, count(places.len()));
+        search.round(&places)?;
     }
 }
 
-/// The winner among finalists, and what ties with the fastest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The winner, and the fastest place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) winner: usize,
-    /// The fastest place, and the places that are not clearly slower.
-    pub(crate) ties: Vec<usize>,
+    pub(crate) fastest: usize,
 }
 
-/// Decides between `finalists` by their samples.
+/// Decides between `places` by their samples.
 ///
-/// A finalist that is not clearly slower than the fastest ties with it. If the default ties, it wins. Otherwise
-/// the first in the order of ties wins, among those clearly faster than the default.
-pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
+/// The default wins, unless others are clearly faster by more than [`TIE_FACTOR`]. Of these the first in the order of
+/// ties wins that is clearly not slower than the fastest of them by more than [`TIE_FACTOR`].
+pub(crate) fn decide(search: &Search<'_>, places: &[usize]) -> Decision {
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
         _ => search.ratios(place, DEFAULT).map_or(f64::INFINITY, |ratios| ratios.median()),
     };
-    let mut ties = search.open(finalists);
+    let open = search.open(places);
     let faster =
-        |one: &usize, other: &usize| against_default(*one).total_cmp(&against_default(*other));
-    let best = ties.iter().copied().min_by(faster).unwrap_or(DEFAULT);
-    ties.retain(|place| *place == best || !is_slower(search, *place, best));
-    if best == DEFAULT || ties.contains(&DEFAULT) {
-        return Decision { winner: DEFAULT, ties };
-    }
-    let mut better = ties.clone();
-    better.retain(|place| is_slower(search, DEFAULT, *place));
+        |one: &&usize, other: &&usize| against_default(**one).total_cmp(&against_default(**other));
+    let fastest = open.iter().min_by(faster).copied().unwrap_or(DEFAULT);
+    let mut better = open.clone();
+    better.retain(|place| beats_default(search, *place));
+    let Some(best) = better.iter().min_by(faster).copied() else {
+        return Decision { winner: DEFAULT, fastest };
+    };
+    better.retain(|place| *place == best || compare(search, *place, best) == Some(Ordering::Less));
     sort_by_tie_order(search, &mut better);
-    Decision { winner: better.first().copied().unwrap_or(best), ties }
+    Decision { winner: better.first().copied().unwrap_or(best), fastest }
 }
 
-/// Whether `place` is slower than `base` with confidence, and by more than a tie.
-fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
-    search.ratios(place, base).is_some_and(|ratios| {
-        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval()[0] > 1.0;
-        is_sure && ratios.median() > TIE_FACTOR
-    })
+/// Whether the median of `place` is at most [`TIE_FACTOR`] times that of `base`.
+pub(crate) fn is_tie(search: &Search<'_>, place: usize, base: usize) -> bool {
+    let ratios = search.ratios(place, base);
+    place == base || ratios.is_some_and(|ratios| ratios.median() <= TIE_FACTOR)
 }
 
-/// The default, the two fastest, and the first in the order of ties among those close to the fastest.
+/// Whether `place` takes more or less than [`TIE_FACTOR`] times as long as `base`; `None` if that is open.
+fn compare(search: &Search<'_>, place: usize, base: usize) -> Option<Ordering> {
+    side_of(&search.pairs(place, base), TIE_FACTOR, search.effort.deviations)
+}
+
+fn beats_default(search: &Search<'_>, place: usize) -> bool {
+    place != DEFAULT && compare(search, DEFAULT, place) == Some(Ordering::Greater)
+}
+
+/// The default, and the places that may still win: not clearly slower than the fastest, nor clearly a tie with the
+/// default.
+fn left_of(search: &Search<'_>, places: &[usize]) -> Vec<usize> {
+    let fastest = decide(search, places).fastest;
+    let mut left = places.to_vec();
+    left.retain(|place| {
+        let loses = || compare(search, *place, fastest) == Some(Ordering::Greater);
+        let ties = || compare(search, DEFAULT, *place) == Some(Ordering::Less);
+        *place == DEFAULT || !(loses() || ties())
+    });
+    left
+}
+
+/// The places whose samples could change the decision: none if the first of `places` in the order of ties is clearly
+/// faster than the default, and none of the others faster than it, by more than a tie; or if only the default is left.
 ///
-/// On a plateau the fastest is random. The order of ties makes the winner the same in every run.
-fn select(search: &Search<'_>, pool: &[usize]) -> Vec<usize> {
-    let mut by_time = search.open(pool);
-    by_time.sort_by(|one, other| search.median(*one).total_cmp(&search.median(*other)));
-    let close = by_time.first().map_or(0.0, |best| CLOSE_FACTOR * search.median(*best));
-    let mut simplest = by_time.clone();
-    simplest.retain(|place| search.median(*place) <= close);
-    sort_by_tie_order(search, &mut simplest);
-    let fastest = by_time.iter().take(1).chain(simplest.iter().take(SIMPLEST));
-    let mut finalists = vec![DEFAULT];
-    for place in fastest.chain(by_time.iter().take(FASTEST)) {
-        if !finalists.contains(place) {
-            finalists.push(*place);
+/// Removes places that are still not clear after [`SamplingEffort::max_compared`](crate::sampling::SamplingEffort): the
+/// next in order is as likely to be the choice of another search.
+fn unclear(search: &Search<'_>, places: &mut Vec<usize>) -> Vec<usize> {
+    let mut others = places.clone();
+    others.retain(|place| *place != DEFAULT);
+    sort_by_tie_order(search, &mut others);
+    while !others.is_empty() {
+        let first = others.remove(0);
+        let mut open = others.clone();
+        open.retain(|other| compare(search, first, *other) != Some(Ordering::Less));
+        if open.is_empty() && beats_default(search, first) {
+            break;
         }
+        if count(search.times(first).len()) < search.effort.max_compared {
+            open.extend((!beats_default(search, first)).then_some(DEFAULT));
+            open.push(first);
+            return open;
+        }
+        places.retain(|place| *place != first);
     }
-    finalists
+    Vec::new()
 }
 
 fn sort_by_tie_order(search: &Search<'_>, places: &mut [usize]) {
@@ -103,36 +132,23 @@ fn sort_by_tie_order(search: &Search<'_>, places: &mut [usize]) {
     places.sort_by(|one, other| Candidate::tie_order(candidate(*one), candidate(*other)));
 }
 
-/// Whether another round would exceed this average of samples per candidate.
-fn is_beyond(search: &Search<'_>, contenders: &[usize], samples_each: u64) -> bool {
+/// Why the samples of all these places are enough; `None` if they are not.
+fn stop_reason(search: &Search<'_>, places: &[usize]) -> Option<StopReason> {
+    let reason = |place: &usize| search.effort.stop_reason(&search.times(*place));
+    places.iter().map(reason).try_fold(StopReason::Precise, |most, one| Some(most.max(one?)))
+}
+
+/// Whether an open comparison is worth no more samples.
+fn is_spent(search: &Search<'_>) -> bool {
     let candidates = count(search.series.len()).max(SMALL_SPACE);
-    search.evaluations + count(contenders.len()) > samples_each * candidates
+    search.evaluations >= MOST_SAMPLES * candidates && search.elapsed() >= LONG
 }
 
-/// Whether another round may change the winner of a search that was cheap so far.
-fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
-    let is_full = count(search.times(DEFAULT).len()) >= search.effort.max_samples;
-    if is_full || is_beyond(search, contenders, search.effort.affordable) {
-        return false;
-    }
-    let is_unclear = |one: &usize, other: &usize| {
-        search.ratios(*one, *other).is_some_and(|ratios| {
-            let [low, high] = ratios.median_interval();
-            low < TIE_FACTOR && TIE_FACTOR < high
-        })
-    };
-    contenders.iter().any(|one| contenders.iter().any(|other| is_unclear(one, other)))
-}
-
-/// The finals always end at this average of samples per candidate.
-const MOST_SAMPLES: u64 = 10;
 /// A difference of 2 % or less is a tie.
 const TIE_FACTOR: f64 = 1.02;
-/// Fewer pairs decide nothing, because one may be an outlier.
-const MIN_PAIRS: u64 = 3;
-/// A possible tie with the fastest, because medians of four samples are off by 1 %.
-const CLOSE_FACTOR: f64 = 1.03;
-const SIMPLEST: usize = 2;
-const FASTEST: usize = 2;
-/// Smaller spaces get the budget of this many candidates: the finals of five take 30 samples.
+/// The finals of a long search end at this average of samples per candidate.
+const MOST_SAMPLES: u64 = 10;
+/// A sample of a device takes a millisecond, so this is some thousand samples.
+const LONG: Duration = Duration::from_secs(3);
+/// Smaller spaces get the samples of this many candidates.
 const SMALL_SPACE: u64 = 6;

@@ -26,7 +26,9 @@ pub(crate) fn run(
     if let Objective::Latency { max_launch_us } = objective {
         return latency::run(search, space, max_launch_us);
     }
-    let pool = if all.len() <= MAX_EXHAUSTIVE {
+    // This also shows whether samples are slow.
+    search.round(&[DEFAULT])?;
+    let pool = if all.len() <= search.effort.exhaustive {
         search.check(&all)?;
         elimination::run(search, &all)?
     } else {
@@ -34,6 +36,3 @@ pub(crate) fn run(
     };
     finals::run(search, &pool)
 }
-
-/// Larger spaces are not measured completely: a model chooses where to start.
-const MAX_EXHAUSTIVE: usize = 64;

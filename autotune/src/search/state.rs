@@ -163,11 +163,19 @@ impl<'a> Search<'a> {
     }
 
     /// Times of `place` divided by times of `base`, for the rounds with both.
-    pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
-        let base = &self.series[base].times;
-        let at = |round: u64| base.iter().find(|(taken, _)| *taken == round);
+    pub(crate) fn pairs(&self, place: usize, base: usize) -> Vec<f64> {
+        let mut base = self.series[base].times.iter().peekable();
         let times = self.series[place].times.iter();
-        Samples::new(times.filter_map(|(round, time)| Some(time / at(*round)?.1)))
+        let ratio = |(round, time): &(u64, f64)| {
+            while base.next_if(|(earlier, _)| earlier < round).is_some() {}
+            base.next_if(|(same, _)| same == round).map(|(_, base)| time / base)
+        };
+        times.filter_map(ratio).collect()
+    }
+
+    /// The [`Self::pairs`]; `None` without any.
+    pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
+        Samples::new(self.pairs(place, base))
     }
 
     /// Checks new places: no candidate is timed before its output is correct.

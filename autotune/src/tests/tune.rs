@@ -15,11 +15,8 @@ fn quantile(values: &[f64], fraction: f64) -> f64 {
     Samples::new(values.iter().copied()).expect("finite").quantile(fraction)
 }
 
-/// Among candidates within 2 % the simplest wins, so a choice may be that much slower than the best, plus noise.
-///
-/// Ten searches of 2,057 spaces (seeds 0 to 2,399) had a regret of 0.1 % in the median, 1.7 % at the 95th
-/// percentile, 2.1 % at the 99th and 2.9 % at worst. No choice was slower than the default. 4.9 % of the
-/// searches differed from most searches of their space. This test searches the first seeds, with a margin.
+/// Among candidates within 2 % the simplest wins, so a choice may be that much slower than the best. So may the default,
+/// and by what the comparison with it does not resolve.
 #[test]
 fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default() {
     let (mut regrets, mut shares) = (Vec::new(), Vec::new());
@@ -39,33 +36,61 @@ fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default(
     println!("shares  {:?}", [0.5, 0.95, 1.0].map(|q| quantile(&shares, q)));
     assert!(quantile(&regrets, 0.5) <= 0.005);
     assert!(quantile(&regrets, 0.95) <= 0.02);
-    assert!(quantile(&regrets, 1.0) <= 0.04);
-    assert!(quantile(&shares, 1.0) <= 0.25);
+    assert!(quantile(&regrets, 1.0) <= 0.03);
+    assert!(quantile(&shares, 0.5) <= 0.25);
 }
 
-/// The test above states the bounds on the regret.
+/// The choice by the rule, for true times and a margin.
+fn by_rule(space: &Space, nature: &Nature, margin: f64) -> Candidate {
+    let time = |one: &Candidate| nature.time_ns(one, Portion::Sequence);
+    let default = space.default().expect("legal");
+    let most = nature.best_ns() * margin;
+    let wins = |one: &&Candidate| time(one) * margin < time(default) && time(one) <= most;
+    let winners = space.candidates().iter().filter(wins);
+    winners.min_by(|one, other| one.tie_order(other)).unwrap_or(default).clone()
+}
+
+/// No measurement tells 1.99 % from 2.01 %. So the problems are those whose choice is the same for margins from 1.6 to
+/// 2.6 %: three of four. The noise is that of `bench-data/results/nvidia-h200/tune.txt`, whose spreads are 0.2 % in
+/// the median and 0.6 % at the 90th percentile.
 #[test]
-fn the_winner_is_the_same_in_nine_of_ten_runs() {
-    let (mut flips, mut regrets) = (0, Vec::new());
-    for (seed, space, nature) in ordinary(0..100) {
-        let mut winners: BTreeMap<Candidate, usize> = BTreeMap::new();
-        for run in 0..10 {
-            let mut measurer = Simulated::new(nature.clone(), seed * 31 + run);
-            let winner = throughput(&space, &mut measurer).winner;
-            regrets.push(nature.regret(&winner));
-            *winners.entry(winner).or_default() += 1;
+fn the_choice_is_the_same_in_every_run() {
+    let margins = [1.016, 1.018, 1.02, 1.022, 1.024, 1.026];
+    let (mut problems, mut defaults, mut unclear) = (0, 0, 0);
+    for (seed, space, mut nature) in ordinary(0..60) {
+        if problems == 25 {
+            break;
         }
-        flips += 10 - winners.values().copied().max().unwrap_or(0);
+        nature.noise = 0.001 * 6_f64.powf((nature.noise - 0.003) / 0.007);
+        let [first, others @ ..] = margins.map(|margin| by_rule(&space, &nature, margin));
+        if others.iter().any(|other| *other != first) {
+            unclear += 1;
+            continue;
+        }
+        problems += 1;
+        defaults += u32::from(Some(&first) == space.default());
+        assert!(
+            nature.regret(&first) <= 0.02
+                && nature.regret(&first) <= nature.regret(space.default().expect("legal"))
+        );
+        for run in 0..20 {
+            let outcome = throughput(&space, &mut Simulated::new(nature.clone(), seed * 31 + run));
+            assert_eq!(
+                outcome.winner,
+                first,
+                "seed {seed}, run {run}: regrets {} and {}",
+                nature.regret(&outcome.winner),
+                nature.regret(&first)
+            );
+        }
     }
-    println!("{flips} flips in {} runs", regrets.len());
-    println!("regret {:?}", [0.5, 0.95, 1.0].map(|q| quantile(&regrets, q)));
-    assert!(flips * 10 <= regrets.len(), "{flips} of {}", regrets.len());
-    assert!(quantile(&regrets, 0.95) <= 0.02);
-    assert!(quantile(&regrets, 1.0) <= 0.04);
+    println!(
+        "{problems} problems, {defaults} of them keep the default; {unclear} others are unclear"
+    );
+    assert_eq!(problems, 25);
 }
 
-/// One search of 600 spaces (seeds 0 to 599) had a regret of 0.8 % in the median, 2.1 % at the 95th percentile
-/// and 3.5 % at worst, with at most 13.9 % of the samples.
+/// All candidates of up to 256 get two samples, and ties are measured until they are clear.
 #[test]
 fn a_large_space_is_searched_with_a_fraction_of_the_samples() {
     let (mut regrets, mut shares) = (Vec::new(), Vec::new());
@@ -84,9 +109,10 @@ fn a_large_space_is_searched_with_a_fraction_of_the_samples() {
         [0.5, 0.95, 1.0].map(|q| quantile(&regrets, q))
     );
     println!("shares {:?}", [0.5, 1.0].map(|q| quantile(&shares, q)));
-    assert!(quantile(&regrets, 0.95) <= 0.03);
-    assert!(quantile(&regrets, 1.0) <= 0.05);
-    assert!(quantile(&shares, 1.0) <= 0.15);
+    assert!(quantile(&regrets, 0.95) <= 0.025);
+    assert!(quantile(&regrets, 1.0) <= 0.03);
+    assert!(quantile(&shares, 0.5) <= 0.2);
+    assert!(quantile(&shares, 1.0) <= 0.7);
 }
 
 #[test]

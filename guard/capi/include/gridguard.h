@@ -214,6 +214,11 @@
 #define GG_DEFAULT_NO_NEIGHBOUR 6
 
 /**
+ * Nothing beats the default of the entry that matches.
+ */
+#define GG_DEFAULT_CONFIRMED 7
+
+/**
  * The caller's file.
  */
 #define GG_LAYER_EXPLICIT 0

@@ -123,6 +123,8 @@ pub const GG_DEFAULT_ZERO_SIZE: u32 = 4;
 pub const GG_DEFAULT_OUT_OF_RANGE: u32 = 5;
 /// No entry is within a factor of two of each size.
 pub const GG_DEFAULT_NO_NEIGHBOUR: u32 = 6;
+/// Nothing beats the default of the entry that matches.
+pub const GG_DEFAULT_CONFIRMED: u32 = 7;
 
 /// The caller's file.
 pub const GG_LAYER_EXPLICIT: u32 = 0;
@@ -333,6 +335,7 @@ const fn number_of(reason: DefaultReason) -> u32 {
         DefaultReason::ZeroSize => GG_DEFAULT_ZERO_SIZE,
         DefaultReason::OutOfRange { .. } => GG_DEFAULT_OUT_OF_RANGE,
         DefaultReason::NoNeighbour => GG_DEFAULT_NO_NEIGHBOUR,
+        DefaultReason::Confirmed { .. } => GG_DEFAULT_CONFIRMED,
         // No entries. Without a profile there is no lookup.
         _ => GG_DEFAULT_NO_ENTRIES,
     }

@@ -148,11 +148,17 @@ impl fmt::Display for Document {
         let (device, aliases, environment) = (Ron(device), Ron(aliases), Ron(environment));
         writeln!(f, "(\n    schema: {SCHEMA},\n    device: {device},\n    aliases: {aliases},")?;
         writeln!(f, "    environment: {environment},\n    entries: [")?;
-        for Entry { key, shape, choice, parameters, launches, chosen, default, found } in entries {
+        for entry in entries {
+            let Entry { key, shape, choice, parameters, launches, chosen, default, found } = entry;
             let key = Ron(key).to_string();
             // An entry has the fields of its key at the same level.
             let key = key.strip_suffix(')').unwrap_or(&key);
             let (shape, choice, parameters) = (Ron(shape), Ron(choice), Ron(parameters));
+            if entry.is_confirmed() {
+                let date = Ron(&found.date);
+                writeln!(f, "        {key},\n         shape: {shape}, confirmed: {date}),")?;
+                continue;
+            }
             let (chosen, default, found) = (Ron(chosen), Ron(default), Ron(found));
             writeln!(
                 f,
@@ -193,13 +199,28 @@ struct EntryRow {
     #[serde(default)]
     objective: Objective,
     shape: Named,
-    choice: StoredChoice,
+    /// The date of a confirmed entry, which has none of the fields below.
+    #[serde(default, deserialize_with = "present")]
+    confirmed: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    choice: Option<StoredChoice>,
     #[serde(default)]
     parameters: Named,
-    launches: u64,
-    chosen: Summary,
-    default: Summary,
-    found: Provenance,
+    #[serde(default, deserialize_with = "present")]
+    launches: Option<u64>,
+    #[serde(default, deserialize_with = "present")]
+    chosen: Option<Summary>,
+    #[serde(default, deserialize_with = "present")]
+    default: Option<Summary>,
+    #[serde(default, deserialize_with = "present")]
+    found: Option<Provenance>,
+}
+
+/// Reads an optional field as RON writes it without `Some`.
+fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 impl Row for EntryRow {
@@ -207,9 +228,18 @@ impl Row for EntryRow {
 
     fn checked(self) -> Result<Entry, EntryError> {
         let Self { kernel, source, variant, dtypes, policy, objective, .. } = self;
-        let Self { shape, choice, parameters, launches, chosen, default, found, .. } = self;
+        let Self { shape, parameters, confirmed, choice, launches, chosen, default, found, .. } =
+            self;
         let key = Key { kernel, source, variant, dtypes, policy, objective };
-        let entry = Entry { key, shape, choice, parameters, launches, chosen, default, found };
+        let entry = match (confirmed, choice, launches, chosen, default, found) {
+            (None, Some(choice), Some(launches), Some(chosen), Some(default), Some(found)) => {
+                Entry { key, shape, choice, parameters, launches, chosen, default, found }
+            }
+            (Some(date), None, None, None, None, None) if parameters.is_empty() => {
+                Entry::confirmed(key, shape, date)
+            }
+            _ => return Err(EntryError::Incomplete),
+        };
         entry.check().map(|()| entry)
     }
 }

@@ -32,6 +32,7 @@ struct LayeredEntry {
     entry: Entry,
     layer: Layer,
     degraded: bool,
+    is_confirmed: bool,
 }
 
 /// The entries of one key, for servers that resolve a kernel once.
@@ -47,9 +48,9 @@ pub struct TunedKernel<'a> {
 pub struct TunedChoice<'a> {
     /// How the entry matches, or why none does.
     pub matched: Match,
-    /// The entry.
+    /// The entry; none for the default.
     pub entry: Option<&'a Entry>,
-    /// The layer that the entry comes from.
+    /// The layer that the entry, or the confirmation of the default, comes from.
     pub layer: Option<Layer>,
     /// Whether the entry was measured with another major version of the driver, so that it may not be the
     /// fastest.
@@ -84,6 +85,7 @@ impl Profile {
         let notices = version_notices(&entries, &environment, running);
         self.entries.extend(entries.into_iter().map(|entry| LayeredEntry {
             degraded: is_degraded(&entry, &environment, running),
+            is_confirmed: entry.is_confirmed(),
             entry,
             layer,
         }));
@@ -124,7 +126,8 @@ impl Profile {
     ///
     /// It prefers an entry with the same sizes, then an entry between the same powers of two, then the nearest
     /// entry within an octave of each size. Sizes outside the tuned powers of two match nothing. A size of 0
-    /// only matches 0. The first size counts the items, so nothing matches if it is 0.
+    /// only matches 0. The first size counts the items, so nothing matches if it is 0. If the entry is
+    /// [confirmed](Entry::confirmed), the result is the default for this reason.
     pub fn lookup(&self, key: &Key, sizes: &[u64]) -> TunedChoice<'_> {
         if let Some(index) = self.kernels.get(key) {
             return self.find(index, sizes);
@@ -170,6 +173,11 @@ impl Profile {
     fn find<'a>(&'a self, index: &'a ShapeIndex, sizes: &[u64]) -> TunedChoice<'a> {
         let (matched, place) = index.find(sizes);
         let found = place.and_then(|place| self.entries.get(place));
+        if let Some(found) = found.filter(|found| found.is_confirmed) {
+            let reason = DefaultReason::Confirmed { kind: matched.kind() };
+            let layer = Some(found.layer);
+            return self.counted(TunedChoice { layer, ..TunedChoice::default_for(reason) });
+        }
         self.counted(TunedChoice {
             matched,
             entry: found.map(|found| &found.entry),

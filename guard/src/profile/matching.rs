@@ -81,6 +81,12 @@ pub enum DefaultReason {
         /// The bit lengths of the smallest and the largest tuned size.
         bits: (u8, u8),
     },
+    /// Nothing beats the default of the entry that matches.
+    #[display("it is confirmed on this device ({kind})")]
+    Confirmed {
+        /// How the entry matches.
+        kind: MatchKind,
+    },
     /// No entry within the tuned range is within an octave of each size.
     #[display("no tuned shape is within an octave of each size: tune this shape")]
     NoNeighbour,
@@ -88,7 +94,18 @@ pub enum DefaultReason {
 
 /// The kind of a [`Match`].
 #[derive(
-    Clone, Copy, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Display,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
 )]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
@@ -105,10 +122,11 @@ pub enum MatchKind {
 }
 
 impl Match {
-    /// The kind of the match.
+    /// The kind of the match. A [confirmed](DefaultReason::Confirmed) default has the kind of its entry.
     #[must_use]
     pub const fn kind(self) -> MatchKind {
         match self {
+            Self::Default(DefaultReason::Confirmed { kind }) => kind,
             Self::Exact => MatchKind::Exact,
             Self::Bucket => MatchKind::Bucket,
             Self::Neighbour { .. } => MatchKind::Neighbour,

@@ -283,6 +283,11 @@ pub enum EntryError {
         /// The date.
         date: String,
     },
+    /// The row has some of the fields of a choice, or both a choice and a confirmation.
+    #[error(
+        "the entry has neither choice, launches, chosen, default and found, nor only confirmed: add or remove some"
+    )]
+    Incomplete,
     /// An earlier entry has the same key and shape.
     #[error("an earlier entry has the same kernel and shape: remove one")]
     Duplicate,
@@ -292,6 +297,44 @@ pub enum EntryError {
 }
 
 impl Entry {
+    /// A problem whose default was measured on the device of the profile, and beaten by nothing. A file has one short
+    /// row for it, without times, and a lookup returns no entry.
+    #[must_use]
+    pub fn confirmed(key: Key, shape: Named, date: String) -> Self {
+        Self {
+            key,
+            shape,
+            choice: StoredChoice::Automatic,
+            parameters: Named::new(),
+            launches: 0,
+            chosen: Summary::default(),
+            default: Summary::default(),
+            found: Provenance { date, ..Provenance::default() },
+        }
+    }
+
+    /// Whether it is [confirmed](Self::confirmed).
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        let Self { choice, parameters, launches, chosen, default, found, .. } = self;
+        *launches == 0
+            && *choice == StoredChoice::Automatic
+            && parameters.is_empty()
+            && [chosen, default].iter().all(|times| **times == Summary::default())
+            && *found == Provenance { date: found.date.clone(), ..Provenance::default() }
+    }
+
+    /// Whether it has times that do not beat the default's by 2 %, so that it may as well be
+    /// [confirmed](Self::confirmed). An objective of latency or memory has other reasons to leave the default.
+    #[must_use]
+    pub fn gains_nothing(&self) -> bool {
+        let [chosen, default] =
+            [self.chosen, self.default].map(|times| u128::from(times.median_ns));
+        self.key.objective == Objective::Throughput
+            && chosen > 0
+            && default * 100 < chosen * LEAST_GAIN_PERCENT
+    }
+
     /// Checks names, sizes, parameters and date against the limits of a profile.
     ///
     /// # Errors
@@ -418,6 +461,8 @@ impl fmt::Display for StoredChoice {
     }
 }
 
+/// What a choice must gain, in percent of its time.
+const LEAST_GAIN_PERCENT: u128 = 102;
 /// The most entries of a file, valid and invalid together.
 pub const MAX_ENTRIES: usize = 200_000;
 /// The most bytes of an entry in a file, with comments: hundreds of times the size of a valid entry.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gridguard::pipeline::EntryRefusal;
 use gridguard::profile::{
     DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer, LayerNotice, Match,
-    Objective, ProfileError, ProfileNotice, StoredChoice,
+    MatchKind, Objective, ProfileError, ProfileNotice, StoredChoice,
 };
 
 use crate::read_as;
@@ -262,6 +262,10 @@ fn a_match_gives_its_distance_or_why_there_is_none() {
     assert_eq!(
         default(DefaultReason::OutOfRange { index: 1, size: 64, bits: (10, 16) }),
         "default, because size 1 is 64, outside the tuned range of 512 to 65535: tune this shape"
+    );
+    assert_eq!(
+        default(DefaultReason::Confirmed { kind: MatchKind::Exact }),
+        "default, because it is confirmed on this device (exact)"
     );
     assert_eq!(
         default(DefaultReason::NoNeighbour),

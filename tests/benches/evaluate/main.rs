@@ -3,6 +3,7 @@
 //! Runs on a GPU with NVRTC, or with `--device host` on a few small problems of the host.
 #![allow(dead_code, reason = "the test of this program includes it")]
 
+pub(crate) mod choices;
 pub(crate) mod exhaustive;
 pub(crate) mod problems;
 mod summary;
@@ -62,7 +63,13 @@ pub(crate) struct Options {
     /// Samples of each candidate in the exhaustive search; the first is dropped
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(2..))]
     samples: u32,
-    /// Time limit, for example 75s; problems after it are counted, but not started
+    /// Instead, compare the choices of this many processes that each tune the first 25 problems
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    choices: Option<u32>,
+    /// Tune each of these problems once, and print the choices as JSON
+    #[arg(long, hide = true)]
+    winners: bool,
+    /// Time limit, for example 75s; problems, or processes, after it are counted, but not started
     #[arg(long, value_name = "TIME")]
     budget: Option<humantime::Duration>,
     /// Profile to evaluate for shapes between those that it contains
@@ -119,6 +126,18 @@ impl Options {
         if let Some(path) = &self.output {
             // Reported before anything is measured.
             fs::File::options().create(true).append(true).open(path)?;
+        }
+        if self.winners {
+            writeln!(out, "{}", serde_json::to_string(&self.winners()?)?)?;
+            return Ok(true);
+        }
+        if let Some(processes) = self.choices {
+            let document = serde_json::to_string_pretty(&self.choices(processes)?)?;
+            match &self.output {
+                Some(path) => fs::write(path, document + "\n")?,
+                None => writeln!(out, "{document}")?,
+            }
+            return Ok(true);
         }
         let document = self.document(interrupt, out)?;
         if let Some(path) = &self.output {

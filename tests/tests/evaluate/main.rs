@@ -89,6 +89,25 @@ fn each_search_and_each_distinct_choice_is_counted() {
 }
 
 #[test]
+fn equal_choices_of_several_processes_are_counted() {
+    let options = Options::parse_from([&LEAST[..], &["--kernel", "transpose"]].concat());
+    let first = options.winners().expect("choices");
+    assert_eq!(first.len(), 1);
+    let mut other = first.clone();
+    other[0].winner.largest_chunk /= 2;
+    other[0].winner.launches = 2;
+    other[0].winner.choice =
+        serde_json::from_value(json!({"chunked": {"max_items": other[0].winner.largest_chunk}}))
+            .expect("a choice");
+    let same = first.clone();
+    let document = options.compare(&[first, other, same]).expect("measured");
+    assert_eq!((document.searches, document.equal, document.problems.len()), (3, 2, 1));
+    assert_eq!(document.problems[0].choices.len(), 2);
+    let nothing = options.compare(&[]).expect("measured");
+    assert_eq!((nothing.searches, nothing.equal), (0, 0));
+}
+
+#[test]
 fn results_are_stored_although_standard_output_is_full() {
     let mut full = OpenOptions::new().write(true).open("/dev/full").expect("a full device");
     let (ended, document) = evaluate(&["--kernel", "transpose"], &NEVER, &mut full);

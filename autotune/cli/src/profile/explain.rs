@@ -132,7 +132,8 @@ impl Explain {
         };
         self.output.print(&report, &report)?;
         let is_refused = report.plan.as_ref().is_some_and(|plan| plan.refused.is_some());
-        let is_used = found.entry.is_some() && !is_refused;
+        let is_confirmed = matches!(found.matched, Match::Default(DefaultReason::Confirmed { .. }));
+        let is_used = (found.entry.is_some() || is_confirmed) && !is_refused;
         Ok(if is_used { Exit::Yes } else { Exit::No })
     }
 
@@ -194,6 +195,9 @@ impl fmt::Display for LookupReport<'_> {
         writeln!(f, "key: {}", known(&parts))?;
         match (self.entry, self.reason) {
             (Some(entry), _) => self.write_entry(f, entry)?,
+            (None, Some(reason)) if self.layer.is_some() => {
+                writeln!(f, "match: default, {reason}")?;
+            }
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
             (None, None) => writeln!(f, "match: none")?,
         }

@@ -32,7 +32,7 @@ pub(crate) enum Profile {
     Verify(verify::Verify),
     /// Explain which entry a launch would use, and why
     Explain(explain::Explain),
-    /// Remove stale or old entries
+    /// Remove stale or old entries, and shorten entries that do not beat the default
     Prune(prune::Prune),
     /// Sign profiles, and push them to a registry or an object store
     #[cfg(feature = "fleet")]

@@ -1,4 +1,4 @@
-//! `gridguard profile prune`: removes stale or old entries.
+//! `gridguard profile prune`: removes stale or old entries, and shortens entries that do not beat the default.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,9 +20,12 @@ pub(crate) struct Prune {
     /// Profile
     file: PathBuf,
     /// Remove entries whose kernel has changed, and entries of a --kernel that is not gridguard's [default unless
-    /// --older-than is given]
+    /// --older-than or --defaults is given]
     #[arg(long)]
     stale: bool,
+    /// Keep only the confirmation of entries that do not beat the default by 2 %, to ship the profile
+    #[arg(long)]
+    defaults: bool,
     /// Remove entries from before a date, for example 2026-11-20, or older than a duration, for example 90d
     #[arg(long, value_name = "DATE|TIME", value_parser = moment)]
     older_than: Option<SystemTime>,
@@ -70,20 +73,39 @@ impl Prune {
             });
             write!(f, "{}", entry::table(["choice", "source", "date", "reason"], rows))?;
         }
-        let verb = if self.dry_run { "would be removed" } else { "removed" };
+        let verb = match (self.dry_run, self.defaults) {
+            (true, true) => "would be removed or shortened",
+            (true, false) => "would be removed",
+            (false, true) => "removed or shortened",
+            (false, false) => "removed",
+        };
         writeln!(f, "{} {verb}, {kept} kept", entry::entries(removed.len()))
     }
 
     /// Removes entries, and returns each with its reason.
     fn prune(&self, document: &mut Document) -> Vec<Remark<Entry>> {
         let mut removed = Vec::new();
+        let mut confirmed = Vec::new();
         document.retain(|entry| {
-            let reason = self.reason(entry);
+            let mut reason = self.reason(entry);
+            if reason.is_none() && self.is_shortened(entry) {
+                let Entry { key, shape, found, .. } = entry.clone();
+                confirmed.push(Entry::confirmed(key, shape, found.date));
+                reason = Some("the default is as fast, and stays confirmed".into());
+            }
             let is_kept = reason.is_none();
             removed.extend(reason.map(|reason| Remark { entry: entry.clone(), reason }));
             is_kept
         });
+        for entry in confirmed {
+            // It has the key and the shape of an entry that was there.
+            let _ = document.insert(entry);
+        }
         removed
+    }
+
+    fn is_shortened(&self, entry: &Entry) -> bool {
+        self.defaults && self.kernels.matches(&entry.key.kernel) && entry.gains_nothing()
     }
 
     fn reason(&self, entry: &Entry) -> Option<String> {
@@ -91,7 +113,7 @@ impl Prune {
         if !self.kernels.matches(kernel) {
             return None;
         }
-        if self.stale || self.older_than.is_none() {
+        if self.stale || (self.older_than.is_none() && !self.defaults) {
             let sources = current_sources(kernel);
             if sources.is_empty() && !self.kernels.kernels.is_empty() {
                 return Some("no kernel of gridguard".into());

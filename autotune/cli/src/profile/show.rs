@@ -74,9 +74,9 @@ fn cells(entry: &Entry) -> [String; COLUMNS.len()] {
     let Entry { choice, parameters, launches, chosen, default, found, .. } = entry;
     let change = entry::change(default.median_ns, chosen.median_ns);
     [
-        entry::choice(*choice),
+        if entry.is_confirmed() { "confirmed".into() } else { entry::choice(*choice) },
         entry::parameters(parameters),
-        launches.to_string(),
+        if *launches == 0 { String::new() } else { launches.to_string() },
         entry::time(chosen.median_ns).unwrap_or_default(),
         change.map(entry::percent).unwrap_or_default(),
         chosen.samples.to_string(),

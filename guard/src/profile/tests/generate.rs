@@ -119,7 +119,11 @@ prop_compose! {
         chosen in summary(),
         default in summary(),
         found in provenance(),
+        is_confirmed in prop::bool::weighted(0.25),
     ) -> Entry {
+        if is_confirmed {
+            return Entry::confirmed(key, shape, found.date);
+        }
         Entry { key, shape, choice, parameters, launches, chosen, default, found }
     }
 }
@@ -147,7 +151,10 @@ pub(super) fn overlapping() -> impl Strategy<Value = Document> {
             let mut entry = super::entry(kernel, rows + 1, 1);
             entry.found.date = format!("2026-11-2{date}T12:00:00Z");
             entry.chosen = Summary { samples: chosen.samples % 3, ..chosen };
-            entry
+            match chosen.high_ns % 4 {
+                0 => Entry::confirmed(entry.key, entry.shape, entry.found.date),
+                _ => entry,
+            }
         });
     let environment = prop_oneof![Just("12.9"), Just("13.0")];
     (vec(entry, 0..6), environment, vec(name(), 0..2)).prop_map(|(entries, driver, aliases)| {

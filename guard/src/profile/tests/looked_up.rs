@@ -262,3 +262,39 @@ proptest! {
         prop_assert_eq!(found.entry.is_some(), found.matched.kind() != MatchKind::Default);
     }
 }
+
+#[test]
+fn a_confirmed_problem_has_the_default_and_hides_lower_layers_and_is_no_miss() {
+    let confirm = |one: Entry| Entry::confirmed(one.key, one.shape, one.found.date);
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, document: &Document| {
+        let folder = folder.path().join(name);
+        publish(&folder.join(document.device().file_name()), document).expect("written");
+        folder
+    };
+    let high = write("high", &document([confirm(entry("copy", 64, 64)), entry("copy", 1024, 64)]));
+    let low = write("low", &document([entry("copy", 64, 64), entry("copy", 16, 64)]));
+    let layers = Layers::new().user_at(high).shipped(low);
+    let profile = layers.load(&device(), &environment()).profile;
+    let confirmed = |kind| Match::Default(DefaultReason::Confirmed { kind });
+    for (rows, matched) in [
+        (64, confirmed(MatchKind::Exact)),
+        (100, confirmed(MatchKind::Bucket)),
+        (1024, Match::Exact),
+        (16, Match::Exact),
+    ] {
+        let found = profile.lookup(&key("copy"), &[rows, 64]);
+        assert_eq!(found.matched, matched, "{rows}");
+        let is_default = matches!(matched, Match::Default(_));
+        assert_eq!(
+            (found.entry.is_none(), found.parameters().is_empty()),
+            (is_default, is_default)
+        );
+        assert!(found.layer.is_some());
+    }
+    let counts = profile.counts();
+    assert_eq!((counts.exact, counts.bucket, counts.default), (3, 1, 0));
+    let misses = MissLog::new(8);
+    misses.record(&key("copy"), &["rows"], &[64], confirmed(MatchKind::Exact).kind());
+    assert!(misses.snapshot().is_empty());
+}

@@ -30,6 +30,57 @@ proptest! {
 }
 
 #[test]
+fn a_confirmed_entry_is_one_short_row() {
+    let of = |rows| {
+        let Entry { key, shape, found, .. } = entry("copy", rows, 1);
+        Entry::confirmed(key, shape, found.date)
+    };
+    let both = document([of(7), entry("copy", 9, 1), of(8)]);
+    let text = both.to_ron();
+    let row = "\n         shape: [(\"rows\", 7), (\"columns\", 1)], confirmed: \"2026-11-20T12:00:00Z\"),\n";
+    assert!(text.contains(row), "{text}");
+    let parsed = Document::parse(&text).expect("its own text");
+    assert_eq!((parsed.faults.len(), &parsed.document), (0, &both));
+    assert!(both.entries()[0].is_confirmed() && !both.entries()[2].is_confirmed());
+    // A row is one or the other.
+    for (from, to) in [
+        ("confirmed: ", "choice: whole, confirmed: "),
+        ("confirmed: ", "parameters: [(\"warps\", 1)], confirmed: "),
+        ("confirmed: \"2026-11-20T12:00:00Z\"", "launches: 1"),
+        ("launches: 1", "confirmed: \"\""),
+        (", launches: 1", ""),
+    ] {
+        let broken = text.replacen(from, to, 1);
+        let parsed = Document::parse(&broken).expect("a file");
+        assert_eq!(parsed.document.entries().len(), 2, "{broken}");
+        assert!(parsed.faults[0].message.contains("nor only confirmed"), "{:?}", parsed.faults);
+    }
+    let late = text.replacen("confirmed: \"2026", "confirmed: \"9026", 1);
+    assert_eq!(Document::parse(&late).expect("a file").document.entries().len(), 2);
+}
+
+#[test]
+fn a_throughput_entry_gains_nothing_below_two_percent() {
+    let with = |chosen, default, objective| {
+        let mut one = entry("copy", 7, 1);
+        (one.chosen.median_ns, one.default.median_ns) = (chosen, default);
+        one.key.objective = objective;
+        one.gains_nothing()
+    };
+    for (chosen, default, expected) in [
+        (100, 100, true),
+        (1000, 1019, true),
+        (1000, 1020, false),
+        (100, 90, true),
+        (0, 0, false),
+        (u64::MAX, u64::MAX, true),
+    ] {
+        assert_eq!(with(chosen, default, Objective::Throughput), expected, "{chosen} {default}");
+        assert!(!with(chosen, default, Objective::Latency { max_launch_us: 1 }));
+    }
+}
+
+#[test]
 fn entries_are_written_in_order_of_key_and_shape() {
     let sorted = document([entry("b", 1, 1), entry("a", 9, 1), entry("a", 10, 1)]);
     let rows: Vec<_> =

@@ -284,6 +284,36 @@ fn prune_removes_stale_entries_and_old_ones_on_request() {
 }
 
 #[test]
+fn prune_shortens_entries_that_do_not_beat_the_default_and_lookups_say_so() {
+    let folder = folder();
+    let mut equal = norm(500, LATE);
+    equal.chosen = equal.default;
+    put(&folder, "p.ron", [norm(300, EARLY), equal]);
+    let prune = ["prune", "p.ron", "--defaults"];
+    let pruned = profile(&folder, &prune).exits(0);
+    let said =
+        "the default is as fast, and stays confirmed\n1 entry removed or shortened, 2 kept\n";
+    assert!(pruned.out.ends_with(said), "{}", pruned.out);
+    let again = profile(&folder, &prune).exits(0);
+    assert_eq!(again.out, "0 entries removed or shortened, 2 kept\n");
+    assert_eq!(text(&folder, "p.ron").matches("confirmed: \"2026-").count(), 1);
+    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    let row = "500x8  confirmed         -         -           -        0  2026-11-20T12:00:00Z\n";
+    assert!(shown.out.ends_with(row), "{}", shown.out);
+    // The measured entry is kept in a merge with its confirmation.
+    put(&folder, "whole.ron", [norm(500, LATE)]);
+    for files in [["p.ron", "whole.ron"], ["whole.ron", "p.ron"]] {
+        profile(&folder, &[&["merge"], &files[..], &["--output", "all.ron"]].concat()).exits(0);
+        let merged = parsed(&folder.path().join("all.ron"));
+        assert!(merged.entries().iter().all(|entry| !entry.is_confirmed()), "{files:?}");
+    }
+    let words = ["explain", "rms_norm", "500x8", "--dtype", "f32", "--device", "host", "--profile"];
+    let explained = profile(&folder, &[&words[..], &["p.ron"]].concat()).exits(0);
+    let said = "match: default, it is confirmed on this device (exact)\nplan: whole, 1 launch";
+    assert!(explained.out.contains(said), "{}", explained.out);
+}
+
+#[test]
 fn profiles_that_choose_alike_have_the_same_digest() {
     let folder = folder();
     let mut later = norm(300, LATE);

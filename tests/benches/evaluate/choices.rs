@@ -1,0 +1,169 @@
+//! Compares the choices of several processes that tune the same problems.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use gridguard::Guard;
+use gridguard::profile::{Environment, Objective};
+use gridguard_autotune::{Budget, Candidate, tune};
+use serde::{Deserialize, Serialize};
+
+use super::exhaustive::{ExhaustiveSearch, FinalChoice, PairedRatio};
+use super::workload::LocalBench;
+use super::{EvaluationProblem, Options, Outcome};
+
+/// The choice of one process for a problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    pub(crate) problem: String,
+    pub(crate) winner: Candidate,
+    pub(crate) evaluations: u64,
+}
+
+/// All results.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChoicesDocument {
+    device: String,
+    driver: String,
+    date: String,
+    processes: usize,
+    /// The searches of all processes, and how many made the most frequent choice of their problem.
+    pub(crate) searches: usize,
+    pub(crate) equal: usize,
+    /// Over all choices: the largest fraction by which one is slower than the best of an exhaustive search, and how many
+    /// are more than 2 % slower with confidence.
+    pub(crate) regret_worst: f64,
+    pub(crate) regrets_above_margin: usize,
+    /// Choices that are slower than the default with confidence, in alternating pairs.
+    pub(crate) slower_than_default: usize,
+    pub(crate) problems: Vec<ProblemChoices>,
+    wall_time_s: f64,
+}
+
+/// The choices for one problem.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProblemChoices {
+    problem: String,
+    candidates: usize,
+    evaluations_median: u64,
+    pub(crate) choices: Vec<FinalChoice>,
+    /// The time of each choice over the default's; `None` for the default itself.
+    against_default: Vec<Option<PairedRatio>>,
+}
+
+impl Options {
+    /// Tunes each problem once, from its default.
+    pub(crate) fn winners(&self) -> Outcome<Vec<Choice>> {
+        let (guard, _) = self.guard()?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let search = |problem: EvaluationProblem| {
+            let (mut measurer, mut space) = problem.open(&bench, &guard)?;
+            let (objective, budget) = (Objective::Throughput, Budget::default());
+            let outcome = tune(measurer.as_mut(), &mut space, objective, &budget, &mut ())?;
+            let (winner, evaluations) = (outcome.winner, outcome.evaluations);
+            Ok(Choice { problem: problem.to_string(), winner, evaluations })
+        };
+        self.compared(&guard)?.into_iter().map(search).collect()
+    }
+
+    /// Runs processes one after another until there are `processes`, or the time limit is over, and compares their
+    /// choices.
+    pub(crate) fn choices(&self, processes: u32) -> Outcome<ChoicesDocument> {
+        let start = Instant::now();
+        let mut found = Vec::new();
+        for _ in 0..processes {
+            if self.budget.is_some_and(|limit| start.elapsed() >= limit.into()) {
+                break;
+            }
+            let mut command = Command::new(env::current_exe()?);
+            command.args(["--winners", "--device", &self.device, "--gpu", &self.gpu]);
+            command.arg("--policy").arg(self.policy.to_string());
+            command.args(self.kernels.iter().flat_map(|name| ["--kernel", name]));
+            let output = command.stderr(Stdio::inherit()).output()?;
+            if !output.status.success() {
+                return Err(format!("a process ended with {}", output.status).into());
+            }
+            found.push(serde_json::from_slice(&output.stdout)?);
+        }
+        let document = self.compare(&found)?;
+        Ok(ChoicesDocument { wall_time_s: start.elapsed().as_secs_f64(), ..document })
+    }
+
+    /// Compares the choices of several processes, and measures each distinct one against the best and the default.
+    pub(crate) fn compare(&self, processes: &[Vec<Choice>]) -> Outcome<ChoicesDocument> {
+        let (guard, device) = self.guard()?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let measure = |problem| self.measure(&bench, &guard, problem, processes);
+        let problems = self.compared(&guard)?.into_iter().map(measure);
+        let problems = problems.collect::<Outcome<Vec<ProblemChoices>>>()?;
+        let choices = || problems.iter().flat_map(|problem| &problem.choices);
+        let most = |problem: &ProblemChoices| {
+            problem.choices.iter().map(|choice| choice.searches).max().unwrap_or(0)
+        };
+        let above = |ratio: &Option<PairedRatio>, margin| ratio.is_some_and(|it| it.low > margin);
+        let defaults = problems.iter().flat_map(|problem| &problem.against_default);
+        let Environment { driver, .. } = guard.environment();
+        Ok(ChoicesDocument {
+            device,
+            driver,
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            processes: processes.len(),
+            searches: choices().map(|choice| choice.searches).sum(),
+            equal: problems.iter().map(most).sum(),
+            regret_worst: choices().map(FinalChoice::regret).fold(0.0, f64::max),
+            regrets_above_margin: choices().filter(|one| above(&one.against_best, 1.02)).count(),
+            slower_than_default: defaults.filter(|ratio| above(ratio, 1.0)).count(),
+            problems,
+            wall_time_s: 0.0,
+        })
+    }
+
+    fn measure(
+        &self,
+        bench: &LocalBench,
+        guard: &Arc<Guard>,
+        problem: EvaluationProblem,
+        processes: &[Vec<Choice>],
+    ) -> Outcome<ProblemChoices> {
+        let name = problem.to_string();
+        let of_problem = |choice: &&Choice| choice.problem == name;
+        let made: Vec<&Choice> = processes.iter().flatten().filter(of_problem).collect();
+        let (mut measurer, space) = problem.open(bench, guard)?;
+        let measurer = measurer.as_mut();
+        let exhaustive = ExhaustiveSearch::new(measurer, &space, self.samples)?;
+        let (mut choices, mut against_default) = (Vec::<FinalChoice>::new(), Vec::new());
+        for Choice { winner, .. } in &made {
+            if let Some(known) = choices.iter_mut().find(|known| known.candidate == *winner) {
+                known.searches += 1;
+                continue;
+            }
+            let against_best = exhaustive.against_best(measurer, winner, self.pairs)?;
+            let default = space.default().filter(|default| *default != winner);
+            let ratio =
+                default.map(|default| PairedRatio::measure(measurer, winner, default, self.pairs));
+            against_default.push(ratio.transpose()?);
+            choices.push(FinalChoice { candidate: winner.clone(), searches: 1, against_best });
+        }
+        let mut evaluations: Vec<u64> = made.iter().map(|choice| choice.evaluations).collect();
+        evaluations.sort_unstable();
+        Ok(ProblemChoices {
+            problem: name,
+            candidates: exhaustive.medians.len(),
+            evaluations_median: evaluations.get(evaluations.len() / 2).copied().unwrap_or(0),
+            choices,
+            against_default,
+        })
+    }
+
+    /// 25 problems: those whose defaults nobody tuned first.
+    fn compared(&self, guard: &Guard) -> Outcome<Vec<EvaluationProblem>> {
+        let mut problems = self.problems(guard)?;
+        problems.truncate(COMPARED);
+        Ok(problems)
+    }
+}
+
+/// With 20 processes, 500 searches.
+const COMPARED: usize = 25;
