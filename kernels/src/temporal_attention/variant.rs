@@ -102,6 +102,7 @@ impl Variant {
         let order = match element {
             ElementType::F32 => [Self::Flash, Self::SinglePrecision, Self::General],
             _ if !shape.has_equal_widths() => [Self::Flash; 3],
+            _ if shape.head_dim > WIDE_HEAD_DIM => [Self::Flash, Self::Short, Self::General],
             _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Flash],
             _ if shape.longest() <= 48 => [Self::Tiled, Self::Flash, Self::Short],
             _ => [Self::Warpgroup, Self::Flash, Self::General],
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);
         assert_eq!(best(16, 64, f16, 7, 5), Variant::Flash);
         assert_eq!(best(16, 160, f16, 9, 0), Variant::Short);
-        assert_eq!(best(16, 256, f16, 9, 0), Variant::Short);
+        assert_eq!(best(16, 256, f16, 9, 0), Variant::Flash);
         assert_eq!(best(17, 256, f16, 9, 0), Variant::Flash);
         assert_eq!(best(16, 512, bf16, 9, 0), Variant::Flash);
         // More columns than warpgroups have instructions for.

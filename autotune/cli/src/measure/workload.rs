@@ -1,7 +1,6 @@
 //! Makes the kernels of `gridguard-kernels` workloads of the tuner.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -14,9 +13,6 @@ use gridguard_autotune::{
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
-
-#[cfg(unix)]
-use super::captured::Replay;
 
 /// A problem with its tensors and prepared launches.
 struct BenchWorkload {
@@ -116,13 +112,8 @@ impl LocalBench {
         self.measurer(workload, stream)
     }
 
-    /// Opens a captured launch.
-    #[cfg(unix)]
-    pub(crate) fn replay(&self, file: &Path) -> Measured<Box<dyn Measurer>> {
-        let no_device = || MeasureFailure::new(FailureKind::Launch, "a replay needs a device");
-        let stream = self.stream()?.ok_or_else(no_device)?;
-        let workload = Replay::open(&self.guard, Arc::clone(&stream), file)?;
-        self.measurer(workload, Some(stream))
+    pub(crate) const fn guard(&self) -> &Arc<Guard> {
+        &self.guard
     }
 
     /// A stream for a workload; `None` on the host.

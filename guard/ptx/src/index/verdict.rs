@@ -295,7 +295,10 @@ fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) 
 
 impl Check {
     /// The bound that exceeds the type, if one does. Why it may not, and the formula of the bound, if that is unknown.
-    pub(super) fn exceeding(&self, bounds: &mut Bounds<'_>) -> Result<Option<Bound>, (Reason, Poly)> {
+    pub(super) fn exceeding(
+        &self,
+        bounds: &mut Bounds<'_>,
+    ) -> Result<Option<Bound>, (Reason, Poly)> {
         let mut bound =
             |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };

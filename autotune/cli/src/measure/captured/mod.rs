@@ -13,19 +13,20 @@ use gridguard::cuda::{CudaError, Kernel, LoadError, Module, RawLaunch};
 use gridguard::image::Image;
 use gridguard::{Guard, KernelArgs, Parameter, Plan};
 use gridguard_autotune::{
-    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measured, Portion, Workload,
+    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measured, Measurer, Portion, Workload,
 };
 use gridguard_report::{Capture, CaptureError, CapturedLaunch, CapturedMemory};
 
 use self::launches::{CARVEOUT, configurations, request};
 use self::memory::{Allocated, Placed};
+use super::workload::LocalBench;
 use crate::output::write;
 
 /// Begins the name of the problem; the path of the capture follows.
 pub(crate) const PROBLEM: &str = "capture:";
 
 /// A captured launch with its module and memory on a device.
-pub(crate) struct Replay {
+struct Replay {
     capture: Capture,
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,
@@ -42,9 +43,19 @@ pub(crate) struct Replay {
     updated: Option<Vec<(u64, Allocated, u64)>>,
 }
 
+impl LocalBench {
+    /// Opens a captured launch.
+    pub(crate) fn replay(&self, file: &Path) -> Measured<Box<dyn Measurer>> {
+        let no_device = || MeasureFailure::new(FailureKind::Launch, "a replay needs a device");
+        let stream = self.stream()?.ok_or_else(no_device)?;
+        let workload = Replay::open(self.guard(), Arc::clone(&stream), file)?;
+        self.measurer(workload, Some(stream))
+    }
+}
+
 impl Replay {
     /// Loads the module, and places the memory in the guard's context.
-    pub(crate) fn open(guard: &Arc<Guard>, stream: Arc<CudaStream>, path: &Path) -> Measured<Self> {
+    fn open(guard: &Arc<Guard>, stream: Arc<CudaStream>, path: &Path) -> Measured<Self> {
         let capture = Capture::open(path).map_err(unreadable)?;
         let launch = capture.launch();
         let context = stream.context();
