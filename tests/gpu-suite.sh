@@ -106,9 +106,10 @@ tune_all() {
     local gridguard
     gridguard=$(realpath "$1/gridguard")
     # From within the folder, so that the output names no path of the machine.
-    (cd "$2" && "$gridguard" tune --device 0 --profile nvidia-h200.ron &&
-        "$gridguard" profile prune nvidia-h200.ron --defaults)
-    rm -f "$2/nvidia-h200.ron.lock"
+    # The profile gets the name of the device.
+    (cd "$2" && mkdir -p profiles && "$gridguard" tune --device 0 --profile profiles/ &&
+        "$gridguard" profile prune profiles/*.ron --defaults)
+    rm -f "$2"/profiles/*.lock
 }
 
 # Tunes the transformer block within a budget, and runs it as tuned.
@@ -370,7 +371,7 @@ run() {
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
-    step evaluate 400 "$folder/evaluate" --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
+    step evaluate 400 "$folder/evaluate" --device 0 --profile "$results"/profiles/*.ron --output "$results/evaluate.json"
     step choices 295 "$folder/evaluate" --device 0 --choices 20 --samples 9 --budget 220s --output "$results/choices.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"
