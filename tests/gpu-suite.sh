@@ -400,7 +400,9 @@ run() {
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
-        step models 590 env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py" --results "$results/models.json"
+        local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
+        step models 590 "${models[@]}" --results "$results/models.json" small_models small_training efficient cosmos tabpfn mochi animatediff
+        step models-swin 400 "${models[@]}" --results "$results/models-swin.json" swin
     else
         missing pytorch "no PyTorch"
     fi
