@@ -14,5 +14,7 @@ pub const CORPUS_RON: &str = include_str!("../corpus.ron");
 /// Tuned choices, in RON: the file name and the text for each device.
 ///
 /// `gridguard tune` measured them on the device in the header. Each entry has its driver and date.
-pub const PROFILES_RON: &[(&str, &str)] =
-    &[("nvidia-h200.ron", include_str!("../profiles/nvidia-h200.ron"))];
+pub const PROFILES_RON: &[(&str, &str)] = &[
+    ("nvidia-h100-80gb-hbm3.ron", include_str!("../profiles/nvidia-h100-80gb-hbm3.ron")),
+    ("nvidia-h200.ron", include_str!("../profiles/nvidia-h200.ron")),
+];

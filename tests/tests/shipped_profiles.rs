@@ -68,16 +68,18 @@ fn an_entry_beats_the_default_or_confirms_it() {
 }
 
 #[test]
-fn every_shipped_problem_has_an_entry_in_each_profile() {
+fn every_shipped_problem_has_an_entry_in_one_profile_and_no_profile_has_others() {
     let expected: HashSet<Problem> = Problem::shipped().iter().copied().collect();
+    let names =
+        |problems: Vec<&Problem>| problems.into_iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut all = HashSet::new();
     for (device, profile) in profiles() {
         let known: HashSet<Problem> = profile.entries().iter().map(problem).collect();
-        let names = |problems: Vec<&Problem>| {
-            problems.into_iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let missing = names(expected.difference(&known).collect());
-        assert!(missing.is_empty(), "{}: {missing:?}", device.name);
         let unexpected = names(known.difference(&expected).collect());
         assert!(unexpected.is_empty(), "{}: {unexpected:?}", device.name);
+        all.extend(known);
     }
+    // A kernel may have changed since a card was tuned.
+    let missing = names(expected.difference(&all).collect());
+    assert!(missing.is_empty(), "{missing:?}");
 }
