@@ -146,7 +146,7 @@ extern "C" fn at_exit() {
             }
             0 if launched => format!("the program launched {}", names()),
             // A helper process of the program.
-            0 if !process::is_main() => return,
+            0 if !process::is_first() => return,
             0 => "this process launched no kernel".to_owned(),
             1 => "there was 1 launch of it".to_owned(),
             several => format!("there were {several} launches of it"),

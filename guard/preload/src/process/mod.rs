@@ -172,11 +172,6 @@ pub(crate) fn always_reports() -> bool {
 
 /// Whether this is the process that `gridguard run` became.
 pub(crate) fn is_first() -> bool {
-    is_main() && options().report.as_ref().is_some_and(Output::is_stream)
-}
-
-/// Whether it is the first process of the run.
-pub(crate) fn is_main() -> bool {
     options().main == Some(std::process::id())
 }
 
