@@ -399,7 +399,7 @@ run() {
         step pytorch-own 560 env PYTHONPATH="$folder/python" python3 "$folder/python/pytorch_tests.py" run "$folder/pytorch-tests" \
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
-        step pytorch-training 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
+        step pytorch-training 560 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
         local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
         step models 590 "${models[@]}" --results "$results/models.json" small_models small_training efficient cosmos tabpfn mochi animatediff
         step models-swin 400 "${models[@]}" --results "$results/models-swin.json" swin
