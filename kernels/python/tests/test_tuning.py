@@ -54,7 +54,11 @@ for choice in _tuning.tuning().choices:
 print(_tuning.tuning().misses)
 """
     # The kernel may have been edited since the device was tuned.
-    kept = ("exact", "default, because the kernel was edited since it was tuned: re-tune it")
+    kept = (
+        "exact",
+        "default, because it is confirmed on this device (exact)",
+        "default, because the kernel was edited since it was tuned: re-tune it",
+    )
     for strides, cubin in (("(5120, 1024, 64, 1)", {}), ("(5120, 64, 320, 1)", {"GRIDGUARD_FAKE_NVRTC_CUBIN": STRIDED})):
         written, launches = run(program.replace("STRIDES", strides), **cubin)
         assert written[0] == "None None" and len(launches) >= 2
