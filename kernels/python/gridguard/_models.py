@@ -315,13 +315,18 @@ def _mochi_resnet(
     stages = ((module.norm1, module.conv1), (module.norm2, module.conv2))
     if _may_concatenate() or inputs.dim() != 5:
         return None
-    if type(module.nonlinearity) is not nn.SiLU or not all(_is_causal(*stage) for stage in stages):
+    activation = module.nonlinearity
+    if type(activation) is not nn.SiLU or not _is_plain(activation) or not all(_is_causal(*one) for one in stages):
         return None
+    batch, channels, _, height, width = inputs.shape
+    # The package splits larger convolutions, too.
+    most = 2**30 // max(batch * channels * (height + 2) * (width + 2), 1) - 2
+    size = max(1, min(_FRAMES, most))
     tails: list[Tensor] = []
     padded: Tensor | None = None
     out: Tensor | None = None
-    for begin in range(0, inputs.shape[2], _FRAMES):
-        source = part = inputs[:, :, begin : begin + _FRAMES]
+    for begin in range(0, inputs.shape[2], size):
+        source = part = inputs[:, :, begin : begin + size]
         for at, (norm, conv) in enumerate(stages):
             frames = norm.norm_layer(part.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(part), -1))
             padded = _activated(frames.transpose(1, 2), conv, padded, tails.pop(0) if begin > 0 else None)
@@ -332,7 +337,7 @@ def _mochi_resnet(
                 part = _by_frames(made, made.shape[2])
             else:
                 out = _by_frames(made, inputs.shape[2]) if out is None else out
-                part = out[:, :, begin : begin + _FRAMES]
+                part = out[:, :, begin : begin + size]
             torch.add(made, conv.conv.bias.to(made.dtype).view(-1, 1, 1, 1), out=part)
             del made
         part += source
