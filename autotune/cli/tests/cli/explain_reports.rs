@@ -184,27 +184,11 @@ fn what_a_kernel_needs_is_told_with_the_limit_of_the_gpu() {
     assert!(found["causes"][0]["why_likely"].as_str().is_some_and(|it| it == says), "{found}");
 }
 
-const ROWS: &str = "\
-.version 8.0
-.target sm_80
-.visible .entry rows(.param .u64 out, .param .u32 pitch)
-{
-	ld.param.u64 %rd1, [out];
-	ld.param.u32 %r1, [pitch];
-	mov.u32 %r2, %ctaid.y;
-	mul.lo.s32 %r3, %r2, %r1;
-	mul.wide.s32 %rd2, %r3, 4;
-	add.s64 %rd3, %rd1, %rd2;
-	st.global.u32 [%rd3], %r1;
-	ret;
-}
-";
-
 #[test]
 fn an_illegal_access_names_the_index_that_wraps_in_the_launch() {
     let folder = tempfile::tempdir().expect("a folder");
     let ptx = folder.path().join("rows.ptx");
-    std::fs::write(&ptx, ROWS).expect("a file");
+    std::fs::write(&ptx, crate::ptx::ROWS).expect("a file");
     let explain = |rows: u32, param: &str| {
         let log = format!(
             "a log\nrows<<<dim3(1, {rows}, 1), dim3(32, 1, 1)>>>(out, pitch)\n\

@@ -149,7 +149,8 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
     assert_eq!(error, "error: a: there is no entry scal\n");
 }
 
-const ROWS: &str = "\
+/// Its index is `blockIdx.y * pitch`.
+pub(crate) const ROWS: &str = "\
 .version 8.0
 .target sm_80
 .visible .entry rows(.param .u64 out, .param .u32 pitch)
