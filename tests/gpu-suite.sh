@@ -401,7 +401,10 @@ run() {
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 560 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
         local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
-        step models 590 "${models[@]}" --results "$results/models.json" small_models small_training efficient cosmos tabpfn mochi animatediff
+        step models 300 "${models[@]}" --results "$results/models.json" small_models small_training efficient
+        step models-vae 300 "${models[@]}" --results "$results/models-vae.json" cosmos mochi
+        step models-animatediff 590 "${models[@]}" --results "$results/models-animatediff.json" animatediff
+        step models-tabpfn 200 "${models[@]}" --results "$results/models-tabpfn.json" tabpfn
         step models-swin 400 "${models[@]}" --results "$results/models-swin.json" swin
     else
         missing pytorch "no PyTorch"
