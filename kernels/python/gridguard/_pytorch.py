@@ -52,7 +52,12 @@ def run(call: Call) -> Tensor:
         mask = mask.expand(*mask.shape[:-1], key.shape[-2])
     query, key, value, mask = aligned(query, key, value, mask)  # type: ignore[assignment]
     if not overflows(query, key, value, mask, enable_gqa):
-        return _with_aligned_gradient(unserved(query, key, value, mask, **options))
+        out = unserved(query, key, value, mask, **options)
+        if out is None:
+            # PyTorch 2.11 returns no tensor for zero items where it chooses cuDNN.
+            given = keywords(scale, enable_gqa)
+            out, _ = torch._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **given)
+        return _with_aligned_gradient(out)
     if enable_gqa and query.shape[_HEADS] > MAX_SLICE:
         # Slices would have to end between groups.
         key, value = (one.repeat_interleave(query.shape[_HEADS] // one.shape[_HEADS], _HEADS) for one in (key, value))
@@ -65,7 +70,7 @@ def keywords(scale: float | None, enable_gqa: bool) -> dict[str, Any]:
     return {"scale": scale, "enable_gqa": enable_gqa} if enable_gqa else {"scale": scale}
 
 
-def unserved(*arguments: Any, **options: Any) -> Tensor:
+def unserved(*arguments: Any, **options: Any) -> Any:
     """Call PyTorch's function, and keep its operator from being served by the kernels."""
     if torch.compiler.is_compiling() or thread.is_unserved:
         return function(*arguments, **options)

@@ -326,6 +326,14 @@ def test_a_call_is_forwarded_to_pytorch_unchanged(on_cpu, monkeypatch, most, arg
         assert all(options_of_theirs[name] is option for name, option in options.items())
 
 
+def test_zero_items_have_an_output_and_gradients_where_pytorch_returns_none(on_cpu, monkeypatch):
+    monkeypatch.setattr(_pytorch, "function", lambda *tensors, **options: None)
+    tensors = [one.requires_grad_() for one in qkv(0, 2, 16, 64)]
+    out = attention(*tensors)
+    assert out.shape == (0, 2, 16, 64)
+    assert all(one.shape == (0, 2, 16, 64) for one in torch.autograd.grad(out.sum(), tensors))
+
+
 @pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:ComplexHalf")
 def test_negated_nested_meta_and_sparse_tensors_go_to_pytorch(on_cpu):
     tensors = qkv(2, 5, 16, 64)
