@@ -6,7 +6,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -137,19 +137,10 @@ impl KernelSpec for ReflectionPad1d {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [16, 512, 20_000, 3, 3]),
-        sized(ElementType::F16, [262_144, 1, 1000, 24, 24]),
-        sized(ElementType::F16, [131_072, 80, 48, 3, 3]),
-        sized(ElementType::F16, [65_536, 1, 4096, 512, 512]),
-        sized(ElementType::F16, [524_288, 1, 400, 200, 200]),
-        sized(ElementType::F16, [8192, 64, 512, 3, 3]),
-        sized(ElementType::F16, [100_000, 4, 512, 1, 1]),
-        sized(ElementType::Bf16, [131_072, 1, 1000, 24, 24]),
-        sized(ElementType::F32, [131_072, 1, 1000, 24, 24]),
-        sized(ElementType::F32, [4096, 512, 128, 7, 7]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])];
+    const SHIPPED: &'static str = "f16 16x512x20000x3x3 262144x1x1000x24x24 131072x80x48x3x3 \
+        65536x1x4096x512x512 524288x1x400x200x200 8192x64x512x3x3 100000x4x512x1x1 bf16 \
+        131072x1x1000x24x24 f32 131072x1x1000x24x24 4096x512x128x7x7";
+    const SMALL: &'static str = "f32 1024x1x1000x24x24";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, channels, width, left, right] = problem.sizes;

@@ -86,9 +86,10 @@ impl LaunchSetup {
     }
 }
 
-/// Why a bench case failed.
+/// Why a bench case failed. A relative error is infinite if an element is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum BenchError {
     /// The kernel was not run.
     #[error(transparent)]
@@ -99,49 +100,25 @@ pub enum BenchError {
     Memory(#[from] cudarc::driver::DriverError),
     /// The host has too little memory for the tensors.
     #[error("the host cannot allocate {bytes} bytes for a tensor: use fewer items")]
-    HostMemory {
-        /// Bytes of the tensor.
-        bytes: u128,
-    },
+    HostMemory { bytes: u128 },
     /// The handle is not from this bench case.
     #[error("no launch was prepared with handle {0}")]
     Handle(usize),
     /// The problem has fewer items.
     #[error("{given} items were requested, the problem has {items}")]
-    Items {
-        /// Items requested.
-        given: u64,
-        /// Items of the problem.
-        items: u64,
-    },
+    Items { given: u64, items: u64 },
     /// The default's output differs from the reference.
     #[error(
         "the default differs from the reference: the relative error is {error:e}, the tolerance \
          {tolerance:e}"
     )]
-    Reference {
-        /// The relative error; infinite if an element is not finite.
-        error: f64,
-        /// The largest allowed error.
-        tolerance: f64,
-    },
+    Reference { error: f64, tolerance: f64 },
     /// The output differs from the default's.
     #[error(
         "the output differs from the default's: the relative error is {error:e}, the tolerance \
          {tolerance:e}; {differing} of {elements} elements differ, {not_finite} of them are not finite"
     )]
-    Mismatch {
-        /// The relative error; infinite if an element is not finite.
-        error: f64,
-        /// The largest allowed error; zero requires equal bits.
-        tolerance: f64,
-        /// Elements that differ in any bit.
-        differing: u64,
-        /// Elements that differ of which one is not finite.
-        not_finite: u64,
-        /// Elements compared.
-        elements: u64,
-    },
+    Mismatch { error: f64, tolerance: f64, differing: u64, not_finite: u64, elements: u64 },
 }
 
 /// Where a bench case runs: holds the tensors of one problem.

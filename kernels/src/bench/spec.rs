@@ -28,11 +28,11 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     const SOURCES: &'static [&'static str];
     /// Whether the kernel reads indices, whose type is then part of a problem.
     const HAS_INDICES: bool = false;
-    /// The problems of the shipped profiles: sizes of language, diffusion and audio models, up to 1.4 GB for each
-    /// tensor.
-    const SHIPPED: [SizedProblem; 10];
-    /// Problems that a host computes in milliseconds.
-    const SMALL: &'static [SizedProblem];
+    /// The ten problems of the shipped profiles, types before sizes: sizes of language, diffusion and audio models,
+    /// up to 1.4 GB for each tensor.
+    const SHIPPED: &'static str;
+    /// Problems that a host computes in milliseconds, in the same form.
+    const SMALL: &'static str;
 
     /// The kernel of a problem.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError>;
@@ -107,14 +107,6 @@ pub(crate) struct SizedProblem {
 
 /// The most sizes that a kernel has.
 pub(crate) const MAX_SIZES: usize = 5;
-
-/// A problem of these sizes.
-pub(crate) const fn sized<const N: usize>(element: ElementType, given: [u64; N]) -> SizedProblem {
-    let mut sizes = [0; MAX_SIZES];
-    let (first, _) = sizes.split_at_mut(N);
-    first.copy_from_slice(&given);
-    SizedProblem { element, index: IndexType::I64, sizes }
-}
 
 /// The tensors of a kernel and the quality of its output.
 pub(crate) struct TensorSpec {
