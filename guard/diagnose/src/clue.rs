@@ -89,7 +89,7 @@ const fn innermost(row: Row) -> Row {
     Row { place: Place::Innermost, ..row }
 }
 
-/// `CUDA_ERROR_INVALID_VALUE`, with which calls refuse shared memory and updates of graphs.
+/// `CUDA_ERROR_INVALID_VALUE`: calls refuse shared memory and updates of graphs with it.
 const INVALID_VALUE: i32 = 1;
 /// `cudaErrorInvalidConfiguration`.
 const INVALID_CONFIGURATION: i32 = 9;

@@ -171,7 +171,7 @@ pub(super) enum Hint {
     GraphUpdate,
     /// A module that is loaded at the first use of its kernel.
     LazyLoading,
-    /// A module, a context or a graph for which no memory is left.
+    /// No memory is left for a module, a context or a graph.
     ModuleMemory,
     ContextMemory,
     GraphMemory,

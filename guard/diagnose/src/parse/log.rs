@@ -236,7 +236,7 @@ impl LogScanner {
         }
     }
 
-    /// Keeps what a line says about the machine, and what it says about a failure nearby.
+    /// Keeps remarks of a line about the machine, and about a failure nearby.
     fn remark(&mut self, text: &str, number: u64) {
         let mut found = Remarks::default();
         remarks::read(text, &mut found);

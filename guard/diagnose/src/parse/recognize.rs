@@ -102,25 +102,12 @@ fn without_comparisons(line: &str) -> Cow<'_, str> {
 
 /// Whether the line is about ROCm, which has the messages of CUDA.
 fn is_rocm(lower: &str) -> bool {
-    const WORDS: [&str; 13] = [
-        "rocm",
-        "hip",
-        "hiperror",
-        "hipoc",
-        "miopen",
-        "rocblas",
-        "hipblas",
-        "hipmalloc",
-        "hipmodule",
-        "hiplaunch",
-        "hipmemcpy",
-        "hipstream",
-        "hipdevice",
-    ];
+    const WORDS: &str = "rocm hip hiperror hipoc miopen rocblas hipblas hipmalloc hipmodule hiplaunch \
+                         hipmemcpy hipstream hipdevice";
     work::scanned(lower);
     tokens(lower).any(|token| {
-        WORDS.iter().any(|word| match *word {
-            "hip" | "rocm" => token == *word,
+        WORDS.split(' ').any(|word| match word {
+            "hip" | "rocm" => token == word,
             word => token.starts_with(word),
         })
     })
