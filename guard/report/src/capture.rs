@@ -260,7 +260,7 @@ impl Capture {
 }
 
 impl CapturedLaunch {
-    /// Checks what a reader relies on.
+    /// Checks the properties that a reader relies on.
     fn check(&self) -> Result<(), CaptureError> {
         let mut end = 0;
         for CapturedMemory { address, bytes, variable, .. } in &self.memory {

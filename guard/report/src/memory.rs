@@ -20,7 +20,7 @@ pub struct MemoryUse {
     pub untracked: MemoryHeld,
     /// Allocations that failed because memory ran out.
     pub refused: u64,
-    /// Refused allocations after which one of the same kind and size succeeded.
+    /// Refused allocations that one of the same kind and size followed with success.
     pub retried: u64,
     /// The refused allocations that were explained.
     pub refusals: Vec<RefusedAllocation>,

@@ -22,7 +22,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// A note, of which nothing failed.
+    /// A note: nothing failed.
     #[must_use]
     pub fn note(text: &'a str) -> Self {
         Self { text, is_error: false, place: None, attributes: Map::new() }

@@ -30,7 +30,7 @@ pub struct WatchReport {
     pub program: String,
     /// The process id.
     pub process: u32,
-    /// The devices on which kernels were launched or allocations refused.
+    /// The devices that launched kernels or refused allocations.
     pub devices: Vec<DeviceLimits>,
     /// Launches that the driver accepted.
     pub launches: u64,

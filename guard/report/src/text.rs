@@ -137,7 +137,7 @@ impl WatchReport {
         })
     }
 
-    /// The size from which a kernel breaks a limit, or wraps.
+    /// The smallest size that breaks a limit of a kernel, or wraps.
     fn size_that(&self, near: Nearness, breaks: &str) -> String {
         match self.batch {
             Some(batch) => format!("{breaks} at batch {}", near.breaking_batch(batch)),

@@ -197,7 +197,7 @@ impl FileImage<'_> {
 /// A cubin or PTX.
 fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
     let image = Image::new(bytes)?;
-    // Future suffixes are unknown, and only the driver can tell what they mean.
+    // Future suffixes are unknown, and only the driver knows their meaning.
     let known = |name| Architecture::from_name(name).ok();
     let (format, architecture) = match image.ptx() {
         Some(_) => (Format::Ptx, image.ptx_target().and_then(known)),

@@ -48,7 +48,8 @@ pub struct IndexTerm {
 }
 
 impl IndexLimit {
-    /// The axis with the most blocks on which the index depends, and the largest index, if it exceeds the limit.
+    /// The axis with the most blocks among those that the index depends on, and the largest index, if it exceeds the
+    /// limit.
     pub(crate) fn exceeded(&self, grid: Dim3, block: Dim3) -> Option<(Axis, u128)> {
         let reach = self.reach(grid, block);
         if reach <= self.most.into() {

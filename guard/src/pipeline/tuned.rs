@@ -125,7 +125,7 @@ impl Pipeline<'_> {
     /// planned if it divides the items more evenly.
     ///
     /// An entry that exceeds `budget`, or has other launch parameters than the pipeline, is refused: the
-    /// plan is then the one of [`Self::plan`]. The guard's profile counts refusals.
+    /// plan then comes from [`Self::plan`]. The guard's profile counts refusals.
     ///
     /// # Errors
     ///

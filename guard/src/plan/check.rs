@@ -102,8 +102,8 @@ impl CheckRequest {
     }
 
     /// As [`Self::check`], of a kernel that opts in to large dynamic shared memory where it needs to, as
-    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states what its kernel
-    /// opted in to is checked as it is.
+    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states its kernel's
+    /// opt-in is checked unchanged.
     #[must_use]
     pub fn check_with_opt_in(&self, device: &DeviceLimits) -> Verdict {
         if self.kernel.max_dynamic_shared_bytes.is_some() {

@@ -130,7 +130,7 @@ impl Plan {
         }
     }
 
-    /// The largest launch, which has all that chunks have in common.
+    /// The largest launch. Everything but its grid is common to all chunks.
     #[cfg(feature = "cuda")]
     pub(crate) const fn largest_launch(&self) -> &ValidLaunch {
         &self.launch

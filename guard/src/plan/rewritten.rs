@@ -148,7 +148,7 @@ impl Grid<'_> {
     }
 }
 
-/// A folded entry divides numbers below 2^31 only, which is what a legal launch on x has.
+/// A folded entry divides numbers below 2^31 only. A legal launch on x has no more blocks.
 pub(crate) const MOST_FOLDED_BLOCKS: u64 = 1 << 31;
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub trait BenchCase: Send {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Reference`] if the error exceeds the kernel's tolerance, and those of
+    /// [`BenchError::Reference`] if the error exceeds the kernel's tolerance, and the errors of
     /// [`Self::prepare`] and [`Self::launch`].
     fn verify(&mut self) -> Result<f64, BenchError>;
 
@@ -58,7 +58,7 @@ pub trait BenchCase: Send {
     /// # Errors
     ///
     /// [`BenchError::Mismatch`] if the difference exceeds the kernel's tolerance (any differing bit,
-    /// if that is zero), and those of [`Self::launch`] and [`Self::verify`].
+    /// if that is zero), and the errors of [`Self::launch`] and [`Self::verify`].
     fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError>;
 }
 
@@ -136,7 +136,7 @@ pub(super) trait Backend: Send {
     fn setups(&self, kernel: &Self::Kernel) -> Result<Vec<LaunchSetup>, BenchError>;
     fn prepare(&self, kernel: Self::Kernel, choice: Choice) -> Result<Self::Prepared, BenchError>;
     fn plan(prepared: &Self::Prepared) -> &Plan;
-    /// Submits what was prepared and returns the number of launches.
+    /// Submits the prepared launches and returns their number.
     fn launch(&mut self, prepared: &Self::Prepared) -> Result<u64, BenchError>;
     fn fill_output(&mut self, element: Output<Self>) -> Result<(), BenchError>;
     /// A part of each input; nothing of those that are shorter.
@@ -144,7 +144,7 @@ pub(super) trait Backend: Send {
     /// The outputs of an item, one after another.
     fn output(&self, item: u64) -> Result<Vec<Output<Self>>, BenchError>;
     fn copy_output(&self) -> Result<Self::Copy, BenchError>;
-    /// Compares the outputs of the first items with those of a copy.
+    /// Compares the outputs of the first items with a copy.
     fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
 }
 

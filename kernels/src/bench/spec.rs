@@ -132,7 +132,7 @@ impl TensorSpec {
         self.outputs.iter().sum()
     }
 
-    /// The traffic of `items`. `output_bytes` are those of an element of the output.
+    /// The traffic of `items`. An element of the output has `output_bytes` bytes.
     pub(super) fn traffic(&self, problem: &SizedProblem, items: u64, output_bytes: u64) -> Traffic {
         let element = u128::from(problem.element.bytes());
         let read = self.inputs.iter().map(|input| match input {
@@ -149,8 +149,7 @@ impl TensorSpec {
     }
 }
 
-/// Bytes that any implementation of a problem must move: what its items alone read, and what they write, each
-/// once.
+/// Bytes that any implementation of a problem must move: reads of single items and all writes, each once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes read.
@@ -174,7 +173,7 @@ pub(crate) enum Input {
     Items(u64),
     /// So many elements, all read by every item.
     Shared(u64),
-    /// A table of which each item reads one row.
+    /// A table. Each item reads one row of it.
     Table {
         /// Rows of the table.
         rows: u64,

@@ -179,8 +179,8 @@ impl TemporalAttention {
         ]
     }
 
-    /// For example `x causal keys=77`: the axis, the options, the number of keys if it differs from the number of
-    /// frames, and the head dimension of v if it differs from that of k.
+    /// For example `x causal keys=77`: the axis and the options. The number of keys follows if it differs from the
+    /// number of frames, and the head dimension of v if k has another.
     pub(super) fn described(&self, axis: Axis) -> String {
         let mut words = vec![if axis == Axis::X { "x" } else { "y" }];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];

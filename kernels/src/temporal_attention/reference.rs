@@ -29,7 +29,7 @@ pub fn reference<T: Element>(
     out
 }
 
-/// The gradients dq, dk, dv and that of the bias, `[frames, keys]`, of one problem of attention in f64. `grad` is the
+/// The gradients dq, dk, dv and the gradient of the bias, `[frames, keys]`, of one problem of attention in f64. `grad` is the
 /// gradient of the output; see [`reference()`] for the other tensors.
 #[must_use]
 pub fn reference_gradients<T: Element>(

@@ -143,7 +143,7 @@ impl Shape {
         }
     }
 
-    /// Whether heads of v are as wide as those of k.
+    /// Whether the heads of k and v have the same width.
     pub(super) const fn has_equal_widths(&self) -> bool {
         self.head_dim == self.value_dim
     }

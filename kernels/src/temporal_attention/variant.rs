@@ -38,8 +38,8 @@ pub enum Variant {
     Tiled,
     /// Tensor cores with an online softmax over blocks of keys: at most 512 frames and keys, a head dimension that is a
     /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
-    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. The head
-    /// dimension of v may differ from that of k.
+    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. k and v
+    /// may have different head dimensions.
     Flash,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.
@@ -83,7 +83,7 @@ impl Variant {
     ///
     /// Measured on an NVIDIA H200 (`NOTES.md`). With rows of a multiple of 64 bytes, up to 32 frames are fastest
     /// from registers, and more with warpgroups. With other rows, up to 48 frames are fastest through shared memory. Products
-    /// in f32 are not those of IEEE arithmetic, as those of [`Self::SinglePrecision`] are.
+    /// in f32 do not follow IEEE arithmetic; [`Self::SinglePrecision`] does.
     ///
     /// # Errors
     ///

@@ -176,8 +176,8 @@ impl<T: Element> TemporalBlock<T> {
         self.is_gate_fused
     }
 
-    /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
-    /// With more of them there are more algorithms to choose from.
+    /// The same with a workspace of `bytes` bytes for cuBLASLt, for each chunk in flight; 4 MiB by default.
+    /// A larger workspace allows more algorithms.
     #[must_use]
     pub fn with_workspace(mut self, bytes: u64) -> Self {
         self.workspace_bytes = bytes.max(1);

@@ -15,7 +15,7 @@ use crate::temporal_attention::{self, TemporalAttention};
 /// The epsilon of the norms, as PyTorch's default.
 pub(super) const EPSILON: f32 = 1e-5;
 
-/// The reference of a block's items: sums are f64, and what a stage hands to the next is f32.
+/// The reference of a block's items: sums are f64, and stages exchange f32.
 #[derive(Clone, Debug)]
 pub struct BlockReference {
     stages: HostStages,

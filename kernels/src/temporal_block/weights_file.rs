@@ -13,8 +13,8 @@ use crate::error::KernelError;
 
 /// A safetensors file of motion modules, such as one of diffusers.
 ///
-/// Of a block it has tensors like `PREFIX.attn1.to_q.weight`, where the prefix ends in
-/// `transformer_blocks.0`. The types F16, BF16 and F32 are converted to that of the block.
+/// The tensors of a block have names like `PREFIX.attn1.to_q.weight`, where the prefix ends in
+/// `transformer_blocks.0`. F16, BF16 and F32 are converted to the type of the block.
 #[derive(Debug)]
 pub struct WeightsFile<'f>(SafeTensors<'f>);
 

@@ -56,7 +56,7 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(crate) enum Rewriting {
-    /// Its forms take one more argument. `reads_*`: the axes on which the kernel reads it.
+    /// Its forms take one more argument. `reads_*`: the axes that the kernel reads.
     Forms {
         shifted: Kernel,
         folded: Kernel,

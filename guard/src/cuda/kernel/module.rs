@@ -55,7 +55,7 @@ unsafe impl Send for LoadedModule {}
 unsafe impl Sync for LoadedModule {}
 
 impl Module {
-    /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know from which launch on their 32-bit
+    /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know the first launch whose 32-bit
     /// indices wrap ([`Rule::IndexWrap`](crate::Rule::IndexWrap)). [`Self::kernel`] finds that once for each entry, in
     /// up to some 100 ms.
     ///

@@ -41,7 +41,7 @@ impl CublasLt {
         Ok(Self { functions, library })
     }
 
-    /// The name under which the loader found the library.
+    /// The name that the loader found the library by.
     #[must_use]
     pub const fn library(&self) -> &str {
         self.library
