@@ -178,10 +178,10 @@ impl RefusedAllocation {
         lines.push((
             "process",
             format!(
-                "holds {} in {allocations} {}, at most {} so far; memory that a framework caches (PyTorch's \
-                 freed tensors) counts as held",
+                "holds {} in {}, at most {} so far; memory that a framework caches (PyTorch's freed tensors) \
+                 counts as held",
                 exact(bytes),
-                if allocations == 1 { "allocation" } else { "allocations" },
+                count(allocations, "allocation", "allocations"),
                 Bytes(peak_bytes),
             ),
         ));
@@ -258,9 +258,9 @@ impl MemoryKind {
 impl fmt::Display for AllocationGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, allocations, stack } = self;
-        let noun = if *allocations == 1 { "allocation" } else { "allocations" };
+        let allocations = count(*allocations, "allocation", "allocations");
         let from = if stack.is_empty() { ", whose stack was not sampled" } else { ", from" };
-        write!(f, "{} in {allocations} {noun}{from}", Bytes(*bytes))
+        write!(f, "{} in {allocations}{from}", Bytes(*bytes))
     }
 }
 
@@ -279,6 +279,11 @@ impl fmt::Display for Bytes {
             None => write!(f, "{} bytes", self.0),
         }
     }
+}
+
+/// `1 launch`, `2 launches`.
+pub(crate) fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// `20.00 GiB (21474836480 bytes)`.

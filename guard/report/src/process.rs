@@ -140,11 +140,8 @@ pub enum ReportError {
     #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
     TooLarge,
     /// A newer version of gridguard wrote it.
-    #[error("a report of format {format}; this command reads {FORMAT}")]
-    Newer {
-        /// Its format.
-        format: u32,
-    },
+    #[error("a report of format {0}; this command reads {FORMAT}")]
+    Newer(u32),
     /// It is not JSON, or lacks a field.
     #[error("no report: {0}")]
     Invalid(serde_json::Error),
@@ -167,7 +164,7 @@ impl WatchReport {
             Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
-            return Err(ReportError::Newer { format });
+            return Err(ReportError::Newer(format));
         }
         let mut report = parsed.map_err(ReportError::Invalid)?;
         report.sort();
@@ -210,9 +207,10 @@ impl WatchReport {
     }
 }
 
+/// What every version writes, of reports and of captures.
 #[derive(Deserialize)]
-struct Format {
-    format: u32,
+pub(crate) struct Format {
+    pub(crate) format: u32,
 }
 
 impl KernelUse {

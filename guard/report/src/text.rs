@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::frame::PythonFrame;
 use crate::index::IndexUse;
+use crate::memory::count;
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, RefusedLaunch, WatchReport};
 
@@ -158,11 +159,6 @@ fn short(name: &str) -> String {
         Some((end, _)) => format!("{}...", &printable[..end]),
         None => printable,
     }
-}
-
-/// `1 launch`, `2 launches`.
-fn count(number: u64, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// Characters of a kernel's name.
