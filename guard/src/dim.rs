@@ -114,6 +114,11 @@ impl From<[u32; 3]> for Dim3 {
     }
 }
 
+/// A number, as far as 64 bits go.
+pub(crate) fn saturated(number: impl TryInto<u64>) -> u64 {
+    number.try_into().unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,14 @@
 //! The element types of tensors.
 
-use core::fmt;
-
 use bytemuck::Pod;
+use derive_more::Display;
 #[cfg(feature = "cuda")]
 use gridguard::cuda::ProductElement;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum ElementType {
     /// IEEE 754 half precision.
     F16,
@@ -62,12 +62,6 @@ impl ElementType {
             Self::Bf16 => 4e-3,
             Self::F32 => 1e-6,
         }
-    }
-}
-
-impl fmt::Display for ElementType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Row indices, and the report of those outside their table.
 
-use core::fmt;
+use derive_more::Display;
 
 use crate::element::Plain;
 #[cfg(feature = "cuda")]
@@ -13,7 +13,8 @@ use {
 };
 
 /// The type of indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum IndexType {
     /// 32 bits, signed.
     I32,
@@ -41,12 +42,6 @@ impl IndexType {
             Self::I32 => 4,
             Self::I64 => 8,
         }
-    }
-}
-
-impl fmt::Display for IndexType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

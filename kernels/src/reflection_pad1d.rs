@@ -61,10 +61,6 @@ impl ReflectionPad1d {
         [self.batch, self.channels, self.left + self.width + self.right]
     }
 
-    const fn input_item(&self) -> u64 {
-        self.channels * self.width
-    }
-
     const fn output_item(&self) -> u64 {
         self.channels * (self.left + self.width + self.right)
     }
@@ -149,7 +145,7 @@ impl KernelSpec for ReflectionPad1d {
 
     fn tensors(&self) -> TensorSpec {
         // Elements are only copied.
-        TensorSpec::new([Input::Items(self.input_item())], self.output_item(), 0.0)
+        TensorSpec::new([Input::Items(self.channels * self.width)], self.output_item(), 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {

@@ -1,7 +1,6 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
-use core::fmt;
-
+use derive_more::Display;
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
 
@@ -14,7 +13,8 @@ use crate::plan::backoff::WorkspaceError;
 use crate::plan::run::PartialRun;
 
 /// A library of NVIDIA's that the guard loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display("{}{}", if *self == Self::Driver { "the " } else { "" }, self.names()[1])]
 #[non_exhaustive]
 pub enum CudaLibrary {
     /// libcuda, the driver.
@@ -33,14 +33,6 @@ impl CudaLibrary {
             Self::Nvrtc => ["libnvrtc", "NVRTC"],
             Self::CublasLt => ["libcublasLt", "cuBLASLt"],
         }
-    }
-}
-
-impl fmt::Display for CudaLibrary {
-    /// As in a sentence: `the CUDA driver`, `NVRTC` or `cuBLASLt`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [_, name] = self.names();
-        write!(f, "{}{name}", if *self == Self::Driver { "the " } else { "" })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Errors of incomplete images, and reads that return them.
 
+use crate::dim::saturated;
+
 /// Why bytes are not a complete image. Entries and members are counted from 0, and tables of a library are members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -70,7 +72,7 @@ pub(super) fn part<'a>(
     at: u64,
     size: u64,
 ) -> Result<&'a [u8], ImageError> {
-    let (end, available) = (at.saturating_add(size), wide(bytes.len()));
+    let (end, available) = (at.saturating_add(size), saturated(bytes.len()));
     let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
     let found = range.and_then(|(start, end)| bytes.get(start..end));
     found.ok_or(ImageError::Truncated { part, needed: end, available })
@@ -84,8 +86,4 @@ pub(super) fn require(
     is_valid: bool,
 ) -> Result<(), ImageError> {
     if is_valid { Ok(()) } else { Err(ImageError::Damaged { part, what, value }) }
-}
-
-pub(super) fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

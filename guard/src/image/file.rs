@@ -6,10 +6,11 @@ use std::io::Read;
 use super::architecture::{Architecture, Scope, from_number};
 use super::checked::Image;
 use super::elf::Elf;
-use super::error::{ImageError, part, require, wide};
+use super::error::{ImageError, part, require};
 use super::fatbin::{self, Entry, number};
 use super::kernels::KernelAttributes;
 use super::{archive, cubin, ptx_kernels};
+use crate::dim::saturated;
 use crate::limits::ComputeCapability;
 
 /// The images of a file.
@@ -172,7 +173,7 @@ impl FileImage<'_> {
             return Ok(Cow::Borrowed(self.stored));
         };
         // Keeps the work linear in the size of the file.
-        let most = wide(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
+        let most = saturated(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
         let size = usize::try_from(bytes).ok().filter(|_| bytes <= most);
         let size = size.ok_or(ImageError::TooLarge { bytes, most })?;
         let damaged = |reason: String| ImageError::Compressed { reason };
@@ -253,8 +254,8 @@ impl<'a> Found<'a> {
             }
             let mut rest = elf.data(section)?;
             // Overlapping sections would make the work quadratic.
-            looked_at += wide(rest.len());
-            let most = wide(bytes.len());
+            looked_at += saturated(rest.len());
+            let most = saturated(bytes.len());
             require("section table", "size of all fatbins", looked_at, looked_at <= most)?;
             // Fatbins are padded.
             while let Some(start) = rest.iter().position(|byte| *byte != 0) {

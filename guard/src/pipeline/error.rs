@@ -1,8 +1,9 @@
 //! Errors of building, planning and running a pipeline.
 
 use core::error::Error;
-use core::fmt;
 use std::sync::Arc;
+
+use derive_more::Display;
 
 use crate::launch::violation::Violations;
 use crate::pipeline::progress::PipelineRun;
@@ -167,7 +168,7 @@ pub enum MemoryError {
 }
 
 /// Why a stage failed. Any error converts into [`Self::Failed`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Display)]
 #[non_exhaustive]
 pub enum StageError {
     /// Out of memory: a smaller chunk is tried, where the stages can run again.
@@ -175,10 +176,15 @@ pub enum StageError {
     /// Another reason: the run ends.
     Failed(Arc<dyn Error + Send + Sync>),
     /// The stage panicked, with this message: the pipeline does not run again.
+    #[display("it panicked: {_0}")]
     Panicked(String),
     /// The stage did not declare that it reads the buffer, or declared that it also writes it.
+    #[display("stage {} did not declare that it reads {}", _0.stage, _0.buffer)]
     NotRead(Box<BufferUse>),
     /// The stage did not declare that it writes the buffer, or has taken its view already.
+    #[display(
+        "stage {} did not declare that it writes {}, or has taken its view already", _0.stage, _0.buffer
+    )]
     NotWritten(Box<BufferUse>),
 }
 
@@ -192,23 +198,6 @@ impl StageError {
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for StageError {
     fn from(source: E) -> Self {
         Self::Failed(source.into().into())
-    }
-}
-
-impl fmt::Display for StageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfMemory(source) | Self::Failed(source) => source.fmt(f),
-            Self::Panicked(message) => write!(f, "it panicked: {message}"),
-            Self::NotRead(at) => {
-                write!(f, "stage {} did not declare that it reads {}", at.stage, at.buffer)
-            }
-            Self::NotWritten(at) => write!(
-                f,
-                "stage {} did not declare that it writes {}, or has taken its view already",
-                at.stage, at.buffer
-            ),
-        }
     }
 }
 

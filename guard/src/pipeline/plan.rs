@@ -3,6 +3,7 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
+use crate::dim::saturated;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
 use crate::limits::LaunchLimits;
@@ -326,7 +327,7 @@ impl Definition {
             buffer.in_scratch() && (first..=last).contains(&index)
         };
         let live = self.buffers.iter().filter(is_live);
-        saturated(live.map(|buffer| buffer.extent.bytes(items)).sum())
+        saturated(live.map(|buffer| buffer.extent.bytes(items)).sum::<u128>())
     }
 
     /// The largest chunk within the budget, and the number of chunks in flight.
@@ -405,8 +406,4 @@ impl StageSpec {
     fn legal(&self, plan: Result<Plan, Violations>) -> Result<Plan, PlanError> {
         plan.map_err(|violations| PlanError::Stage { stage: self.name.clone(), violations })
     }
-}
-
-fn saturated(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

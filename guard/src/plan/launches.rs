@@ -1,12 +1,12 @@
 //! A plan: the validated launches of a request.
 
-use crate::dim::{Axis, Dim3};
+use crate::dim::{Axis, Dim3, saturated};
 use crate::launch::valid::ValidLaunch;
 use crate::limits::launch::{Forms, LaunchLimits};
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
-use crate::plan::parts::{GridPart, GridParts, saturated};
+use crate::plan::parts::{GridPart, GridParts};
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The implementations of attention and the choice among them.
 
-use core::fmt;
-
+use derive_more::Display;
 use gridguard::{ComputeCapability, DeviceLimits};
 
 use super::flash;
@@ -26,7 +25,8 @@ pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
     General,
@@ -47,12 +47,6 @@ pub enum Variant {
     /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4 and at
     /// most 128, or with up to 16 frames and keys 160.
     SinglePrecision,
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Variant {

@@ -9,13 +9,9 @@ pub(crate) mod tuning;
 
 use core::any::Any;
 use core::fmt;
-#[cfg(feature = "profile")]
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-#[cfg(feature = "ptx")]
-use gridguard_ptx::Refusal;
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::{ContextHistory, History};
@@ -24,18 +20,16 @@ use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::LaunchError;
 use crate::cuda::kernel::occupancy::Occupancy;
-#[cfg(feature = "profile")]
-use crate::cuda::kernel::tuning::KernelTuning;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
-#[cfg(feature = "ptx")]
-use crate::limits::IndexLimit;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]
-use crate::profile::model::Key;
+use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
+#[cfg(feature = "ptx")]
+use {crate::limits::IndexLimit, gridguard_ptx::Refusal};
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]

@@ -7,8 +7,6 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
-#[cfg(feature = "ptx")]
-use gridguard_ptx::{Form, Report, Rewritten, rewrite};
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{CAPTURE_ERRORS, Pushed};
@@ -19,13 +17,14 @@ use crate::cuda::driver::symbols::{
 };
 use crate::cuda::error::{CudaError, LoadError, cuda_version};
 use crate::cuda::kernel::Kernel;
-#[cfg(feature = "ptx")]
-use crate::cuda::kernel::Rewriting;
-#[cfg(feature = "ptx")]
-use crate::cuda::kernel::index::Ptx;
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
+#[cfg(feature = "ptx")]
+use {
+    crate::cuda::kernel::{Rewriting, index::Ptx},
+    gridguard_ptx::{Form, Report, Rewritten, rewrite},
+};
 
 /// An image loaded into a context. Unloaded when its last kernel is dropped, after its launches. It stays
 /// loaded if a stream of its context is then being captured, which the drop makes invalid.
