@@ -36,7 +36,6 @@ pub enum Order {
 
 impl Order {
     /// The name: `ascending` or `descending`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ascending => "ascending",
@@ -75,7 +74,6 @@ impl Argsort {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -188,7 +186,6 @@ impl KernelSpec for Argsort {
 }
 
 /// The order of one row, exactly as a correct kernel returns it.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], order: Order) -> Vec<u32> {
     let mut columns: Vec<(u32, f32)> = (0..).zip(x.iter().map(|x| x.widen())).collect();
     columns.sort_by(|(_, one), (_, other)| match order {

@@ -69,19 +69,16 @@ impl BatchedGemm {
     }
 
     /// The shape of a.
-    #[must_use]
     pub const fn a_dims(&self) -> [u64; 3] {
         [self.batch, self.m, self.k]
     }
 
     /// The shape of b.
-    #[must_use]
     pub const fn b_dims(&self) -> [u64; 3] {
         [self.batch, self.k, self.n]
     }
 
     /// The shape of c.
-    #[must_use]
     pub const fn c_dims(&self) -> [u64; 3] {
         [self.batch, self.m, self.n]
     }
@@ -210,7 +207,6 @@ impl KernelSpec for BatchedGemm {
 }
 
 /// One product in f64: a is `[m, k]`, b is `[k, n]`.
-#[must_use]
 pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
     let wide = |x: &T| f64::from(x.widen());
     let (n, k) = (n.max(1), k.max(1));

@@ -134,7 +134,6 @@ impl CubinCache {
     }
 
     /// The folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -23,7 +23,6 @@ impl ElementType {
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
 
     /// The name: `f16`, `bf16` or `f32`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F16 => "f16",
@@ -33,7 +32,6 @@ impl ElementType {
     }
 
     /// Bytes of an element.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
             Self::F16 | Self::Bf16 => 2,
@@ -55,7 +53,6 @@ impl ElementType {
     ///
     /// Rounding is off by half a unit in the last place at most; the errors of f32 arithmetic, 2^-24
     /// each, average out.
-    #[must_use]
     pub const fn rounding_error(self) -> f64 {
         match self {
             Self::F16 => 5e-4,

@@ -61,13 +61,11 @@ impl Geglu {
     }
 
     /// The shape of the input: x before gate.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 2] {
         [self.rows.count, 2 * self.rows.columns]
     }
 
     /// The shape of out.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -194,7 +192,6 @@ impl KernelSpec for Geglu {
 }
 
 /// One row in f64: the first half of `input` is x, the second gate.
-#[must_use]
 pub fn reference<T: Element>(input: &[T]) -> Vec<f64> {
     let (x, gate) = input.split_at(input.len() / 2);
     widened(x).zip(widened(gate)).map(|(x, gate)| x * gelu(gate)).collect()

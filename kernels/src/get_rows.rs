@@ -86,13 +86,11 @@ impl GetRows {
     }
 
     /// The shape of out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         [self.rows, self.columns]
     }
 
     /// The shape of the table.
-    #[must_use]
     pub const fn table_dims(&self) -> [u64; 2] {
         [self.table_rows, self.columns]
     }

@@ -27,7 +27,6 @@ impl IndexType {
     pub const ALL: [Self; 2] = [Self::I32, Self::I64];
 
     /// The name: `i32` or `i64`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::I32 => "i32",
@@ -36,7 +35,6 @@ impl IndexType {
     }
 
     /// Bytes of an index.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
             Self::I32 => 4,

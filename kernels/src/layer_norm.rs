@@ -61,7 +61,6 @@ impl LayerNorm {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -236,7 +235,6 @@ impl KernelSpec for LayerNorm {
 const BENCH_EPSILON: f32 = 1e-5;
 
 /// One row in f64: x, weight and bias have `columns` elements.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T], epsilon: f32) -> Vec<f64> {
     let mean = mean(widened(x));
     let variance = self::mean(widened(x).map(|x| (x - mean) * (x - mean)));

@@ -163,7 +163,6 @@ impl Code {
 
     /// The compiler options for `architecture`.
     #[cfg(feature = "cuda")]
-    #[must_use]
     pub fn compile_options(
         &self,
         architecture: ComputeCapability,

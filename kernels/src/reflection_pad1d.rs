@@ -50,13 +50,11 @@ impl ReflectionPad1d {
     }
 
     /// The shape of the input.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 3] {
         [self.batch, self.channels, self.width]
     }
 
     /// The shape of the output.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 3] {
         [self.batch, self.channels, self.left + self.width + self.right]
     }
@@ -156,7 +154,6 @@ impl KernelSpec for ReflectionPad1d {
 
 /// One row with `left` elements before it and `right` after it. Empty if a pad is not smaller than
 /// the row.
-#[must_use]
 pub fn reference<T: Element>(row: &[T], left: usize, right: usize) -> Vec<f64> {
     if left.max(right) >= row.len() {
         return Vec::new();

@@ -38,7 +38,6 @@ impl RmsNorm {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -154,7 +153,6 @@ impl KernelSpec for RmsNorm {
 const BENCH_EPSILON: f32 = 1e-6;
 
 /// One row in f64: x and weight have `columns` elements.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
     let mean = mean(widened(x).map(|x| x * x));
     let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();

@@ -67,7 +67,6 @@ impl Softmax {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -177,7 +176,6 @@ impl KernelSpec for Softmax {
 }
 
 /// One row in f64.
-#[must_use]
 pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
     // `max` ignores NaN; the sum does not.
     let most = widened(x).fold(f64::MIN, f64::max);
@@ -193,7 +191,6 @@ pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
 /// of 2^-24 average out. Weights of long rows are subnormal in f16, where a unit is always
 /// 2^-24. A row of equal weights has the smallest norm, `columns`^-1/2, and so an error of up to
 /// 2^-25 `columns`.
-#[must_use]
 pub fn tolerance(element: ElementType, columns: u64) -> f64 {
     // Exact: there are at most 2^20 columns.
     let columns = u32::try_from(columns).map_or(f64::INFINITY, f64::from);

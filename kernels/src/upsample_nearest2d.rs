@@ -59,14 +59,12 @@ impl UpsampleNearest2d {
     }
 
     /// The shape of the input.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 3] {
         let [height, width] = self.input;
         [self.planes, height, width]
     }
 
     /// The shape of the output.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 3] {
         let [height, width] = self.output;
         [self.planes, height, width]
@@ -192,7 +190,6 @@ impl KernelSpec for UpsampleNearest2d {
 
 /// One plane: `input` has the elements of the first height and width, the result those of the second.
 /// Empty if the input is too short or a size is larger than memory.
-#[must_use]
 pub fn reference<T: Element>(input: &[T], input_dims: [u64; 2], output_dims: [u64; 2]) -> Vec<f64> {
     let ([in_height, in_width], [out_height, out_width]) = (input_dims, output_dims);
     let columns: Vec<u64> =

@@ -76,13 +76,11 @@ pub enum FleetError {
 
 impl FleetError {
     /// Whether the server could not be reached or did not respond in time, so that trying again may help.
-    #[must_use]
     pub const fn is_offline(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::TooSlow { .. })
     }
 
     /// Whether a release was there and was refused: tampered, replayed, of another signer or invalid.
-    #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -263,7 +263,6 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 
 impl KnownFailure {
     /// Its messages or parts of them, the most usual first.
-    #[must_use]
     pub const fn messages(&self) -> &[&'static str] {
         self.messages.split_at(self.message_count).0
     }

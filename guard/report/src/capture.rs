@@ -189,7 +189,6 @@ impl Capture {
     }
 
     /// The launch.
-    #[must_use]
     pub const fn launch(&self) -> &CapturedLaunch {
         &self.launch
     }
@@ -206,7 +205,6 @@ impl Capture {
     }
 
     /// Whether the launch changed this allocation or variable.
-    #[must_use]
     pub fn is_changed(&self, place: usize) -> bool {
         self.contents.get(place).is_some_and(|(_, after)| after.is_some())
     }

@@ -134,7 +134,6 @@ pub struct Bytes(pub u64);
 
 impl MemoryUse {
     /// The lines of a summary; none for a process that allocated nothing.
-    #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let Self { devices, managed, pinned, untracked, refused, retried, .. } = self;
         let of_devices = devices.iter().map(|one| (format!("device {}", one.device), &one.held));
@@ -164,7 +163,6 @@ impl MemoryUse {
 
 impl RefusedAllocation {
     /// The explanation, as titles and texts, without the stack.
-    #[must_use]
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { kind, requested_bytes, device_name, device, held, .. } = self;
         let mut lines =
@@ -211,7 +209,6 @@ impl RefusedAllocation {
 
     /// An estimate of the memory of other processes, and of the contexts and the code of this one:
     /// total - free - held. `None` if it is unknown, and for other kinds than device memory.
-    #[must_use]
     pub fn other_bytes(&self) -> Option<u64> {
         let DeviceFree { free_bytes, total_bytes, pool_unused_bytes } = self.device?;
         let used = total_bytes.checked_sub(free_bytes)?;
@@ -245,7 +242,6 @@ impl RefusedAllocation {
 
 impl MemoryKind {
     /// The name in a text, for example `device memory`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device memory",

@@ -199,7 +199,6 @@ impl WatchReport {
     }
 
     /// The largest grid that every device of the process accepts.
-    #[must_use]
     pub fn grid_limit(&self) -> Dim3 {
         let any = DeviceLimits::any_device().max_grid;
         let limits = self.devices.iter().map(|device| device.max_grid);
@@ -236,7 +235,6 @@ impl KernelUse {
     /// assert_eq!((near.axis, near.percent(), near.is_near()), (Axis::Y, 93, true));
     /// assert_eq!(near.breaking_batch(6), 7);
     /// ```
-    #[must_use]
     pub fn nearest_limit(&self, limit: Dim3) -> Option<Nearness> {
         let along = |axis| {
             let (blocks, limit) = (self.max_grid.along(axis), limit.along(axis));

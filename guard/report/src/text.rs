@@ -10,7 +10,6 @@ use crate::process::{KernelUse, RefusedLaunch, WatchReport};
 
 impl WatchReport {
     /// The launches of the process in one line.
-    #[must_use]
     pub fn totals(&self) -> String {
         let listed = u64::try_from(self.kernels.len()).unwrap_or(u64::MAX);
         let kernels = count(self.unlisted_kernels.saturating_add(listed), "kernel", "kernels");
@@ -23,7 +22,6 @@ impl WatchReport {
     }
 
     /// What makes the results of the program or the numbers of the report doubtful.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let after = self.launches_after_refusal;
         let stale = (self.refused > 0 && after > 0).then(|| {
@@ -39,14 +37,12 @@ impl WatchReport {
     }
 
     /// The 32-bit indices that wrapped, or will with a larger grid, a line each.
-    #[must_use]
     pub fn index_lines(&self) -> Vec<String> {
         let wrapped = self.wrapping_kernels().into_iter().map(|row| format!("wraps: {row}"));
         wrapped.chain(self.next_wraps().map(|row| format!("near: {row}"))).collect()
     }
 
     /// The summary that a watched program prints at its end: at most 28 lines.
-    #[must_use]
     pub fn summary(&self) -> String {
         let mut lines = vec![format!("gridguard: {}", self.totals())];
         let mut section = |title: &str, mut rows: Vec<String>, most: usize| {

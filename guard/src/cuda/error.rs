@@ -238,7 +238,6 @@ pub enum LaunchError {
 
 impl LaunchError {
     /// The rules that the launch breaks, if that is why nothing was launched.
-    #[must_use]
     pub const fn violations(&self) -> Option<&Violations> {
         match self {
             Self::Invalid(violations) => Some(violations),

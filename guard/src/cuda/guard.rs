@@ -123,13 +123,11 @@ impl Guard {
 
     /// The recent launches in the guard's context, the newest first: up to 64 of each of 15 streams,
     /// and 64 of all others; including those through launch builders and raw handles.
-    #[must_use]
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
         self.cuda.as_ref().map(|cuda| cuda.history.launches()).unwrap_or_default()
     }
 
     /// The context that the guard launches in; `None` on the host, and in a context of another binding.
-    #[must_use]
     #[inline]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
         self.cuda.as_ref()?.context.as_ref()

@@ -58,7 +58,6 @@ fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
 
 /// The size in bytes of the fatbin that begins with `start`. `None` if it is not a fatbin.
 #[cfg(feature = "image")]
-#[must_use]
 pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
     start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
 }

@@ -107,19 +107,16 @@ impl<'a> ImageFile<'a> {
 
 impl FileImage<'_> {
     /// Whether it is PTX. Otherwise it is machine code.
-    #[must_use]
     pub fn is_ptx(&self) -> bool {
         self.format == Format::Ptx
     }
 
     /// The architecture that it was compiled for. `None` for PTX without a target, or with an unknown one.
-    #[must_use]
     pub const fn architecture(&self) -> Option<Architecture> {
         self.architecture
     }
 
     /// Whether devices of `capability` run it.
-    #[must_use]
     pub fn runs_on(&self, capability: ComputeCapability) -> bool {
         self.architecture.is_none_or(|architecture| match self.format {
             Format::Cubin => architecture.runs_on(capability),
@@ -163,7 +160,6 @@ impl FileImage<'_> {
     }
 
     /// The options of the compiler that its fatbin states for it; often none.
-    #[must_use]
     pub fn compiler_options(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.options.trim_ascii())
     }

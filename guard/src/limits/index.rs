@@ -61,7 +61,6 @@ impl IndexLimit {
     }
 
     /// The most blocks along `axis` without a wrap, at most those of `grid`.
-    #[must_use]
     pub fn most_blocks(&self, axis: Axis, grid: Dim3, block: Dim3) -> u64 {
         self.largest(grid.along(axis), |blocks| (grid.with(axis, blocks), block))
     }
@@ -108,7 +107,6 @@ impl IndexLimit {
     }
 
     /// Whether the index depends on the blocks along `axis`.
-    #[must_use]
     pub fn depends_on(&self, axis: Axis) -> bool {
         let on = |exponents: [u8; 3]| Axis::ALL.into_iter().zip(exponents);
         let mut all = self.terms.iter().flat_map(|term| on(term.grid));

@@ -67,19 +67,16 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The number of items.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.definition.items
     }
 
     /// The launch parameters that the stages were built with.
-    #[must_use]
     pub fn parameters(&self) -> &[(String, u64)] {
         &self.definition.parameters
     }
 
     /// The same pipeline without the work of its stages. Plans of one are plans of the other.
-    #[must_use]
     pub fn outline(&self) -> Pipeline<'static> {
         let bodies = self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect();
         Pipeline::new(self.definition.clone(), bodies)

@@ -269,7 +269,6 @@ impl RunError {
     }
 
     /// The work done before the failure; `None` if the run did not begin.
-    #[must_use]
     pub fn done(&self) -> Option<&PipelineRun> {
         match self {
             Self::Scratch { done, .. } | Self::Stage { done, .. } | Self::Late { done, .. } => {

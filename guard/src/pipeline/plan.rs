@@ -60,19 +60,16 @@ impl Budget {
     }
 
     /// The most bytes of scratch.
-    #[must_use]
     pub const fn max_bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The most chunks at the same time.
-    #[must_use]
     pub const fn max_in_flight(&self) -> u64 {
         self.in_flight
     }
 
     /// The most items of a chunk.
-    #[must_use]
     pub const fn max_items(&self) -> u64 {
         self.max_items
     }
@@ -121,44 +118,37 @@ impl Pipeline<'_> {
 
 impl PipelinePlan {
     /// Items of all chunks.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.chunks.items()
     }
 
     /// The number of chunks; 0 for a pipeline of zero items.
-    #[must_use]
     pub const fn len(&self) -> u64 {
         self.chunks.launches()
     }
 
     /// Whether there are no chunks.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Items of a chunk; 0 if there is none.
-    #[must_use]
     pub fn chunk_items(&self) -> u64 {
         self.chunks.largest()
     }
 
     /// Items of the last chunk, if it has fewer than the others.
-    #[must_use]
     pub fn remainder(&self) -> Option<u64> {
         let last = self.chunks.at(self.len().checked_sub(1)?)?;
         (last.items < self.chunk_items()).then_some(last.items)
     }
 
     /// Chunks that run at the same time.
-    #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
     /// Items of the smallest chunk that keeps the alignment of every stage.
-    #[must_use]
     pub const fn smallest_chunk(&self) -> u64 {
         self.unit
     }
@@ -184,7 +174,6 @@ impl PipelinePlan {
     }
 
     /// Bytes of scratch that a run allocates.
-    #[must_use]
     pub const fn bytes(&self) -> u64 {
         // The product is within the budget.
         self.scratch_bytes.saturating_mul(self.in_flight)
@@ -203,7 +192,6 @@ impl PipelinePlan {
 
     /// The launch of the stage at `index` for one of the plan's chunks; `None` if the stage launches
     /// nothing, or no chunk of the plan has this size.
-    #[must_use]
     pub fn launch(&self, index: usize, chunk: Chunk) -> Option<PlannedLaunch> {
         let of_plan = chunk.items == self.chunk_items() || Some(chunk.items) == self.remainder();
         let plan = self.launches_of(index)?;

@@ -80,7 +80,6 @@ impl Pipeline<'_> {
     }
 
     /// The shape of the pipeline's entry in a profile: its number of items.
-    #[must_use]
     pub fn shape(&self) -> Named {
         vec![(SIZE.to_owned(), self.items())]
     }

@@ -47,13 +47,11 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// The number of arguments, including those beyond [`MAX_ARGS`].
-    #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() + self.surplus
     }
 
     /// Whether there are no arguments.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

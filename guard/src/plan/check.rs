@@ -77,7 +77,6 @@ pub struct Verdict {
 
 impl CheckRequest {
     /// The limits of the kernel on `device`.
-    #[must_use]
     pub fn limits(&self, device: &DeviceLimits) -> LaunchLimits {
         let mut kernel = self.kernel.clone();
         if kernel.name.is_empty() {
@@ -90,7 +89,6 @@ impl CheckRequest {
     }
 
     /// The batch on `device`, whose memory limits the workspace unless the batch declares a limit.
-    #[must_use]
     pub fn batch(&self, device: &DeviceLimits) -> Option<BatchAxis> {
         self.batch.map(|batch| batch.or_memory(device.memory_bytes))
     }

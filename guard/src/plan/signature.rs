@@ -37,7 +37,6 @@ impl Parameter {
     }
 
     /// Its size in bytes.
-    #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
             Self::Memory | Self::AlignedMemory { .. } => size_of::<u64>(),

@@ -77,13 +77,11 @@ impl Problem {
 
     /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some
     /// are similar, to test profile lookups.
-    #[must_use]
     pub fn shipped() -> Vec<Self> {
         Self::all_of(|kernel| kernel.shipped)
     }
 
     /// Problems that a host computes in milliseconds. Two of them overflow a grid axis.
-    #[must_use]
     pub fn small() -> Vec<Self> {
         Self::all_of(|kernel| kernel.small)
     }
@@ -103,26 +101,22 @@ impl Problem {
     }
 
     /// The kernel's name.
-    #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.entry().name
     }
 
     /// The types of the tensors, such as `f16` or `f16 i64`.
-    #[must_use]
     pub fn dtypes(&self) -> String {
         let SizedProblem { element, index, .. } = self.sized;
         if self.entry().has_indices { format!("{element} {index}") } else { element.to_string() }
     }
 
     /// The type of the tensors' elements.
-    #[must_use]
     pub const fn element(&self) -> ElementType {
         self.sized.element
     }
 
     /// The sizes with their names, the number of items first.
-    #[must_use]
     pub fn shape(&self) -> Vec<(String, u64)> {
         let names = self.entry().sizes.iter().map(|name| (*name).to_owned());
         names.zip(self.sized.sizes).collect()
@@ -226,7 +220,6 @@ impl Problem {
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());
 /// ```
-#[must_use]
 pub fn current_sources(kernel: &str) -> Vec<String> {
     let entries = KERNELS.iter().filter(|entry| entry.name == kernel);
     entries.flat_map(|entry| entry.sources).map(|source| source_hash(source)).collect()

@@ -160,7 +160,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// Bytes read and written.
-    #[must_use]
     pub const fn total(self) -> u128 {
         self.read.saturating_add(self.written)
     }

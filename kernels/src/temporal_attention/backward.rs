@@ -123,7 +123,6 @@ impl AttentionBackward {
     }
 
     /// Whether it writes the gradient of the bias.
-    #[must_use]
     pub const fn has_bias_gradient(&self) -> bool {
         self.bias_gradient
     }

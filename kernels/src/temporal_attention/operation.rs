@@ -24,7 +24,6 @@ impl Layout {
     pub const ALL: [Self; 2] = [Self::FoldedY, Self::FlatX];
 
     /// The axis.
-    #[must_use]
     pub const fn axis(self) -> Axis {
         match self {
             Self::FoldedY => Axis::Y,
@@ -133,19 +132,16 @@ impl TemporalAttention {
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// The variant.
-    #[must_use]
     pub const fn variant(&self) -> Variant {
         self.variant
     }
 
     /// Whether there is a bias.
-    #[must_use]
     pub const fn is_biased(&self) -> bool {
         self.biased
     }

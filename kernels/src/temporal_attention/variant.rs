@@ -61,7 +61,6 @@ impl Variant {
     ];
 
     /// The name, as in the names of the kernels.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::General => "general",

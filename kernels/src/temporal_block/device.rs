@@ -171,7 +171,6 @@ impl<T: Element> TemporalBlock<T> {
 
     /// Whether the product before the gate and the gate are one kernel: on Hopper, where the channels are at most
     /// 640.
-    #[must_use]
     pub const fn is_gate_fused(&self) -> bool {
         self.is_gate_fused
     }
@@ -185,13 +184,11 @@ impl<T: Element> TemporalBlock<T> {
     }
 
     /// Bytes of workspace for each chunk in flight.
-    #[must_use]
     pub const fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &BlockShape {
         &self.shape
     }

@@ -85,13 +85,11 @@ impl<T: Element> BlockWeights<T> {
     }
 
     /// Channels of the block.
-    #[must_use]
     pub const fn channels(&self) -> u64 {
         self.channels
     }
 
     /// Their elements.
-    #[must_use]
     pub fn elements(&self) -> u64 {
         self.tensors.iter().chain([&self.positions]).map(|tensor| to_u64(tensor.len())).sum()
     }
@@ -142,7 +140,6 @@ impl WeightTensor {
     }
 
     /// Elements of the tensor in a block with `channels` channels.
-    #[must_use]
     pub const fn elements(&self, channels: u64) -> u64 {
         let columns = if self.columns == 0 { 1 } else { self.columns * channels };
         self.rows * channels * columns

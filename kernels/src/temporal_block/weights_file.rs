@@ -56,7 +56,6 @@ impl<'f> WeightsFile<'f> {
     }
 
     /// The prefixes of its blocks, sorted.
-    #[must_use]
     pub fn blocks(&self) -> Vec<String> {
         let names = self.0.names();
         let prefix = |name: &&str| Some(name.strip_suffix(FIRST_OF_A_BLOCK)?.to_owned());

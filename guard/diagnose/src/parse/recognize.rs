@@ -183,7 +183,6 @@ pub(super) fn is_device_assertion(lower: &str) -> bool {
 /// let similar = gridguard_diagnose::similar_failures("illegal memory access");
 /// assert_eq!(similar[0].number(), Some(700));
 /// ```
-#[must_use]
 pub fn similar_failures(text: &str) -> Vec<FailureId> {
     let words = |text: &str| tokens(&text.to_ascii_lowercase()).collect::<Vec<_>>().join(" ");
     let text = match words(text).as_str() {

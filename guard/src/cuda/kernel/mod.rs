@@ -161,33 +161,28 @@ impl Kernel {
 
     /// The sizes of the parameters in bytes, as declared or as the driver reports them; `None` if they are not
     /// known (drivers before CUDA 12.4).
-    #[must_use]
     pub fn parameter_sizes(&self) -> Option<Vec<usize>> {
         let signature = &self.inner.signature;
         (0..signature.len()?).map(|index| signature.bytes_of(index)).collect()
     }
 
     /// Whether the kernel accepts dependent requests.
-    #[must_use]
     pub const fn takes_dependent_launches(&self) -> bool {
         self.dependent
     }
 
     /// Whether chunks of a split launch overlap.
-    #[must_use]
     pub const fn overlaps_chunks(&self) -> bool {
         self.overlap
     }
 
     /// What the kernel allows on its device, including the shared memory that needs opt-in: the
     /// guard opts in at the first launch that needs it.
-    #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         &self.inner.limits
     }
 
     /// The kernel's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.limits().kernel().name
     }

@@ -155,7 +155,6 @@ impl Module {
 
     /// What was found in the module's PTX and made of it, if it was rewritten.
     #[cfg(feature = "ptx")]
-    #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.0.report.as_ref()
     }
@@ -294,7 +293,6 @@ impl Module {
     }
 
     /// The context that the module is loaded into.
-    #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }

@@ -54,7 +54,6 @@ impl PipelineScratch {
     }
 
     /// The bytes that are kept.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.memory.iter().map(|memory| saturated(memory.num_bytes())).sum()
     }

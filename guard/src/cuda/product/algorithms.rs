@@ -109,7 +109,6 @@ impl Product {
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &ProductShape {
         &self.shape
     }
@@ -121,7 +120,6 @@ impl Product {
 
     /// The index of the algorithm that a stage of these sizes uses: of the guard's profile if it has one for
     /// exactly this product, else 0.
-    #[must_use]
     pub fn algorithm(&self) -> u64 {
         saturated(self.algorithm)
     }

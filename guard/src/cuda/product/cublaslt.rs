@@ -42,13 +42,11 @@ impl CublasLt {
     }
 
     /// The name that the loader found the library by.
-    #[must_use]
     pub const fn library(&self) -> &str {
         self.library
     }
 
     /// The version of the library: major, minor and patch.
-    #[must_use]
     pub fn version(&self) -> (u32, u32, u32) {
         // SAFETY: the function takes nothing.
         let version = unsafe { (self.functions.get_version)() };
