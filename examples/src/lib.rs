@@ -9,7 +9,6 @@ pub use tensor_file::{Qkv, TensorFileError, Tensors, read_qkv, write_out};
 
 /// `len` elements, uniformly distributed with mean 0 and variance 1; the same for the same `seed`
 /// on every machine.
-#[must_use]
 pub fn uniform<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut elements = vec![T::narrow(0.0); len];
     elements.par_chunks_mut(PART).enumerate().for_each(|(index, part)| {

@@ -162,17 +162,13 @@ mod cuda {
         #[must_use]
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
-                Self::LibraryMissing { of: CudaLibrary::Driver, .. } => {
-                    named("libcuda missing", &Evidence::default())
-                }
-                Self::LibraryMissing { of: CudaLibrary::Nvrtc, .. } => {
-                    named("libnvrtc missing", &Evidence::default())
-                }
+                Self::LibraryMissing { of: CudaLibrary::Driver, .. } => bare("libcuda missing"),
+                Self::LibraryMissing { of: CudaLibrary::Nvrtc, .. } => bare("libnvrtc missing"),
                 Self::SymbolMissing { of: CudaLibrary::Driver, .. } => {
-                    named("cudaErrorCallRequiresNewerDriver", &Evidence::default())
+                    bare("cudaErrorCallRequiresNewerDriver")
                 }
                 Self::LibraryMissing { .. } | Self::SymbolMissing { .. } => None,
-                Self::OtherLibrary { .. } => named("CUDA_ERROR_STUB_LIBRARY", &Evidence::default()),
+                Self::OtherLibrary { .. } => bare("CUDA_ERROR_STUB_LIBRARY"),
                 Self::TooOld { version, oldest } => {
                     let driver_cuda = Some(CudaVersion(*version));
                     let program_cuda = Some(CudaVersion(*oldest));
@@ -230,9 +226,7 @@ mod cuda {
                 Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
                 Self::Workspace(error) => Some(error.source.diagnosis(&validated())),
-                Self::Unsupported { .. } => {
-                    named("cudaErrorCallRequiresNewerDriver", &Evidence::default())
-                }
+                Self::Unsupported { .. } => bare("cudaErrorCallRequiresNewerDriver"),
                 Self::OtherKernel { .. }
                 | Self::OtherContext { .. }
                 | Self::NotDependent { .. }
@@ -260,7 +254,7 @@ mod cuda {
                 Self::Load(error) => error.diagnosis(),
                 Self::Compile(
                     NvrtcError::Compilation { name, .. } | NvrtcError::Call { name, .. },
-                ) => named(name, &Evidence::default()),
+                ) => bare(name),
                 Self::Compile(_) => None,
             }
         }
@@ -268,6 +262,10 @@ mod cuda {
 
     fn named(name: &str, evidence: &Evidence) -> Option<Diagnosis> {
         FailureId::from_name(name).map(|failure| diagnose(&failure, evidence))
+    }
+
+    fn bare(name: &str) -> Option<Diagnosis> {
+        named(name, &Evidence::default())
     }
 
     /// Every chunk was validated, so the launch configuration is not the cause.

@@ -21,7 +21,6 @@ impl Axis {
     pub const ALL: [Self; 3] = [Self::X, Self::Y, Self::Z];
 
     /// The axis's name in CUDA: `x`, `y` or `z`.
-    #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
             Self::X => "x",
@@ -58,7 +57,6 @@ impl Dim3 {
     }
 
     /// The size along `axis`.
-    #[must_use]
     pub const fn along(self, axis: Axis) -> u64 {
         match axis {
             Axis::X => self.x,
@@ -85,7 +83,6 @@ impl Dim3 {
     /// assert_eq!(Dim3::new(65_537, 65_537, 1).volume(), 4_295_098_369);
     /// assert_eq!(Dim3::new(u64::MAX, u64::MAX, u64::MAX).volume(), u128::MAX);
     /// ```
-    #[must_use]
     pub fn volume(self) -> u128 {
         let [x, y, z] = [self.x, self.y, self.z].map(u128::from);
         // The product of two u64 fits a u128; only the third factor can overflow it.
@@ -93,13 +90,11 @@ impl Dim3 {
     }
 
     /// Whether any size is zero.
-    #[must_use]
     pub const fn has_zero(self) -> bool {
         self.x == 0 || self.y == 0 || self.z == 0
     }
 
     /// The size in 32 bits, if each axis fits.
-    #[must_use]
     pub(crate) fn narrow(self) -> Option<[u32; 3]> {
         let x = u32::try_from(self.x).ok()?;
         let y = u32::try_from(self.y).ok()?;
@@ -112,6 +107,11 @@ impl From<[u32; 3]> for Dim3 {
     fn from([x, y, z]: [u32; 3]) -> Self {
         (x, y, z).into()
     }
+}
+
+/// A number, as far as 64 bits go.
+pub(crate) fn saturated(number: impl TryInto<u64>) -> u64 {
+    number.try_into().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -116,19 +116,16 @@ impl Guard {
     }
 
     /// The limits of the guard's device.
-    #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
 
     /// The limits of a kernel on the guard's device.
-    #[must_use]
     pub fn limits_for(&self, kernel: KernelLimits) -> LaunchLimits {
         LaunchLimits::new(Arc::clone(&self.limits), kernel)
     }
 
     /// Whether the guard launches on a CUDA device.
-    #[must_use]
     pub const fn is_cuda(&self) -> bool {
         #[cfg(feature = "cuda")]
         let is_cuda = self.cuda.is_some();
@@ -138,7 +135,6 @@ impl Guard {
     }
 
     /// Why the guard runs on the host, if a device was wanted.
-    #[must_use]
     pub const fn fallback(&self) -> Option<&FallbackReason> {
         self.fallback.as_ref()
     }
@@ -183,7 +179,6 @@ impl Guard {
     }
 
     /// What the guard has counted so far.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         let counts = self.counters.snapshot();
         #[cfg(feature = "cuda")]
@@ -211,14 +206,12 @@ impl Guard {
     }
 
     /// The device whose profiles apply to this guard: its own, or the host.
-    #[must_use]
     pub fn identity(&self) -> DeviceIdentity {
         let identity = DeviceIdentity::new(&self.limits);
         if self.is_cuda() { identity } else { identity.on_host() }
     }
 
     /// The versions that decide whether a profile's measurements are stale; empty where unknown.
-    #[must_use]
     pub fn environment(&self) -> Environment {
         #[cfg(feature = "cuda")]
         if self.is_cuda() {
@@ -228,13 +221,11 @@ impl Guard {
     }
 
     /// The profile.
-    #[must_use]
     pub const fn profile(&self) -> Option<&Arc<Profile>> {
         self.tuning.profile.as_ref()
     }
 
     /// The log of shapes that the profile lacks.
-    #[must_use]
     pub const fn misses(&self) -> Option<&Arc<MissLog>> {
         self.tuning.misses.as_ref()
     }

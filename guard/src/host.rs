@@ -11,23 +11,14 @@ use crate::plan::run::{PartialRun, catch_panic, run};
 /// Why the host failed to run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum HostError {
     /// The output is too short for the items of the batch.
     #[error("the output has {available} elements, the items up to {end} need {needed}")]
-    OutputTooShort {
-        /// The item after the chunk's last.
-        end: u64,
-        /// Elements that the items up to there need; saturated.
-        needed: u64,
-        /// Elements of the output.
-        available: usize,
-    },
+    OutputTooShort { end: u64, needed: u64, available: usize },
     /// The kernel panicked.
     #[error("the host kernel panicked: {message}")]
-    KernelPanicked {
-        /// The panic's message.
-        message: String,
-    },
+    KernelPanicked { message: String },
 }
 
 impl Guard {

@@ -141,7 +141,7 @@ fn what_is_named_and_is_not_there_is_refused_with_its_number() {
 #[test]
 fn a_symbol_past_the_end_of_its_section_is_refused() {
     let mut bytes = elf();
-    // Of the names, which have bytes in the file.
+    // The names that have bytes in the file.
     bytes[PLACES[1] + 30] = 1;
     bytes[PLACES[1] + 32] = 20;
     bytes[PLACES[1] + 40] = u8::try_from(NAMES.len() - 20).expect("few");

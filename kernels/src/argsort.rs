@@ -7,7 +7,7 @@ use core::cmp::Ordering;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -36,7 +36,6 @@ pub enum Order {
 
 impl Order {
     /// The name: `ascending` or `descending`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ascending => "ascending",
@@ -75,7 +74,6 @@ impl Argsort {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -168,19 +166,9 @@ impl KernelSpec for Argsort {
     type Output<T: Element> = u32;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [262_144, 256]),
-        sized(ElementType::F16, [524_288, 256]),
-        sized(ElementType::F16, [1_048_576, 64]),
-        sized(ElementType::F16, [131_072, 1024]),
-        sized(ElementType::F16, [100_000, 1000]),
-        sized(ElementType::F16, [65_536, 4096]),
-        sized(ElementType::F32, [65_536, 1024]),
-        sized(ElementType::F32, [131_072, 1024]),
-        sized(ElementType::F32, [32_768, 4096]),
-        sized(ElementType::F32, [4096, 32_768]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 1024])];
+    const SHIPPED: &'static str = "f16 262144x256 524288x256 1048576x64 131072x1024 100000x1000 \
+        65536x4096 f32 65536x1024 131072x1024 32768x4096 4096x32768";
+    const SMALL: &'static str = "f32 256x1024";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -198,7 +186,6 @@ impl KernelSpec for Argsort {
 }
 
 /// The order of one row, exactly as a correct kernel returns it.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], order: Order) -> Vec<u32> {
     let mut columns: Vec<(u32, f32)> = (0..).zip(x.iter().map(|x| x.widen())).collect();
     columns.sort_by(|(_, one), (_, other)| match order {

@@ -5,7 +5,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
@@ -69,19 +69,16 @@ impl BatchedGemm {
     }
 
     /// The shape of a.
-    #[must_use]
     pub const fn a_dims(&self) -> [u64; 3] {
         [self.batch, self.m, self.k]
     }
 
     /// The shape of b.
-    #[must_use]
     pub const fn b_dims(&self) -> [u64; 3] {
         [self.batch, self.k, self.n]
     }
 
     /// The shape of c.
-    #[must_use]
     pub const fn c_dims(&self) -> [u64; 3] {
         [self.batch, self.m, self.n]
     }
@@ -188,19 +185,10 @@ impl KernelSpec for BatchedGemm {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [1_000_000, 16, 16, 8]),
-        sized(ElementType::F16, [2_000_000, 16, 16, 8]),
-        sized(ElementType::F32, [1_000_000, 8, 8, 8]),
-        sized(ElementType::F32, [2_000_000, 8, 8, 8]),
-        sized(ElementType::F16, [262_144, 32, 32, 32]),
-        sized(ElementType::F32, [1_000_000, 16, 16, 8]),
-        sized(ElementType::F16, [131_072, 64, 64, 64]),
-        sized(ElementType::F32, [65_536, 64, 64, 64]),
-        sized(ElementType::F32, [131_072, 32, 32, 32]),
-        sized(ElementType::Bf16, [1_000_000, 16, 16, 8]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [65_536, 4, 4, 4])];
+    const SHIPPED: &'static str = "f16 1000000x16x16x8 2000000x16x16x8 f32 1000000x8x8x8 \
+        2000000x8x8x8 f16 262144x32x32x32 f32 1000000x16x16x8 f16 131072x64x64x64 f32 \
+        65536x64x64x64 131072x32x32x32 bf16 1000000x16x16x8";
+    const SMALL: &'static str = "f32 65536x4x4x4";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, m, n, k, _] = problem.sizes;
@@ -219,7 +207,6 @@ impl KernelSpec for BatchedGemm {
 }
 
 /// One product in f64: a is `[m, k]`, b is `[k, n]`.
-#[must_use]
 pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
     let wide = |x: &T| f64::from(x.widen());
     let (n, k) = (n.max(1), k.max(1));

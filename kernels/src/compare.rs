@@ -189,7 +189,6 @@ pub struct Difference {
 
 impl Difference {
     /// Whether the relative error is at most `tolerance`. A tolerance of zero requires equal bits.
-    #[must_use]
     pub fn within(&self, tolerance: f64) -> bool {
         self.deviation.within(tolerance) && (tolerance > 0.0 || self.differing == 0)
     }
@@ -197,7 +196,6 @@ impl Difference {
 
 /// Compares two tensors on the host. If their lengths differ, every missing or surplus element counts
 /// as one that is not finite.
-#[must_use]
 pub fn reference<T: Compared>(output: &[T], golden: &[T]) -> Difference {
     let missing = to_u64(output.len().abs_diff(golden.len()));
     let compared = to_u64(output.len().max(golden.len()));

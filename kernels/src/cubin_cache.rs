@@ -83,34 +83,20 @@ impl fmt::Display for CubinKey {
 /// Why an image was not read from the cache or not stored in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum CubinCacheError {
     /// Anyone other than the user or root may have written the entry.
     #[error("compiled kernels are not cached: {0}")]
     Untrusted(#[from] Distrust),
     /// The entry cannot be read, or is not a regular file.
     #[error("the cached image {} cannot be read: {reason}", path.display())]
-    Read {
-        /// The entry.
-        path: PathBuf,
-        /// The system's error message.
-        reason: String,
-    },
+    Read { path: PathBuf, reason: String },
     /// The entry cannot be written.
     #[error("the cached image {} cannot be written: {reason}", path.display())]
-    Write {
-        /// The entry.
-        path: PathBuf,
-        /// The system's error message.
-        reason: String,
-    },
+    Write { path: PathBuf, reason: String },
     /// The entry is damaged or has another key; storing the image again replaces it.
     #[error("the cached image {} is corrupt and must be stored again: {what}", path.display())]
-    Corrupt {
-        /// The entry.
-        path: PathBuf,
-        /// The damage.
-        what: CubinFault,
-    },
+    Corrupt { path: PathBuf, what: CubinFault },
     /// The image is PTX, which the driver would compile at each load, or a fatbin.
     #[error("the cache stores cubins only, the image is PTX or a fatbin")]
     NotCubin,
@@ -148,7 +134,6 @@ impl CubinCache {
     }
 
     /// The folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -56,7 +56,6 @@ impl Deviation {
     }
 
     /// The relative Frobenius error; infinite if an element was wrong or nothing was compared.
-    #[must_use]
     pub fn relative(&self) -> f64 {
         if self.wrong > 0 || self.compared == 0 {
             return f64::INFINITY;
@@ -70,7 +69,6 @@ impl Deviation {
     }
 
     /// Whether the relative error is at most `tolerance`. Never true after a NaN.
-    #[must_use]
     pub fn within(&self, tolerance: f64) -> bool {
         self.relative() <= tolerance
     }

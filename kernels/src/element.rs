@@ -1,14 +1,14 @@
 //! The element types of tensors.
 
-use core::fmt;
-
 use bytemuck::Pod;
+use derive_more::Display;
 #[cfg(feature = "cuda")]
 use gridguard::cuda::ProductElement;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum ElementType {
     /// IEEE 754 half precision.
     F16,
@@ -23,7 +23,6 @@ impl ElementType {
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
 
     /// The name: `f16`, `bf16` or `f32`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F16 => "f16",
@@ -33,7 +32,6 @@ impl ElementType {
     }
 
     /// Bytes of an element.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
             Self::F16 | Self::Bf16 => 2,
@@ -55,19 +53,12 @@ impl ElementType {
     ///
     /// Rounding is off by half a unit in the last place at most; the errors of f32 arithmetic, 2^-24
     /// each, average out.
-    #[must_use]
     pub const fn rounding_error(self) -> f64 {
         match self {
             Self::F16 => 5e-4,
             Self::Bf16 => 4e-3,
             Self::F32 => 1e-6,
         }
-    }
-}
-
-impl fmt::Display for ElementType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

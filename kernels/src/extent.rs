@@ -40,7 +40,6 @@ impl<const N: usize> Extent<N> {
 
     /// Whether the elements are contiguous in row-major order. Axes of one element may have any
     /// stride.
-    #[must_use]
     pub fn is_contiguous(&self) -> bool {
         let plain = Self::contiguous(self.dims);
         let axes = self.strides.iter().zip(plain.strides).zip(self.dims);
@@ -49,7 +48,6 @@ impl<const N: usize> Extent<N> {
     }
 
     /// Elements from the first to the last, both included; saturated.
-    #[must_use]
     pub fn reach(&self) -> u128 {
         if self.is_empty() {
             return 0;

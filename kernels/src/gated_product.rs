@@ -199,7 +199,6 @@ impl Prepared<GatedProduct> {
 }
 
 /// One row in f64. x has `inner` elements, weight `2 * columns` rows of `inner` elements, bias `2 * columns`.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T]) -> Vec<f64> {
     let rows = weight.chunks(x.len().max(1)).zip(widened(bias));
     let dot = |row: &[T]| widened(row).zip(widened(x)).map(|(w, x)| w * x).sum::<f64>();

@@ -5,7 +5,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
@@ -61,13 +61,11 @@ impl Geglu {
     }
 
     /// The shape of the input: x before gate.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 2] {
         [self.rows.count, 2 * self.rows.columns]
     }
 
     /// The shape of out.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -173,19 +171,9 @@ impl KernelSpec for Geglu {
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
     // Rows are positions times frames of video diffusion models, columns four times their channels.
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [245_760, 1280]),
-        sized(ElementType::F16, [122_880, 1280]),
-        sized(ElementType::F16, [61_440, 2560]),
-        sized(ElementType::F16, [92_160, 2560]),
-        sized(ElementType::F16, [15_360, 5120]),
-        sized(ElementType::F16, [71_680, 5120]),
-        sized(ElementType::F16, [184_320, 1280]),
-        sized(ElementType::F16, [131_072, 2560]),
-        sized(ElementType::Bf16, [245_760, 1280]),
-        sized(ElementType::F32, [122_880, 1280]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 1280])];
+    const SHIPPED: &'static str = "f16 245760x1280 122880x1280 61440x2560 92160x2560 15360x5120 \
+        71680x5120 184320x1280 131072x2560 bf16 245760x1280 f32 122880x1280";
+    const SMALL: &'static str = "f32 256x1280";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -204,7 +192,6 @@ impl KernelSpec for Geglu {
 }
 
 /// One row in f64: the first half of `input` is x, the second gate.
-#[must_use]
 pub fn reference<T: Element>(input: &[T]) -> Vec<f64> {
     let (x, gate) = input.split_at(input.len() / 2);
     widened(x).zip(widened(gate)).map(|(x, gate)| x * gelu(gate)).collect()

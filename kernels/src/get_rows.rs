@@ -8,7 +8,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_u64, widened};
 use crate::error::KernelError;
@@ -86,13 +86,11 @@ impl GetRows {
     }
 
     /// The shape of out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         [self.rows, self.columns]
     }
 
     /// The shape of the table.
-    #[must_use]
     pub const fn table_dims(&self) -> [u64; 2] {
         [self.table_rows, self.columns]
     }
@@ -211,19 +209,10 @@ impl KernelSpec for GetRows {
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
     const HAS_INDICES: bool = true;
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [65_536, 4096, 128_256]),
-        sized(ElementType::F16, [131_072, 4096, 32_000]),
-        sized(ElementType::F16, [65_536, 2048, 128_256]),
-        sized(ElementType::F16, [1_048_576, 128, 1_000_000]),
-        sized(ElementType::F16, [2_097_152, 128, 1_000_000]),
-        sized(ElementType::F16, [262_144, 1024, 250_000]),
-        sized(ElementType::F16, [131_072, 5120, 32_000]),
-        sized(ElementType::F16, [98_304, 3072, 50_257]),
-        sized(ElementType::Bf16, [65_536, 4096, 128_256]),
-        sized(ElementType::F32, [262_144, 768, 30_522]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [4096, 256, 32_000])];
+    const SHIPPED: &'static str = "f16 65536x4096x128256 131072x4096x32000 65536x2048x128256 \
+        1048576x128x1000000 2097152x128x1000000 262144x1024x250000 131072x5120x32000 \
+        98304x3072x50257 bf16 65536x4096x128256 f32 262144x768x30522";
+    const SMALL: &'static str = "f32 4096x256x32000";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, table_rows, ..] = problem.sizes;

@@ -1,6 +1,6 @@
 //! Row indices, and the report of those outside their table.
 
-use core::fmt;
+use derive_more::Display;
 
 use crate::element::Plain;
 #[cfg(feature = "cuda")]
@@ -13,7 +13,8 @@ use {
 };
 
 /// The type of indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum IndexType {
     /// 32 bits, signed.
     I32,
@@ -26,7 +27,6 @@ impl IndexType {
     pub const ALL: [Self; 2] = [Self::I32, Self::I64];
 
     /// The name: `i32` or `i64`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::I32 => "i32",
@@ -35,18 +35,11 @@ impl IndexType {
     }
 
     /// Bytes of an index.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
             Self::I32 => 4,
             Self::I64 => 8,
         }
-    }
-}
-
-impl fmt::Display for IndexType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -80,13 +80,11 @@ impl Kernels {
     }
 
     /// The guard.
-    #[must_use]
     pub fn guard(&self) -> &Arc<Guard> {
         &self.0.guard
     }
 
     /// How much code was compiled and how much came from the cache.
-    #[must_use]
     pub fn counts(&self) -> CodeCounts {
         self.0.counts.lock().clone()
     }
@@ -282,13 +280,11 @@ pub struct Prepared<O> {
 
 impl<O> Prepared<O> {
     /// The operation.
-    #[must_use]
     pub const fn operation(&self) -> &O {
         &self.operation
     }
 
     /// The kernel's limits on its device.
-    #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         self.kernel.limits()
     }

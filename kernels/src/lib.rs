@@ -19,7 +19,7 @@
 //!
 //! # The CUDA version
 //!
-//! cudarc's bindings are those of the installed nvcc's CUDA version, or the newest without nvcc. Your own manifest can
+//! cudarc's bindings have the CUDA version of the installed nvcc, or the newest version without nvcc. Your own manifest can
 //! choose another: `cudarc = { version = "0.19.10", features = ["cuda-12080"] }`.
 
 pub mod argsort;

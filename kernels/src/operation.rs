@@ -13,7 +13,7 @@ use crate::error::KernelError;
 ///
 /// Constructors check all sizes, so that `grid` cannot fail.
 ///
-/// Sealed: launches are safe because this crate guarantees what the device code of its operations accesses.
+/// Sealed: launches are safe because this crate vouches for the memory accesses of its device code.
 /// Load your own device code with `gridguard::cuda::Module`.
 #[allow(private_bounds, reason = "sealed")]
 pub trait Operation: Sealed + Clone {
@@ -163,7 +163,6 @@ impl Code {
 
     /// The compiler options for `architecture`.
     #[cfg(feature = "cuda")]
-    #[must_use]
     pub fn compile_options(
         &self,
         architecture: ComputeCapability,

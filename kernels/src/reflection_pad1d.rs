@@ -6,7 +6,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -50,19 +50,13 @@ impl ReflectionPad1d {
     }
 
     /// The shape of the input.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 3] {
         [self.batch, self.channels, self.width]
     }
 
     /// The shape of the output.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 3] {
         [self.batch, self.channels, self.left + self.width + self.right]
-    }
-
-    const fn input_item(&self) -> u64 {
-        self.channels * self.width
     }
 
     const fn output_item(&self) -> u64 {
@@ -137,19 +131,10 @@ impl KernelSpec for ReflectionPad1d {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [16, 512, 20_000, 3, 3]),
-        sized(ElementType::F16, [262_144, 1, 1000, 24, 24]),
-        sized(ElementType::F16, [131_072, 80, 48, 3, 3]),
-        sized(ElementType::F16, [65_536, 1, 4096, 512, 512]),
-        sized(ElementType::F16, [524_288, 1, 400, 200, 200]),
-        sized(ElementType::F16, [8192, 64, 512, 3, 3]),
-        sized(ElementType::F16, [100_000, 4, 512, 1, 1]),
-        sized(ElementType::Bf16, [131_072, 1, 1000, 24, 24]),
-        sized(ElementType::F32, [131_072, 1, 1000, 24, 24]),
-        sized(ElementType::F32, [4096, 512, 128, 7, 7]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])];
+    const SHIPPED: &'static str = "f16 16x512x20000x3x3 262144x1x1000x24x24 131072x80x48x3x3 \
+        65536x1x4096x512x512 524288x1x400x200x200 8192x64x512x3x3 100000x4x512x1x1 bf16 \
+        131072x1x1000x24x24 f32 131072x1x1000x24x24 4096x512x128x7x7";
+    const SMALL: &'static str = "f32 1024x1x1000x24x24";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, channels, width, left, right] = problem.sizes;
@@ -158,7 +143,7 @@ impl KernelSpec for ReflectionPad1d {
 
     fn tensors(&self) -> TensorSpec {
         // Elements are only copied.
-        TensorSpec::new([Input::Items(self.input_item())], self.output_item(), 0.0)
+        TensorSpec::new([Input::Items(self.channels * self.width)], self.output_item(), 0.0)
     }
 
     fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
@@ -169,7 +154,6 @@ impl KernelSpec for ReflectionPad1d {
 
 /// One row with `left` elements before it and `right` after it. Empty if a pad is not smaller than
 /// the row.
-#[must_use]
 pub fn reference<T: Element>(row: &[T], left: usize, right: usize) -> Vec<f64> {
     if left.max(right) >= row.len() {
         return Vec::new();

@@ -5,7 +5,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -38,7 +38,6 @@ impl RmsNorm {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -121,20 +120,9 @@ impl KernelSpec for RmsNorm {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [65_536, 4096]),
-        sized(ElementType::F16, [131_072, 4096]),
-        sized(ElementType::F16, [131_072, 1024]),
-        sized(ElementType::F16, [1_048_576, 128]),
-        sized(ElementType::F16, [98_304, 5120]),
-        sized(ElementType::F16, [32_768, 4096]),
-        sized(ElementType::F16, [262_144, 1024]),
-        sized(ElementType::F16, [65_536, 8192]),
-        sized(ElementType::Bf16, [131_072, 4096]),
-        sized(ElementType::F32, [65_536, 4096]),
-    ];
-    const SMALL: &'static [SizedProblem] =
-        &[sized(ElementType::F32, [256, 4096]), sized(ElementType::F32, [262_144, 8])];
+    const SHIPPED: &'static str = "f16 65536x4096 131072x4096 131072x1024 1048576x128 98304x5120 \
+        32768x4096 262144x1024 65536x8192 bf16 131072x4096 f32 65536x4096";
+    const SMALL: &'static str = "f32 256x4096 262144x8";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -165,7 +153,6 @@ impl KernelSpec for RmsNorm {
 const BENCH_EPSILON: f32 = 1e-6;
 
 /// One row in f64: x and weight have `columns` elements.
-#[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
     let mean = mean(widened(x).map(|x| x * x));
     let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();

@@ -5,7 +5,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -67,7 +67,6 @@ impl Softmax {
     }
 
     /// The shape of x and out.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
         self.rows.dims()
     }
@@ -156,20 +155,10 @@ impl KernelSpec for Softmax {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [1_228_800, 128]),
-        sized(ElementType::F16, [2_457_600, 128]),
-        sized(ElementType::F16, [262_144, 1024]),
-        sized(ElementType::F16, [524_288, 1024]),
-        sized(ElementType::F16, [76_800, 4096]),
-        sized(ElementType::F16, [131_072, 2048]),
-        // 77 text tokens, not a whole number of vectors.
-        sized(ElementType::F16, [4_915_200, 77]),
-        sized(ElementType::F16, [65_536, 8192]),
-        sized(ElementType::Bf16, [262_144, 1024]),
-        sized(ElementType::F32, [65_536, 4096]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [512, 1024])];
+    // 77 text tokens are not a whole number of vectors.
+    const SHIPPED: &'static str = "f16 1228800x128 2457600x128 262144x1024 524288x1024 76800x4096 \
+        131072x2048 4915200x77 65536x8192 bf16 262144x1024 f32 65536x4096";
+    const SMALL: &'static str = "f32 512x1024";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
@@ -187,7 +176,6 @@ impl KernelSpec for Softmax {
 }
 
 /// One row in f64.
-#[must_use]
 pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
     // `max` ignores NaN; the sum does not.
     let most = widened(x).fold(f64::MIN, f64::max);
@@ -203,7 +191,6 @@ pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
 /// of 2^-24 average out. Weights of long rows are subnormal in f16, where a unit is always
 /// 2^-24. A row of equal weights has the smallest norm, `columns`^-1/2, and so an error of up to
 /// 2^-25 `columns`.
-#[must_use]
 pub fn tolerance(element: ElementType, columns: u64) -> f64 {
     // Exact: there are at most 2^20 columns.
     let columns = u32::try_from(columns).map_or(f64::INFINITY, f64::from);

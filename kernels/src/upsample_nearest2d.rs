@@ -9,7 +9,7 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -59,14 +59,12 @@ impl UpsampleNearest2d {
     }
 
     /// The shape of the input.
-    #[must_use]
     pub const fn input_dims(&self) -> [u64; 3] {
         let [height, width] = self.input;
         [self.planes, height, width]
     }
 
     /// The shape of the output.
-    #[must_use]
     pub const fn output_dims(&self) -> [u64; 3] {
         let [height, width] = self.output;
         [self.planes, height, width]
@@ -169,19 +167,10 @@ impl KernelSpec for UpsampleNearest2d {
     type Output<T: Element> = T;
 
     const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [65_536, 32, 32, 64, 64]),
-        sized(ElementType::F16, [131_072, 32, 32, 64, 64]),
-        sized(ElementType::F16, [8192, 64, 64, 128, 128]),
-        sized(ElementType::F16, [262_144, 16, 16, 32, 32]),
-        sized(ElementType::F16, [32_768, 40, 64, 80, 128]),
-        sized(ElementType::F16, [16_384, 40, 64, 80, 128]),
-        sized(ElementType::F16, [524_288, 8, 8, 16, 16]),
-        sized(ElementType::F16, [1024, 256, 256, 512, 512]),
-        sized(ElementType::Bf16, [65_536, 32, 32, 64, 64]),
-        sized(ElementType::F32, [65_536, 32, 32, 64, 64]),
-    ];
-    const SMALL: &'static [SizedProblem] = &[sized(ElementType::F32, [256, 32, 32, 64, 64])];
+    const SHIPPED: &'static str = "f16 65536x32x32x64x64 131072x32x32x64x64 8192x64x64x128x128 \
+        262144x16x16x32x32 32768x40x64x80x128 16384x40x64x80x128 524288x8x8x16x16 \
+        1024x256x256x512x512 bf16 65536x32x32x64x64 f32 65536x32x32x64x64";
+    const SMALL: &'static str = "f32 256x32x32x64x64";
 
     fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [planes, height, width, out_height, out_width] = problem.sizes;
@@ -201,7 +190,6 @@ impl KernelSpec for UpsampleNearest2d {
 
 /// One plane: `input` has the elements of the first height and width, the result those of the second.
 /// Empty if the input is too short or a size is larger than memory.
-#[must_use]
 pub fn reference<T: Element>(input: &[T], input_dims: [u64; 2], output_dims: [u64; 2]) -> Vec<f64> {
     let ([in_height, in_width], [out_height, out_width]) = (input_dims, output_dims);
     let columns: Vec<u64> =

@@ -4,7 +4,7 @@ mod redact;
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -12,14 +12,14 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use gridguard::diagnose::CudaVersion;
 use gridguard::{DeviceLimits, cuda};
-use gridguard_report::{MAX_REPORT_BYTES, WatchReport};
+use gridguard_report::WatchReport;
 use serde_json::{Map, Value, json};
 
 use self::redact::Person;
 use crate::doctor;
 use crate::error::{CommandError, Exit};
-use crate::files::read_start;
 use crate::output::{self, Format, OutputArgs, note};
+use crate::report::read;
 
 #[derive(Args)]
 pub(crate) struct BugReport {
@@ -63,11 +63,6 @@ impl BugReport {
         }
         Ok(Exit::Yes)
     }
-}
-
-fn read(path: &Path) -> Result<WatchReport, CommandError> {
-    let text = read_start(path, MAX_REPORT_BYTES + 1)?;
-    WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
 }
 
 /// The newest report of the working directory.

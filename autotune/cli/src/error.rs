@@ -13,6 +13,8 @@ use gridguard::cuda::CudaError;
 use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::PlotError;
 use gridguard_files::{LockError, PublishError};
+#[cfg(feature = "fleet")]
+use gridguard_fleet::FleetError;
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
@@ -88,6 +90,16 @@ impl<E: Error + 'static> From<E> for CommandError {
             || matches!(
                 any.downcast_ref(),
                 Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
+            );
+        #[cfg(feature = "fleet")]
+        let is_invalid = is_invalid
+            || matches!(
+                any.downcast_ref(),
+                Some(
+                    FleetError::Address { .. }
+                        | FleetError::Key { .. }
+                        | FleetError::Profile { .. }
+                )
             );
         if is_invalid {
             return Self::Invalid(error.to_string());

@@ -15,13 +15,13 @@ use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::output::note;
 
-/// Time between two looks at the file, and the pause after which a failure is explained.
+/// Time between two looks at the file. A failure is explained after a pause of this length.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 16;
 /// The longest unfinished line that is kept.
 const LINE_BYTES: usize = 1 << 20;
-/// Lines after which a failure is explained though the log does not pause: longer than tracebacks below a message.
+/// A failure is explained after this number of lines, even without a pause. Tracebacks below a message are shorter.
 const SETTLED_LINES: u64 = 64;
 
 /// Scans `file` as it grows, from its start, until Ctrl-C or the end of an unnamed pipe. Calls `explain` with the log,

@@ -48,7 +48,7 @@ impl Report {
     }
 }
 
-fn read(path: &Path) -> Result<WatchReport, CommandError> {
+pub(crate) fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let text = read_start(path, MAX_REPORT_BYTES + 1)?;
     WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
 }

@@ -11,73 +11,34 @@ use crate::digest::Digest;
 /// Why a release was not pushed, pulled or accepted. The pulled folder keeps its last good profiles.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum FleetError {
     /// The address cannot be used.
     #[error("{url}: {reason}")]
-    Address {
-        /// The address.
-        url: String,
-        /// The fault, with a remedy.
-        reason: String,
-    },
+    Address { url: String, reason: String },
     /// A file of keys cannot be used.
     #[error("{}: {reason}", path.display())]
-    Key {
-        /// The file.
-        path: PathBuf,
-        /// The fault, with a remedy.
-        reason: String,
-    },
-    /// There was no usable response.
+    Key { path: PathBuf, reason: String },
+    /// There was no usable response. `retry_after` is how long the server asks clients to wait.
     #[error("{what}: {reason}")]
-    Unreachable {
-        /// The request.
-        what: String,
-        /// The error of the network, or the status.
-        reason: String,
-        /// How long the server asks clients to wait.
-        retry_after: Option<Duration>,
-    },
+    Unreachable { what: String, reason: String, retry_after: Option<Duration> },
     /// The server refuses these credentials.
     #[error(
         "{what}: status {status}: log in to the registry, or set the credentials of the object store"
     )]
-    Denied {
-        /// The request.
-        what: String,
-        /// The HTTP status.
-        status: u16,
-    },
+    Denied { what: String, status: u16 },
     /// There is no such tag or blob.
     #[error("{what}: there is none: push it first, or correct the address")]
-    Missing {
-        /// The tag or blob.
-        what: String,
-    },
+    Missing { what: String },
     /// The step took too long.
     #[error("{what} was not done in {} s: the server is too slow", limit.as_secs())]
-    TooSlow {
-        /// The step.
-        what: &'static str,
-        /// The time limit.
-        limit: Duration,
-    },
+    TooSlow { what: &'static str, limit: Duration },
     /// A response has more bytes than announced or allowed.
     #[error("{what} has more than {limit} bytes, the number announced or the limit")]
-    TooLarge {
-        /// The response.
-        what: String,
-        /// The limit in bytes.
-        limit: u64,
-    },
+    TooLarge { what: String, limit: u64 },
     /// The bytes are not those of the digest: a blob was cut or changed.
     #[error("{expected} has other bytes, whose digest is {found}: the blob was cut or changed")]
-    OtherBytes {
-        /// The digest that was asked for.
-        expected: Digest,
-        /// The digest of the bytes.
-        found: Digest,
-    },
+    OtherBytes { expected: Digest, found: Digest },
     /// The tag is no release of profiles.
     #[error("the manifest is no release of profiles: {0}")]
     Manifest(String),
@@ -85,10 +46,7 @@ pub enum FleetError {
     #[error(
         "no pinned key signed the release; it names {signers}: pin the key of the signer, if you trust it"
     )]
-    Untrusted {
-        /// The identifiers of the keys that the manifest names.
-        signers: String,
-    },
+    Untrusted { signers: String },
     /// A signed release is invalid.
     #[error("the signed release is invalid: {0}")]
     Release(String),
@@ -96,58 +54,33 @@ pub enum FleetError {
     #[error(
         "the release is for channel {found:?}, not {expected:?}: correct the address or the channel"
     )]
-    OtherChannel {
-        /// The channel of this client.
-        expected: String,
-        /// The channel of the release.
-        found: String,
-    },
+    OtherChannel { expected: String, found: String },
     /// A release older than the accepted one: a replay, or a stale mirror.
     #[error(
         "the release has serial {found}, but serial {accepted} was accepted before: it is an old one"
     )]
-    Replayed {
-        /// The serial of the release.
-        found: u64,
-        /// The serial that this client has accepted.
-        accepted: u64,
-    },
+    Replayed { found: u64, accepted: u64 },
     /// Two releases have one serial.
     #[error("another release has serial {serial} too: push again, which takes the next serial")]
-    Forked {
-        /// The serial.
-        serial: u64,
-    },
+    Forked { serial: u64 },
     /// A profile of a signed release is invalid.
     #[error("profile {name}: {reason}")]
-    Profile {
-        /// The file's name.
-        name: String,
-        /// The fault.
-        reason: String,
-    },
+    Profile { name: String, reason: String },
     /// The push cannot be done.
     #[error("{0}")]
     Push(String),
     /// A local file cannot be read, written or locked. It keeps its old contents.
     #[error("{}: {reason}", path.display())]
-    Local {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        reason: String,
-    },
+    Local { path: PathBuf, reason: String },
 }
 
 impl FleetError {
     /// Whether the server could not be reached or did not respond in time, so that trying again may help.
-    #[must_use]
     pub const fn is_offline(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::TooSlow { .. })
     }
 
     /// Whether a release was there and was refused: tampered, replayed, of another signer or invalid.
-    #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -54,7 +54,6 @@ impl SigningKey {
     }
 
     /// The public key, as the only trusted one.
-    #[must_use]
     pub fn trusted(&self) -> TrustedKeys {
         // A public key of ed25519 has 32 bytes.
         TrustedKeys(self.0.public_key().as_ref().try_into().into_iter().collect())

@@ -16,7 +16,6 @@ pub struct Location {
 
 impl Location {
     /// The tag, `latest` if the address has none.
-    #[must_use]
     pub fn tag(&self) -> &str {
         &self.tag
     }
@@ -36,7 +35,6 @@ impl Location {
     }
 
     /// The channel of the releases here: the last part of the path, and the tag. It is equal for mirrors.
-    #[must_use]
     pub fn channel(&self) -> String {
         let last =
             self.base.path_segments().and_then(|mut parts| parts.rfind(|part| !part.is_empty()));

@@ -211,7 +211,6 @@ impl Puller {
 
 /// How long to wait after a number of failures in sequence: random, up to twice as long each time, at most `longest`. A
 /// server's own wish is a lower limit.
-#[must_use]
 pub fn pause(failures: u32, longest: Duration, error: &FleetError) -> Duration {
     let ceiling = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.min(20))).min(longest);
     let jittered = ceiling.mul_f64(fastrand::f64());

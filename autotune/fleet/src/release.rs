@@ -118,7 +118,6 @@ impl Release {
     }
 
     /// The profiles for this node.
-    #[must_use]
     pub fn files_for(&self, node: &str) -> &[ProfileFile] {
         match &self.staged {
             Some(staged) if staged.share_of(node) < staged.percent => &staged.files,

@@ -170,7 +170,6 @@ impl Admission {
 }
 
 /// Operations of an item, by estimate: arithmetic, the exponentials of attention, and reading and writing it.
-#[must_use]
 pub fn operations_per_item(key: &Key) -> u64 {
     let product = |sizes: &[u64]| sizes.iter().fold(1_u64, |all, size| all.saturating_mul(*size));
     let Key { heads, frames, width, .. } = *key;

@@ -151,7 +151,6 @@ impl Batch {
     }
 
     /// Elements of the outputs of all requests.
-    #[must_use]
     pub fn output_elements<T: Element>(&self) -> usize {
         self.requests.iter().map(Request::output_bytes).sum::<usize>() / size_of::<T>()
     }

@@ -41,7 +41,6 @@ pub struct Capacity {
 }
 
 /// The time for `operations` at `rate` operations a second.
-#[must_use]
 pub fn time(operations: u64, rate: u64) -> Duration {
     let microseconds = u128::from(operations) * 1_000_000 / u128::from(rate.max(1));
     Duration::from_micros(u64::try_from(microseconds).unwrap_or(u64::MAX))
@@ -86,7 +85,6 @@ impl Health {
     }
 
     /// Whether any worker is left that is or may become ready; if not, only another process can serve.
-    #[must_use]
     pub fn has_workers(&self) -> bool {
         !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed(_)))
     }
@@ -135,7 +133,6 @@ impl Health {
     }
 
     /// The states of all workers.
-    #[must_use]
     pub fn report(&self) -> Vec<WorkerState> {
         self.workers.borrow().clone()
     }

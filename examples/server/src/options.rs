@@ -115,7 +115,6 @@ pub struct Limits {
 
 impl Limits {
     /// How long a client may take to read a reply of `bytes` bytes.
-    #[must_use]
     pub fn to_read(&self, bytes: u64) -> Duration {
         self.write_timeout.saturating_add(Duration::from_secs(bytes / self.least_rate))
     }

@@ -135,7 +135,6 @@ impl Queue {
     }
 
     /// Waits for a batch, and takes it; `None` when the queue is closed and empty.
-    #[must_use]
     pub fn next(&self) -> Option<Vec<Pending>> {
         let mut state = self.state.lock();
         loop {

@@ -89,7 +89,6 @@ impl Limit {
     }
 
     /// What all clients have together.
-    #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.lock().all
     }

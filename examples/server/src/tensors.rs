@@ -63,7 +63,6 @@ pub struct Mask {
 
 impl Endpoint {
     /// The name of the resource.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
@@ -74,7 +73,6 @@ impl Endpoint {
 
 impl Key {
     /// Bytes of an item in all tensors: q, k, v and the output, or x and the output.
-    #[must_use]
     pub const fn bytes_per_item(&self) -> u64 {
         let tensors = if matches!(self.endpoint, Endpoint::Attention) { 4 } else { 2 };
         // This product was checked when the shape was made.
@@ -82,7 +80,6 @@ impl Key {
     }
 
     /// Bytes that do not depend on the number of items: those of the mask.
-    #[must_use]
     pub const fn fixed_bytes(&self) -> u64 {
         let mask = self.frames.saturating_mul(self.frames).saturating_mul(self.element.bytes());
         if self.mask.is_some() { mask } else { 0 }
@@ -150,7 +147,6 @@ impl Request {
     }
 
     /// Bytes of its output.
-    #[must_use]
     pub fn output_bytes(&self) -> usize {
         // As many as each input has.
         self.inputs.first().map_or(0, Bytes::len)
@@ -291,7 +287,6 @@ fn wrong_shape(tensor: &'static str, view: &TensorView<'_>, expected: String) ->
 }
 
 /// A length in memory as 64 bits.
-#[must_use]
 pub fn wide(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -68,7 +68,6 @@ impl ContextState {
     }
 
     /// Whether work may continue in the context. `false` if unknown.
-    #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Usable)
     }

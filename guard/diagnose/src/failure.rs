@@ -171,7 +171,7 @@ pub(super) enum Hint {
     GraphUpdate,
     /// A module that is loaded at the first use of its kernel.
     LazyLoading,
-    /// A module, a context or a graph for which no memory is left.
+    /// No memory is left for a module, a context or a graph.
     ModuleMemory,
     ContextMemory,
     GraphMemory,
@@ -263,7 +263,6 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 
 impl KnownFailure {
     /// Its messages or parts of them, the most usual first.
-    #[must_use]
     pub const fn messages(&self) -> &[&'static str] {
         self.messages.split_at(self.message_count).0
     }

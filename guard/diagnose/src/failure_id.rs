@@ -45,13 +45,11 @@ impl FailureId {
     }
 
     /// Its entry in the tables, or a generic entry if it is not listed.
-    #[must_use]
     pub const fn entry(&self) -> &'static KnownFailure {
         self.entry
     }
 
     /// Its number.
-    #[must_use]
     pub const fn number(&self) -> Option<i32> {
         self.number
     }

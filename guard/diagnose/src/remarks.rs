@@ -31,7 +31,7 @@ impl Remarks {
         Self { wsl, gpu, ..Self::default() }
     }
 
-    /// Adds what `other` says, without replacing what is known.
+    /// Adds the remarks in `other`, without replacing any.
     pub(super) fn add(&mut self, other: &Self) {
         let Self { access: _, wsl, gpu, need, empty, launch, place, function } = other.clone();
         self.wsl = self.wsl.take().or(wsl);
@@ -141,7 +141,7 @@ impl Access {
     }
 }
 
-/// What a block of a kernel needs, and what a block of the GPU can have.
+/// The need of a block of a kernel, and the limit of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) needed: u64,

@@ -1,4 +1,4 @@
-//! Shapes of tensors that a log states, and what they suggest about a refused launch.
+//! Shapes of tensors that a log states, and causes of a refused launch that they suggest.
 
 use core::fmt;
 

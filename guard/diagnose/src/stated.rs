@@ -1,4 +1,4 @@
-//! Sizes of the work that a log states, and what they decide about the axis of a grid.
+//! Sizes of the work that a log states, and whether they exceed an axis of the grid.
 
 use super::shape::{AXIS_BLOCKS, MAX_THREADS, Shape};
 
@@ -15,36 +15,22 @@ pub(super) enum Dimension {
     Width,
 }
 
-impl Dimension {
-    const ALL: [Self; 8] = [
-        Self::Batch,
-        Self::Heads,
-        Self::Rows,
-        Self::Channels,
-        Self::Tokens,
-        Self::Choices,
-        Self::Height,
-        Self::Width,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Batch => "batch",
-            Self::Heads => "heads",
-            Self::Rows => "rows",
-            Self::Channels => "channels",
-            Self::Tokens => "tokens",
-            Self::Choices => "top_k",
-            Self::Height => "height",
-            Self::Width => "width",
-        }
-    }
-}
+/// The names of the sizes. The first name of each is shown.
+pub(super) const NAMES: [(Dimension, &str); 8] = [
+    (Dimension::Batch, "batch|batch_size|batch size|bsz"),
+    (Dimension::Heads, "heads|num_heads|n_heads|n_head"),
+    (Dimension::Rows, "rows|num_rows|n_rows|nrows|vocab_size|n_vocab"),
+    (Dimension::Channels, "channels|num_channels"),
+    (Dimension::Tokens, "tokens|num_tokens|n_tokens"),
+    (Dimension::Choices, "top_k|topk"),
+    (Dimension::Height, "height"),
+    (Dimension::Width, "width"),
+];
 
 /// Sizes of the work, each if it is stated, and numbers of elements that worked and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkSizes {
-    sizes: [Option<u64>; Dimension::ALL.len()],
+    sizes: [Option<u64>; NAMES.len()],
     pub(super) works: Option<u64>,
     pub(super) fails: Option<u64>,
     /// The bound that a checked size reached.
@@ -77,21 +63,22 @@ impl WorkSizes {
     }
 
     pub(super) fn set(&mut self, dimension: Dimension, size: u64) {
-        let sizes = self.sizes.iter_mut().zip(Dimension::ALL);
-        sizes.filter(|(_, it)| *it == dimension).for_each(|(place, _)| *place = Some(size));
+        let sizes = self.sizes.iter_mut().zip(NAMES);
+        sizes.filter(|(_, (it, _))| *it == dimension).for_each(|(place, _)| *place = Some(size));
     }
 
-    fn get(&self, dimension: Dimension) -> Option<u64> {
-        let mut sizes = self.sizes.iter().zip(Dimension::ALL);
-        sizes.find(|(_, it)| *it == dimension).and_then(|(size, _)| *size)
+    fn get(&self, dimension: Dimension) -> Option<(&'static str, u64)> {
+        let mut sizes = self.sizes.iter().zip(NAMES);
+        let (size, (_, names)) = sizes.find(|(_, (it, _))| *it == dimension)?;
+        Some((names.split('|').next()?, (*size)?))
     }
 
     /// Judges an axis whose blocks are the product of these sizes. Known sizes may suffice to exceed it.
     pub(super) fn judge(&self, axis: &[Dimension]) -> Option<AxisVerdict> {
-        let known = axis.iter().filter_map(|it| Some((it, self.get(*it)?)));
-        let known: Vec<(&Dimension, u64)> = known.filter(|(_, size)| *size > 0).collect();
+        let known = axis.iter().filter_map(|it| self.get(*it));
+        let known: Vec<(&str, u64)> = known.filter(|(_, size)| *size > 0).collect();
         let blocks = known.iter().fold(1_u64, |all, (_, size)| all.saturating_mul(*size));
-        let factors = known.iter().map(|(it, size)| format!("{} {size}", it.name()));
+        let factors = known.iter().map(|(name, size)| format!("{name} {size}"));
         let mut text = factors.collect::<Vec<_>>().join(" x ");
         if known.len() > 1 {
             text += &format!(" = {blocks}");

@@ -6,18 +6,14 @@ use std::path::PathBuf;
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ReadError {
     /// It is a folder, a pipe or a device.
     #[error("it is not a regular file")]
     NotRegular,
     /// It is larger than the caller's limit.
     #[error("it has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
+    TooLarge { bytes: u64, limit: u64 },
     /// Another user may have written it.
     #[error(transparent)]
     Untrusted(#[from] Distrust),
@@ -38,29 +34,15 @@ impl From<ReadError> for io::Error {
 /// Why a file or its folder is not trusted: another user than root may have written it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Distrust {
     /// It is a link, which is not followed.
     #[error("{} is a link: replace it by the file", path.display())]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
+    Link { path: PathBuf },
     /// It belongs to another user.
     #[error("{} belongs to user {owner}: only files of root and of user {user}, who runs this, are trusted", path.display())]
-    Owner {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// The effective user of this process.
-        user: u32,
-    },
+    Owner { path: PathBuf, owner: u32, user: u32 },
     /// Its group or everyone can write to it. The sticky bit of a folder makes no difference.
     #[error("{} has the mode {mode:04o}, so that others can write to it: run chmod go-w on it", path.display())]
-    Writable {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    Writable { path: PathBuf, mode: u32 },
 }

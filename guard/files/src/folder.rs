@@ -48,7 +48,6 @@ pub(crate) fn flush_folder_of(path: &Path) -> io::Result<()> {
 }
 
 /// The folder that holds `path`: `.` for a name alone.
-#[must_use]
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -86,7 +85,6 @@ pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
 /// let folder = gridguard_files::user_cache_folder("MY_PROGRAM_CACHE", "my-program/kernels");
 /// assert!(folder.is_none_or(|folder| folder.ends_with("my-program/kernels")));
 /// ```
-#[must_use]
 pub fn user_cache_folder(variable: &str, folder: &str) -> Option<PathBuf> {
     let caches = || Some(etcetera::choose_base_strategy().ok()?.cache_dir());
     user_folder(std::env::var_os(variable), caches, folder)

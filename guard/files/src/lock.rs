@@ -23,16 +23,11 @@ pub struct FileLock {
 
 /// Why a lock file was not locked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum LockError {
     /// Another process still holds the lock.
     #[error("locked by {holder}, waited {:.1} s", waited.as_secs_f64())]
-    Held {
-        /// What the lock file says about its holder, such as `process 4711 on node7 since
-        /// 2026-11-20T12:00:00Z`.
-        holder: String,
-        /// How long this process waited.
-        waited: Duration,
-    },
+    Held { holder: String, waited: Duration },
     /// The lock file cannot be opened, is not a regular file, or cannot be locked.
     #[error(transparent)]
     Failed(#[from] PublishError),

@@ -40,7 +40,7 @@ impl<'a> Body<'a> {
         while let Some(statement) = statements.next()? {
             reader.add(&statement);
         }
-        Ok((reader.finish(), statements.into_lexer()))
+        Ok((reader.finish(), statements.lexer))
     }
 }
 

@@ -18,81 +18,32 @@ impl fmt::Display for Position {
 }
 
 /// Why a text cannot be read as PTX. It is then not rewritten.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum PtxError {
     /// The text does not begin with `.version` and `.target`.
+    #[error("not PTX: the text does not begin with .version and .target")]
     NotPtx,
     /// The version is unknown, and may have other ways to read a block index.
-    UnknownVersion {
-        /// The version, such as `10.0`.
-        version: String,
-    },
+    #[error("PTX version {version} is unknown: versions up to {NEWEST_MAJOR}.x can be rewritten")]
+    UnknownVersion { version: String },
     /// A byte that is invalid outside of comments and strings, or a zero byte anywhere.
-    UnexpectedByte {
-        /// The byte.
-        byte: u8,
-        /// Where it is.
-        at: Position,
-    },
-    /// An unterminated comment, string, body or statement.
-    Unterminated {
-        /// The unterminated part.
-        what: &'static str,
-        /// Where it begins.
-        at: Position,
-    },
-    /// An unexpected token.
-    UnexpectedToken {
-        /// The token, or its first bytes.
-        found: String,
-        /// The expected token.
-        expected: &'static str,
-        /// Where it is.
-        at: Position,
-    },
-    /// A function or entry that is defined twice.
-    DefinedTwice {
-        /// Its name.
-        name: String,
-        /// The second definition.
-        at: Position,
-    },
-    /// A statement with more tokens than any compiler writes.
-    StatementTooLong {
-        /// The most tokens that a statement may have.
-        limit: usize,
-        /// Where it begins.
-        at: Position,
-    },
+    #[error("{at}: unexpected byte {byte:#04x}")]
+    UnexpectedByte { byte: u8, at: Position },
+    /// An unterminated comment, string, body or statement, and where it begins.
+    #[error("{at}: {what} does not end")]
+    Unterminated { what: &'static str, at: Position },
+    /// An unexpected token, or its first bytes.
+    #[error("{at}: expected {expected}, found `{found}`")]
+    UnexpectedToken { found: String, expected: &'static str, at: Position },
+    /// A function or entry that is defined twice, and the place of the second definition.
+    #[error("{at}: {name} is defined twice")]
+    DefinedTwice { name: String, at: Position },
+    /// A statement with more tokens than any compiler writes, and where it begins.
+    #[error("{at}: a statement of more than {limit} tokens")]
+    StatementTooLong { limit: usize, at: Position },
 }
-
-impl fmt::Display for PtxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotPtx => {
-                f.write_str("not PTX: the text does not begin with .version and .target")
-            }
-            Self::UnknownVersion { version } => write!(
-                f,
-                "PTX version {version} is unknown: versions up to {NEWEST_MAJOR}.x can be rewritten"
-            ),
-            Self::UnexpectedByte { byte, at } => {
-                write!(f, "{at}: unexpected byte {byte:#04x}")
-            }
-            Self::Unterminated { what, at } => write!(f, "{at}: {what} does not end"),
-            Self::UnexpectedToken { found, expected, at } => {
-                write!(f, "{at}: expected {expected}, found `{found}`")
-            }
-            Self::DefinedTwice { name, at } => write!(f, "{at}: {name} is defined twice"),
-            Self::StatementTooLong { limit, at } => {
-                write!(f, "{at}: a statement of more than {limit} tokens")
-            }
-        }
-    }
-}
-
-impl core::error::Error for PtxError {}
 
 /// The newest major version whose special registers and instructions are known.
 pub(crate) const NEWEST_MAJOR: u32 = 9;

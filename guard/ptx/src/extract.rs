@@ -1,4 +1,4 @@
-//! Extracts one entry of a text for a module that is loaded beside the one of the text.
+//! Extracts one entry of a text for a second module beside the module of the text.
 
 use core::ops::Range;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub struct Extracted {
 /// # Errors
 ///
 /// [`PtxError`] if the text is not PTX. The inner error: the entry uses a variable that two modules cannot share, or
-/// for which `address_of` returns `None`. The result has no entry if the text has no entry of this name.
+/// `address_of` returns `None` for it. The result has no entry if the text has no entry of this name.
 pub fn extract(
     ptx: &[u8],
     name: &str,

@@ -56,7 +56,7 @@ impl<'t, 'a> Instruction<'t, 'a> {
 
 /// Reads the statements of one body, whose opening brace was read.
 pub(crate) struct Statements<'a> {
-    lexer: Lexer<'a>,
+    pub(crate) lexer: Lexer<'a>,
     /// The opening brace, for errors.
     open: Token<'a>,
     /// Number of open blocks, including this body.
@@ -102,11 +102,6 @@ impl<'a> Statements<'a> {
             _ => return Err(first.unexpected("a statement")),
         }
         Ok(Some(Statement { tokens: &self.tokens, what }))
-    }
-
-    /// The lexer behind the body.
-    pub(crate) fn into_lexer(self) -> Lexer<'a> {
-        self.lexer
     }
 
     /// The next token, which belongs to no statement yet.

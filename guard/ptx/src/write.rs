@@ -53,7 +53,7 @@ struct Writer<'m, 'a> {
     usage: &'m Usage<'a>,
     names: &'m Names,
     out: Vec<u8>,
-    /// The offset in the text up to which it was copied.
+    /// The text is copied up to this offset.
     copied: usize,
 }
 

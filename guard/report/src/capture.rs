@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, Header};
 
 use crate::memory::MemoryKind;
+use crate::process::Format;
 
 /// The format of captures.
 pub const CAPTURE_FORMAT: u32 = 1;
@@ -166,7 +167,7 @@ impl Capture {
         file.read_exact_at(&mut text, at)?;
         let unreadable = |error: serde_json::Error| malformed(error.to_string());
         // Another version may have other fields.
-        let Head { format } = serde_json::from_slice(&text).map_err(unreadable)?;
+        let Format { format } = serde_json::from_slice(&text).map_err(unreadable)?;
         if format != CAPTURE_FORMAT {
             return Err(CaptureError::Format(format));
         }
@@ -188,7 +189,6 @@ impl Capture {
     }
 
     /// The launch.
-    #[must_use]
     pub const fn launch(&self) -> &CapturedLaunch {
         &self.launch
     }
@@ -205,7 +205,6 @@ impl Capture {
     }
 
     /// Whether the launch changed this allocation or variable.
-    #[must_use]
     pub fn is_changed(&self, place: usize) -> bool {
         self.contents.get(place).is_some_and(|(_, after)| after.is_some())
     }
@@ -260,7 +259,7 @@ impl Capture {
 }
 
 impl CapturedLaunch {
-    /// Checks what a reader relies on.
+    /// Checks the properties that a reader relies on.
     fn check(&self) -> Result<(), CaptureError> {
         let mut end = 0;
         for CapturedMemory { address, bytes, variable, .. } in &self.memory {
@@ -324,12 +323,6 @@ impl Sections {
             (_, bytes) => Err(malformed(format!("{name:?} has {bytes} bytes, not {expected}"))),
         }
     }
-}
-
-/// What every version writes.
-#[derive(Deserialize)]
-struct Head {
-    format: u32,
 }
 
 fn malformed(why: String) -> CaptureError {

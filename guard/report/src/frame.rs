@@ -19,13 +19,11 @@ pub struct PythonFrame {
 impl PythonFrame {
     /// The frame that a reader most likely wants, of frames with the innermost first: the innermost one outside
     /// libraries, or else the innermost one.
-    #[must_use]
     pub fn of_program(frames: &[Self]) -> Option<&Self> {
         frames.iter().find(|frame| !frame.is_of_library()).or(frames.first())
     }
 
     /// Whether the file belongs to Python, to an installed package or to a compiler, rather than to the program.
-    #[must_use]
     pub fn is_of_library(&self) -> bool {
         let is_marked = LIBRARY_FOLDERS.iter().any(|folder| self.file.contains(folder));
         // `<frozen runpy>`, `<string>`.
@@ -33,7 +31,6 @@ impl PythonFrame {
     }
 
     /// The frame, with its path below `folder` if it is there.
-    #[must_use]
     pub fn below(&self, folder: Option<&Path>) -> String {
         let below = folder.and_then(|folder| Path::new(&self.file).strip_prefix(folder).ok());
         let file = below.and_then(Path::to_str).unwrap_or(&self.file);

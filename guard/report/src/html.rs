@@ -89,7 +89,7 @@ struct Row<'a> {
 
 struct MemoryChart {
     device: u32,
-    /// Of a line in a field of 640 by 160.
+    /// The coordinates of a line in a field of 640 by 160.
     points: String,
     most: Bytes,
     seconds: u64,

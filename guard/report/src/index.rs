@@ -23,7 +23,6 @@ pub struct IndexUse {
 
 impl IndexUse {
     /// Whether this says more than `other` about the same kernel.
-    #[must_use]
     pub fn is_worse_than(&self, other: &Self) -> bool {
         match (self.wraps.is_empty(), other.wraps.is_empty()) {
             (false, true) => true,

@@ -1,5 +1,5 @@
-//! Reports of CUDA programs, as data and as text: what a program launched and allocated under `gridguard run`, and
-//! the failures in a log.
+//! Reports of CUDA programs, as data and as text: launches and allocations under `gridguard run`, and the failures
+//! in a log.
 //!
 //! # Features
 //!

@@ -54,7 +54,6 @@ pub struct ExplainedFailure {
 
 /// Scans a log of several lines, or a message, a name or a number. If the text reports no failure, but is part of the
 /// name or message of exactly one, that failure is assumed, and returned too.
-#[must_use]
 pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
     // A single line is a question.
     let is_log = text.contains('\n');
@@ -126,7 +125,6 @@ impl ExplainedFailure {
     }
 
     /// Writes the failure as in [`ExplainedLog`], of a log that has more lines.
-    #[must_use]
     pub fn in_a_log(&self) -> impl fmt::Display {
         struct InALog<'a>(&'a ExplainedFailure);
         impl fmt::Display for InALog<'_> {

@@ -20,7 +20,7 @@ pub struct MemoryUse {
     pub untracked: MemoryHeld,
     /// Allocations that failed because memory ran out.
     pub refused: u64,
-    /// Refused allocations after which one of the same kind and size succeeded.
+    /// Refused allocations that one of the same kind and size followed with success.
     pub retried: u64,
     /// The refused allocations that were explained.
     pub refusals: Vec<RefusedAllocation>,
@@ -134,7 +134,6 @@ pub struct Bytes(pub u64);
 
 impl MemoryUse {
     /// The lines of a summary; none for a process that allocated nothing.
-    #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let Self { devices, managed, pinned, untracked, refused, retried, .. } = self;
         let of_devices = devices.iter().map(|one| (format!("device {}", one.device), &one.held));
@@ -164,7 +163,6 @@ impl MemoryUse {
 
 impl RefusedAllocation {
     /// The explanation, as titles and texts, without the stack.
-    #[must_use]
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { kind, requested_bytes, device_name, device, held, .. } = self;
         let mut lines =
@@ -178,10 +176,10 @@ impl RefusedAllocation {
         lines.push((
             "process",
             format!(
-                "holds {} in {allocations} {}, at most {} so far; memory that a framework caches (PyTorch's \
-                 freed tensors) counts as held",
+                "holds {} in {}, at most {} so far; memory that a framework caches (PyTorch's freed tensors) \
+                 counts as held",
                 exact(bytes),
-                if allocations == 1 { "allocation" } else { "allocations" },
+                count(allocations, "allocation", "allocations"),
                 Bytes(peak_bytes),
             ),
         ));
@@ -211,7 +209,6 @@ impl RefusedAllocation {
 
     /// An estimate of the memory of other processes, and of the contexts and the code of this one:
     /// total - free - held. `None` if it is unknown, and for other kinds than device memory.
-    #[must_use]
     pub fn other_bytes(&self) -> Option<u64> {
         let DeviceFree { free_bytes, total_bytes, pool_unused_bytes } = self.device?;
         let used = total_bytes.checked_sub(free_bytes)?;
@@ -245,7 +242,6 @@ impl RefusedAllocation {
 
 impl MemoryKind {
     /// The name in a text, for example `device memory`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device memory",
@@ -258,9 +254,9 @@ impl MemoryKind {
 impl fmt::Display for AllocationGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, allocations, stack } = self;
-        let noun = if *allocations == 1 { "allocation" } else { "allocations" };
+        let allocations = count(*allocations, "allocation", "allocations");
         let from = if stack.is_empty() { ", whose stack was not sampled" } else { ", from" };
-        write!(f, "{} in {allocations} {noun}{from}", Bytes(*bytes))
+        write!(f, "{} in {allocations}{from}", Bytes(*bytes))
     }
 }
 
@@ -279,6 +275,11 @@ impl fmt::Display for Bytes {
             None => write!(f, "{} bytes", self.0),
         }
     }
+}
+
+/// `1 launch`, `2 launches`.
+pub(crate) fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// `20.00 GiB (21474836480 bytes)`.

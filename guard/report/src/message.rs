@@ -22,7 +22,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// A note, of which nothing failed.
+    /// A note: nothing failed.
     #[must_use]
     pub fn note(text: &'a str) -> Self {
         Self { text, is_error: false, place: None, attributes: Map::new() }
@@ -30,7 +30,6 @@ impl<'a> Message<'a> {
 
     /// A line of JSON with the fields of OpenTelemetry's log data model. `unix_nanos` is the time, `process` and
     /// `program` are the resource that logs.
-    #[must_use]
     pub fn log_line(&self, unix_nanos: u128, process: u32, program: &str) -> String {
         let Self { text, is_error, place, attributes } = self;
         let mut attributes = attributes.clone();
@@ -55,7 +54,6 @@ impl<'a> Message<'a> {
     }
 
     /// A command of GitHub's workflows, which annotates the line of the source.
-    #[must_use]
     pub fn annotation(&self) -> String {
         let Self { text, is_error, place, .. } = self;
         let mut line = format!("::{} ", if *is_error { "error" } else { "notice" });
@@ -76,7 +74,6 @@ impl<'a> Message<'a> {
 
 impl RefusedLaunch {
     /// The message of the refusal; `text` explains it.
-    #[must_use]
     pub fn message<'a>(&'a self, text: &'a str) -> Message<'a> {
         let Self { kernel, code, request, violations, python, not_fixed, .. } = self;
         let attributes = json!({
@@ -94,7 +91,6 @@ impl RefusedLaunch {
 
 impl RefusedAllocation {
     /// The message of the refusal; `text` explains it.
-    #[must_use]
     pub fn message<'a>(&'a self, text: &'a str) -> Message<'a> {
         let Self { function, code, requested_bytes, python, .. } = self;
         let attributes = json!({

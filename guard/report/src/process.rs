@@ -30,7 +30,7 @@ pub struct WatchReport {
     pub program: String,
     /// The process id.
     pub process: u32,
-    /// The devices on which kernels were launched or allocations refused.
+    /// The devices that launched kernels or refused allocations.
     pub devices: Vec<DeviceLimits>,
     /// Launches that the driver accepted.
     pub launches: u64,
@@ -140,11 +140,8 @@ pub enum ReportError {
     #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
     TooLarge,
     /// A newer version of gridguard wrote it.
-    #[error("a report of format {format}; this command reads {FORMAT}")]
-    Newer {
-        /// Its format.
-        format: u32,
-    },
+    #[error("a report of format {0}; this command reads {FORMAT}")]
+    Newer(u32),
     /// It is not JSON, or lacks a field.
     #[error("no report: {0}")]
     Invalid(serde_json::Error),
@@ -167,7 +164,7 @@ impl WatchReport {
             Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
-            return Err(ReportError::Newer { format });
+            return Err(ReportError::Newer(format));
         }
         let mut report = parsed.map_err(ReportError::Invalid)?;
         report.sort();
@@ -202,7 +199,6 @@ impl WatchReport {
     }
 
     /// The largest grid that every device of the process accepts.
-    #[must_use]
     pub fn grid_limit(&self) -> Dim3 {
         let any = DeviceLimits::any_device().max_grid;
         let limits = self.devices.iter().map(|device| device.max_grid);
@@ -210,9 +206,10 @@ impl WatchReport {
     }
 }
 
+/// What every version writes, of reports and of captures.
 #[derive(Deserialize)]
-struct Format {
-    format: u32,
+pub(crate) struct Format {
+    pub(crate) format: u32,
 }
 
 impl KernelUse {
@@ -238,7 +235,6 @@ impl KernelUse {
     /// assert_eq!((near.axis, near.percent(), near.is_near()), (Axis::Y, 93, true));
     /// assert_eq!(near.breaking_batch(6), 7);
     /// ```
-    #[must_use]
     pub fn nearest_limit(&self, limit: Dim3) -> Option<Nearness> {
         let along = |axis| {
             let (blocks, limit) = (self.max_grid.along(axis), limit.along(axis));

@@ -10,7 +10,7 @@ use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 /// The limits that launches in a log are checked against, where they are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownLimits<'a> {
-    /// Those of the device, in place of the compute capability in the log or the GPUs of the catalogue.
+    /// The limits of the device, instead of the compute capability in the log or the GPUs of the catalogue.
     pub device: Option<&'a DeviceLimits>,
     /// Those of the 32-bit indices of kernels, by name.
     pub index: &'a [(String, Vec<IndexLimit>)],
@@ -99,7 +99,7 @@ fn index_of(kernel: Option<&str>, index: &[(String, Vec<IndexLimit>)]) -> Vec<In
 }
 
 /// The rules that `request` violates on GPUs of the catalogue, each with the highest limit, and the first such GPU,
-/// unless a rule is violated on all. Such rules come first.
+/// unless a rule is violated on all. Rules that are violated on all come first.
 fn on_catalogue(
     request: &LaunchRequest,
     kernel: &KernelLimits,

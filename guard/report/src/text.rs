@@ -4,12 +4,12 @@ use std::path::Path;
 
 use crate::frame::PythonFrame;
 use crate::index::IndexUse;
+use crate::memory::count;
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, RefusedLaunch, WatchReport};
 
 impl WatchReport {
     /// The launches of the process in one line.
-    #[must_use]
     pub fn totals(&self) -> String {
         let listed = u64::try_from(self.kernels.len()).unwrap_or(u64::MAX);
         let kernels = count(self.unlisted_kernels.saturating_add(listed), "kernel", "kernels");
@@ -22,7 +22,6 @@ impl WatchReport {
     }
 
     /// What makes the results of the program or the numbers of the report doubtful.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let after = self.launches_after_refusal;
         let stale = (self.refused > 0 && after > 0).then(|| {
@@ -38,14 +37,12 @@ impl WatchReport {
     }
 
     /// The 32-bit indices that wrapped, or will with a larger grid, a line each.
-    #[must_use]
     pub fn index_lines(&self) -> Vec<String> {
         let wrapped = self.wrapping_kernels().into_iter().map(|row| format!("wraps: {row}"));
         wrapped.chain(self.next_wraps().map(|row| format!("near: {row}"))).collect()
     }
 
     /// The summary that a watched program prints at its end: at most 28 lines.
-    #[must_use]
     pub fn summary(&self) -> String {
         let mut lines = vec![format!("gridguard: {}", self.totals())];
         let mut section = |title: &str, mut rows: Vec<String>, most: usize| {
@@ -137,7 +134,7 @@ impl WatchReport {
         })
     }
 
-    /// The size from which a kernel breaks a limit, or wraps.
+    /// The smallest size that breaks a limit of a kernel, or wraps.
     fn size_that(&self, near: Nearness, breaks: &str) -> String {
         match self.batch {
             Some(batch) => format!("{breaks} at batch {}", near.breaking_batch(batch)),
@@ -158,11 +155,6 @@ fn short(name: &str) -> String {
         Some((end, _)) => format!("{}...", &printable[..end]),
         None => printable,
     }
-}
-
-/// `1 launch`, `2 launches`.
-fn count(number: u64, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// Characters of a kernel's name.

@@ -213,31 +213,17 @@ fn capability(name: &str) -> Option<ComputeCapability> {
 /// Why a catalogue lookup or file failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum CatalogError {
     /// No GPU has this name or alias.
     #[error("no GPU {name:?} in the catalogue, it has: {}", known.join(", "))]
-    UnknownGpu {
-        /// The requested name.
-        name: String,
-        /// A name of each known GPU.
-        known: Vec<String>,
-    },
+    UnknownGpu { name: String, known: Vec<String> },
     /// A file does not parse.
     #[error("{file}:{error}")]
-    Syntax {
-        /// The file.
-        file: &'static str,
-        /// The parser's error with its position.
-        error: ron::error::SpannedError,
-    },
+    Syntax { file: &'static str, error: ron::error::SpannedError },
     /// A file is inconsistent.
     #[error("{file}: {what}")]
-    Inconsistent {
-        /// The file.
-        file: &'static str,
-        /// The inconsistency.
-        what: String,
-    },
+    Inconsistent { file: &'static str, what: String },
 }
 
 /// Parses another catalogue in the format of the built-in one.

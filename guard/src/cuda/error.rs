@@ -1,7 +1,6 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
-use core::fmt;
-
+use derive_more::Display;
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
 
@@ -14,7 +13,8 @@ use crate::plan::backoff::WorkspaceError;
 use crate::plan::run::PartialRun;
 
 /// A library of NVIDIA's that the guard loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display("{}{}", if *self == Self::Driver { "the " } else { "" }, self.names()[1])]
 #[non_exhaustive]
 pub enum CudaLibrary {
     /// libcuda, the driver.
@@ -36,68 +36,36 @@ impl CudaLibrary {
     }
 }
 
-impl fmt::Display for CudaLibrary {
-    /// As in a sentence: `the CUDA driver`, `NVRTC` or `cuBLASLt`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [_, name] = self.names();
-        write!(f, "{}{name}", if *self == Self::Driver { "the " } else { "" })
-    }
-}
-
-/// Why a CUDA library cannot be used.
+/// Why a CUDA library cannot be used. A version is `1000 * major + 10 * minor`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum LibraryUnavailable {
     /// The loader finds no such library.
     #[error("{}", missing(*of, tried))]
-    LibraryMissing {
-        /// Which one.
-        of: CudaLibrary,
-        /// Each name tried, with the loader's message.
-        tried: Vec<(String, String)>,
-    },
+    LibraryMissing { of: CudaLibrary, tried: Vec<(String, String)> },
     /// The library lacks a function: it is too old, or another one.
     #[error("{library} has no {symbol}: it is too old, or not {of}")]
-    SymbolMissing {
-        /// Which one.
-        of: CudaLibrary,
-        /// Its name for the loader.
-        library: String,
-        /// The function.
-        symbol: &'static str,
-    },
+    SymbolMissing { of: CudaLibrary, library: String, symbol: &'static str },
     /// cudarc loads another driver library than the guard.
     #[error(
         "cudarc loads another libcuda than {ours}: remove libraries that are no driver, such as a \
          toolkit's stub, from the library path"
     )]
-    OtherLibrary {
-        /// The guard's library.
-        ours: String,
-    },
+    OtherLibrary { ours: String },
     /// The driver supports only an older CUDA.
     #[error(
         "the driver supports CUDA {}, at least {} is needed: update the driver",
         cuda_version(*version),
         cuda_version(*oldest)
     )]
-    TooOld {
-        /// The driver's CUDA version: 1000 * major + 10 * minor.
-        version: i32,
-        /// The oldest supported version.
-        oldest: i32,
-    },
+    TooOld { version: i32, oldest: i32 },
     /// The driver did not initialise.
     #[error("the CUDA driver did not initialise: {0}")]
     InitFailed(DriverError),
-    /// The driver sees no device.
+    /// The driver sees no device. The version is the newest CUDA that the driver supports, if known.
     #[error("the CUDA driver sees no device{}", hidden(cuda_visible_devices.as_deref()))]
-    NoDevice {
-        /// The value of `CUDA_VISIBLE_DEVICES`, if set: it may hide them.
-        cuda_visible_devices: Option<String>,
-        /// The CUDA version that the driver supports, where known: 1000 * major + 10 * minor.
-        driver_version: Option<i32>,
-    },
+    NoDevice { cuda_visible_devices: Option<String>, driver_version: Option<i32> },
 }
 
 fn hidden(cuda_visible_devices: Option<&str>) -> String {
@@ -129,100 +97,52 @@ pub(crate) fn cuda_version(version: i32) -> String {
 /// Why a program could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum NvrtcError {
     /// NVRTC cannot be used.
     #[error(transparent)]
     Unavailable(#[from] LibraryUnavailable),
     /// The source or an option contains a zero byte.
     #[error("{what} contains a zero byte")]
-    ZeroByte {
-        /// Which text.
-        what: &'static str,
-    },
+    ZeroByte { what: &'static str },
     /// The compiler rejected the source.
     #[error("{program} did not compile for {architecture}: {name} ({code})\n{log}")]
-    Compilation {
-        /// The program's name.
-        program: String,
-        /// The architecture to compile for.
-        architecture: String,
-        /// The `nvrtcResult`.
-        code: i32,
-        /// Its name.
-        name: String,
-        /// The compiler's log.
-        log: String,
-    },
+    Compilation { program: String, architecture: String, code: i32, name: String, log: String },
     /// Another call of the library failed.
     #[error("{call} returned {name} ({code})")]
-    Call {
-        /// The call.
-        call: &'static str,
-        /// The `nvrtcResult`.
-        code: i32,
-        /// Its name.
-        name: String,
-    },
+    Call { call: &'static str, code: i32, name: String },
 }
 
 /// Why an image or a kernel in it could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum LoadError {
     /// The image is incomplete or not an image at all; the driver was not called.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The image is for another architecture.
     #[error("the image is for {image}, but {device} has compute capability {capability}")]
-    WrongArchitecture {
-        /// What the image was compiled for, as far as known.
-        image: String,
-        /// The device.
-        device: String,
-        /// Its compute capability.
-        capability: ComputeCapability,
-    },
+    WrongArchitecture { image: String, device: String, capability: ComputeCapability },
     /// The PTX is newer than the driver.
     #[error(
         "the PTX version {ptx} is newer than the driver, which supports CUDA {driver}: update the \
          driver, or compile with an older toolkit"
     )]
-    PtxTooNew {
-        /// The PTX version.
-        ptx: String,
-        /// The CUDA version that the driver supports.
-        driver: String,
-    },
+    PtxTooNew { ptx: String, driver: String },
     /// The PTX cannot be rewritten.
     #[cfg(feature = "ptx")]
     #[error("the PTX cannot be rewritten: {0}")]
     Rewrite(#[from] PtxError),
     /// The driver rejected the image.
     #[error("{error}{}", log_lines(log))]
-    Refused {
-        /// The driver's error.
-        error: DriverError,
-        /// The log of the driver's PTX compiler; may be empty.
-        log: String,
-    },
+    Refused { error: DriverError, log: String },
     /// The module has no kernel of this name.
     #[error("the module has no kernel {name:?}{}", known_kernels(known))]
-    NoSuchKernel {
-        /// The name.
-        name: String,
-        /// The kernels of the image, where known: PTX lists them.
-        known: Vec<String>,
-    },
+    NoSuchKernel { name: String, known: Vec<String> },
     /// The declared parameters are not those of the kernel.
     #[error("kernel {name} takes parameters of {known:?} bytes, but {declared:?} are declared")]
-    Parameters {
-        /// The kernel's name.
-        name: String,
-        /// Bytes of each parameter, according to the driver.
-        known: Vec<usize>,
-        /// Bytes of each parameter, as declared.
-        declared: Vec<usize>,
-    },
+    Parameters { name: String, known: Vec<usize>, declared: Vec<usize> },
     /// The guard runs on the host by choice.
     #[error("the guard runs on the host: it has no device to load an image into")]
     NoDevice,
@@ -259,6 +179,7 @@ where
 /// Why a plan was not launched, or not to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum LaunchError {
     /// The request breaks rules; nothing was launched.
     #[error(transparent)]
@@ -266,36 +187,19 @@ pub enum LaunchError {
     /// The grid is too large, and the kernel has no forms for parts of it; nothing was launched.
     #[cfg(feature = "ptx")]
     #[error("{violations}\nthe kernel could not be rewritten: {refusal}")]
-    NotRewritten {
-        /// The rules that the launch breaks.
-        violations: Violations,
-        /// Why there are no forms.
-        refusal: Box<Refusal>,
-    },
+    NotRewritten { violations: Violations, refusal: Box<Refusal> },
     /// The plan was made for the limits of another kernel; nothing was launched.
     #[error("the plan was made for the limits of another kernel: plan with the limits of {kernel}")]
-    OtherKernel {
-        /// The kernel.
-        kernel: String,
-    },
+    OtherKernel { kernel: String },
     /// Guard, stream, memory and kernel belong to different contexts; nothing was launched.
     #[error("{what} and kernel {kernel} belong to different contexts")]
-    OtherContext {
-        /// What does not belong to the kernel's context: the guard, the stream or an argument's
-        /// memory.
-        what: &'static str,
-        /// The kernel.
-        kernel: String,
-    },
+    OtherContext { what: &'static str, kernel: String },
     /// The kernel was made by a launch builder, so its parameters are not declared; nothing was launched.
     #[error(
         "kernel {kernel} has no declared parameters: launch it with a builder or launch_raw, or declare \
          them with Kernel::from_cudarc"
     )]
-    Undeclared {
-        /// The kernel.
-        kernel: String,
-    },
+    Undeclared { kernel: String },
     /// The arguments do not fit the kernel or the batch; nothing was launched.
     #[error(transparent)]
     Args(#[from] ArgsError),
@@ -305,10 +209,7 @@ pub enum LaunchError {
         "kernel {kernel} is not declared to wait for the launch before it: declare it with \
          Kernel::with_dependent_launches, or do not request a dependent launch"
     )]
-    NotDependent {
-        /// The kernel.
-        kernel: String,
-    },
+    NotDependent { kernel: String },
     /// The stream is being captured, and the graph would hold neither kernel nor memory. Nothing was
     /// launched, unless another thread began the capture during the call. Then the last launch may have run or
     /// not, and the capture yields no graph.
@@ -316,10 +217,7 @@ pub enum LaunchError {
         "the stream is being captured, and a graph keeps neither kernel {kernel} nor its memory alive: \
          launch within capture_launches, or after the capture"
     )]
-    Captured {
-        /// The kernel.
-        kernel: String,
-    },
+    Captured { kernel: String },
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel could not be queried: {0}")]
     Unknown(Box<CudaError>),
@@ -328,12 +226,7 @@ pub enum LaunchError {
     Driver(#[from] DriverError),
     /// The driver lacks a function that the launch needs.
     #[error("the driver lacks {symbol}, which {what} need: update the driver")]
-    Unsupported {
-        /// The function.
-        symbol: &'static str,
-        /// What needs it.
-        what: &'static str,
-    },
+    Unsupported { symbol: &'static str, what: &'static str },
     /// The driver refused a valid launch, or another thread began to capture the stream (error 900). Earlier
     /// chunks were submitted. The capture may have taken the last of them, which then never runs.
     #[error(transparent)]
@@ -345,7 +238,6 @@ pub enum LaunchError {
 
 impl LaunchError {
     /// The rules that the launch breaks, if that is why nothing was launched.
-    #[must_use]
     pub const fn violations(&self) -> Option<&Violations> {
         match self {
             Self::Invalid(violations) => Some(violations),
@@ -359,18 +251,14 @@ impl LaunchError {
 /// Any CUDA failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum CudaError {
     /// The driver cannot be used.
     #[error(transparent)]
     Unavailable(#[from] LibraryUnavailable),
     /// There is no such device.
     #[error("there is no device {ordinal}: {}", visible(*count))]
-    NoSuchDevice {
-        /// The ordinal.
-        ordinal: usize,
-        /// Visible devices.
-        count: usize,
-    },
+    NoSuchDevice { ordinal: usize, count: usize },
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),

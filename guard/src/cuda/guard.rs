@@ -6,8 +6,6 @@ use core::ops::RangeInclusive;
 use core::panic::Location;
 use std::sync::Arc;
 
-#[cfg(feature = "profile")]
-use arrayvec::ArrayVec;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::cuda::driver::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
@@ -17,23 +15,16 @@ use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::{CudaError, LoadError, NvrtcError};
 use crate::cuda::kernel::module::Module;
-#[cfg(feature = "profile")]
-use crate::cuda::kernel::tuning::KernelTuning;
 use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
-#[cfg(feature = "profile")]
-use crate::launch::request::LaunchRequest;
-#[cfg(feature = "profile")]
-use crate::launch::validate::check;
-#[cfg(feature = "profile")]
-use crate::limits::LaunchLimits;
 use crate::plan::batch::BatchAxis;
 #[cfg(feature = "profile")]
-use crate::plan::launches::Plan;
-#[cfg(feature = "profile")]
-use crate::plan::parts::saturated;
-#[cfg(feature = "profile")]
-use crate::profile::model::MAX_SIZES;
+use {
+    crate::cuda::kernel::tuning::KernelTuning, crate::dim::saturated,
+    crate::launch::request::LaunchRequest, crate::launch::validate::check,
+    crate::limits::LaunchLimits, crate::plan::launches::Plan, crate::profile::model::MAX_SIZES,
+    arrayvec::ArrayVec,
+};
 
 impl Guard {
     /// A guard of device `ordinal`, in its primary context.
@@ -132,13 +123,11 @@ impl Guard {
 
     /// The recent launches in the guard's context, the newest first: up to 64 of each of 15 streams,
     /// and 64 of all others; including those through launch builders and raw handles.
-    #[must_use]
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
         self.cuda.as_ref().map(|cuda| cuda.history.launches()).unwrap_or_default()
     }
 
     /// The context that the guard launches in; `None` on the host, and in a context of another binding.
-    #[must_use]
     #[inline]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
         self.cuda.as_ref()?.context.as_ref()

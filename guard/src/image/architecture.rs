@@ -55,7 +55,6 @@ impl Architecture {
     }
 
     /// Whether devices of `capability` run machine code for this architecture.
-    #[must_use]
     pub fn runs_on(self, capability: ComputeCapability) -> bool {
         let own = self.capability;
         match self.scope {
@@ -65,7 +64,6 @@ impl Architecture {
     }
 
     /// Whether PTX for this architecture can be compiled for devices of `capability`.
-    #[must_use]
     pub fn compiles_for(self, capability: ComputeCapability) -> bool {
         match self.scope {
             Scope::Later => self.capability <= capability,

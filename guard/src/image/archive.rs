@@ -1,6 +1,7 @@
 //! Static libraries: `ar` archives of object files.
 
-use super::error::{ImageError, part, require, wide};
+use super::error::{ImageError, part, require};
+use crate::dim::saturated;
 
 pub(super) const MAGIC: &[u8] = b"!<arch>\n";
 /// The start of an archive whose members are in other files.
@@ -9,9 +10,9 @@ pub(super) const THIN_MAGIC: &[u8] = b"!<thin>\n";
 /// The members of an archive, with tables of symbols and names, up to the first incomplete member. Names of members
 /// are not looked up, because all members may share one long name.
 pub(super) fn members(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], ImageError>> {
-    let mut at = wide(MAGIC.len());
+    let mut at = saturated(MAGIC.len());
     core::iter::from_fn(move || {
-        (at < wide(bytes.len())).then(|| {
+        (at < saturated(bytes.len())).then(|| {
             let read = member(bytes, at);
             // Members begin at even offsets.
             at = read.as_ref().map_or(u64::MAX, |(_, end)| end.saturating_add(end % 2));

@@ -38,20 +38,17 @@ impl Image {
     }
 
     /// The image's bytes; PTX ends with a zero byte.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// The PTX text, without the zero byte at its end.
-    #[must_use]
     pub fn ptx(&self) -> Option<&str> {
         let text = self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes);
         if self.is_ptx { core::str::from_utf8(text).ok() } else { None }
     }
 
     /// The PTX entries of a fatbin: text, or compressed bytes.
-    #[must_use]
     pub fn embedded_ptx(&self) -> Vec<&[u8]> {
         if self.bytes.starts_with(&fatbin::MAGIC) {
             fatbin::ptx(&self.bytes).collect()

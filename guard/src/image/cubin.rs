@@ -7,10 +7,10 @@ use object::elf::{ET_REL, SHN_XINDEX, SHT_SYMTAB_SHNDX, STT_FUNC, STT_OBJECT, Se
 
 use super::architecture::{Architecture, Scope, from_number};
 use super::elf::{Elf, SHT_CUDA_INFO, Section};
-use super::error::{ImageError, require, wide};
+use super::error::{ImageError, require};
 use super::info::records;
 use super::kernels::KernelAttributes;
-use crate::dim::Dim3;
+use crate::dim::{Dim3, saturated};
 
 /// The architecture of a cubin that is complete.
 pub(super) fn architecture(bytes: &[u8]) -> Result<Architecture, ImageError> {
@@ -95,8 +95,13 @@ fn name_at(names: &[u8], at: u32, looked_at: &mut u64, image: &[u8]) -> Result<S
     let name = names.get(position(at)..).unwrap_or_default();
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     // Overlapping names would make the work quadratic.
-    *looked_at += wide(name.len());
-    require("names", "size of all symbols' names", *looked_at, *looked_at <= wide(image.len()))?;
+    *looked_at += saturated(name.len());
+    require(
+        "names",
+        "size of all symbols' names",
+        *looked_at,
+        *looked_at <= saturated(image.len()),
+    )?;
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 

@@ -8,8 +8,9 @@ use object::elf::{
 };
 use object::pod::{Pod, slice_from_all_bytes};
 
-use super::error::{ImageError, part, require, wide};
+use super::error::{ImageError, part, require};
 use super::info::records;
+use crate::dim::saturated;
 
 /// Checks that a cubin is complete, in time linear in its size. Headers, sections and segments must be within the
 /// file. Tables must have valid indices. Symbols, relocations and kernel attributes must be within their
@@ -26,12 +27,12 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     // Overlapping sections would make the work quadratic.
     let mut looked_at = 0_u64;
     let symbols = elf.section_of_symbols().map_or(0, |symbols| symbols.sh_size.get(LE));
-    let symbols = symbols / wide(size_of::<Sym64<LE>>());
+    let symbols = symbols / saturated(size_of::<Sym64<LE>>());
     for section in elf.sections {
         let kind = section.sh_type.get(LE);
         if TABLES.contains(&kind) {
             looked_at = looked_at.saturating_add(section.sh_size.get(LE));
-            require(TABLE, "size of all tables", looked_at, looked_at <= wide(bytes.len()))?;
+            require(TABLE, "size of all tables", looked_at, looked_at <= saturated(bytes.len()))?;
         }
         match kind {
             SHT_SYMTAB => elf.check_symbols(section)?,
@@ -86,11 +87,11 @@ impl<'a> Elf<'a> {
             let is_there = names != u64::from(SHN_XINDEX.0);
             names = if is_there { names } else { first.sh_link.get(LE).into() };
         }
-        let right = count == 0 || entry_bytes == wide(size_of::<Section>());
+        let right = count == 0 || entry_bytes == saturated(size_of::<Section>());
         require(HEADER, "size of a section's header", entry_bytes, right)?;
         let (segments, segment_bytes) =
             (u64::from(header.e_phnum.get(LE)), header.e_phentsize.get(LE).into());
-        let right = segments == 0 || segment_bytes == wide(size_of::<ProgramHeader64<LE>>());
+        let right = segments == 0 || segment_bytes == saturated(size_of::<ProgramHeader64<LE>>());
         require(HEADER, "size of a segment's header", segment_bytes, right)?;
         require(HEADER, "section of names", names, names == 0 || names < count)?;
         let mut elf = Self {
@@ -205,7 +206,7 @@ impl<'a> Elf<'a> {
         #[cfg(test)]
         work::count(attributes);
         let missing = records(attributes).find_map(Result::err);
-        let missing = missing.map_or(0, |surplus| wide(surplus.0));
+        let missing = missing.map_or(0, |surplus| saturated(surplus.0));
         require("kernel attributes", "end", missing, missing == 0)
     }
 
@@ -216,7 +217,7 @@ impl<'a> Elf<'a> {
         part: &'static str,
     ) -> Result<&'a [T], ImageError> {
         let (entry, size) = (section.sh_entsize.get(LE), section.sh_size.get(LE));
-        let bytes = wide(size_of::<T>());
+        let bytes = saturated(size_of::<T>());
         require(part, "size of an entry", entry, entry == bytes)?;
         require(part, "size", size, size.is_multiple_of(bytes))?;
         table(self.bytes, part, section.sh_offset.get(LE), size / bytes)
@@ -230,7 +231,7 @@ fn table<'a, T: Pod>(
     at: u64,
     count: u64,
 ) -> Result<&'a [T], ImageError> {
-    let found = part(bytes, name, at, count.saturating_mul(wide(size_of::<T>())))?;
+    let found = part(bytes, name, at, count.saturating_mul(saturated(size_of::<T>())))?;
     #[cfg(test)]
     work::count(found);
     // The bytes are whole entries, which need no alignment: never an error.
@@ -238,7 +239,8 @@ fn table<'a, T: Pod>(
 }
 
 fn entry<'a, T: Pod>(bytes: &'a [u8], name: &'static str, at: u64) -> Result<&'a T, ImageError> {
-    let missing = ImageError::Truncated { part: name, needed: at, available: wide(bytes.len()) };
+    let missing =
+        ImageError::Truncated { part: name, needed: at, available: saturated(bytes.len()) };
     table(bytes, name, at, 1)?.first().ok_or(missing)
 }
 

@@ -1,56 +1,32 @@
 //! Errors of incomplete images, and reads that return them.
 
-/// Why bytes are not a complete image.
+use crate::dim::saturated;
+
+/// Why bytes are not a complete image. Entries and members are counted from 0, and tables of a library are members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ImageError {
     /// There are no bytes.
     #[error("the image is empty")]
     Empty,
     /// Not PTX, a cubin or a fatbin.
     #[error("the image is not PTX, a cubin or a fatbin: it begins with {start:02x?}")]
-    Unknown {
-        /// Its first bytes.
-        start: Vec<u8>,
-    },
+    Unknown { start: Vec<u8> },
     /// The image ends before a part that its headers announce.
     #[error(
         "the image is truncated: its {part} ends at byte {needed}, but it has {available} bytes"
     )]
-    Truncated {
-        /// The part that is incomplete.
-        part: &'static str,
-        /// Where the part ends, in bytes; saturated.
-        needed: u64,
-        /// Bytes of the image.
-        available: u64,
-    },
+    Truncated { part: &'static str, needed: u64, available: u64 },
     /// A header has an invalid value.
     #[error("the image is damaged: the {what} of its {part} is invalid ({value})")]
-    Damaged {
-        /// The part.
-        part: &'static str,
-        /// What the value means.
-        what: &'static str,
-        /// The value.
-        value: u64,
-    },
+    Damaged { part: &'static str, what: &'static str, value: u64 },
     /// A cubin in a fatbin is incomplete. Offsets and sizes are relative to the cubin.
     #[error("entry {entry} of the fatbin: {source}")]
-    InFatbin {
-        /// The entry, from 0.
-        entry: usize,
-        /// Its error.
-        source: Box<Self>,
-    },
+    InFatbin { entry: usize, source: Box<Self> },
     /// A member of a static library is damaged. Offsets and sizes are relative to the member.
     #[error("member {member} of the library: {source}")]
-    InArchive {
-        /// The member, from 0. The library's tables count as members.
-        member: usize,
-        /// Its error.
-        source: Box<Self>,
-    },
+    InArchive { member: usize, source: Box<Self> },
     /// The members of a static library are in other files.
     #[error("the library is a thin archive without contents: read its object files")]
     ThinArchive,
@@ -65,32 +41,16 @@ pub enum ImageError {
     NoImage,
     /// A compressed image is larger than the limit of decompression.
     #[error("the decompressed image has {bytes} bytes, the limit is {most}")]
-    TooLarge {
-        /// Its size, in bytes.
-        bytes: u64,
-        /// The limit.
-        most: u64,
-    },
+    TooLarge { bytes: u64, most: u64 },
     /// A compressed image is damaged.
     #[error("the image cannot be decompressed: {reason}")]
-    Compressed {
-        /// The fault.
-        reason: String,
-    },
+    Compressed { reason: String },
     /// No architecture has this name.
     #[error("there is no architecture {name:?}: {}", instead(nearest.as_deref()))]
-    UnknownArchitecture {
-        /// The name.
-        name: String,
-        /// The nearest name, if any.
-        nearest: Option<String>,
-    },
+    UnknownArchitecture { name: String, nearest: Option<String> },
     /// The PTX text contains a zero byte.
     #[error("the PTX contains a zero byte at offset {at}")]
-    ZeroByte {
-        /// Its offset.
-        at: usize,
-    },
+    ZeroByte { at: usize },
 }
 
 fn instead(nearest: Option<&str>) -> String {
@@ -112,7 +72,7 @@ pub(super) fn part<'a>(
     at: u64,
     size: u64,
 ) -> Result<&'a [u8], ImageError> {
-    let (end, available) = (at.saturating_add(size), wide(bytes.len()));
+    let (end, available) = (at.saturating_add(size), saturated(bytes.len()));
     let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
     let found = range.and_then(|(start, end)| bytes.get(start..end));
     found.ok_or(ImageError::Truncated { part, needed: end, available })
@@ -126,8 +86,4 @@ pub(super) fn require(
     is_valid: bool,
 ) -> Result<(), ImageError> {
     if is_valid { Ok(()) } else { Err(ImageError::Damaged { part, what, value }) }
-}
-
-pub(super) fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

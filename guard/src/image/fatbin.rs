@@ -1,7 +1,8 @@
 //! Fatbins: a header, then an entry for each architecture.
 
 use super::elf;
-use super::error::{ImageError, part, require, wide};
+use super::error::{ImageError, part, require};
+use crate::dim::saturated;
 
 pub(super) const MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 
@@ -57,7 +58,6 @@ fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
 
 /// The size in bytes of the fatbin that begins with `start`. `None` if it is not a fatbin.
 #[cfg(feature = "image")]
-#[must_use]
 pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
     start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
 }
@@ -79,20 +79,20 @@ pub fn fatbin_without_code(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
     }
     let mut fatbin = part(bytes, HEADER, 0, HEADER_BYTES - 10)?.to_vec();
     fatbin.extend(16_u16.to_le_bytes());
-    fatbin.extend(wide(kept.len()).to_le_bytes());
+    fatbin.extend(saturated(kept.len()).to_le_bytes());
     fatbin.append(&mut kept);
     Ok(fatbin)
 }
 
 /// The bytes that follow a fatbin.
 pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {
-    let end = number(bytes, 6, 2).saturating_add(wide(content(bytes)?.len()));
-    part(bytes, HEADER, end, wide(bytes.len()).saturating_sub(end))
+    let end = number(bytes, 6, 2).saturating_add(saturated(content(bytes)?.len()));
+    part(bytes, HEADER, end, saturated(bytes.len()).saturating_sub(end))
 }
 
 /// The first of several entries, and the others.
 fn split_entry(rest: &[u8]) -> Result<(Entry<'_>, &[u8]), ImageError> {
-    let left = wide(rest.len());
+    let left = saturated(rest.len());
     require(ENTRY, "size", left, left >= ENTRY_BYTES)?;
     let (header_bytes, size) = (number(rest, 4, 4), number(rest, 8, 8));
     require(ENTRY, "size of the header", header_bytes, header_bytes >= ENTRY_BYTES)?;
@@ -132,13 +132,13 @@ mod tests {
         for (kind, bytes) in entries {
             content.extend(kind.to_le_bytes());
             content.extend([1, 1, 64, 0, 0, 0]);
-            content.extend(wide(bytes.len()).to_le_bytes());
+            content.extend(saturated(bytes.len()).to_le_bytes());
             content.extend([0; 48]);
             content.extend(*bytes);
         }
         let mut image = MAGIC.to_vec();
         image.extend([1, 0, 16, 0]);
-        image.extend(wide(content.len()).to_le_bytes());
+        image.extend(saturated(content.len()).to_le_bytes());
         image.extend(content);
         image
     }

@@ -6,10 +6,11 @@ use std::io::Read;
 use super::architecture::{Architecture, Scope, from_number};
 use super::checked::Image;
 use super::elf::Elf;
-use super::error::{ImageError, part, require, wide};
+use super::error::{ImageError, part, require};
 use super::fatbin::{self, Entry, number};
 use super::kernels::KernelAttributes;
 use super::{archive, cubin, ptx_kernels};
+use crate::dim::saturated;
 use crate::limits::ComputeCapability;
 
 /// The images of a file.
@@ -106,19 +107,16 @@ impl<'a> ImageFile<'a> {
 
 impl FileImage<'_> {
     /// Whether it is PTX. Otherwise it is machine code.
-    #[must_use]
     pub fn is_ptx(&self) -> bool {
         self.format == Format::Ptx
     }
 
     /// The architecture that it was compiled for. `None` for PTX without a target, or with an unknown one.
-    #[must_use]
     pub const fn architecture(&self) -> Option<Architecture> {
         self.architecture
     }
 
     /// Whether devices of `capability` run it.
-    #[must_use]
     pub fn runs_on(&self, capability: ComputeCapability) -> bool {
         self.architecture.is_none_or(|architecture| match self.format {
             Format::Cubin => architecture.runs_on(capability),
@@ -162,7 +160,6 @@ impl FileImage<'_> {
     }
 
     /// The options of the compiler that its fatbin states for it; often none.
-    #[must_use]
     pub fn compiler_options(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.options.trim_ascii())
     }
@@ -172,7 +169,7 @@ impl FileImage<'_> {
             return Ok(Cow::Borrowed(self.stored));
         };
         // Keeps the work linear in the size of the file.
-        let most = wide(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
+        let most = saturated(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
         let size = usize::try_from(bytes).ok().filter(|_| bytes <= most);
         let size = size.ok_or(ImageError::TooLarge { bytes, most })?;
         let damaged = |reason: String| ImageError::Compressed { reason };
@@ -197,7 +194,7 @@ impl FileImage<'_> {
 /// A cubin or PTX.
 fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
     let image = Image::new(bytes)?;
-    // Future suffixes are unknown, and only the driver can tell what they mean.
+    // Future suffixes are unknown, and only the driver knows their meaning.
     let known = |name| Architecture::from_name(name).ok();
     let (format, architecture) = match image.ptx() {
         Some(_) => (Format::Ptx, image.ptx_target().and_then(known)),
@@ -253,8 +250,8 @@ impl<'a> Found<'a> {
             }
             let mut rest = elf.data(section)?;
             // Overlapping sections would make the work quadratic.
-            looked_at += wide(rest.len());
-            let most = wide(bytes.len());
+            looked_at += saturated(rest.len());
+            let most = saturated(bytes.len());
             require("section table", "size of all fatbins", looked_at, looked_at <= most)?;
             // Fatbins are padded.
             while let Some(start) = rest.iter().position(|byte| *byte != 0) {

@@ -33,7 +33,6 @@ pub struct KernelAttributes {
 
 impl KernelAttributes {
     /// The kernel's limits, with unknown attributes as no limits.
-    #[must_use]
     pub fn limits(&self) -> KernelLimits {
         KernelLimits {
             name: self.name.clone(),
@@ -51,7 +50,6 @@ impl KernelAttributes {
     }
 
     /// The rules that cannot be checked against [`Self::limits`], because the image lacks an attribute.
-    #[must_use]
     pub fn unchecked_rules(&self) -> Vec<Rule> {
         let shared: &[Rule] = &[Rule::SharedMemoryTotal, Rule::DynamicSharedMemoryOptIn];
         [

@@ -1,9 +1,9 @@
 //! Reads the kernels of PTX with their declared attributes.
 
-use super::error::{ImageError, wide};
+use super::error::ImageError;
 use super::kernels::KernelAttributes;
 use super::ptx::skip_blanks;
-use crate::dim::Dim3;
+use crate::dim::{Dim3, saturated};
 
 /// The kernels that `text` defines. Linear in its size.
 pub(super) fn kernels(text: &str) -> Result<Vec<KernelAttributes>, ImageError> {
@@ -12,7 +12,7 @@ pub(super) fn kernels(text: &str) -> Result<Vec<KernelAttributes>, ImageError> {
     while let Some(token) = tokens.next() {
         match token {
             ".entry" => {
-                let available = wide(text.len());
+                let available = saturated(text.len());
                 let needed = available.saturating_add(1);
                 let truncated = ImageError::Truncated { part: "PTX entry", needed, available };
                 kernels.extend(tokens.entry().ok_or(truncated)?);

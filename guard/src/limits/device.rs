@@ -24,7 +24,6 @@ impl ComputeCapability {
     }
 
     /// The architecture name that compilers take: `sm_90`.
-    #[must_use]
     pub fn sm(self) -> String {
         format!("sm_{}{}", self.major, self.minor)
     }
@@ -136,13 +135,11 @@ impl DeviceLimits {
     }
 
     /// Whether the device supports programmatic dependent launch: from compute capability 9.0 on.
-    #[must_use]
     pub fn dependent_launch(&self) -> bool {
         self.compute_capability >= ComputeCapability::new(9, 0)
     }
 
     /// Threads that can be resident on the whole device; 0 if unknown.
-    #[must_use]
     pub const fn resident_threads(&self) -> u64 {
         self.multiprocessors.saturating_mul(self.max_threads_per_multiprocessor)
     }
@@ -150,7 +147,6 @@ impl DeviceLimits {
     /// Maximum local memory per thread in bytes: 523,712, or less if the device's memory is small. For every
     /// launch the driver reserves local memory for all resident threads (H200: a launch of 32 threads with
     /// 64 KiB each reserved 64 KiB for all 270,336).
-    #[must_use]
     pub fn max_local_bytes_per_thread(&self) -> u64 {
         let known = Some(self.memory_bytes).filter(|bytes| *bytes > 0);
         let fitting = known.and_then(|bytes| bytes.checked_div(self.resident_threads()));

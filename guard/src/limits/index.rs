@@ -48,7 +48,8 @@ pub struct IndexTerm {
 }
 
 impl IndexLimit {
-    /// The axis with the most blocks on which the index depends, and the largest index, if it exceeds the limit.
+    /// The axis with the most blocks among those that the index depends on, and the largest index, if it exceeds the
+    /// limit.
     pub(crate) fn exceeded(&self, grid: Dim3, block: Dim3) -> Option<(Axis, u128)> {
         let reach = self.reach(grid, block);
         if reach <= self.most.into() {
@@ -60,7 +61,6 @@ impl IndexLimit {
     }
 
     /// The most blocks along `axis` without a wrap, at most those of `grid`.
-    #[must_use]
     pub fn most_blocks(&self, axis: Axis, grid: Dim3, block: Dim3) -> u64 {
         self.largest(grid.along(axis), |blocks| (grid.with(axis, blocks), block))
     }
@@ -107,7 +107,6 @@ impl IndexLimit {
     }
 
     /// Whether the index depends on the blocks along `axis`.
-    #[must_use]
     pub fn depends_on(&self, axis: Axis) -> bool {
         let on = |exponents: [u8; 3]| Axis::ALL.into_iter().zip(exponents);
         let mut all = self.terms.iter().flat_map(|term| on(term.grid));

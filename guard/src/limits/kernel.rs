@@ -51,7 +51,6 @@ impl KernelLimits {
 
     /// The local memory that the driver reserves on `device` for any launch of the kernel. `None` if every
     /// new context reserves at least as much.
-    #[must_use]
     pub fn local_memory(&self, device: &DeviceLimits) -> Option<LocalMemory> {
         let bytes_per_thread = self.local_bytes_per_thread;
         let resident_threads = device.resident_threads();
@@ -75,7 +74,6 @@ pub struct LocalMemory {
 
 impl LocalMemory {
     /// Bytes of all threads.
-    #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.bytes_per_thread.saturating_mul(self.resident_threads)
     }

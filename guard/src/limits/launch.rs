@@ -140,7 +140,6 @@ impl LaunchLimits {
     }
 
     /// The limits of the kernel's forms, if it was rewritten.
-    #[must_use]
     pub fn form_limits(&self) -> Option<FormLimits> {
         Some(self.forms()?.map(|form| form.kernel().clone()))
     }
@@ -190,19 +189,16 @@ impl LaunchLimits {
     }
 
     /// The device's limits.
-    #[must_use]
     pub fn device(&self) -> &DeviceLimits {
         &self.device
     }
 
     /// The kernel's limits.
-    #[must_use]
     pub fn kernel(&self) -> &KernelLimits {
         &self.kernel
     }
 
     /// Dynamic shared memory in bytes that a launch may request without further opt-in.
-    #[must_use]
     pub const fn max_dynamic_shared_bytes(&self) -> u64 {
         self.thresholds.dynamic_shared_bytes
     }

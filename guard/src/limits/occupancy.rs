@@ -45,7 +45,6 @@ impl LaunchLimits {
     /// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
     /// assert_eq!(limits.blocks_per_multiprocessor(Dim3::new(128, 1, 1), 0), 8); // 1,024 threads
     /// ```
-    #[must_use]
     pub fn blocks_per_multiprocessor(&self, block: Dim3, dynamic_shared_bytes: u64) -> u64 {
         let device = self.device();
         let warp = u128::from(device.warp_size.max(1));
@@ -65,7 +64,6 @@ impl LaunchLimits {
     /// it equals the driver's limit for a cooperative launch without a cluster.
     ///
     /// `None` if the number of multiprocessors is unknown, or no block fits, which other rules report.
-    #[must_use]
     pub fn co_resident_blocks(&self, block: Dim3, dynamic_shared_bytes: u64) -> Option<u64> {
         let multiprocessors = self.device().multiprocessors;
         let blocks = self.blocks_per_multiprocessor(block, dynamic_shared_bytes);

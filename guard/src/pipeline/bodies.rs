@@ -17,7 +17,7 @@ use crate::pipeline::host_memory::HostCall;
 #[cfg(feature = "cuda")]
 use crate::plan::arguments::KernelArgs;
 
-/// A batch of items that goes through several stages, chunk by chunk: `Guard::run_pipeline`.
+/// Several stages that process a batch of items chunk by chunk: `Guard::run_pipeline`.
 ///
 /// The stages run on the host or on a CUDA device, depending on how they were declared.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Pipeline<'a> {
     #[cfg(feature = "cuda")]
     pub(crate) graph: Option<PipelineGraph>,
     pub(crate) bodies: Vec<Body<'a>>,
-    /// The stage that panicked, after which the pipeline does not run again.
+    /// The stage that panicked. The pipeline does not run again.
     pub(crate) poisoned: Option<String>,
 }
 
@@ -67,19 +67,16 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The number of items.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.definition.items
     }
 
     /// The launch parameters that the stages were built with.
-    #[must_use]
     pub fn parameters(&self) -> &[(String, u64)] {
         &self.definition.parameters
     }
 
     /// The same pipeline without the work of its stages. Plans of one are plans of the other.
-    #[must_use]
     pub fn outline(&self) -> Pipeline<'static> {
         let bodies = self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect();
         Pipeline::new(self.definition.clone(), bodies)

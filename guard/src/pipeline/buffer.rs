@@ -3,6 +3,8 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use derive_more::Display;
+
 /// A handle of a pipeline's buffer with elements `T`, from a [`PipelineBuilder`](super::PipelineBuilder).
 pub struct Buffer<T> {
     pub(crate) id: BufferId,
@@ -74,21 +76,14 @@ pub(crate) enum Role {
 }
 
 /// The bytes of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Bytes for each item.
+    #[display("{_0} bytes an item")]
     PerItem(u64),
     /// Bytes that are the same for every chunk.
+    #[display("{_0} bytes for every chunk")]
     Fixed(u64),
-}
-
-impl fmt::Display for Extent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PerItem(bytes) => write!(f, "{bytes} bytes an item"),
-            Self::Fixed(bytes) => write!(f, "{bytes} bytes for every chunk"),
-        }
-    }
 }
 
 impl Extent {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use bytemuck::Pod;
 
+use crate::dim::saturated;
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::bodies::{Body, Pipeline};
@@ -172,7 +173,7 @@ impl<'a> PipelineBuilder<'a> {
         elements: u64,
     ) -> Buffer<T> {
         let alignment = align_of::<T>();
-        let bytes = elements.checked_mul(size_of_element::<T>());
+        let bytes = elements.checked_mul(saturated(size_of::<T>()));
         if bytes == Some(0) {
             self.mistake(BuildError::EmptyBuffer(name.clone()));
         } else if u64::try_from(alignment).is_ok_and(|alignment| alignment > SCRATCH_ALIGNMENT) {
@@ -210,7 +211,7 @@ impl<'a> StageBuilder<'_, 'a> {
     pub fn read_from<T>(mut self, buffer: Buffer<T>, first: u64) -> Self {
         let Some(spec) = self.builder.definition.spec(buffer.id) else { return self.read(buffer) };
         let (Extent::PerItem(bytes) | Extent::Fixed(bytes)) = spec.extent;
-        let size = size_of_element::<T>();
+        let size = saturated(size_of::<T>());
         let elements = bytes.checked_div(size).unwrap_or(0);
         if first >= elements {
             let (stage, buffer) = (self.name(), spec.name.clone());
@@ -293,10 +294,6 @@ impl<'a> StageBuilder<'_, 'a> {
         }
         self
     }
-}
-
-fn size_of_element<T>() -> u64 {
-    u64::try_from(size_of::<T>()).unwrap_or(u64::MAX)
 }
 
 fn check_names<'n>(

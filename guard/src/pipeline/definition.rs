@@ -60,8 +60,8 @@ impl Definition {
         self.buffers.iter().any(|buffer| buffer.role == Role::Accumulator)
     }
 
-    /// Whether a chunk can run again after one of its stages failed. It cannot if a stage changes what it
-    /// reads.
+    /// Whether a chunk can run again after one of its stages failed. It cannot if a stage changes its own
+    /// input.
     pub(crate) fn can_run_again(&self) -> bool {
         let changes = |role| matches!(role, Role::InPlace | Role::Accumulator);
         !self.buffers.iter().any(|buffer| changes(buffer.role))

@@ -1,8 +1,9 @@
 //! Errors of building, planning and running a pipeline.
 
 use core::error::Error;
-use core::fmt;
 use std::sync::Arc;
+
+use derive_more::Display;
 
 use crate::launch::violation::Violations;
 use crate::pipeline::progress::PipelineRun;
@@ -26,28 +27,17 @@ impl BufferUse {
 /// Why declared buffers and stages do not form a pipeline. A lone string is the name of the buffer or stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum BuildError {
     /// There is nothing to run.
     #[error("the pipeline has no stages")]
     NoStages,
     /// The pipeline has too many stages, buffers or parameters.
     #[error("the pipeline has {given} {parts}, the limit is {most}")]
-    TooMany {
-        /// `stages`, `buffers` or `parameters`.
-        parts: &'static str,
-        /// The declared number.
-        given: usize,
-        /// The limit.
-        most: usize,
-    },
+    TooMany { parts: &'static str, given: usize, most: usize },
     /// Two stages, two buffers or two parameters have the same name.
     #[error("two {parts} have the name {name}")]
-    SameName {
-        /// `stages`, `buffers` or `parameters`.
-        parts: &'static str,
-        /// The name.
-        name: String,
-    },
+    SameName { parts: &'static str, name: String },
     /// A buffer has no bytes.
     #[error("buffer {0} is empty: zero elements, or a zero-sized type")]
     EmptyBuffer(String),
@@ -59,14 +49,7 @@ pub enum BuildError {
     ScratchTooLarge,
     /// The element type needs a larger alignment than scratch has.
     #[error("elements of buffer {buffer} are aligned to {alignment} bytes, the limit is {limit}")]
-    Overaligned {
-        /// The buffer.
-        buffer: String,
-        /// The alignment of the element type.
-        alignment: usize,
-        /// The alignment of scratch.
-        limit: u64,
-    },
+    Overaligned { buffer: String, alignment: usize, limit: u64 },
     /// The buffer cannot be copied chunk by chunk.
     #[error(
         "{0} cannot be in host memory: only an input, an output or an in-place buffer of the pipeline \
@@ -85,18 +68,9 @@ pub enum BuildError {
         .0.stage, .0.buffer
     )]
     DeclaredTwice(BufferUse),
-    /// A stage reads from an element that the buffer does not have.
+    /// A stage reads from an element that the buffer, or one of its items, does not have. Elements count from 0.
     #[error("stage {stage} reads {buffer} from element {first} on, it has {elements}")]
-    PastTheEnd {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-        /// The element, counted from 0.
-        first: u64,
-        /// Elements of the buffer, or of one of its items.
-        elements: u64,
-    },
+    PastTheEnd { stage: String, buffer: String, first: u64, elements: u64 },
     /// A stage writes an input.
     #[error(
         "stage {} writes input {}, which other stages and chunks read: declare the buffer with \
@@ -126,59 +100,35 @@ pub enum BuildError {
     NeverUsed(String),
     /// A stage's launch is for another number of items.
     #[error("the launch of stage {stage} has a batch of {batch} items, the pipeline has {items}")]
-    OtherBatch {
-        /// The stage.
-        stage: String,
-        /// Items of the launch's batch.
-        batch: u64,
-        /// Items of the pipeline.
-        items: u64,
-    },
+    OtherBatch { stage: String, batch: u64, items: u64 },
 }
 
 /// Why no chunk is legal for every stage and within the budget.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum PlanError {
     /// A stage's launch is illegal, whole and in chunks.
     #[error("stage {stage}: {violations}")]
-    Stage {
-        /// The stage.
-        stage: String,
-        /// The broken rules.
-        violations: Violations,
-    },
+    Stage { stage: String, violations: Violations },
     /// The smallest chunk that keeps every alignment is larger than a stage or the budget allows.
     #[error(
         "{limited_by} allows chunks of at most {largest} items, the smallest that keeps the alignment of \
          every stage has {unit}: raise the limit, or lower an alignment"
     )]
-    NoCommonChunk {
-        /// `stage NAME`, or `the budget`.
-        limited_by: String,
-        /// The most items that it allows.
-        largest: u64,
-        /// Items of the smallest chunk.
-        unit: u64,
-    },
+    NoCommonChunk { limited_by: String, largest: u64, unit: u64 },
     /// The scratch of the smallest chunk exceeds the budget.
     #[error(
         "the budget is {budget} bytes, the smallest possible chunk of {chunk} items needs {smallest} \
          bytes of scratch: raise the budget to that"
     )]
-    BudgetTooSmall {
-        /// Bytes of the budget.
-        budget: u64,
-        /// The smallest budget in bytes that works; saturated.
-        smallest: u64,
-        /// Items of the smallest chunk.
-        chunk: u64,
-    },
+    BudgetTooSmall { budget: u64, smallest: u64, chunk: u64 },
 }
 
 /// Why the caller's memory does not fit the pipeline. A lone string is the name of the buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum MemoryError {
     /// A buffer has no memory.
     #[error("buffer {0} has no memory")]
@@ -191,33 +141,16 @@ pub enum MemoryError {
     OtherPipeline,
     /// Memory to read was given for a buffer that is written, or the other way round, or any for scratch.
     #[error("buffer {buffer} takes {expected}, not {given}")]
-    WrongKind {
-        /// The buffer.
-        buffer: String,
-        /// The kind of memory that it takes.
-        expected: &'static str,
-        /// The kind of the memory given.
-        given: &'static str,
-    },
+    WrongKind { buffer: String, expected: &'static str, given: &'static str },
     /// More buffers have memory than a launch can have arguments.
     #[error("the pipeline has {given} buffers of the caller, the limit is {most}")]
-    TooMany {
-        /// The number of buffers with memory.
-        given: usize,
-        /// The limit.
-        most: usize,
-    },
+    TooMany { given: usize, most: usize },
     /// A stream, memory or a product belongs to another device or context.
     #[error("{0} belongs to another CUDA context than the guard")]
     OtherContext(&'static str),
     /// There are fewer streams than chunks in flight.
     #[error("the plan has {in_flight} chunks in flight, but there are only {streams} streams")]
-    TooFewStreams {
-        /// Chunks in flight.
-        in_flight: u64,
-        /// Streams.
-        streams: usize,
-    },
+    TooFewStreams { in_flight: u64, streams: usize },
     /// A stream is being captured into a graph.
     #[error(
         "a stream is being captured, and a graph keeps no memory of a pipeline: run it after the capture"
@@ -231,18 +164,11 @@ pub enum MemoryError {
     OtherMemory(String),
     /// Memory has another length.
     #[error("buffer {buffer} has {given} bytes, the items of the pipeline need {needed}")]
-    WrongLength {
-        /// The buffer.
-        buffer: String,
-        /// Bytes that all items need.
-        needed: u128,
-        /// Bytes of the memory given.
-        given: u64,
-    },
+    WrongLength { buffer: String, needed: u128, given: u64 },
 }
 
 /// Why a stage failed. Any error converts into [`Self::Failed`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Display)]
 #[non_exhaustive]
 pub enum StageError {
     /// Out of memory: a smaller chunk is tried, where the stages can run again.
@@ -250,10 +176,15 @@ pub enum StageError {
     /// Another reason: the run ends.
     Failed(Arc<dyn Error + Send + Sync>),
     /// The stage panicked, with this message: the pipeline does not run again.
+    #[display("it panicked: {_0}")]
     Panicked(String),
     /// The stage did not declare that it reads the buffer, or declared that it also writes it.
+    #[display("stage {} did not declare that it reads {}", _0.stage, _0.buffer)]
     NotRead(Box<BufferUse>),
     /// The stage did not declare that it writes the buffer, or has taken its view already.
+    #[display(
+        "stage {} did not declare that it writes {}, or has taken its view already", _0.stage, _0.buffer
+    )]
     NotWritten(Box<BufferUse>),
 }
 
@@ -270,23 +201,6 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for StageError {
     }
 }
 
-impl fmt::Display for StageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfMemory(source) | Self::Failed(source) => source.fmt(f),
-            Self::Panicked(message) => write!(f, "it panicked: {message}"),
-            Self::NotRead(at) => {
-                write!(f, "stage {} did not declare that it reads {}", at.stage, at.buffer)
-            }
-            Self::NotWritten(at) => write!(
-                f,
-                "stage {} did not declare that it writes {}, or has taken its view already",
-                at.stage, at.buffer
-            ),
-        }
-    }
-}
-
 /// Two errors are equal if their kinds and their messages are.
 impl PartialEq for StageError {
     fn eq(&self, other: &Self) -> bool {
@@ -298,6 +212,7 @@ impl PartialEq for StageError {
 /// Why a run failed. Only the variants with `done` began to run; a lone string is the name of the stage.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum RunError {
     /// The plan is for another pipeline.
     #[error("the plan was made for another pipeline")]
@@ -316,14 +231,7 @@ pub enum RunError {
     Outline(String),
     /// The stage runs on the host and the memory is on a device, or the other way round.
     #[error("stage {stage} runs on {runs_on}, the memory given is on {memory_on}")]
-    OtherBackend {
-        /// The stage.
-        stage: String,
-        /// `the host` or `a device`.
-        runs_on: &'static str,
-        /// `the host` or `a device`.
-        memory_on: &'static str,
-    },
+    OtherBackend { stage: String, runs_on: &'static str, memory_on: &'static str },
     /// The stage is a call, which a graph would not repeat.
     #[error(
         "stage {0} is a call, whose work a graph may not repeat: declare it with call_in_graphs, or run \
@@ -342,45 +250,16 @@ pub enum RunError {
          items: {error}",
         .done.items_done
     )]
-    Scratch {
-        /// Items of a chunk.
-        chunk: u64,
-        /// Bytes of the allocation.
-        bytes: u64,
-        /// Items of the pipeline.
-        items: u64,
-        /// The work done before.
-        done: Box<PipelineRun>,
-        /// Why the allocation failed.
-        error: StageError,
-    },
+    Scratch { chunk: u64, bytes: u64, items: u64, done: Box<PipelineRun>, error: StageError },
     /// The device reported a failure of earlier chunks while a monitored run waited for them.
     #[error("the device failed after {} of {items} items: {error}", .done.items_done)]
-    Late {
-        /// Items of the pipeline.
-        items: u64,
-        /// The work done before.
-        done: Box<PipelineRun>,
-        /// The reported failure.
-        error: StageError,
-    },
+    Late { items: u64, done: Box<PipelineRun>, error: StageError },
     /// A stage failed.
     #[error(
         "stage {stage} failed at chunk {} (items {}..{}), after {} of {items} items: {error}",
         .chunk.index, .chunk.start, .chunk.end(), .done.items_done
     )]
-    Stage {
-        /// The stage.
-        stage: String,
-        /// The chunk that it failed at.
-        chunk: Chunk,
-        /// Items of the pipeline.
-        items: u64,
-        /// The work done before.
-        done: Box<PipelineRun>,
-        /// Why it failed.
-        error: StageError,
-    },
+    Stage { stage: String, chunk: Chunk, items: u64, done: Box<PipelineRun>, error: StageError },
 }
 
 impl RunError {
@@ -390,7 +269,6 @@ impl RunError {
     }
 
     /// The work done before the failure; `None` if the run did not begin.
-    #[must_use]
     pub fn done(&self) -> Option<&PipelineRun> {
         match self {
             Self::Scratch { done, .. } | Self::Stage { done, .. } | Self::Late { done, .. } => {

@@ -3,6 +3,7 @@
 
 use core::cmp::Reverse;
 
+use crate::dim::saturated;
 use crate::pipeline::buffer::{BufferSpec, Extent};
 
 /// The alignment in bytes of every scratch buffer, which CUDA guarantees for its allocations.
@@ -63,7 +64,8 @@ impl Layout {
         starts.dedup();
         let at_fixed = |bytes: &u64| Place { bytes_per_item: 0, bytes: *bytes };
         let per_item_at = |start: &u64| {
-            let below = wide(starts.partition_point(|other| other < start)) * SCRATCH_ALIGNMENT;
+            let below =
+                saturated(starts.partition_point(|other| other < start)) * SCRATCH_ALIGNMENT;
             Place { bytes_per_item: *start, bytes: packed_fixed.bytes.saturating_add(below) }
         };
         let placed = packed_fixed.offsets.iter().map(at_fixed);
@@ -76,7 +78,7 @@ impl Layout {
             places,
             fixed_bytes: packed_fixed.bytes,
             bytes_per_item: packed.bytes,
-            steps: wide(starts.len().saturating_sub(1)),
+            steps: saturated(starts.len().saturating_sub(1)),
         })
     }
 
@@ -157,10 +159,6 @@ fn smallest_gap(others: &[(u64, u64)], bytes: u64) -> u64 {
         end = end.max(next_end);
     }
     best.map_or(end, |(_, start)| start)
-}
-
-fn wide(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

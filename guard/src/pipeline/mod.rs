@@ -1,7 +1,7 @@
 //! Runs a batch through several stages, chunk by chunk, within a memory budget.
 //!
-//! A batch that does not fit into memory often fits if each chunk of it goes through all stages before the
-//! next: intermediates then need memory for one chunk only. A pipeline declares its buffers and the stages
+//! A batch that does not fit into memory often fits if all stages process a chunk before the next chunk:
+//! intermediates then need memory for one chunk only. A pipeline declares its buffers and the stages
 //! that read and write them. The plan decides which scratch buffers share memory, and finds the largest
 //! chunk that is legal for every stage and within a [`Budget`], before anything runs.
 //!
@@ -50,16 +50,16 @@
 //!
 //! A stage on the host is a closure: `PipelineBuilder::stage`. A stage on a device is a kernel, a product of
 //! matrices, or a call that submits other work: `PipelineBuilder::kernel`, `product` and `call`. All stages
-//! of a pipeline run in the same place, and so does its memory: `HostMemory` or `cuda::DeviceMemory`.
+//! of a pipeline run in the same place, where its memory is too: `HostMemory` or `cuda::DeviceMemory`.
 //!
 //! # Chunks
 //!
-//! A chunk goes through all stages before its scratch is reused. A buffer is either per item, or the same for
+//! All stages process a chunk before its scratch is reused. A buffer is either per item, or the same for
 //! all chunks. A stage gets only its chunk's items of a buffer per item.
 //!
 //! No chunk reads what another chunk writes, except in an [accumulator](PipelineBuilder::accumulator),
 //! which makes chunks run one at a time. The result is therefore the same for every chunk size, except for
-//! the order in which an accumulator is updated.
+//! the order of the updates of an accumulator.
 //!
 //! # Batches larger than the device
 //!

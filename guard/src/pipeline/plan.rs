@@ -3,6 +3,7 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
+use crate::dim::saturated;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
 use crate::limits::LaunchLimits;
@@ -59,19 +60,16 @@ impl Budget {
     }
 
     /// The most bytes of scratch.
-    #[must_use]
     pub const fn max_bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The most chunks at the same time.
-    #[must_use]
     pub const fn max_in_flight(&self) -> u64 {
         self.in_flight
     }
 
     /// The most items of a chunk.
-    #[must_use]
     pub const fn max_items(&self) -> u64 {
         self.max_items
     }
@@ -120,44 +118,37 @@ impl Pipeline<'_> {
 
 impl PipelinePlan {
     /// Items of all chunks.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.chunks.items()
     }
 
     /// The number of chunks; 0 for a pipeline of zero items.
-    #[must_use]
     pub const fn len(&self) -> u64 {
         self.chunks.launches()
     }
 
     /// Whether there are no chunks.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Items of a chunk; 0 if there is none.
-    #[must_use]
     pub fn chunk_items(&self) -> u64 {
         self.chunks.largest()
     }
 
     /// Items of the last chunk, if it has fewer than the others.
-    #[must_use]
     pub fn remainder(&self) -> Option<u64> {
         let last = self.chunks.at(self.len().checked_sub(1)?)?;
         (last.items < self.chunk_items()).then_some(last.items)
     }
 
     /// Chunks that run at the same time.
-    #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
     /// Items of the smallest chunk that keeps the alignment of every stage.
-    #[must_use]
     pub const fn smallest_chunk(&self) -> u64 {
         self.unit
     }
@@ -183,7 +174,6 @@ impl PipelinePlan {
     }
 
     /// Bytes of scratch that a run allocates.
-    #[must_use]
     pub const fn bytes(&self) -> u64 {
         // The product is within the budget.
         self.scratch_bytes.saturating_mul(self.in_flight)
@@ -202,7 +192,6 @@ impl PipelinePlan {
 
     /// The launch of the stage at `index` for one of the plan's chunks; `None` if the stage launches
     /// nothing, or no chunk of the plan has this size.
-    #[must_use]
     pub fn launch(&self, index: usize, chunk: Chunk) -> Option<PlannedLaunch> {
         let of_plan = chunk.items == self.chunk_items() || Some(chunk.items) == self.remainder();
         let plan = self.launches_of(index)?;
@@ -326,7 +315,7 @@ impl Definition {
             buffer.in_scratch() && (first..=last).contains(&index)
         };
         let live = self.buffers.iter().filter(is_live);
-        saturated(live.map(|buffer| buffer.extent.bytes(items)).sum())
+        saturated(live.map(|buffer| buffer.extent.bytes(items)).sum::<u128>())
     }
 
     /// The largest chunk within the budget, and the number of chunks in flight.
@@ -405,8 +394,4 @@ impl StageSpec {
     fn legal(&self, plan: Result<Plan, Violations>) -> Result<Plan, PlanError> {
         plan.map_err(|violations| PlanError::Stage { stage: self.name.clone(), violations })
     }
-}
-
-fn saturated(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

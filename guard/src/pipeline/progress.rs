@@ -20,7 +20,6 @@ pub struct Progress {
 
 impl Progress {
     /// The time for the remaining items, at the rate so far; `None` before the first item is done.
-    #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let left = u128::from(self.items.saturating_sub(self.items_done));
         let nanoseconds = self.elapsed.as_nanos().checked_mul(left)?;

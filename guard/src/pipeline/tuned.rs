@@ -28,13 +28,11 @@ pub struct TunedPlan {
 /// Why a plan does not follow an entry of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum EntryRefusal {
     /// The entry is for a kernel, or for a single chunk where the pipeline needs several.
     #[error("the pipeline cannot run as the entry says: {choice}")]
-    Choice {
-        /// The entry's choice.
-        choice: StoredChoice,
-    },
+    Choice { choice: StoredChoice },
     /// The number of chunks in flight is missing.
     #[error("parameter {IN_FLIGHT} of the entry is missing or 0: re-tune")]
     InFlight,
@@ -44,24 +42,10 @@ pub enum EntryRefusal {
          parameters of the entry, or re-tune",
         value(*entry), value(*pipeline)
     )]
-    Parameter {
-        /// The name of the first parameter that differs.
-        name: String,
-        /// Its value in the entry, if it is there.
-        entry: Option<u64>,
-        /// Its value in the pipeline, if it is there.
-        pipeline: Option<u64>,
-    },
+    Parameter { name: String, entry: Option<u64>, pipeline: Option<u64> },
     /// The plan of the entry exceeds the budget.
     #[error("the entry takes {needed} {what}, the budget allows {allowed}")]
-    OverBudget {
-        /// `bytes of scratch`, `chunks in flight` or `items of a chunk`.
-        what: &'static str,
-        /// The entry's value.
-        needed: u64,
-        /// The budget's value.
-        allowed: u64,
-    },
+    OverBudget { what: &'static str, needed: u64, allowed: u64 },
     /// No chunk of this size is legal for every stage.
     #[error(transparent)]
     NotPlanned(PlanError),
@@ -96,7 +80,6 @@ impl Pipeline<'_> {
     }
 
     /// The shape of the pipeline's entry in a profile: its number of items.
-    #[must_use]
     pub fn shape(&self) -> Named {
         vec![(SIZE.to_owned(), self.items())]
     }
@@ -141,7 +124,7 @@ impl Pipeline<'_> {
     /// planned if it divides the items more evenly.
     ///
     /// An entry that exceeds `budget`, or has other launch parameters than the pipeline, is refused: the
-    /// plan is then the one of [`Self::plan`]. The guard's profile counts refusals.
+    /// plan then comes from [`Self::plan`]. The guard's profile counts refusals.
     ///
     /// # Errors
     ///

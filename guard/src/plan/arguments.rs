@@ -47,13 +47,11 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// The number of arguments, including those beyond [`MAX_ARGS`].
-    #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() + self.surplus
     }
 
     /// Whether there are no arguments.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -202,134 +200,65 @@ impl<'a> KernelArgs<'a> {
     }
 }
 
-/// Why arguments do not fit a kernel or a plan.
+/// Why arguments do not fit a kernel or a plan. Arguments and parameters are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ArgsError {
     /// More arguments than fit inline.
     #[error("{given} kernel arguments, at most {MAX_ARGS} fit: pass the rest in a struct")]
-    TooMany {
-        /// How many were given.
-        given: usize,
-    },
+    TooMany { given: usize },
     /// The items reach past the end of an argument's buffer.
     #[error("kernel argument {index} has {available} bytes, the items of the batch need {needed}")]
-    BufferTooSmall {
-        /// The argument, from 0.
-        index: usize,
-        /// Bytes that all items need.
-        needed: u128,
-        /// Bytes of the buffer.
-        available: u64,
-    },
+    BufferTooSmall { index: usize, needed: u128, available: u64 },
     /// A value that is the number of items of the whole batch, in a launch of several chunks whose
     /// blocks share items.
     #[error(
         "kernel argument {index} is {items}, the items of the whole batch, but a chunk has fewer and \
          its last block would run past them: pass the chunk's items with length, or a value that is not compared with the item's index with constant"
     )]
-    TotalInChunks {
-        /// The argument, from 0.
-        index: usize,
-        /// Items of the batch.
-        items: u64,
-    },
+    TotalInChunks { index: usize, items: u64 },
     /// An argument depends on the items of a batch, but the launch has none.
     #[error(
         "kernel argument {index} depends on the items of a batch, but the launch has none: declare \
          a BatchAxis, or pass whole memory and plain values"
     )]
-    NoBatch {
-        /// The argument, from 0.
-        index: usize,
-    },
+    NoBatch { index: usize },
     /// A pointer to items would advance past the end of the address space.
     #[error("kernel argument {index} would advance past the end of the address space")]
-    AddressOverflow {
-        /// The argument, from 0.
-        index: usize,
-    },
+    AddressOverflow { index: usize },
     /// A 32-bit offset or length cannot represent the batch's items.
     #[error(
         "kernel argument {index} is 32 bits wide{}, the batch has {items} items: use 64 bits",
         if *signed { " and signed" } else { "" }
     )]
-    ItemsPast32Bits {
-        /// The argument, from 0.
-        index: usize,
-        /// Whether it is an `i32`.
-        signed: bool,
-        /// Items of the batch.
-        items: u64,
-    },
+    ItemsPast32Bits { index: usize, signed: bool, items: u64 },
     /// The parts of the batch's items exceed 64 bits.
     #[error(
         "kernel argument {index} is {per_item} for each of {items} items, which 64 bits cannot count"
     )]
-    PartsPast64Bits {
-        /// The argument, from 0.
-        index: usize,
-        /// Parts of an item.
-        per_item: u64,
-        /// Items of the batch.
-        items: u64,
-    },
+    PartsPast64Bits { index: usize, per_item: u64, items: u64 },
     /// An argument is the launch's workspace, but the launch allocates none.
     #[error(
         "kernel argument {index} is the launch's workspace, but this launch allocates none: use \
          Guard::plan_and_launch with a batch"
     )]
-    WorkspaceNotAllocated {
-        /// The argument, from 0.
-        index: usize,
-    },
+    WorkspaceNotAllocated { index: usize },
     /// The kernel has another number of parameters.
     #[error("kernel {kernel} has {expected} parameters, but {given} arguments were given")]
-    WrongCount {
-        /// The kernel's name.
-        kernel: String,
-        /// Parameters of the kernel.
-        expected: usize,
-        /// Arguments given.
-        given: usize,
-    },
+    WrongCount { kernel: String, expected: usize, given: usize },
     /// A value where the kernel expects memory, or memory where it expects a value.
     #[error("parameter {index} of kernel {kernel} is {expected}, the argument is {given}")]
-    WrongKind {
-        /// The kernel's name.
-        kernel: String,
-        /// The parameter, from 0.
-        index: usize,
-        /// What it is.
-        expected: &'static str,
-        /// What the argument is.
-        given: &'static str,
-    },
+    WrongKind { kernel: String, index: usize, expected: &'static str, given: &'static str },
     /// Memory, or a chunk of it, that is not aligned as the kernel requires.
     #[error(
         "parameter {index} of kernel {kernel} must be aligned to {alignment} bytes, the argument or \
          its items are not"
     )]
-    Misaligned {
-        /// The kernel's name.
-        kernel: String,
-        /// The parameter, from 0.
-        index: usize,
-        /// The required alignment in bytes.
-        alignment: u64,
-    },
+    Misaligned { kernel: String, index: usize, alignment: u64 },
     /// A parameter of the kernel has another size.
     #[error("parameter {index} of kernel {kernel} is {expected} bytes, the argument is {given}")]
-    WrongSize {
-        /// The kernel's name.
-        kernel: String,
-        /// The parameter, from 0.
-        index: usize,
-        /// Bytes of the parameter.
-        expected: usize,
-        /// Bytes of the argument.
-        given: usize,
-    },
+    WrongSize { kernel: String, index: usize, expected: usize, given: usize },
 }
 
 /// Checks that every chunk of a batch of `items` stays within the buffer or type of argument `index`.

@@ -202,19 +202,16 @@ impl BatchAxis {
     }
 
     /// The axis that holds the items.
-    #[must_use]
     pub const fn axis(&self) -> Axis {
         self.axis
     }
 
     /// The number of items.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.items
     }
 
     /// Blocks along the axis that `items` need, or `None` past u64.
-    #[must_use]
     #[inline]
     pub fn blocks(&self, items: u64) -> Option<u64> {
         self.share().blocks(items)
@@ -222,7 +219,6 @@ impl BatchAxis {
 
     /// The most items of a launch of `blocks` along the axis, within the index width and the
     /// workspace memory.
-    #[must_use]
     pub fn items_within(&self, blocks: u64) -> u64 {
         self.items_in(blocks).min(self.item_cap())
     }
@@ -275,7 +271,6 @@ impl BatchAxis {
 
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
     /// next chunk; `None` past u64. All chunks but the last are multiples of it.
-    #[must_use]
     #[inline]
     pub fn unit(&self) -> Option<u64> {
         match self.share().items {

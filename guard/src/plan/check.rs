@@ -77,7 +77,6 @@ pub struct Verdict {
 
 impl CheckRequest {
     /// The limits of the kernel on `device`.
-    #[must_use]
     pub fn limits(&self, device: &DeviceLimits) -> LaunchLimits {
         let mut kernel = self.kernel.clone();
         if kernel.name.is_empty() {
@@ -90,7 +89,6 @@ impl CheckRequest {
     }
 
     /// The batch on `device`, whose memory limits the workspace unless the batch declares a limit.
-    #[must_use]
     pub fn batch(&self, device: &DeviceLimits) -> Option<BatchAxis> {
         self.batch.map(|batch| batch.or_memory(device.memory_bytes))
     }
@@ -102,8 +100,8 @@ impl CheckRequest {
     }
 
     /// As [`Self::check`], of a kernel that opts in to large dynamic shared memory where it needs to, as
-    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states what its kernel
-    /// opted in to is checked as it is.
+    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states its kernel's
+    /// opt-in is checked unchanged.
     #[must_use]
     pub fn check_with_opt_in(&self, device: &DeviceLimits) -> Verdict {
         if self.kernel.max_dynamic_shared_bytes.is_some() {

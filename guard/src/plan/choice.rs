@@ -1,10 +1,12 @@
 //! Choices among legal plans: the strategy and the largest chunk.
 
-use core::fmt;
 use core::num::NonZeroU64;
 
+use derive_more::Display;
+
 /// How a plan launches a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
@@ -17,17 +19,6 @@ pub enum Strategy {
     Folded,
     /// Launches of a rewritten kernel on parts of the grid. Blocks read the whole grid's size and index.
     Shifted,
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Whole => "whole",
-            Self::Chunked => "chunked",
-            Self::Folded => "folded",
-            Self::Shifted => "shifted",
-        })
-    }
 }
 
 /// Which of the legal plans a caller or a profile prefers.

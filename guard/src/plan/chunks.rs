@@ -22,7 +22,6 @@ impl Chunk {
     }
 
     /// The item after the last one.
-    #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.items)
     }
@@ -81,19 +80,16 @@ impl Chunks {
     }
 
     /// The items of all chunks, including those that the iterator has passed.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.items
     }
 
     /// The number of chunks, including those that the iterator has passed.
-    #[must_use]
     pub const fn launches(&self) -> u64 {
         self.launches
     }
 
     /// The items of the largest chunk; 0 if there is none.
-    #[must_use]
     #[inline]
     pub fn largest(&self) -> u64 {
         let Some(others) = self.launches.checked_sub(1) else { return 0 };
@@ -108,7 +104,6 @@ impl Chunks {
     }
 
     /// The chunk at `index`, from 0.
-    #[must_use]
     #[inline]
     pub fn at(&self, index: u64) -> Option<Chunk> {
         if index >= self.launches {

@@ -1,12 +1,12 @@
 //! A plan: the validated launches of a request.
 
-use crate::dim::{Axis, Dim3};
+use crate::dim::{Axis, Dim3, saturated};
 use crate::launch::valid::ValidLaunch;
 use crate::limits::launch::{Forms, LaunchLimits};
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
-use crate::plan::parts::{GridPart, GridParts, saturated};
+use crate::plan::parts::{GridPart, GridParts};
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,27 +60,23 @@ pub(crate) struct WholeGrid {
 
 impl Plan {
     /// How the request is launched.
-    #[must_use]
     pub const fn strategy(&self) -> Strategy {
         self.strategy
     }
 
     /// The number of launches; 0 for a batch of zero items.
-    #[must_use]
     #[inline]
     pub fn len(&self) -> u64 {
         self.parts().map_or(self.chunks.launches(), |parts| parts.count())
     }
 
     /// Whether there are no launches.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Items of the whole batch; 1 for a request without a batch axis. Blocks of the grid where a
     /// rewritten kernel is launched.
-    #[must_use]
     #[inline]
     pub fn items(&self) -> u64 {
         self.parts().map_or(self.chunks.items(), |parts| parts.blocks())
@@ -99,7 +95,6 @@ impl Plan {
     }
 
     /// Items of the largest launch; its blocks where a rewritten kernel is launched.
-    #[must_use]
     #[inline]
     pub fn largest_chunk(&self) -> u64 {
         self.parts()
@@ -107,7 +102,6 @@ impl Plan {
     }
 
     /// Whether the plan was made for `limits`, or a clone of them.
-    #[must_use]
     pub fn is_for(&self, limits: &LaunchLimits) -> bool {
         let is_form =
             |forms: &Forms| self.launch.is_for(&forms.shifted) || self.launch.is_for(&forms.folded);
@@ -121,7 +115,6 @@ impl Plan {
     }
 
     /// The launch at `index`, from 0.
-    #[must_use]
     #[inline(always)]
     pub fn at(&self, index: u64) -> Option<PlannedLaunch> {
         match self.parts() {
@@ -130,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// The largest launch, which has all that chunks have in common.
+    /// The largest launch. Everything but its grid is common to all chunks.
     #[cfg(feature = "cuda")]
     pub(crate) const fn largest_launch(&self) -> &ValidLaunch {
         &self.launch

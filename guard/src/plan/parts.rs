@@ -1,6 +1,6 @@
 //! Divides the grid of a rewritten kernel into the parts that are launched.
 
-use crate::dim::{Axis, Dim3};
+use crate::dim::{Axis, Dim3, saturated};
 use crate::plan::chunks::{Chunk, Chunks};
 
 /// The parts of a grid, as even along each axis as possible. They follow one another along x, then y,
@@ -64,11 +64,6 @@ impl GridParts {
     pub(crate) fn blocks(&self) -> u64 {
         saturated(self.grid.volume())
     }
-}
-
-/// A number of blocks, as far as 64 bits go.
-pub(crate) fn saturated(blocks: u128) -> u64 {
-    u64::try_from(blocks).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

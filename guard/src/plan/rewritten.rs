@@ -1,6 +1,6 @@
 //! Plans the launches of a rewritten kernel: parts of its grid, or all blocks flat on x.
 
-use crate::dim::{Axis, Dim3};
+use crate::dim::{Axis, Dim3, saturated};
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::valid::ValidLaunch;
@@ -12,7 +12,7 @@ use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
 use crate::plan::explain::{explain_with, fold_unavailable, reason, split_cooperative};
 use crate::plan::launches::{Plan, WholeGrid};
-use crate::plan::parts::{GridParts, saturated};
+use crate::plan::parts::GridParts;
 
 /// The plan with the fewest launches of a form of the kernel; shifted if both have as many.
 ///
@@ -148,7 +148,7 @@ impl Grid<'_> {
     }
 }
 
-/// A folded entry divides numbers below 2^31 only, which is what a legal launch on x has.
+/// A folded entry divides numbers below 2^31 only. A legal launch on x has no more blocks.
 pub(crate) const MOST_FOLDED_BLOCKS: u64 = 1 << 31;
 
 #[cfg(test)]

@@ -37,7 +37,6 @@ impl Parameter {
     }
 
     /// Its size in bytes.
-    #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
             Self::Memory | Self::AlignedMemory { .. } => size_of::<u64>(),
@@ -87,7 +86,7 @@ impl Signature {
         }
     }
 
-    /// Checks the number, sizes and kinds of `args` as far as they are known.
+    /// Checks the number, sizes and kinds of `args`, if known.
     #[inline]
     pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
         let given = args.len();
@@ -100,7 +99,7 @@ impl Signature {
         slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
     }
 
-    /// Checks the size and kind of argument `index` as far as they are known.
+    /// Checks the size and kind of argument `index`, if known.
     #[inline]
     fn check_slot(&self, kernel: &str, index: usize, slot: &Slot<'_>) -> Result<(), ArgsError> {
         let (bytes, takes, missed) = match self {

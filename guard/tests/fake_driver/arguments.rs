@@ -118,8 +118,8 @@ fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
     });
 }
 
-/// The result of a launch of `idle`, which takes a value, over `items` items of which every `shared`
-/// share a block, in chunks of at most `chunk`.
+/// The result of a launch of `idle`, which takes a value, over `items` items, `shared` of them in a
+/// block, in chunks of at most `chunk`.
 fn launch_idle(
     (items, shared, chunk): (u64, u64, u64),
     fill: impl FnOnce(&mut Args<'_>),

@@ -20,7 +20,7 @@ fn dependent(guard: &Guard, name: &str) -> Kernel {
     unsafe { kernel(guard, name).with_dependent_launches() }
 }
 
-/// Launches 131,071 items on y, in three chunks, and gives what was said of overlap and priority.
+/// Launches 131,071 items on y, in three chunks, and returns the requested overlap and priority.
 fn launch_three(
     guard: &Guard,
     kernel: &Kernel,

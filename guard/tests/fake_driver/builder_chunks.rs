@@ -104,7 +104,7 @@ fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
     });
 }
 
-/// Launches `idle` with the argument that `fill` adds, over so many items, so many of them a block.
+/// Launches `idle` with the argument that `fill` adds, over `items` items, `shared` of them a block.
 fn launch_idle<'a>(
     guard: &'a Guard,
     stream: &'a CudaStream,

@@ -26,7 +26,7 @@ fn the_environment_turns_checked_launches_on() {
     with_fake(&[(FAULT, "2"), ("GRIDGUARD_SYNC", "1")], || names_chunk_1(&guard()));
 }
 
-/// Launches of which the third, chunk 1 of the second plan, is at fault.
+/// Launches. The third, chunk 1 of the second plan, is at fault.
 fn names_chunk_1(guard: &Guard) {
     let (idler, kernel) = (kernel(guard, "idle"), kernel(guard, "fake_iota_y"));
     let stream = context(guard).new_stream().expect("a stream");

@@ -8,7 +8,7 @@ use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard, poisoned};
 
-/// A row of blocks adds 65,536 to the index of an entry, and `pitch` to that of another one.
+/// A row of blocks adds 65,536 to the index of one entry, and `pitch` to the index of another.
 const PTX: &str = "\
 .version 8.0
 .target sm_90

@@ -30,7 +30,7 @@ pub(crate) fn idle(
     guard.plan_and_launch(kernel, &request, None, args)
 }
 
-/// The driver's error behind a launch that stopped, and the chunk at which it did.
+/// The driver's error behind a launch that stopped, and the chunk that it stopped at.
 pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
     match error {
         LaunchError::Stopped(stopped) => (stopped.chunk, stopped.source),

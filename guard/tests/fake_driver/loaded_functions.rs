@@ -65,7 +65,7 @@ fn a_guard_counts_what_it_launches_by_handles() {
         let launch = |guard: &Guard, args: &KernelArgs<'_>| {
             let stream = stream.cu_stream().cast();
             let launch = RawLaunch::Request(&request, Some(&batch), args);
-            // SAFETY: the stream is of the context, and the arguments are what the function takes.
+            // SAFETY: the stream is of the context, and the arguments fit the function.
             unsafe { guard.launch_raw(&kernel, stream, launch) }
         };
         {

@@ -167,7 +167,7 @@ fn the_host_reads_and_frees_unified_memory_after_the_launches() {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");
         let plan = plan_along(&kernel, Axis::Y, ITEMS);
-        // With one stream cudarc tracks no other memory.
+        // cudarc tracks no other memory if there is one stream.
         let stream = context(&guard).default_stream();
         // SAFETY: any value is a valid `u64`.
         let mut out = unsafe { context(&guard).alloc_unified::<u64>(64, true) }.expect("memory");

@@ -35,7 +35,7 @@ fn large_dynamic_shared_memory_is_opted_in_to_once() {
             let request = small().dynamic_shared_bytes(bytes);
             assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1), "{bytes} bytes");
         }
-        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, to all that the device allows.
+        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, to the limit of the device.
         assert_eq!(set_attributes(), ["idle 8=232448"]);
     });
 }

@@ -59,7 +59,7 @@ fn memory_and_scratch_by_address_are_used_and_nothing_is_allocated() {
             assert_eq!((run.items_done, allocations()), (ITEMS, before));
             assert_eq!(read(&stream, &out), iota(ITEMS));
             assert!(read(&stream, &scratch).iter().any(|item| *item != POISON), "it was used");
-            // The fake driver orders uses of a whole allocation, of which chunks in flight write parts.
+            // The fake driver orders uses of a whole allocation. Chunks in flight write parts of it.
             assert!(in_flight > 1 || races().is_empty(), "{:?}", races());
         }
     });

@@ -15,8 +15,7 @@ use crate::pipelines_from_host::{run_with, streams};
 const SCRATCH: u64 = 2 * 512 + 256;
 const LOGGED: &[(&str, &str)] = &[("GRIDGUARD_FAKE_LOG_WORK", "1")];
 
-/// Runs a pipeline in chunks of so many items, two of them in flight, and returns what was allocated and
-/// freed meanwhile.
+/// Runs a pipeline in chunks of at most `at_most` items, two of them in flight, and returns the allocations and frees.
 fn run(
     guard: &Guard,
     stream: &Arc<CudaStream>,

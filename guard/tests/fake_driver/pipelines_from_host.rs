@@ -1,4 +1,4 @@
-//! Pipelines over pinned host memory: what is copied, when, and on which stream.
+//! Pipelines over pinned host memory: the copies, their order and their streams.
 #![allow(unsafe_code, reason = "a stage copies memory through the driver")]
 
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ fn the_plan_counts_the_memory_for_copies() {
         let guard = guard();
         let pipeline = copying(&guard).pipeline;
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(64).in_flight(2)).expect("it fits");
-        // Chunks of 50 items, of which two buffers of 8 bytes an item live at a time.
+        // Chunks of 50 items. Two buffers of 8 bytes an item are live at a time.
         assert_eq!((plan.chunk_items(), plan.in_flight()), (50, 2));
         assert_eq!(plan.stages().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [800, 800]);
         assert_eq!(plan.bytes(), 2 * (1024 + 256));
@@ -287,7 +287,7 @@ fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
 
 #[test]
 fn a_run_in_smaller_chunks_copies_the_rest() {
-    // Of 100 items take 1,800 bytes, of 50 less than 1,100, of 25 less than 700.
+    // A chunk of 100 items takes 1,800 bytes, of 50 less than 1,100, of 25 less than 700.
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1000")], || {
         let guard = guard();
         let stream = context(&guard).default_stream();

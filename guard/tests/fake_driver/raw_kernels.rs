@@ -47,7 +47,7 @@ fn current() -> Option<sys::CUcontext> {
     result::ctx::get_current().expect("the query succeeds")
 }
 
-/// Has `launch` launch `fake_iota_y` over 76,800 items on a stream, and looks at what was written.
+/// Launches `fake_iota_y` by `launch` over 76,800 items on a stream, and checks the output.
 fn writes_every_item(launch: impl Fn(&Guard, &Kernel, *mut c_void, &KernelArgs<'_>)) {
     let context = CudaContext::new(0).expect("a device");
     let function = function(&context, "fake_iota_y");
@@ -86,7 +86,7 @@ fn a_guards_kernel_launches_by_address_and_stream_handle() {
         context(&stranger).bind_to_thread().expect("it is alive");
         let before = current();
         let launch = |guard: &Guard| {
-            // SAFETY: the stream is of the kernel's context, and the arguments are what the kernel takes.
+            // SAFETY: the stream is of the kernel's context, and the arguments fit the kernel.
             unsafe {
                 guard.launch_raw(&kernel, stream.cu_stream().cast(), RawLaunch::Plan(&plan, &args))
             }

@@ -11,8 +11,8 @@ use crate::kernels::{
 /// The boundaries of the three chunks of 131,071 items.
 const CHUNK_STARTS: [usize; 4] = [0, 43_690, 87_380, 131_071];
 
-/// Launches three chunks of which the driver refuses number `chunk`, and checks everything that
-/// is said and done about it.
+/// Launches three chunks. The driver refuses number `chunk`. Checks the error, the counts and the
+/// output.
 fn stops_at(chunk: u8) {
     let guard = guard();
     let kernel = kernel(&guard, "fake_iota_y");

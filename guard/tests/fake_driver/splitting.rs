@@ -50,7 +50,7 @@ fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
         assert_eq!(read(&stream, &out), iota(131_071));
         let overlap: Vec<bool> = launches().iter().map(|line| line.contains("overlap=1")).collect();
-        // The first waits for what the stream was given before.
+        // The first waits for earlier work on the stream.
         assert_eq!(overlap, [false, true, true]);
         let mut one = poisoned(&stream, 8);
         let plan = plan_along(&kernel, Axis::Y, 8);

@@ -25,8 +25,7 @@ fn launch(
     guard.plan_and_launch(kernel, &request, None, args)
 }
 
-/// Guards of two devices, on each of which a kernel was launched: `idle` on the first, `wide` on the
-/// second.
+/// Guards of two devices. `idle` was launched on the first, `wide` on the second.
 fn two_guards() -> (Guard, Guard) {
     let (first, second) = (guard(), Guard::cuda(1).expect("a second device"));
     let wide = kernel(&second, "wide");

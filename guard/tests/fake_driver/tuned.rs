@@ -51,7 +51,7 @@ fn guard_with(entries: impl IntoIterator<Item = Entry>) -> Guard {
     guard.with_profile(Arc::new(profile)).with_miss_log(Arc::new(MissLog::new(10)))
 }
 
-/// The kernel `fake_iota_y`, tuned for rows of so many columns.
+/// The kernel `fake_iota_y`, tuned for rows of `columns` columns.
 fn tuned(guard: &Guard, columns: u64) -> Kernel {
     kernel(guard, "fake_iota_y").with_tuning(key(), "items", &[("columns", columns)])
 }

@@ -1,4 +1,4 @@
-//! Relocatable device code: object files, static libraries of them, and what the device linker makes of them.
+//! Relocatable device code: object files, static libraries of them, and the images that the device linker makes.
 
 use gridguard::ComputeCapability;
 use gridguard::image::{FileImage, ImageError, ImageFile};

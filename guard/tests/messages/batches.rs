@@ -27,7 +27,7 @@ pub(crate) fn snapshots() -> Vec<Snapshot> {
     [items(), splits()].concat()
 }
 
-/// Violations of single launches, and of batches in which no item fits.
+/// Violations of single launches, and of batches whose items do not fit.
 fn items() -> Vec<Snapshot> {
     let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
     let any = Choice::AUTOMATIC;

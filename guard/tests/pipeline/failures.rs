@@ -1,4 +1,4 @@
-//! Stages and allocations that fail: what is kept, and what the error says.
+//! Stages and allocations that fail: kept results, and the text of errors.
 
 use core::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Pipelines on the host: what they refuse, what they plan, and that chunks change no result.
+//! Pipelines on the host: refusals, plans, and equal results in chunks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod building;

@@ -74,7 +74,7 @@ impl Model {
             model.buffers.push(Spec { kind, elements, wide });
             model.buffers.len() - 1
         };
-        // Buffers that can be read, and those of them that can be updated.
+        // The readable buffers, and the updatable ones among them.
         let (mut readable, mut updatable) = (vec![spec(random, Kind::Input)], Vec::new());
         if random.percent(40) {
             readable.push(spec(random, Kind::SharedInput));
@@ -257,7 +257,7 @@ impl Monitor for Quota {
 
 /// What the stages of a model need of chunks, and how often memory runs out in one.
 struct Constraints {
-    /// Of each stage, the items of a block, and the alignment of chunks.
+    /// The items of a block and the alignment of chunks, for each stage.
     stages: Vec<(u64, u64)>,
     /// A multiple of all these.
     unit: u64,

@@ -1,4 +1,4 @@
-//! What stages see, and what a run returns.
+//! The views of stages, and the result of a run.
 
 use core::ops::ControlFlow;
 use std::sync::Barrier;

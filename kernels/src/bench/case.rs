@@ -48,7 +48,7 @@ pub trait BenchCase: Send {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Reference`] if the error exceeds the kernel's tolerance, and those of
+    /// [`BenchError::Reference`] if the error exceeds the kernel's tolerance, and the errors of
     /// [`Self::prepare`] and [`Self::launch`].
     fn verify(&mut self) -> Result<f64, BenchError>;
 
@@ -58,7 +58,7 @@ pub trait BenchCase: Send {
     /// # Errors
     ///
     /// [`BenchError::Mismatch`] if the difference exceeds the kernel's tolerance (any differing bit,
-    /// if that is zero), and those of [`Self::launch`] and [`Self::verify`].
+    /// if that is zero), and the errors of [`Self::launch`] and [`Self::verify`].
     fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError>;
 }
 
@@ -86,9 +86,10 @@ impl LaunchSetup {
     }
 }
 
-/// Why a bench case failed.
+/// Why a bench case failed. A relative error is infinite if an element is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum BenchError {
     /// The kernel was not run.
     #[error(transparent)]
@@ -99,49 +100,25 @@ pub enum BenchError {
     Memory(#[from] cudarc::driver::DriverError),
     /// The host has too little memory for the tensors.
     #[error("the host cannot allocate {bytes} bytes for a tensor: use fewer items")]
-    HostMemory {
-        /// Bytes of the tensor.
-        bytes: u128,
-    },
+    HostMemory { bytes: u128 },
     /// The handle is not from this bench case.
     #[error("no launch was prepared with handle {0}")]
     Handle(usize),
     /// The problem has fewer items.
     #[error("{given} items were requested, the problem has {items}")]
-    Items {
-        /// Items requested.
-        given: u64,
-        /// Items of the problem.
-        items: u64,
-    },
+    Items { given: u64, items: u64 },
     /// The default's output differs from the reference.
     #[error(
         "the default differs from the reference: the relative error is {error:e}, the tolerance \
          {tolerance:e}"
     )]
-    Reference {
-        /// The relative error; infinite if an element is not finite.
-        error: f64,
-        /// The largest allowed error.
-        tolerance: f64,
-    },
+    Reference { error: f64, tolerance: f64 },
     /// The output differs from the default's.
     #[error(
         "the output differs from the default's: the relative error is {error:e}, the tolerance \
          {tolerance:e}; {differing} of {elements} elements differ, {not_finite} of them are not finite"
     )]
-    Mismatch {
-        /// The relative error; infinite if an element is not finite.
-        error: f64,
-        /// The largest allowed error; zero requires equal bits.
-        tolerance: f64,
-        /// Elements that differ in any bit.
-        differing: u64,
-        /// Elements that differ of which one is not finite.
-        not_finite: u64,
-        /// Elements compared.
-        elements: u64,
-    },
+    Mismatch { error: f64, tolerance: f64, differing: u64, not_finite: u64, elements: u64 },
 }
 
 /// Where a bench case runs: holds the tensors of one problem.
@@ -159,7 +136,7 @@ pub(super) trait Backend: Send {
     fn setups(&self, kernel: &Self::Kernel) -> Result<Vec<LaunchSetup>, BenchError>;
     fn prepare(&self, kernel: Self::Kernel, choice: Choice) -> Result<Self::Prepared, BenchError>;
     fn plan(prepared: &Self::Prepared) -> &Plan;
-    /// Submits what was prepared and returns the number of launches.
+    /// Submits the prepared launches and returns their number.
     fn launch(&mut self, prepared: &Self::Prepared) -> Result<u64, BenchError>;
     fn fill_output(&mut self, element: Output<Self>) -> Result<(), BenchError>;
     /// A part of each input; nothing of those that are shorter.
@@ -167,7 +144,7 @@ pub(super) trait Backend: Send {
     /// The outputs of an item, one after another.
     fn output(&self, item: u64) -> Result<Vec<Output<Self>>, BenchError>;
     fn copy_output(&self) -> Result<Self::Copy, BenchError>;
-    /// Compares the outputs of the first items with those of a copy.
+    /// Compares the outputs of the first items with a copy.
     fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
 }
 

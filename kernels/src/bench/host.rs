@@ -134,9 +134,9 @@ mod tests {
     use gridguard::{ComputeCapability, Strategy};
 
     use super::*;
-    use crate::bench::spec::sized;
     use crate::bench::{LaunchHandle, Problem};
     use crate::element::ElementType;
+    use crate::index::IndexType;
     use crate::rms_norm::RmsNorm;
 
     fn guard() -> Arc<Guard> {
@@ -219,7 +219,9 @@ mod tests {
     fn an_output_that_differs_from_the_default_is_an_error() {
         let norm = RmsNorm::new(10, 64, ElementType::F32).expect("legal");
         let backend = HostBackend::<f32, _>::new(&guard(), &norm).expect("small");
-        let mut case = Case::new(sized(ElementType::F32, [10, 64]), norm, backend);
+        let (element, index) = (ElementType::F32, IndexType::I64);
+        let problem = SizedProblem { element, index, sizes: [10, 64, 0, 0, 0] };
+        let mut case = Case::new(problem, norm, backend);
         let handle = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
         case.check(handle).expect("right");
         let golden = case.golden.as_mut().expect("kept");

@@ -77,45 +77,46 @@ impl Problem {
 
     /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some
     /// are similar, to test profile lookups.
-    #[must_use]
     pub fn shipped() -> Vec<Self> {
-        Self::all_of(|kernel| &kernel.shipped)
+        Self::all_of(|kernel| kernel.shipped)
     }
 
     /// Problems that a host computes in milliseconds. Two of them overflow a grid axis.
-    #[must_use]
     pub fn small() -> Vec<Self> {
         Self::all_of(|kernel| kernel.small)
     }
 
-    fn all_of(select: fn(&'static KernelEntry) -> &'static [SizedProblem]) -> Vec<Self> {
-        let of_kernel = |(kernel, entry): (usize, &'static KernelEntry)| {
-            select(entry).iter().map(move |sized| Self { kernel, sized: *sized })
+    fn all_of(select: fn(&KernelEntry) -> &'static str) -> Vec<Self> {
+        let of_kernel = |kernel: &'static KernelEntry| {
+            let mut dtypes = "";
+            select(kernel).split_whitespace().filter_map(move |word| {
+                if word.contains('x') {
+                    return Self::new(kernel.name, dtypes, word).ok();
+                }
+                dtypes = word;
+                None
+            })
         };
-        KERNELS.iter().enumerate().flat_map(of_kernel).collect()
+        KERNELS.iter().flat_map(of_kernel).collect()
     }
 
     /// The kernel's name.
-    #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.entry().name
     }
 
     /// The types of the tensors, such as `f16` or `f16 i64`.
-    #[must_use]
     pub fn dtypes(&self) -> String {
         let SizedProblem { element, index, .. } = self.sized;
         if self.entry().has_indices { format!("{element} {index}") } else { element.to_string() }
     }
 
     /// The type of the tensors' elements.
-    #[must_use]
     pub const fn element(&self) -> ElementType {
         self.sized.element
     }
 
     /// The sizes with their names, the number of items first.
-    #[must_use]
     pub fn shape(&self) -> Vec<(String, u64)> {
         let names = self.entry().sizes.iter().map(|name| (*name).to_owned());
         names.zip(self.sized.sizes).collect()
@@ -219,7 +220,6 @@ impl Problem {
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());
 /// ```
-#[must_use]
 pub fn current_sources(kernel: &str) -> Vec<String> {
     let entries = KERNELS.iter().filter(|entry| entry.name == kernel);
     entries.flat_map(|entry| entry.sources).map(|source| source_hash(source)).collect()
@@ -268,53 +268,28 @@ impl FromStr for Problem {
 /// Why text is not a problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ProblemError {
     /// There is no kernel of this name.
     #[error("unknown kernel `{given}`: the kernels are {}", Problem::KERNELS.join(", "))]
-    Kernel {
-        /// The name given.
-        given: String,
-    },
+    Kernel { given: String },
     /// The kernel does not support the types.
     #[error("{kernel} does not support tensors of `{given}`: use f16, bf16 or f32{indices}")]
-    Types {
-        /// The kernel.
-        kernel: &'static str,
-        /// The types given.
-        given: String,
-        /// The types of indices, if the kernel has any.
-        indices: &'static str,
-    },
+    Types { kernel: &'static str, given: String, indices: &'static str },
     /// The kernel has another number of sizes.
     #[error("{kernel} has the sizes {expected}, but {given} were given")]
-    Sizes {
-        /// The kernel.
-        kernel: &'static str,
-        /// Its sizes.
-        expected: String,
-        /// How many were given.
-        given: usize,
-    },
+    Sizes { kernel: &'static str, expected: String, given: usize },
     /// The first size is 0.
     #[error("`{given}` has no items: the first size must be at least 1")]
-    NoItems {
-        /// The sizes given.
-        given: String,
-    },
+    NoItems { given: String },
     /// A size is not a 64-bit number.
     #[error("`{given}` is not a size: write whole numbers separated by x, such as 32768x4096")]
-    Size {
-        /// The text given.
-        given: String,
-    },
+    Size { given: String },
     /// Kernel, types or sizes are missing.
     #[error(
         "`{given}` is not a problem: write kernel, types and sizes, such as rms_norm f16 32768x4096"
     )]
-    Incomplete {
-        /// The text given.
-        given: String,
-    },
+    Incomplete { given: String },
 }
 
 #[cfg(test)]

@@ -47,8 +47,8 @@ pub(super) struct KernelEntry {
     pub(super) sizes: &'static [&'static str],
     pub(super) has_indices: bool,
     pub(super) sources: &'static [&'static str],
-    pub(super) shipped: [SizedProblem; 10],
-    pub(super) small: &'static [SizedProblem],
+    pub(super) shipped: &'static str,
+    pub(super) small: &'static str,
     /// The key in profiles.
     pub(super) key: fn(&SizedProblem, &DeviceLimits, Policy, Objective) -> KernelResult<Key>,
     pub(super) code: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<Code>,

@@ -28,11 +28,11 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     const SOURCES: &'static [&'static str];
     /// Whether the kernel reads indices, whose type is then part of a problem.
     const HAS_INDICES: bool = false;
-    /// The problems of the shipped profiles: sizes of language, diffusion and audio models, up to 1.4 GB for each
-    /// tensor.
-    const SHIPPED: [SizedProblem; 10];
-    /// Problems that a host computes in milliseconds.
-    const SMALL: &'static [SizedProblem];
+    /// The ten problems of the shipped profiles, types before sizes: sizes of language, diffusion and audio models,
+    /// up to 1.4 GB for each tensor.
+    const SHIPPED: &'static str;
+    /// Problems that a host computes in milliseconds, in the same form.
+    const SMALL: &'static str;
 
     /// The kernel of a problem.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError>;
@@ -108,14 +108,6 @@ pub(crate) struct SizedProblem {
 /// The most sizes that a kernel has.
 pub(crate) const MAX_SIZES: usize = 5;
 
-/// A problem of these sizes.
-pub(crate) const fn sized<const N: usize>(element: ElementType, given: [u64; N]) -> SizedProblem {
-    let mut sizes = [0; MAX_SIZES];
-    let (first, _) = sizes.split_at_mut(N);
-    first.copy_from_slice(&given);
-    SizedProblem { element, index: IndexType::I64, sizes }
-}
-
 /// The tensors of a kernel and the quality of its output.
 pub(crate) struct TensorSpec {
     /// The tensors that it reads.
@@ -140,7 +132,7 @@ impl TensorSpec {
         self.outputs.iter().sum()
     }
 
-    /// The traffic of `items`. `output_bytes` are those of an element of the output.
+    /// The traffic of `items`. An element of the output has `output_bytes` bytes.
     pub(super) fn traffic(&self, problem: &SizedProblem, items: u64, output_bytes: u64) -> Traffic {
         let element = u128::from(problem.element.bytes());
         let read = self.inputs.iter().map(|input| match input {
@@ -157,8 +149,7 @@ impl TensorSpec {
     }
 }
 
-/// Bytes that any implementation of a problem must move: what its items alone read, and what they write, each
-/// once.
+/// Bytes that any implementation of a problem must move: reads of single items and all writes, each once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes read.
@@ -169,7 +160,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// Bytes read and written.
-    #[must_use]
     pub const fn total(self) -> u128 {
         self.read.saturating_add(self.written)
     }
@@ -182,7 +172,7 @@ pub(crate) enum Input {
     Items(u64),
     /// So many elements, all read by every item.
     Shared(u64),
-    /// A table of which each item reads one row.
+    /// A table. Each item reads one row of it.
     Table {
         /// Rows of the table.
         rows: u64,

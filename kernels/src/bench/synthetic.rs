@@ -9,7 +9,6 @@ use crate::element::Element;
 ///
 /// assert_eq!(synthetic::<f32>(4, 1), synthetic::<f32>(8, 1)[..4]);
 /// ```
-#[must_use]
 pub fn synthetic<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93);
     let element = || {

@@ -53,7 +53,7 @@ pub(super) const SOURCES: &[&str] =
 const TENSORS: usize = 7;
 /// The name in messages.
 const NAME: &str = "backward";
-/// The source of the kernel, with these parts besides those of each.
+/// The source of the kernel: these parts, and the parts that all variants have.
 macro_rules! backward_source {
     ([$($first:literal),*], [$($part:literal),*]) => {
         source!($($first,)* "tensor_cores.cu", "attention.cu", "attention_tiles.cu", "backward_problem.cu", $($part,)* "attention_backward.cu")
@@ -91,7 +91,7 @@ impl AttentionBackward {
         if has_all_keys(&attention) {
             let warpgroup = has_warpgroups(&attention, device);
             let default = default_parameters(&attention, warpgroup);
-            // With one stage, and with a warp for each tile of queries, a problem needs less shared memory.
+            // A problem needs less shared memory with one stage and a warp for each tile of queries.
             let once = LaunchParameters { rounds: 1, stages: 1, ..default };
             let most = LaunchParameters { warps: attention.shape.frames.div_ceil(ROWS), ..once };
             all.extend([
@@ -123,7 +123,6 @@ impl AttentionBackward {
     }
 
     /// Whether it writes the gradient of the bias.
-    #[must_use]
     pub const fn has_bias_gradient(&self) -> bool {
         self.bias_gradient
     }

@@ -32,7 +32,7 @@ pub(super) struct Division {
     /// The most steps of 16 keys whose scores fit into the registers of a warp.
     max_steps: u64,
     /// Whether blocks of keys are loaded one after another.
-    streamed: bool,
+    pub(super) streamed: bool,
     /// Dynamic shared memory of a problem.
     pub(super) bytes: u64,
 }
@@ -74,11 +74,6 @@ impl Division {
         let in_blocks = warps * tiles * query + 2 * key_steps.div_ceil(blocks) * key_and_value;
         let bytes = if streamed { in_blocks } else { resident };
         Self { tiles, max_steps, streamed, bytes }
-    }
-
-    /// Whether a block may have several problems.
-    pub(super) const fn takes_several(&self) -> bool {
-        !self.streamed
     }
 
     pub(super) fn macros(&self) -> [(&'static str, u64); 4] {

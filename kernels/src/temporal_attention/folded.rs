@@ -146,7 +146,6 @@ impl<const N: usize> Folded<N> {
     }
 
     /// Whether all tensors are contiguous, and the bias is one for all items and heads.
-    #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.extents.iter().all(Extent::is_contiguous)
             && self.bias.is_none_or(|bias| self.shape.is_shared_bias(&bias))

@@ -24,7 +24,6 @@ impl Layout {
     pub const ALL: [Self; 2] = [Self::FoldedY, Self::FlatX];
 
     /// The axis.
-    #[must_use]
     pub const fn axis(self) -> Axis {
         match self {
             Self::FoldedY => Axis::Y,
@@ -133,19 +132,16 @@ impl TemporalAttention {
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// The variant.
-    #[must_use]
     pub const fn variant(&self) -> Variant {
         self.variant
     }
 
     /// Whether there is a bias.
-    #[must_use]
     pub const fn is_biased(&self) -> bool {
         self.biased
     }
@@ -179,8 +175,8 @@ impl TemporalAttention {
         ]
     }
 
-    /// For example `x causal keys=77`: the axis, the options, the number of keys if it differs from the number of
-    /// frames, and the head dimension of v if it differs from that of k.
+    /// For example `x causal keys=77`: the axis and the options. The number of keys follows if it differs from the
+    /// number of frames, and the head dimension of v if k has another.
     pub(super) fn described(&self, axis: Axis) -> String {
         let mut words = vec![if axis == Axis::X { "x" } else { "y" }];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];

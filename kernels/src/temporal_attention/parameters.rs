@@ -221,7 +221,7 @@ impl Variant {
         };
         let is_alone = match self {
             Self::General | Self::Warpgroup => true,
-            Self::Flash => !Division::of(shape, element, parameters.warps).takes_several(),
+            Self::Flash => Division::of(shape, element, parameters.warps).streamed,
             _ => false,
         };
         if is_alone && parameters.problems != 1 {

@@ -9,7 +9,6 @@ use crate::element::{Element, ElementType, to_usize, widened};
 /// `keys x head_dim`, v of `keys x value_dim`, and a bias of `frames x keys`. A query whose keys are all hidden gives zeros.
 ///
 /// Missing elements of the bias count as zero.
-#[must_use]
 pub fn reference<T: Element>(
     operation: &TemporalAttention,
     scale: f32,
@@ -29,9 +28,8 @@ pub fn reference<T: Element>(
     out
 }
 
-/// The gradients dq, dk, dv and that of the bias, `[frames, keys]`, of one problem of attention in f64. `grad` is the
+/// The gradients dq, dk, dv and the gradient of the bias, `[frames, keys]`, of one problem of attention in f64. `grad` is the
 /// gradient of the output; see [`reference()`] for the other tensors.
-#[must_use]
 pub fn reference_gradients<T: Element>(
     operation: &AttentionBackward,
     scale: f32,
@@ -103,7 +101,6 @@ fn add(sums: &mut [f64], factor: f64, row: &[f64]) {
 /// The gradients are rounded twice in f16 and bf16: weights and gradients of scores are rounded before they are
 /// multiplied. These errors are independent, which gives at most 1.5 times the error of the output. In f32 a product has
 /// an error of at most 2^-18, and the errors average out. Measured on an NVIDIA H200: 3e-4, 2.4e-3 and 2e-6.
-#[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     match element {
         ElementType::F16 => 1e-3,

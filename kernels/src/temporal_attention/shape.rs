@@ -74,61 +74,51 @@ impl Shape {
     }
 
     /// Independent positions: batch x height x width.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.items
     }
 
     /// Heads of an item.
-    #[must_use]
     pub const fn heads(&self) -> u64 {
         self.heads
     }
 
     /// Frames: the queries of each head.
-    #[must_use]
     pub const fn frames(&self) -> u64 {
         self.frames
     }
 
     /// Keys and values of each head. If attention runs over the frames themselves, their number.
-    #[must_use]
     pub const fn keys(&self) -> u64 {
         self.keys
     }
 
     /// Elements of a head of q and k.
-    #[must_use]
     pub const fn head_dim(&self) -> u64 {
         self.head_dim
     }
 
     /// Elements of a head of v and out.
-    #[must_use]
     pub const fn value_dim(&self) -> u64 {
         self.value_dim
     }
 
     /// The dimensions of q, slowest first.
-    #[must_use]
     pub const fn dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.frames, self.head_dim]
     }
 
     /// The dimensions of k, slowest first.
-    #[must_use]
     pub const fn key_dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.keys, self.head_dim]
     }
 
     /// The dimensions of v, slowest first.
-    #[must_use]
     pub const fn value_dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.keys, self.value_dim]
     }
 
     /// The dimensions of out, slowest first.
-    #[must_use]
     pub const fn out_dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.frames, self.value_dim]
     }
@@ -143,7 +133,7 @@ impl Shape {
         }
     }
 
-    /// Whether heads of v are as wide as those of k.
+    /// Whether the heads of k and v have the same width.
     pub(super) const fn has_equal_widths(&self) -> bool {
         self.head_dim == self.value_dim
     }
@@ -160,13 +150,11 @@ impl Shape {
     }
 
     /// The dimensions of the scores, and of a bias: `[items, heads, frames, keys]`.
-    #[must_use]
     pub const fn score_dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.frames, self.keys]
     }
 
     /// The extent of one bias, `[frames, keys]` and contiguous, for every item and head.
-    #[must_use]
     pub const fn shared_bias(&self) -> Extent<4> {
         Extent::strided(self.score_dims(), [0, 0, self.keys, 1])
     }
@@ -189,49 +177,41 @@ impl Shape {
     }
 
     /// Attention problems: items times heads.
-    #[must_use]
     pub const fn problems(&self) -> u64 {
         self.items * self.heads
     }
 
     /// Elements of one problem in q, and in out if v is as wide as k.
-    #[must_use]
     pub const fn elements_per_problem(&self) -> u64 {
         self.frames * self.head_dim
     }
 
     /// Elements of one problem in k, and in v if it is as wide.
-    #[must_use]
     pub const fn key_elements_per_problem(&self) -> u64 {
         self.keys * self.head_dim
     }
 
     /// Elements of one problem in v.
-    #[must_use]
     pub const fn value_elements_per_problem(&self) -> u64 {
         self.keys * self.value_dim
     }
 
     /// Elements of one problem in out.
-    #[must_use]
     pub const fn out_elements_per_problem(&self) -> u64 {
         self.frames * self.value_dim
     }
 
     /// Elements of one item in q, and in out if v is as wide as k.
-    #[must_use]
     pub const fn elements_per_item(&self) -> u64 {
         self.heads * self.elements_per_problem()
     }
 
     /// Elements of q, and of out if v is as wide as k.
-    #[must_use]
     pub const fn elements(&self) -> u64 {
         self.items * self.elements_per_item()
     }
 
     /// Bytes that any implementation must move: q, k and v read once, out written once.
-    #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
         let rows = u128::from(self.frames) + u128::from(self.keys);
         let elements = rows * u128::from(self.head_dim + self.value_dim);
@@ -239,7 +219,6 @@ impl Shape {
     }
 
     /// The usual scale of attention: 1 / sqrt(head dimension).
-    #[must_use]
     pub fn scale(&self) -> f32 {
         // At most 512, which f32 holds exactly.
         let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);

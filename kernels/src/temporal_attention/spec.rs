@@ -7,8 +7,8 @@ use super::operation::{Layout, TemporalAttention};
 use super::reference::{reference, reference_gradients, tolerance};
 use super::shape::Shape;
 use super::variant::Variant;
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec, sized};
-use crate::element::{Element, ElementType, to_usize};
+use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::element::{Element, to_usize};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use {super::operation::narrow, gridguard::cuda::Args};
@@ -24,20 +24,10 @@ impl KernelSpec for TemporalAttention {
         Variant::Warpgroup.code().1,
         Variant::SinglePrecision.code().1,
     ];
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [15_360, 5, 16, 64]),
-        sized(ElementType::F16, [15_360, 5, 8, 64]),
-        sized(ElementType::F16, [61_440, 5, 16, 64]),
-        sized(ElementType::F16, [25_440, 15, 16, 72]),
-        sized(ElementType::F16, [15_360, 5, 128, 64]),
-        sized(ElementType::F16, [15_360, 5, 25, 64]),
-        sized(ElementType::F16, [15_360, 5, 32, 64]),
-        sized(ElementType::F16, [9216, 10, 24, 80]),
-        sized(ElementType::Bf16, [15_360, 5, 16, 64]),
-        sized(ElementType::F32, [15_360, 5, 16, 64]),
-    ];
-    const SMALL: &'static [SizedProblem] =
-        &[sized(ElementType::F16, [64, 5, 16, 64]), sized(ElementType::F32, [128, 5, 16, 64])];
+    const SHIPPED: &'static str = "f16 15360x5x16x64 15360x5x8x64 61440x5x16x64 25440x15x16x72 \
+        15360x5x128x64 15360x5x25x64 15360x5x32x64 9216x10x24x80 bf16 15360x5x16x64 f32 \
+        15360x5x16x64";
+    const SMALL: &'static str = "f16 64x5x16x64 f32 128x5x16x64";
 
     /// On grid y, the layout that overflows.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError> {
@@ -69,20 +59,10 @@ impl KernelSpec for AttentionBackward {
 
     const SOURCES: &'static [&'static str] = SOURCES;
     /// Rows of video, tables, windows of images and volumes.
-    const SHIPPED: [SizedProblem; 10] = [
-        sized(ElementType::F16, [15_360, 5, 16, 64]),
-        sized(ElementType::F16, [200_000, 6, 11, 32]),
-        sized(ElementType::F16, [90_000, 8, 64, 16]),
-        sized(ElementType::F16, [16_384, 6, 49, 32]),
-        sized(ElementType::F16, [4096, 6, 144, 32]),
-        sized(ElementType::Bf16, [25_440, 8, 82, 32]),
-        sized(ElementType::Bf16, [15_360, 5, 128, 64]),
-        sized(ElementType::Bf16, [8000, 5, 256, 64]),
-        sized(ElementType::Bf16, [40_000, 4, 16, 256]),
-        sized(ElementType::F32, [15_360, 5, 16, 64]),
-    ];
-    const SMALL: &'static [SizedProblem] =
-        &[sized(ElementType::F16, [64, 5, 16, 64]), sized(ElementType::F32, [128, 5, 16, 64])];
+    const SHIPPED: &'static str = "f16 15360x5x16x64 200000x6x11x32 90000x8x64x16 16384x6x49x32 \
+        4096x6x144x32 bf16 25440x8x82x32 15360x5x128x64 8000x5x256x64 40000x4x16x256 f32 \
+        15360x5x16x64";
+    const SMALL: &'static str = "f16 64x5x16x64 f32 128x5x16x64";
 
     /// As attention, on grid y.
     fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError> {

@@ -1,7 +1,6 @@
 //! The implementations of attention and the choice among them.
 
-use core::fmt;
-
+use derive_more::Display;
 use gridguard::{ComputeCapability, DeviceLimits};
 
 use super::flash;
@@ -26,7 +25,8 @@ pub(super) const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
     General,
@@ -38,8 +38,8 @@ pub enum Variant {
     Tiled,
     /// Tensor cores with an online softmax over blocks of keys: at most 512 frames and keys, a head dimension that is a
     /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
-    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. The head
-    /// dimension of v may differ from that of k.
+    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. k and v
+    /// may have different head dimensions.
     Flash,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.
@@ -47,12 +47,6 @@ pub enum Variant {
     /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4 and at
     /// most 128, or with up to 16 frames and keys 160.
     SinglePrecision,
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Variant {
@@ -67,7 +61,6 @@ impl Variant {
     ];
 
     /// The name, as in the names of the kernels.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::General => "general",
@@ -83,7 +76,7 @@ impl Variant {
     ///
     /// Measured on an NVIDIA H200 (`NOTES.md`). With rows of a multiple of 64 bytes, up to 32 frames are fastest
     /// from registers, and more with warpgroups. With other rows, up to 48 frames are fastest through shared memory. Products
-    /// in f32 are not those of IEEE arithmetic, as those of [`Self::SinglePrecision`] are.
+    /// in f32 do not follow IEEE arithmetic; [`Self::SinglePrecision`] does.
     ///
     /// # Errors
     ///

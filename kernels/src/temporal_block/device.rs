@@ -171,13 +171,12 @@ impl<T: Element> TemporalBlock<T> {
 
     /// Whether the product before the gate and the gate are one kernel: on Hopper, where the channels are at most
     /// 640.
-    #[must_use]
     pub const fn is_gate_fused(&self) -> bool {
         self.is_gate_fused
     }
 
-    /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
-    /// With more of them there are more algorithms to choose from.
+    /// The same with a workspace of `bytes` bytes for cuBLASLt, for each chunk in flight; 4 MiB by default.
+    /// A larger workspace allows more algorithms.
     #[must_use]
     pub fn with_workspace(mut self, bytes: u64) -> Self {
         self.workspace_bytes = bytes.max(1);
@@ -185,13 +184,11 @@ impl<T: Element> TemporalBlock<T> {
     }
 
     /// Bytes of workspace for each chunk in flight.
-    #[must_use]
     pub const fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &BlockShape {
         &self.shape
     }

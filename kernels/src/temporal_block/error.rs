@@ -7,6 +7,7 @@ use crate::error::KernelError;
 /// Why a block cannot be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum BlockError {
     /// The kernels do not support the shape or the device, or the weights are of other channels or do not
     /// fit.
@@ -15,12 +16,7 @@ pub enum BlockError {
     /// A product cannot be made.
     #[cfg(feature = "cuda")]
     #[error("product {stage}: {error}")]
-    Product {
-        /// The stage.
-        stage: &'static str,
-        /// Why.
-        error: Box<gridguard::cuda::ProductError>,
-    },
+    Product { stage: &'static str, error: Box<gridguard::cuda::ProductError> },
     /// The pipeline cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -15,7 +15,7 @@ use crate::temporal_attention::{self, TemporalAttention};
 /// The epsilon of the norms, as PyTorch's default.
 pub(super) const EPSILON: f32 = 1e-5;
 
-/// The reference of a block's items: sums are f64, and what a stage hands to the next is f32.
+/// The reference of a block's items: sums are f64, and stages exchange f32.
 #[derive(Clone, Debug)]
 pub struct BlockReference {
     stages: HostStages,
@@ -37,7 +37,6 @@ impl BlockReference {
     }
 
     /// The output for one item, of `frames * channels` elements.
-    #[must_use]
     pub fn item<T: Element>(&self, x: &[T]) -> Vec<f64> {
         let x: Vec<f32> = x.iter().map(|x| x.widen()).collect();
         let mut tensors =
@@ -63,7 +62,6 @@ impl BlockReference {
 /// alone does twice, and so has an error of up to that of [`temporal_attention::tolerance`] of its own norm,
 /// which is at most about that of the output; y is rounded after each of them, by half a unit in the last
 /// place. Independent errors add as squares: for f16, sqrt(3 * (1e-3)^2 + 3 * (5e-4)^2) is below 2e-3.
-#[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     2.0 * temporal_attention::tolerance(element)
 }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Norms and attention are this crate's kernels, the products cuBLASLt's, with bias and residual added by
-//! them. q, k and v are the rows of one product, which attention reads in place. The result of each attention
-//! lies in the output, so that scratch holds no copy of x.
+//! them. q, k and v are the rows of one product, which attention reads in place. The output holds the result of each
+//! attention, so that scratch holds no copy of x.
 //!
 //! [`TemporalBlock`] holds weights on a device and makes pipelines for any number of items; [`host_pipeline`]
 //! does the same on the host, and [`BlockReference`] computes single items.

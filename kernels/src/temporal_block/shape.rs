@@ -43,55 +43,46 @@ impl BlockShape {
     }
 
     /// Independent positions: batch x height x width.
-    #[must_use]
     pub const fn items(&self) -> u64 {
         self.attention.items()
     }
 
     /// Frames, over which attention runs.
-    #[must_use]
     pub const fn frames(&self) -> u64 {
         self.attention.frames()
     }
 
     /// Channels of a frame: heads times the elements of a head.
-    #[must_use]
     pub const fn channels(&self) -> u64 {
         self.channels
     }
 
     /// Heads of each attention.
-    #[must_use]
     pub const fn heads(&self) -> u64 {
         self.attention.heads()
     }
 
     /// Rows of the products: items times frames.
-    #[must_use]
     pub const fn rows(&self) -> u64 {
         self.items() * self.frames()
     }
 
     /// Elements of an item.
-    #[must_use]
     pub const fn elements_per_item(&self) -> u64 {
         self.frames() * self.channels
     }
 
     /// Elements of the input, and of the output.
-    #[must_use]
     pub const fn elements(&self) -> u64 {
         self.items() * self.elements_per_item()
     }
 
     /// Elements of a head.
-    #[must_use]
     pub const fn head_dim(&self) -> u64 {
         self.attention.head_dim()
     }
 
     /// The shape of each attention.
-    #[must_use]
     pub const fn attention(&self) -> Shape {
         self.attention
     }
@@ -99,7 +90,6 @@ impl BlockShape {
     /// The products over the rows of an item: the products to q, k and v, from attention, and before and
     /// after the gate.
     #[cfg(feature = "cuda")]
-    #[must_use]
     pub const fn products(&self) -> [ProductShape; 4] {
         let (rows, channels) = (self.frames(), self.channels);
         let plain =
@@ -113,7 +103,6 @@ impl BlockShape {
     }
 
     /// Floating-point operations of the products and of attention, each multiplication and addition counted.
-    #[must_use]
     pub fn operations(&self) -> u128 {
         let [rows, channels, frames] = [self.rows(), self.channels, self.frames()].map(u128::from);
         // q, k, v and out twice, up and down; then scores and values of both attentions.
@@ -121,7 +110,6 @@ impl BlockShape {
     }
 
     /// Bytes that any implementation must move: input read, output written.
-    #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
         2 * u128::from(self.elements()) * u128::from(element.bytes())
     }

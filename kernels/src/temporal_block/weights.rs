@@ -18,7 +18,7 @@ pub struct BlockWeights<T> {
 }
 
 impl<T: Element> BlockWeights<T> {
-    /// Random ones, the same for the same `seed`: products keep the variance of what they multiply, norms
+    /// Random ones, the same for the same `seed`: products keep the variance of their input, norms
     /// scale little and biases are small.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl<T: Element> BlockWeights<T> {
         Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
-    /// The same with an embedding of the position of each frame, which is added to what the attentions read:
+    /// The same with an embedding of the position of each frame, which is added to the input of the attentions:
     /// `[frames, channels]`, of at least as many frames as a block's items have. None if there are none.
     ///
     /// # Errors
@@ -85,13 +85,11 @@ impl<T: Element> BlockWeights<T> {
     }
 
     /// Channels of the block.
-    #[must_use]
     pub const fn channels(&self) -> u64 {
         self.channels
     }
 
     /// Their elements.
-    #[must_use]
     pub fn elements(&self) -> u64 {
         self.tensors.iter().chain([&self.positions]).map(|tensor| to_u64(tensor.len())).sum()
     }
@@ -113,7 +111,7 @@ impl<T: Element> BlockWeights<T> {
     }
 }
 
-/// Checks that each frame has an embedding, if any has: `elements` are those of all.
+/// Checks that each frame has an embedding, if any has. All embeddings have `elements` elements.
 pub(super) fn check_positions(shape: &BlockShape, elements: u64) -> Result<(), KernelError> {
     match elements / shape.channels() {
         0 => Ok(()),
@@ -131,18 +129,17 @@ pub struct WeightTensor {
     pub rows: u64,
     /// Its columns, in channels; 0 for a vector.
     pub columns: u64,
-    /// The name that diffusers gives it, or those of the parts whose rows follow each other in it.
+    /// The name in diffusers, or the names of the parts whose rows follow each other in the tensor.
     pub in_files: &'static [&'static str],
 }
 
 impl WeightTensor {
-    /// Its name, or that of its first part.
+    /// The name of the tensor, or of its first part.
     pub(super) fn name(&self) -> &'static str {
         self.in_files.first().copied().unwrap_or_default()
     }
 
-    /// Elements for so many channels.
-    #[must_use]
+    /// Elements of the tensor in a block with `channels` channels.
     pub const fn elements(&self, channels: u64) -> u64 {
         let columns = if self.columns == 0 { 1 } else { self.columns * channels };
         self.rows * channels * columns

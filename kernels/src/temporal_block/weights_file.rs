@@ -13,51 +13,31 @@ use crate::error::KernelError;
 
 /// A safetensors file of motion modules, such as one of diffusers.
 ///
-/// Of a block it has tensors like `PREFIX.attn1.to_q.weight`, where the prefix ends in
-/// `transformer_blocks.0`. The types F16, BF16 and F32 are converted to that of the block.
+/// The tensors of a block have names like `PREFIX.attn1.to_q.weight`, where the prefix ends in
+/// `transformer_blocks.0`. F16, BF16 and F32 are converted to the type of the block.
 #[derive(Debug)]
 pub struct WeightsFile<'f>(SafeTensors<'f>);
 
 /// Why a file does not have the weights of a block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum WeightsError {
     /// It is not a safetensors file.
     #[error("not a valid safetensors file: {error}")]
-    Format {
-        /// Why.
-        error: SafeTensorError,
-    },
+    Format { error: SafeTensorError },
     /// It has no block, or several to choose from.
     #[error("the file has {} blocks{}", found.len(), listed(found))]
-    Blocks {
-        /// Their prefixes.
-        found: Vec<String>,
-    },
+    Blocks { found: Vec<String> },
     /// A tensor is missing.
     #[error("the file has no tensor {name}")]
-    Missing {
-        /// The tensor.
-        name: String,
-    },
+    Missing { name: String },
     /// A tensor has a type that is not converted.
     #[error("tensor {name} is {dtype:?}, expected F16, BF16 or F32")]
-    Dtype {
-        /// The tensor.
-        name: String,
-        /// Its type.
-        dtype: Dtype,
-    },
+    Dtype { name: String, dtype: Dtype },
     /// A tensor has another shape than the block requires.
     #[error("tensor {name} has shape {given:?}, expected {expected:?}")]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        given: Vec<usize>,
-        /// The shape that the block requires.
-        expected: Vec<u64>,
-    },
+    Shape { name: String, given: Vec<usize>, expected: Vec<u64> },
     /// The block's channels are not supported.
     #[error(transparent)]
     Channels(#[from] KernelError),
@@ -76,7 +56,6 @@ impl<'f> WeightsFile<'f> {
     }
 
     /// The prefixes of its blocks, sorted.
-    #[must_use]
     pub fn blocks(&self) -> Vec<String> {
         let names = self.0.names();
         let prefix = |name: &&str| Some(name.strip_suffix(FIRST_OF_A_BLOCK)?.to_owned());

@@ -1,4 +1,4 @@
-//! Figures in the documents are those of the committed results.
+//! Figures in the documents match the committed results.
 //!
 //! A figure stands between two comments, which Markdown does not show:
 //!

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use gridguard_files::write_output;
 use gridguard_fleet::{
     Change, Channel, FleetError, Location, Pulled, Puller, Release, SigningKey, Store, TrustedKeys,
     pause,
@@ -15,6 +14,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::error::{CommandError, Exit};
+use crate::files::write_file;
 use crate::measure::args;
 use crate::output::{OutputArgs, count, note, text};
 
@@ -101,8 +101,8 @@ pub(crate) struct PullMisses {
 
 impl Push {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let key = SigningKey::read(&self.key).map_err(failed)?;
-        let others = self.keys.as_deref().map(TrustedKeys::read).transpose().map_err(failed)?;
+        let key = SigningKey::read(&self.key)?;
+        let others = self.keys.as_deref().map(TrustedKeys::read).transpose()?;
         let trusted = others.map_or_else(|| key.trusted(), |others| key.trusted().and(others));
         let texts = self.files.iter().map(|file| contents(file)).collect::<Result<Vec<_>, _>>()?;
         let change = match (&self.roll_back, texts.is_empty()) {
@@ -111,7 +111,7 @@ impl Push {
             (None, false) => Change::Profiles { texts, percent: self.percent },
         };
         let channel = channel(&self.url, self.channel.as_ref(), trusted)?;
-        let release = block_on(channel.push(&key, change))?.map_err(failed)?;
+        let release = block_on(channel.push(&key, change))??;
         show(self.output, &self.url, &release)
     }
 }
@@ -123,22 +123,22 @@ pub(super) fn verify(
     output: OutputArgs,
 ) -> Result<Option<Exit>, CommandError> {
     let Some(url) = url.to_str().filter(|url| url.contains("://")) else { return Ok(None) };
-    let url: Location = url.parse().map_err(failed)?;
+    let url: Location = url.parse()?;
     let keys = keys
         .ok_or_else(|| CommandError::Invalid("give --keys, the keys that may sign".to_owned()))?;
-    let channel = channel(&url, None, TrustedKeys::read(keys).map_err(failed)?)?;
+    let channel = channel(&url, None, TrustedKeys::read(keys)?)?;
     match block_on(channel.verify())? {
         Err(error) if error.is_refusal() => {
             note(format_args!("refused: {error}"));
             Ok(Some(Exit::No))
         }
-        release => show(output, &url, &release.map_err(failed)?).map(Some),
+        release => show(output, &url, &release?).map(Some),
     }
 }
 
 impl Pull {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let keys = TrustedKeys::read(&self.keys).map_err(failed)?;
+        let keys = TrustedKeys::read(&self.keys)?;
         let channel = channel(&self.url, self.channel.as_ref(), keys)?;
         let (folder, node) = (self.folder.clone(), node(self.node.as_ref()));
         let puller = Puller { channel, folder, node };
@@ -165,9 +165,9 @@ impl Pull {
         let (pulled, fault) = match block_on(pulled)? {
             Ok(pulled) => (Some(pulled), None),
             Err(error) if error.is_offline() || error.is_refusal() => {
-                (puller.installed().map_err(failed)?.map(Pulled::kept), Some(error))
+                (puller.installed()?.map(Pulled::kept), Some(error))
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error.into()),
         };
         let is_refused = fault.as_ref().is_some_and(FleetError::is_refusal);
         if let Some(error) = &fault {
@@ -195,8 +195,8 @@ impl Pull {
 
 impl List {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let store = Store::open(&self.url).map_err(failed)?;
-        let tags = block_on(store.tags())?.map_err(failed)?;
+        let store = Store::open(&self.url)?;
+        let tags = block_on(store.tags())??;
         let document = json!({ "tags": tags });
         self.output
             .print(&document, text(|f| tags.iter().try_for_each(|tag| writeln!(f, "{tag}"))))?;
@@ -209,9 +209,8 @@ impl PushMisses {
         let bytes = contents(&self.file)?;
         let shapes = String::from_utf8(bytes)
             .map_err(|error| CommandError::invalid_file(&self.file, error))?;
-        let store = Store::open(&self.url).map_err(failed)?;
-        let pushed =
-            block_on(store.push_misses(&node(self.node.as_ref()), &shapes))?.map_err(failed)?;
+        let store = Store::open(&self.url)?;
+        let pushed = block_on(store.push_misses(&node(self.node.as_ref()), &shapes))??;
         let shown = text(|f| writeln!(f, "{} pushed", count(pushed, "shape", "shapes")));
         self.output.print(&json!({ "shapes": pushed }), shown)?;
         Ok(Exit::Yes)
@@ -220,13 +219,12 @@ impl PushMisses {
 
 impl PullMisses {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let store = Store::open(&self.url).map_err(failed)?;
-        let (found, faults) = block_on(store.pull_misses())?.map_err(failed)?;
+        let store = Store::open(&self.url)?;
+        let (found, faults) = block_on(store.pull_misses())??;
         for error in &faults {
             note(format_args!("skipped: {error}"));
         }
-        write_output(&self.file, found.to_ron().as_bytes())
-            .map_err(CommandError::publish(&self.file))?;
+        write_file(&self.file, found.to_ron())?;
         let (shapes, file) = (found.shapes.len(), self.file.display());
         let document =
             json!({ "shapes": shapes, "file": file.to_string(), "skipped": faults.len() });
@@ -277,7 +275,7 @@ fn channel(
     name: Option<&String>,
     keys: TrustedKeys,
 ) -> Result<Channel, CommandError> {
-    let store = Store::open(url).map_err(failed)?;
+    let store = Store::open(url)?;
     Ok(Channel::new(store, url.clone(), name.cloned(), keys))
 }
 
@@ -298,15 +296,6 @@ fn node(name: Option<&String>) -> String {
 fn block_on<F: Future>(future: F) -> Result<F::Output, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
     Ok(runtime.map_err(CommandError::io("starting the network"))?.block_on(future))
-}
-
-fn failed(error: FleetError) -> CommandError {
-    match error {
-        FleetError::Address { .. } | FleetError::Key { .. } | FleetError::Profile { .. } => {
-            CommandError::Invalid(error.to_string())
-        }
-        error => CommandError::Failed(error.to_string()),
-    }
 }
 
 const ATTEMPTS: u32 = 3;

@@ -46,7 +46,9 @@ impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let (document, conflicts, faults) = merge(&self.files)?;
         let (conflicts, repeated): (Vec<_>, Vec<_>) =
-            conflicts.into_iter().partition(has_different_choices);
+            conflicts.into_iter().partition(|MergeConflict { kept, dropped }| {
+                (kept.choice, &kept.parameters) != (dropped.choice, &dropped.parameters)
+            });
         for conflict in &conflicts {
             note(format_args!("conflict: {conflict}"));
         }
@@ -138,8 +140,4 @@ fn dropped(existing: &Document, merged: &Document) -> Result<usize, ProfileError
     both.merge(existing)?;
     let is_new = |entry: &&Entry| merged.get(&entry.key, &entry.shape) != Some(*entry);
     Ok(both.entries().iter().filter(is_new).count())
-}
-
-fn has_different_choices(MergeConflict { kept, dropped }: &MergeConflict) -> bool {
-    (kept.choice, &kept.parameters) != (dropped.choice, &dropped.parameters)
 }

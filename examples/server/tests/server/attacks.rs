@@ -294,7 +294,7 @@ fn idle_connections_keep_neither_clients_nor_operators_out() {
 fn bodies_that_are_cut_or_wrong_about_their_length_or_endless_cost_nothing() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-server"));
     command.args(["--body-timeout", "1s", "--max-body", "4MiB", "--max-bodies", "64MiB"]);
-    // The allocator gives memory back at once, so that what is resident is what the server keeps.
+    // The allocator gives memory back at once, so that resident memory is memory in use.
     command.env("MIMALLOC_PURGE_DELAY", "0");
     let server = Server::spawn(&mut command);
     wait_until(|| server.get("/readyz").status == 200);

@@ -22,9 +22,10 @@ pub(crate) const HOST_MEMORY: KnownCause = cause(
      raise the limit on locked memory with ulimit -l",
 )
 .hint(Hint::HostMemory);
+/// The limit, but not its size, is in NVIDIA's "CUDA on WSL User Guide", under "WSL 2 Support Constraints".
 pub(crate) const WSL_MEMORY: KnownCause = cause(
-    "pinned (page-locked) memory of the host is limited in WSL 2, to about half of the RAM of its \
-     virtual machine; the log does not tell memory of the GPU from memory of the host",
+    "pinned (page-locked) memory of the host is limited in WSL 2, and the log does not tell memory \
+     of the GPU from memory of the host",
 )
 .fix(WSL_REMEDY)
 .hint(Hint::HostMemory);

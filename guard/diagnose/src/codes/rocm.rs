@@ -1,4 +1,4 @@
-//! ROCm, whose numbers are those of CUDA and whose limits are not.
+//! ROCm, which has the error numbers of CUDA, but other limits.
 
 use crate::failure::{KnownFailure, Origin};
 

@@ -103,25 +103,21 @@ impl LogScanner {
     }
 
     /// The number of lines scanned so far.
-    #[must_use]
     pub const fn lines(&self) -> u64 {
         self.lines
     }
 
     /// The number of failures found so far.
-    #[must_use]
     pub const fn count(&self) -> usize {
         self.findings.len()
     }
 
     /// The number of lines that report failures beyond [`MAX_FINDINGS`].
-    #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
     /// The failures, each once, in the order of their first lines. Fix the first failure.
-    #[must_use]
     pub fn findings(&self) -> Vec<LogFinding> {
         let mut findings = self.findings.clone();
         if let Some(LogFinding { evidence, .. }) = findings.last_mut() {
@@ -236,7 +232,7 @@ impl LogScanner {
         }
     }
 
-    /// Keeps what a line says about the machine, and what it says about a failure nearby.
+    /// Keeps remarks of a line about the machine, and about a failure nearby.
     fn remark(&mut self, text: &str, number: u64) {
         let mut found = Remarks::default();
         remarks::read(text, &mut found);

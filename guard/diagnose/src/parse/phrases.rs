@@ -30,30 +30,17 @@ pub(super) enum Scope {
 }
 
 /// Messages of more than three words that other programs print as well.
-const SHARED_WITH_OTHERS: [&str; 10] = [
-    "wait operation timed out",
-    "the library was not initialized",
-    "the resource allocation failed",
-    "an internal operation failed",
-    "the requested functionality is not supported",
-    "an unsupported value or parameter was passed to the function",
-    "the function requires an architectural feature absent from the",
-    "the function requires an architectural feature absent from the device",
-    "the operation cannot be performed in the present state",
-    "remote process exited or there was a network error",
-];
+const SHARED_WITH_OTHERS: &str = "wait operation timed out|the library was not initialized|the resource allocation failed|\
+     an internal operation failed|the requested functionality is not supported|\
+     an unsupported value or parameter was passed to the function|\
+     the function requires an architectural feature absent from the|\
+     the function requires an architectural feature absent from the device|\
+     the operation cannot be performed in the present state|\
+     remote process exited or there was a network error";
 /// Messages of up to three words that only CUDA prints.
-const ONLY_CUDA: [&str; 9] = [
-    "expected mha_graph",
-    "mha_graph->execute",
-    "mha_graph.execute",
-    "canuse32bitindexmath",
-    "invalid configuration argument",
-    "unspecified launch failure",
-    "device-side assert triggered",
-    "invalid device function",
-    "resource_exhausted: failed to allocate",
-];
+const ONLY_CUDA: &str = "expected mha_graph|mha_graph->execute|mha_graph.execute|canuse32bitindexmath|\
+     invalid configuration argument|unspecified launch failure|device-side assert triggered|\
+     invalid device function|resource_exhausted: failed to allocate";
 /// Words that mark a message as one of CUDA.
 const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
@@ -131,7 +118,8 @@ fn phrases_of(failure: &'static KnownFailure) -> impl Iterator<Item = Phrase> {
 
 fn scope_of(text: &str) -> Scope {
     let is_specific = text.split(' ').count() > 3 || MARKS.iter().any(|mark| text.contains(mark));
-    if ONLY_CUDA.contains(&text) || is_specific && !SHARED_WITH_OTHERS.contains(&text) {
+    let is_one_of = |phrases: &str| phrases.split('|').any(|it| it == text);
+    if is_one_of(ONLY_CUDA) || is_specific && !is_one_of(SHARED_WITH_OTHERS) {
         Scope::Anywhere
     } else {
         Scope::NearCuda

@@ -102,25 +102,12 @@ fn without_comparisons(line: &str) -> Cow<'_, str> {
 
 /// Whether the line is about ROCm, which has the messages of CUDA.
 fn is_rocm(lower: &str) -> bool {
-    const WORDS: [&str; 13] = [
-        "rocm",
-        "hip",
-        "hiperror",
-        "hipoc",
-        "miopen",
-        "rocblas",
-        "hipblas",
-        "hipmalloc",
-        "hipmodule",
-        "hiplaunch",
-        "hipmemcpy",
-        "hipstream",
-        "hipdevice",
-    ];
+    const WORDS: &str = "rocm hip hiperror hipoc miopen rocblas hipblas hipmalloc hipmodule hiplaunch \
+                         hipmemcpy hipstream hipdevice";
     work::scanned(lower);
     tokens(lower).any(|token| {
-        WORDS.iter().any(|word| match *word {
-            "hip" | "rocm" => token == *word,
+        WORDS.split(' ').any(|word| match word {
+            "hip" | "rocm" => token == word,
             word => token.starts_with(word),
         })
     })
@@ -196,7 +183,6 @@ pub(super) fn is_device_assertion(lower: &str) -> bool {
 /// let similar = gridguard_diagnose::similar_failures("illegal memory access");
 /// assert_eq!(similar[0].number(), Some(700));
 /// ```
-#[must_use]
 pub fn similar_failures(text: &str) -> Vec<FailureId> {
     let words = |text: &str| tokens(&text.to_ascii_lowercase()).collect::<Vec<_>>().join(" ");
     let text = match words(text).as_str() {

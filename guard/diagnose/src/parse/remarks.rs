@@ -1,4 +1,4 @@
-//! Reads what a log says about an access, the machine or the launch, other than sizes.
+//! Reads remarks of a log about an access, the machine or the launch, other than sizes.
 
 use std::sync::LazyLock;
 
@@ -7,6 +7,7 @@ use aho_corasick::AhoCorasick;
 use super::facts::{number, number_after};
 use super::input::truncated;
 use super::phrases::automaton;
+use super::sizes::arguments;
 use super::work;
 use crate::capability::Capability;
 use crate::remarks::{Access, Need, Remarks, SHARED_BYTES};
@@ -25,7 +26,7 @@ static SIGNS: LazyLock<AhoCorasick> =
 /// Bytes of a text that are kept.
 const SHOWN_BYTES: usize = 80;
 
-/// Adds what `text` says to `remarks`, without replacing what is known.
+/// Adds the remarks in `text` to `remarks`, without replacing any.
 pub(super) fn read(text: &str, remarks: &mut Remarks) {
     work::scanned(text);
     if !SIGNS.is_match(text) {
@@ -77,70 +78,39 @@ fn wsl(text: &str, lower: &str) -> Option<String> {
         })
 }
 
-/// The compute capability of the models before CUDA 12, by the beginning of their names.
-const GPUS: [(&str, Capability); 24] = [
-    ("tesla k10", Capability(3, 0)),
-    ("tesla k20", Capability(3, 5)),
-    ("tesla k40", Capability(3, 5)),
-    ("tesla k80", Capability(3, 7)),
-    ("tesla m10", Capability(5, 0)),
-    ("tesla m4", Capability(5, 2)),
-    ("tesla m6", Capability(5, 2)),
-    ("tesla p100", Capability(6, 0)),
-    ("tesla p4", Capability(6, 1)),
-    ("tesla v100", Capability(7, 0)),
-    ("tesla t4", Capability(7, 5)),
-    ("geforce gtx 6", Capability(3, 0)),
-    ("geforce gtx 75", Capability(5, 0)),
-    ("geforce gtx 78", Capability(3, 5)),
-    ("geforce gtx 77", Capability(3, 0)),
-    ("geforce gtx 76", Capability(3, 0)),
-    ("geforce gtx 9", Capability(5, 2)),
-    ("geforce gtx 10", Capability(6, 1)),
-    ("geforce gtx 16", Capability(7, 5)),
-    ("geforce rtx 20", Capability(7, 5)),
-    ("titan x (pascal)", Capability(6, 1)),
-    ("titan xp", Capability(6, 1)),
-    ("titan v", Capability(7, 0)),
-    ("quadro rtx", Capability(7, 5)),
+/// Names of models before Ampere by their compute capability, from developer.nvidia.com/cuda-gpus and
+/// developer.nvidia.com/cuda-legacy-gpus. The first name found counts.
+const GPUS: [(Capability, &str); 9] = [
+    (Capability(3, 0), "tesla k10|geforce gtx 6|geforce gtx 77|geforce gtx 76"),
+    (Capability(3, 5), "tesla k20|tesla k40|geforce gtx 78"),
+    (Capability(3, 7), "tesla k80"),
+    (Capability(5, 0), "geforce gtx 75|geforce gtx 950m|geforce gtx 960m"),
+    (Capability(5, 2), "tesla m40|tesla m60|geforce gtx 9"),
+    (Capability(6, 0), "tesla p100"),
+    (Capability(6, 1), "tesla p4|geforce gtx 10|titan x (pascal)|titan xp"),
+    (Capability(7, 0), "tesla v100|titan v"),
+    (Capability(7, 5), "tesla t4|geforce gtx 16|geforce rtx 20|quadro rtx"),
 ];
 
 fn gpu(text: &str, lower: &str) -> Option<(String, Capability)> {
     work::scanned(lower);
-    GPUS.iter().find_map(|(name, capability)| {
+    let names =
+        |(it, names): (Capability, &'static str)| names.split('|').map(move |name| (it, name));
+    GPUS.into_iter().flat_map(names).find_map(|(capability, name)| {
         let start = lower.find(name)?;
         let rest = text.get(start..)?;
         let end = rest.get(name.len()..)?.find(|c: char| !c.is_ascii_alphanumeric());
         let end = end.map_or(rest.len(), |end| end.saturating_add(name.len()));
-        Some((truncated(rest.get(..end)?, SHOWN_BYTES).to_owned(), *capability))
+        Some((truncated(rest.get(..end)?, SHOWN_BYTES).to_owned(), capability))
     })
 }
 
 /// `Required: 98304, Hardware limit: 65536`, and `(0x18000 bytes, 0x10000 max)`.
 fn need(lower: &str) -> Option<Need> {
-    const NEEDED: [&str; 9] = [
-        "required: ",
-        "requires ",
-        "required ",
-        "requested: ",
-        "requested ",
-        "needs ",
-        "need ",
-        "needed: ",
-        "data (",
-    ];
-    const LIMIT: [&str; 10] = [
-        "limit: ",
-        "limit of ",
-        "limit is ",
-        "limit ",
-        "maximum: ",
-        "maximum of ",
-        "at most ",
-        "available: ",
-        "only ",
-        "bytes, ",
-    ];
+    const NEEDED: &str =
+        "required: |requires |required |requested: |requested |needs |need |needed: |data (";
+    const LIMIT: &str = "limit: |limit of |limit is |limit |maximum: |maximum of |at most |available: |\
+                         only |bytes, ";
     let unit = if lower.contains("out of resource: threads") {
         "threads"
     } else if lower.contains("tensor memory") {
@@ -151,8 +121,8 @@ fn need(lower: &str) -> Option<Need> {
         return None;
     };
     work::scanned(lower);
-    let value = |words: &[&str]| {
-        words.iter().find_map(|word| {
+    let value = |words: &str| {
+        words.split('|').find_map(|word| {
             let rest = lower.get(lower.find(word)?.saturating_add(word.len())..)?;
             match rest.strip_prefix("0x") {
                 Some(hex) => {
@@ -163,7 +133,7 @@ fn need(lower: &str) -> Option<Need> {
             }
         })
     };
-    let need = Need { needed: value(&NEEDED)?, limit: value(&LIMIT)?, unit };
+    let need = Need { needed: value(NEEDED)?, limit: value(LIMIT)?, unit };
     (need.needed > need.limit && need.limit > 0).then_some(need)
 }
 
@@ -193,18 +163,7 @@ fn empty(text: &str, lower: &str) -> Option<String> {
 
 /// Grid and block of `kernel<<<grid, block>>>`, unless they are numbers.
 fn launch(text: &str) -> Option<[String; 2]> {
-    let (_, arguments) = text.split_once("<<<")?;
-    let (arguments, _) = arguments.split_once(">>>")?;
-    let mut depth = 0_usize;
-    let mut is_between = |c: char| {
-        match c {
-            '(' | '[' | '{' | '<' => depth = depth.saturating_add(1),
-            ')' | ']' | '}' | '>' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        c == ',' && depth == 0
-    };
-    let mut arguments = arguments.split(&mut is_between).map(str::trim);
+    let mut arguments = arguments(text, ["([{<", ")]}>"])?;
     let [grid, block] = [arguments.next()?, arguments.next()?];
     let is_name = |it: &str| it.contains(|c: char| c.is_ascii_alphabetic());
     let is_short = grid.len() <= SHOWN_BYTES && block.len() <= SHOWN_BYTES;
@@ -261,7 +220,7 @@ pub(super) fn access(text: &str) -> Option<Access> {
     Some(Access { kind, space, bytes, ..Access::default() })
 }
 
-/// Adds what a further line of the report says. `false` where the stack of the host begins.
+/// Adds a further line of the report. `false` where the stack of the host begins.
 pub(super) fn read_access(text: &str, access: &mut Access) -> bool {
     work::scanned(text);
     let text = text.trim_start_matches(['=', ' ']);

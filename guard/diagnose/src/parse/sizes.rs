@@ -11,7 +11,7 @@ use super::shapes::{MAKERS, notable, product};
 use super::work;
 use crate::evidence::LaunchSizes;
 use crate::shape::Shape;
-use crate::stated::{Dimension, WorkSizes};
+use crate::stated::{Dimension, NAMES, WorkSizes};
 
 /// Words of launches.
 const WORDS: &str = "grid|<<<|block dim|block_dim|blockdim|number of blocks in|number of threads|\
@@ -19,17 +19,6 @@ const WORDS: &str = "grid|<<<|block dim|block_dim|blockdim|number of blocks in|n
                      shape|size(|size=|check_less";
 /// Words that begin a verdict on a size.
 const VERDICTS: &str = "works|work with|fails|fail with|passes|succeeds| ok|crashes|breaks";
-/// The names of sizes of the work.
-const NAMES: [(Dimension, &str); 8] = [
-    (Dimension::Batch, "batch_size|batch size|batch|bsz"),
-    (Dimension::Heads, "num_heads|n_heads|n_head|heads"),
-    (Dimension::Rows, "num_rows|n_rows|nrows|rows|vocab_size|n_vocab"),
-    (Dimension::Channels, "num_channels|channels"),
-    (Dimension::Tokens, "num_tokens|n_tokens|tokens"),
-    (Dimension::Choices, "top_k|topk"),
-    (Dimension::Height, "height"),
-    (Dimension::Width, "width"),
-];
 const WORKS: &str = "works work ok okay fine passes passed succeeds";
 const FAILS: &str = "fails fail failed crashes crashed breaks error";
 /// Words after a verdict on the size that follows.
@@ -213,7 +202,7 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     work::scanned(lower);
     // As in `kernel<<<(1,65536,1),(128,1,1),0>>>`.
     if let Some((_, rest)) = lower.split_once("<<<") {
-        sizes.shared_bytes = third_argument(rest).or(sizes.shared_bytes);
+        sizes.shared_bytes = third_argument(lower).or(sizes.shared_bytes);
         let arguments = rest.trim_start_matches("dim3");
         let mut rest = arguments;
         sizes.grid = dims(&mut rest, true).or(sizes.grid);
@@ -236,22 +225,15 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
     sizes.block = sizes.block.or(a_block.map(|threads| [threads, 1, 1]));
     read_julia(lower, sizes);
     read_work(lower, &mut sizes.work);
-    let shared = SHARED.iter().find_map(|before| shared_after(lower, before));
+    let shared = SHARED.split('|').find_map(|before| shared_after(lower, before));
     sizes.shared_bytes = shared.or(sizes.shared_bytes);
 }
 
 /// What programs call the dynamic shared memory of a launch.
-const SHARED: [&str; 7] = [
-    "shared memory size",
-    "shared memory",
-    "shared_mem_bytes",
-    "sharedmembytes",
-    "shared_mem",
-    "smem_bytes",
-    "smem",
-];
+const SHARED: &str =
+    "shared memory size|shared memory|shared_mem_bytes|sharedmembytes|shared_mem|smem_bytes|smem";
 
-/// Bytes around an amount that tell what it is.
+/// Bytes around an amount that name it.
 const NEAR: usize = 24;
 
 /// The bytes after `words`, as in `shared_mem=98304` and `dynamic shared memory of 96 KiB`.
@@ -270,21 +252,26 @@ fn shared_after(lower: &str, words: &str) -> Option<u64> {
     })
 }
 
-/// The dynamic shared memory in `grid, block, bytes, stream>>>`.
-fn third_argument(arguments: &str) -> Option<u64> {
-    let (arguments, _) = arguments.split_once(">>>")?;
+/// The dynamic shared memory in `<<<grid, block, bytes, stream>>>`.
+fn third_argument(text: &str) -> Option<u64> {
+    let mut rest = arguments(text, ["([{", ")]}"])?.nth(2)?;
+    product(&mut rest).filter(|_| rest.is_empty())
+}
+
+/// What commas separate in `<<<grid, block>>>`, outside of brackets: these open, and those close.
+pub(super) fn arguments<'t>(
+    text: &'t str,
+    brackets: [&'static str; 2],
+) -> Option<impl Iterator<Item = &'t str>> {
+    let (_, text) = text.split_once("<<<")?;
+    let (text, _) = text.split_once(">>>")?;
     let mut depth = 0_usize;
-    let mut is_between = |c: char| {
-        match c {
-            '(' | '[' | '{' => depth = depth.saturating_add(1),
-            ')' | ']' | '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
+    let is_between = move |c: char| {
+        let [opens, closes] = brackets.map(|all| usize::from(all.contains(c)));
+        depth = depth.saturating_add(opens).saturating_sub(closes);
         c == ',' && depth == 0
     };
-    let argument = arguments.split(&mut is_between).nth(2)?.trim();
-    let mut rest = argument;
-    product(&mut rest).filter(|_| rest.is_empty())
+    Some(text.split(is_between).map(str::trim))
 }
 
 /// The numbers after `word` and words such as `dimensions:`, as in `grid=(1, 65536, 1)`, `grid

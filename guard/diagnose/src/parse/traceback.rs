@@ -208,7 +208,7 @@ impl Frame {
     }
 }
 
-/// A line of a traceback without what a logger writes before it, as in `[rank0]:   File "a.py"` and `(Worker pid=1) ERROR
+/// A line of a traceback without the prefix of a logger, as in `[rank0]:   File "a.py"` and `(Worker pid=1) ERROR
 /// [executor.py:470]   File "a.py"`.
 fn unprefixed(text: &str) -> &str {
     const LONGEST: usize = 4;

@@ -1,4 +1,4 @@
-//! Reads the kernels of `bench-data/index` and what is known about them.
+//! Reads the kernels of `bench-data/index` and the facts known about them.
 
 use std::fs;
 use std::path::PathBuf;

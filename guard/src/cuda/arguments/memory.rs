@@ -8,6 +8,8 @@ use cudarc::driver::{
     MappedBuffer, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
 };
 
+use crate::dim::saturated;
+
 /// Device memory of elements `T` that a kernel may read: the slices and views of cudarc.
 ///
 /// No other type implements it, and these only for their own elements: a launch relies on the address,
@@ -139,9 +141,5 @@ impl<T, S: Sealed<T>> Sealed<T> for InOrder<S> {
 }
 
 pub(crate) fn bytes_of<T>(elements: u64) -> u64 {
-    elements.saturating_mul(wide(size_of::<T>()))
-}
-
-pub(crate) fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
+    elements.saturating_mul(saturated(size_of::<T>()))
 }

@@ -8,9 +8,10 @@ pub(crate) mod uses;
 use core::marker::PhantomData;
 use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
 
-use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of, wide};
+use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of};
 use crate::cuda::arguments::uses::Uses;
 use crate::cuda::launch::Contract;
+use crate::dim::saturated;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::slot::{Count, Scalar, Slot};
 
@@ -75,7 +76,7 @@ impl<'a> Args<'a> {
     where
         S: Memory<T> + ?Sized,
     {
-        let reach = wide(memory.num_bytes());
+        let reach = saturated(memory.num_bytes());
         let address = self.uses.read(memory);
         self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
         self
@@ -101,7 +102,7 @@ impl<'a> Args<'a> {
     where
         S: MemoryMut<T> + ?Sized,
     {
-        let reach = wide(memory.num_bytes());
+        let reach = saturated(memory.num_bytes());
         let address = self.uses.write(memory);
         self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
         self
@@ -192,7 +193,7 @@ impl<'a> Args<'a> {
             address = memory.as_ptr().expose_provenance();
             self.hold_host(used);
         }
-        self.values.address(wide(address));
+        self.values.address(saturated(address));
     }
 
     pub(crate) fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) {
@@ -203,7 +204,7 @@ impl<'a> Args<'a> {
             address = memory.as_mut_ptr().expose_provenance();
             self.hold_host(used);
         }
-        self.values.address(wide(address));
+        self.values.address(saturated(address));
     }
 
     /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before

@@ -260,12 +260,11 @@ impl<'a> Uses<'a> {
         }
         for owner in &self.owners {
             // On another thread the handle means another stream, which may free the memory.
-            let by_thread = is_of_thread(owner);
-            let ordered = if by_thread { Ok(()) } else { owner.join(self.launches) };
-            if by_thread || ordered.is_err() {
+            if is_of_thread(owner) {
                 owner.context().record_err(self.launches.synchronize());
+            } else {
+                join(owner, self.launches);
             }
-            owner.context().record_err(ordered);
         }
     }
 
@@ -319,6 +318,16 @@ pub(crate) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
         Some(error) => Err(failed_earlier(context, error)),
         None => recorded_failure(context),
     }
+}
+
+/// Makes `stream` wait for the work of `other`. If that fails, the caller waits.
+pub(crate) fn join(stream: &CudaStream, other: &CudaStream) {
+    let joined = stream.join(other);
+    let context = stream.context();
+    if joined.is_err() {
+        context.record_err(other.synchronize());
+    }
+    context.record_err(joined);
 }
 
 /// Whether the stream is another one on each thread.

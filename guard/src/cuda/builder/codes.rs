@@ -31,7 +31,6 @@ impl From<LaunchError> for CudarcError {
 impl LaunchError {
     /// The `CUresult` that the driver returned, or would have returned for violations, see
     /// [`Violations::driver_code`](crate::Violations::driver_code). `None` if the driver has no code for the error.
-    #[must_use]
     pub fn driver_code(&self) -> Option<i32> {
         match self {
             Self::Invalid(violations) => violations.driver_code(),
@@ -46,7 +45,6 @@ impl LaunchError {
 
 impl CudaError {
     /// The `CUresult` that the driver returned. `None` if the error is not the driver's.
-    #[must_use]
     pub const fn driver_code(&self) -> Option<i32> {
         match self {
             Self::Driver(error)

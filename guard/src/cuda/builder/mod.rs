@@ -4,8 +4,6 @@ mod arg;
 mod codes;
 
 use core::panic::Location;
-#[cfg(feature = "profile")]
-use std::borrow::Cow;
 
 use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, LaunchConfig, sys};
 use once_cell::unsync::OnceCell;
@@ -16,8 +14,6 @@ use crate::cuda::builder::arg::{Argument, Value};
 use crate::cuda::error::{CudaError, LaunchError};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::functions::{find_kernel, with_kernel};
-#[cfg(feature = "profile")]
-use crate::cuda::kernel::tuning::KernelTuning;
 use crate::cuda::launch::Contract;
 use crate::cuda::launch::guarded::{Call, record_event};
 use crate::cuda::launch::planned::Wanted;
@@ -26,7 +22,7 @@ use crate::launch::request::LaunchRequest;
 use crate::plan::batch::BatchAxis;
 use crate::plan::slot::{Slot, Width};
 #[cfg(feature = "profile")]
-use crate::profile::model::Key;
+use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
 
 /// cudarc's `LaunchArgs` with a guard, for a function that cudarc loaded or a [`Kernel`].
 #[derive(Debug)]

@@ -135,20 +135,17 @@ impl core::error::Error for DriverError {}
 impl DriverError {
     /// What the driver logged about the call, if it keeps a log (CUDA 12.9 and later) and logged
     /// something.
-    #[must_use]
     pub fn driver_log(&self) -> Option<&DriverLog> {
         self.background.as_ref()?.driver_log.as_ref()
     }
 
     /// The launches that may have caused the error, where the call that returned it did not.
-    #[must_use]
     pub fn suspects(&self) -> Option<&FaultSuspects> {
         self.background.as_ref()?.suspects.as_ref()
     }
 
     /// The local memory that the driver had to reserve for a launch that ran out of memory. A launch
     /// allocates nothing else that large.
-    #[must_use]
     pub fn local_memory(&self) -> Option<LocalMemory> {
         self.background.as_ref()?.local_memory
     }

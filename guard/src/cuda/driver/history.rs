@@ -350,7 +350,6 @@ pub mod bench {
 
     /// The clock of the records.
     #[inline]
-    #[must_use]
     pub fn now_ns() -> u64 {
         super::now_ns()
     }

@@ -1,8 +1,8 @@
 //! The driver's log: drivers since CUDA 12.9 explain there why they refused a call.
 
-use core::fmt;
 use std::collections::VecDeque;
 
+use derive_more::Display;
 use parking_lot::Mutex;
 
 use crate::cuda::driver::symbols::Driver;
@@ -15,7 +15,8 @@ const KEPT: usize = 100;
 const REPEATED: usize = 4;
 
 /// What the driver logged about a call that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("driver log{}: {text}", if *may_be_of_another_thread { " (maybe of another thread)" } else { "" })]
 #[non_exhaustive]
 pub struct DriverLog {
     /// The messages, without time and thread.
@@ -23,14 +24,6 @@ pub struct DriverLog {
     /// Whether this may be about a call of another thread: the log is shared by the process, and no
     /// line in it is known to come from this thread.
     pub may_be_of_another_thread: bool,
-}
-
-impl fmt::Display for DriverLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { text, may_be_of_another_thread } = self;
-        let whose = if *may_be_of_another_thread { " (maybe of another thread)" } else { "" };
-        write!(f, "driver log{whose}: {text}")
-    }
 }
 
 /// How far the driver's log was read, and the lines that no thread has taken yet.

@@ -51,7 +51,6 @@ impl CompileOptions {
     }
 
     /// The architecture's name, such as `sm_90` or `sm_90a`.
-    #[must_use]
     pub fn target(&self) -> String {
         let suffix = if self.architecture_specific { "a" } else { "" };
         self.architecture.sm() + suffix
@@ -101,7 +100,6 @@ impl Compiler {
     }
 
     /// The file name of the library.
-    #[must_use]
     pub const fn library(&self) -> &str {
         self.library
     }

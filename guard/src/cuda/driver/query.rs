@@ -1,11 +1,11 @@
 //! Queries the driver: devices and their limits, kernels and their parameters.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::fmt;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
+use derive_more::Display;
 use parking_lot::RwLock;
 
 use crate::cuda::driver::error::DriverError;
@@ -16,6 +16,7 @@ use crate::cuda::driver::symbols::{
     RESOURCE_MULTIPROCESSORS, Status,
 };
 use crate::cuda::error::CudaError;
+use crate::dim::saturated;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::attributes::device_attribute;
 use crate::limits::{DeviceLimits, KernelLimits};
@@ -65,7 +66,8 @@ pub fn current_context() -> Result<Option<NonNull<c_void>>, CudaError> {
 }
 
 /// Which processes may use a device, as set by `nvidia-smi --compute-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ComputeMode {
     /// All.
@@ -86,18 +88,6 @@ impl ComputeMode {
             1 | 3 => Self::Exclusive,
             2 => Self::Prohibited,
             other => Self::Other(other),
-        }
-    }
-}
-
-impl fmt::Display for ComputeMode {
-    /// `default`, `exclusive`, `prohibited`, or the number.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Exclusive => f.write_str("exclusive"),
-            Self::Prohibited => f.write_str("prohibited"),
-            Self::Other(number) => write!(f, "{number}"),
         }
     }
 }
@@ -142,7 +132,7 @@ pub(crate) fn free_memory_in(
     // SAFETY: both pointers are to live integers, and a context is current.
     let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
     driver.check("cuMemGetInfo", status)?;
-    Ok((wide(free), wide(total)))
+    Ok((saturated(free), saturated(total)))
 }
 
 /// The multiprocessors that a launch in `context`, which is current, can use, of `all` that the device
@@ -221,14 +211,10 @@ fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
 fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
     // SAFETY: the pointer is to a live integer.
     let ask = |bytes| unsafe { (driver.device_total_mem)(bytes, device) };
-    let memory_bytes = wide(driver.read("cuDeviceTotalMem", 0, ask)?);
+    let memory_bytes = saturated(driver.read("cuDeviceTotalMem", 0, ask)?);
     let (name, version) = (device_name(driver, device)?, driver.version()?);
     let ask = |number| attribute(driver, device, number);
     DeviceLimits::from_attributes(name, memory_bytes, version, ask)
-}
-
-fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {

@@ -58,7 +58,6 @@ impl FaultSuspects {
     }
 
     /// The suspects on record, the newest last.
-    #[must_use]
     pub fn launches(&self) -> &[LaunchRecord] {
         match self {
             Self::Launch(launch) => core::slice::from_ref(launch),

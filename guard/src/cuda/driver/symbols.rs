@@ -30,8 +30,8 @@ macro_rules! function_table {
         impl $table {
             /// Fills the table, or returns the first required symbol that the library lacks.
             pub(crate) fn resolve(library: libloading::Library) -> Result<Self, &'static str> {
-                // SAFETY: each signature above is the one that the vendor's header declares for its
-                // symbol, and the table owns the library, so no pointer outlives it.
+                // SAFETY: the vendor's header declares each signature above for its symbol, and the
+                // table owns the library, so no pointer outlives it.
                 unsafe {
                     $(let $name = find(&library, $symbol).ok_or($symbol)?;)*
                     $(let $maybe = find(&library, $maybe_symbol);)*
@@ -163,7 +163,7 @@ function_table! {
     optional {}
 }
 
-/// `cublasLtMatmulHeuristicResult_t`: an algorithm, opaque, and what it takes.
+/// `cublasLtMatmulHeuristicResult_t`: an opaque algorithm, and its workspace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeuristicResult {

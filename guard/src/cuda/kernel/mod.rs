@@ -9,13 +9,9 @@ pub(crate) mod tuning;
 
 use core::any::Any;
 use core::fmt;
-#[cfg(feature = "profile")]
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-#[cfg(feature = "ptx")]
-use gridguard_ptx::Refusal;
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::{ContextHistory, History};
@@ -24,18 +20,16 @@ use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::LaunchError;
 use crate::cuda::kernel::occupancy::Occupancy;
-#[cfg(feature = "profile")]
-use crate::cuda::kernel::tuning::KernelTuning;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::launch::request::LaunchRequest;
 use crate::launch::violation::Violations;
-#[cfg(feature = "ptx")]
-use crate::limits::IndexLimit;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]
-use crate::profile::model::Key;
+use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
+#[cfg(feature = "ptx")]
+use {crate::limits::IndexLimit, gridguard_ptx::Refusal};
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
@@ -56,7 +50,7 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(crate) enum Rewriting {
-    /// Its forms take one more argument. `reads_*`: the axes on which the kernel reads it.
+    /// Its forms take one more argument. `reads_*`: the axes that the kernel reads.
     Forms {
         shifted: Kernel,
         folded: Kernel,
@@ -167,33 +161,28 @@ impl Kernel {
 
     /// The sizes of the parameters in bytes, as declared or as the driver reports them; `None` if they are not
     /// known (drivers before CUDA 12.4).
-    #[must_use]
     pub fn parameter_sizes(&self) -> Option<Vec<usize>> {
         let signature = &self.inner.signature;
         (0..signature.len()?).map(|index| signature.bytes_of(index)).collect()
     }
 
     /// Whether the kernel accepts dependent requests.
-    #[must_use]
     pub const fn takes_dependent_launches(&self) -> bool {
         self.dependent
     }
 
     /// Whether chunks of a split launch overlap.
-    #[must_use]
     pub const fn overlaps_chunks(&self) -> bool {
         self.overlap
     }
 
     /// What the kernel allows on its device, including the shared memory that needs opt-in: the
     /// guard opts in at the first launch that needs it.
-    #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         &self.inner.limits
     }
 
     /// The kernel's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.limits().kernel().name
     }

@@ -7,8 +7,6 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
-#[cfg(feature = "ptx")]
-use gridguard_ptx::{Form, Report, Rewritten, rewrite};
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{CAPTURE_ERRORS, Pushed};
@@ -19,13 +17,14 @@ use crate::cuda::driver::symbols::{
 };
 use crate::cuda::error::{CudaError, LoadError, cuda_version};
 use crate::cuda::kernel::Kernel;
-#[cfg(feature = "ptx")]
-use crate::cuda::kernel::Rewriting;
-#[cfg(feature = "ptx")]
-use crate::cuda::kernel::index::Ptx;
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
+#[cfg(feature = "ptx")]
+use {
+    crate::cuda::kernel::{Rewriting, index::Ptx},
+    gridguard_ptx::{Form, Report, Rewritten, rewrite},
+};
 
 /// An image loaded into a context. Unloaded when its last kernel is dropped, after its launches. It stays
 /// loaded if a stream of its context is then being captured, which the drop makes invalid.
@@ -55,7 +54,7 @@ unsafe impl Send for LoadedModule {}
 unsafe impl Sync for LoadedModule {}
 
 impl Module {
-    /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know from which launch on their 32-bit
+    /// Loads `image` into `context`. With the feature `ptx`, kernels of PTX know the first launch whose 32-bit
     /// indices wrap ([`Rule::IndexWrap`](crate::Rule::IndexWrap)). [`Self::kernel`] finds that once for each entry, in
     /// up to some 100 ms.
     ///
@@ -156,7 +155,6 @@ impl Module {
 
     /// What was found in the module's PTX and made of it, if it was rewritten.
     #[cfg(feature = "ptx")]
-    #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.0.report.as_ref()
     }
@@ -295,7 +293,6 @@ impl Module {
     }
 
     /// The context that the module is loaded into.
-    #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }

@@ -1,10 +1,7 @@
 //! What a profile lookup needs of a kernel.
 
 #[cfg(feature = "profile")]
-use std::borrow::Cow;
-
-#[cfg(feature = "profile")]
-use crate::profile::model::Key;
+use {crate::profile::model::Key, std::borrow::Cow};
 
 /// Where the plan of a launch is looked up.
 #[cfg(feature = "profile")]

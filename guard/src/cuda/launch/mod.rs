@@ -154,7 +154,7 @@ impl<'a> Submission<'a> {
             let (of_values, words) = values_of(planned);
             // SAFETY: `submit_plan` prepared the plan, which is for this kernel. Chunks overlap only if the kernel
             // declares it. A form takes the kernel's arguments and a pointer to its words. It runs some of the
-            // blocks of the whole launch, for which the arguments are valid.
+            // blocks of the whole launch. The arguments are valid for all of them.
             unsafe { self.send_and_record(&of_values, &words, (chunk, launch), overlap, launches) }
         });
         Ok(ran?)

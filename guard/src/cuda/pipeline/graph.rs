@@ -33,7 +33,7 @@ unsafe impl Send for PipelineGraph {}
 
 impl Drop for PipelineGraph {
     fn drop(&mut self) {
-        // Only the driver knows what the work of a call uses. Not through cudarc's context, which would neither wait
+        // Only the driver knows the memory that the work of a call uses. Not through cudarc's context, which would neither wait
         // nor become current if it has recorded a failure.
         let context = self.order.context();
         let Ok(driver) = Driver::get() else { return };

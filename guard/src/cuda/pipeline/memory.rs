@@ -5,9 +5,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 
 use crate::cuda::arguments::Args;
-use crate::cuda::arguments::memory::{Memory, MemoryMut, wide};
+use crate::cuda::arguments::memory::{Memory, MemoryMut};
 use crate::cuda::arguments::uses::is_of_thread;
 use crate::cuda::pipeline::device_stage::DeviceRange;
+use crate::dim::saturated;
 use crate::pipeline::buffer::Buffer;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;
@@ -53,9 +54,8 @@ impl PipelineScratch {
     }
 
     /// The bytes that are kept.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.memory.iter().map(|memory| wide(memory.num_bytes())).sum()
+        self.memory.iter().map(|memory| saturated(memory.num_bytes())).sum()
     }
 
     /// Takes the memory of `stream`, and frees memory of another stream.
@@ -178,7 +178,7 @@ impl<'m> DeviceMemory<'m> {
     }
 
     fn give<T>(&mut self, buffer: Buffer<T>, bytes: usize, writable: bool, on_host: bool) {
-        self.given.push(Given { id: buffer.id, bytes: wide(bytes), writable, on_host });
+        self.given.push(Given { id: buffer.id, bytes: saturated(bytes), writable, on_host });
     }
 
     /// The memory of each buffer, `None` for scratch.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result};
 
+use crate::cuda::arguments::uses::join;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::from_cudarc;
 use crate::cuda::driver::symbols::Driver;
@@ -11,7 +12,7 @@ use crate::cuda::launch::capture::capture_launches;
 use crate::cuda::pipeline::device_stage::DeviceRange;
 use crate::cuda::pipeline::graph::PipelineGraph;
 use crate::cuda::pipeline::memory::DeviceMemory;
-use crate::cuda::pipeline::run::{Capture, OnStreams, bind_streams, join};
+use crate::cuda::pipeline::run::{Capture, OnStreams, bind_streams};
 use crate::guard::Guard;
 use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::error::{MemoryError, RunError};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
-use crate::cuda::arguments::memory::wide;
+use crate::cuda::arguments::uses::join;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
@@ -13,6 +13,7 @@ use crate::cuda::launch::capture::may_capture;
 use crate::cuda::launch::{Contract, Submission, Values, prepare};
 use crate::cuda::pipeline::device_stage::{DeviceRange, DeviceViews};
 use crate::cuda::pipeline::memory::PipelineScratch;
+use crate::dim::saturated;
 use crate::guard::Guard;
 use crate::pipeline::bodies::{Body, Pipeline};
 use crate::pipeline::buffer::Extent;
@@ -92,7 +93,7 @@ impl Backend for OnStreams<'_, '_> {
         let bytes = plan.scratch_bytes();
         let mut kept = core::mem::take(&mut self.scratch);
         let is_first = self.lanes.is_empty();
-        kept.retain(|memory| is_first && wide(memory.num_bytes()) >= bytes);
+        kept.retain(|memory| is_first && saturated(memory.num_bytes()) >= bytes);
         self.lanes.clear();
         let raw = self.raw.filter(|raw| raw.bytes >= plan.bytes());
         for lane in 0..plan.in_flight() {
@@ -432,16 +433,6 @@ impl Drop for OnStreams<'_, '_> {
             keeper.keep(core::mem::take(&mut self.scratch));
         }
     }
-}
-
-/// Makes `stream` wait for the work of `other`. If that fails, the caller waits.
-pub(super) fn join(stream: &CudaStream, other: &CudaStream) {
-    let joined = stream.join(other);
-    let context = stream.context();
-    if joined.is_err() {
-        context.record_err(other.synchronize());
-    }
-    context.record_err(joined);
 }
 
 /// Makes the context of the streams current. Refuses streams that are being captured, unless

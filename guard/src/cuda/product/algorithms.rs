@@ -9,9 +9,9 @@ use cudarc::driver::CudaStream;
 use super::error::{ALIGNMENT, ProductError};
 use super::library::{LibraryHandle, Object};
 use super::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
-use crate::cuda::arguments::memory::wide;
 use crate::cuda::driver::library::handle;
 use crate::cuda::driver::symbols::{HeuristicResult, Status};
+use crate::dim::saturated;
 use crate::guard::Guard;
 
 /// cuBLASLt's algorithms for a product of one shape on one device, to tune them: [`Guard::product`].
@@ -109,28 +109,26 @@ impl Product {
     }
 
     /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &ProductShape {
         &self.shape
     }
 
     /// The bytes of workspace of each algorithm, cuBLASLt's first choice first.
     pub fn workspace_bytes(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.algorithms.iter().map(|found| wide(found.workspace_bytes))
+        self.algorithms.iter().map(|found| saturated(found.workspace_bytes))
     }
 
     /// The index of the algorithm that a stage of these sizes uses: of the guard's profile if it has one for
     /// exactly this product, else 0.
-    #[must_use]
     pub fn algorithm(&self) -> u64 {
-        wide(self.algorithm)
+        saturated(self.algorithm)
     }
 
     /// Chooses the algorithm of this index.
     pub(super) fn choose(&mut self, algorithm: u64) -> Result<(), ProductError> {
         let index = usize::try_from(algorithm).ok();
         let Some(index) = index.filter(|index| *index < self.algorithms.len()) else {
-            let count = wide(self.algorithms.len());
+            let count = saturated(self.algorithms.len());
             return Err(ProductError::Algorithm { given: algorithm, count });
         };
         self.algorithm = index;
@@ -151,7 +149,7 @@ impl Product {
         operands: &Operands<u64>,
     ) -> Result<(), ProductError> {
         let Some(algorithm) = self.algorithms.get(self.algorithm) else {
-            return Err(ProductError::Algorithm { given: wide(self.algorithm), count: 0 });
+            return Err(ProductError::Algorithm { given: saturated(self.algorithm), count: 0 });
         };
         let [x, weight, bias, residual, out, workspace] = *operands;
         let workspace = workspace.filter(|_| algorithm.workspace_bytes > 0);

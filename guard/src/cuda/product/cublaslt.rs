@@ -41,14 +41,12 @@ impl CublasLt {
         Ok(Self { functions, library })
     }
 
-    /// The name under which the loader found the library.
-    #[must_use]
+    /// The name that the loader found the library by.
     pub const fn library(&self) -> &str {
         self.library
     }
 
     /// The version of the library: major, minor and patch.
-    #[must_use]
     pub fn version(&self) -> (u32, u32, u32) {
         // SAFETY: the function takes nothing.
         let version = unsafe { (self.functions.get_version)() };

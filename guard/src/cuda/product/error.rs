@@ -6,6 +6,7 @@ use crate::cuda::error::{CudaError, LibraryUnavailable};
 /// Why a product cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ProductError {
     /// libcublasLt cannot be used.
     #[error(transparent)]
@@ -15,82 +16,32 @@ pub enum ProductError {
     Cuda(#[from] CudaError),
     /// A call of the library failed.
     #[error("{call} returned {name} ({code})")]
-    Call {
-        /// The call.
-        call: &'static str,
-        /// The `cublasStatus_t`.
-        code: i32,
-        /// The name of the code.
-        name: String,
-    },
+    Call { call: &'static str, code: i32, name: String },
     /// A size is outside the library's range.
     #[error("{size} is {given}, cuBLASLt takes 1 to {most}")]
-    Size {
-        /// `rows`, `inner` or `columns`.
-        size: &'static str,
-        /// The given value.
-        given: u64,
-        /// The largest value.
-        most: u64,
-    },
+    Size { size: &'static str, given: u64, most: u64 },
     /// The library has no algorithm for the product.
     #[error(
         "cuBLASLt has no algorithm for a {element} product of {rows} x {inner} and {inner} x {columns} \
          with {workspace_bytes} bytes of workspace",
         rows = .shape.rows, inner = .shape.inner, columns = .shape.columns
     )]
-    NoAlgorithm {
-        /// The product.
-        shape: ProductShape,
-        /// The name of the element type.
-        element: &'static str,
-        /// The most workspace that was allowed.
-        workspace_bytes: u64,
-    },
+    NoAlgorithm { shape: ProductShape, element: &'static str, workspace_bytes: u64 },
     /// There is no algorithm of this index.
     #[error("algorithm is {given}, the product has {count}, counted from 0")]
-    Algorithm {
-        /// The index.
-        given: u64,
-        /// The number of algorithms.
-        count: u64,
-    },
+    Algorithm { given: u64, count: u64 },
     /// A buffer has another size than the shape requires.
     #[error("{tensor} has {given}, the product takes {expected}")]
-    Buffer {
-        /// The tensor.
-        tensor: &'static str,
-        /// Its bytes, an item or for every chunk.
-        given: String,
-        /// The bytes that the product takes.
-        expected: String,
-    },
+    Buffer { tensor: &'static str, given: String, expected: String },
     /// Chunks would begin at addresses that are not multiples of 16.
     #[error("{tensor} has {bytes} bytes an item, which is not a multiple of {ALIGNMENT}")]
-    MisalignedItems {
-        /// The tensor.
-        tensor: &'static str,
-        /// Bytes of an item.
-        bytes: u64,
-    },
+    MisalignedItems { tensor: &'static str, bytes: u64 },
     /// A bias or residual is missing, or was given to a product without it.
     #[error("{tensor} was {given}, the product was made {expected} it")]
-    Operand {
-        /// `bias` or `residual`.
-        tensor: &'static str,
-        /// `given` or `not given`.
-        given: &'static str,
-        /// `with` or `without`.
-        expected: &'static str,
-    },
+    Operand { tensor: &'static str, given: &'static str, expected: &'static str },
     /// An address is not a multiple of 16.
     #[error("{tensor} is at {address:#x}, which is not a multiple of {ALIGNMENT} bytes")]
-    Misaligned {
-        /// The tensor.
-        tensor: &'static str,
-        /// The address.
-        address: u64,
-    },
+    Misaligned { tensor: &'static str, address: u64 },
 }
 
 /// The alignment of matrices in bytes, also where a chunk begins.

@@ -20,7 +20,7 @@ pub(super) struct LibraryHandle {
 }
 
 impl LibraryHandle {
-    /// Of the guard's context.
+    /// A handle in the guard's context.
     pub(super) fn of(guard: &Guard) -> Result<Self, ProductError> {
         let context = Arc::clone(guard.device_context()?);
         let driver = Driver::get().map_err(CudaError::from)?;

@@ -9,7 +9,6 @@ use crate::profile::model::{Key, Named, Objective, Policy};
 impl Product {
     /// The key of the product's entries in profiles. [`Key::source`] is the library's version, because
     /// another version may have other algorithms. [`Key::variant`] names bias and residual.
-    #[must_use]
     pub fn key(&self, policy: Policy) -> Key {
         let ProductShape { bias, residual, .. } = *self.shape();
         let (major, minor, patch) = self.library.library.version();
@@ -30,7 +29,6 @@ impl Product {
     }
 
     /// The shape of the product's entry in a profile: its sizes, and the most bytes of workspace.
-    #[must_use]
     pub fn entry_shape(&self) -> Named {
         NAMES.map(str::to_owned).into_iter().zip(self.sizes()).collect()
     }

@@ -1,4 +1,4 @@
-//! Launches on another stream than that of their memory.
+//! Launches on another stream than the stream of their memory.
 
 use std::sync::Arc;
 

@@ -16,6 +16,6 @@ pub fn do_not_compile(pattern: &str) {
     if output.stdout.starts_with(COMPILER.as_bytes()) {
         trybuild::TestCases::new().compile_fail(pattern);
     } else {
-        println!("skipped: the messages are those of {COMPILER}*");
+        println!("skipped: the expected messages come from {COMPILER}*");
     }
 }

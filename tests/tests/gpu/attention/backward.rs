@@ -91,7 +91,7 @@ fn run<T: Tensorial>(
     launch(operation, choice, inputs, bias, extents).expect("launches")
 }
 
-/// Asserts that the contiguous gradients of these problems meet the reference.
+/// Asserts that the contiguous gradients of these problems match the reference.
 fn meets<'b, T: Tensorial>(
     operation: &AttentionBackward,
     problems: impl IntoIterator<Item = usize>,
@@ -116,7 +116,7 @@ fn meets<'b, T: Tensorial>(
     let mut all = Deviation::new();
     deviations.iter().for_each(|deviation| all.merge(deviation));
     for (name, deviation) in ["dq", "dk", "dv", "bias"].iter().zip(&deviations) {
-        // With one key, weights are 1 and gradients of scores are 0, but for rounding.
+        // A single key has the weight 1, and gradients of scores are 0, but for rounding.
         let deviation = if deviation.squared_norm == 0.0 { &all } else { deviation };
         let relative = deviation.relative();
         assert!(deviation.within(tolerance(T::TYPE)), "{operation:?} {name}: {relative:e}");

@@ -120,9 +120,9 @@ impl Replay {
             values.bytes(value);
         }
         let stream = self.stream.cu_stream();
-        // SAFETY: the stream is of the guard's context. The values are those of the program's launch, with addresses of
-        // memory here, which outlives the work. Whether another block reaches beyond it is not known: the process is only
-        // for this, and what it leaves is compared.
+        // SAFETY: the stream is of the guard's context. The values are the arguments of the captured launch, with
+        // addresses of memory here, which outlives the work. Another block size may reach beyond it: this process does
+        // nothing else, and its results are compared.
         let launch = || unsafe {
             self.guard.launch_raw(&self.kernel, stream.cast(), RawLaunch::Plan(&plan, &values))
         };

@@ -18,7 +18,7 @@ pub const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
 /// The guard's occupancy query, with the driver's error as text.
 type Occupancy = dyn Fn(&LaunchRequest) -> Result<OccupancyLimits, String>;
 
-/// A loaded function and what the guard knows of it.
+/// A loaded function and its limits.
 pub struct KernelUnderTest {
     /// The name in reports.
     pub name: String,

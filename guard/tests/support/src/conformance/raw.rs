@@ -153,8 +153,8 @@ impl RawDriver {
     ///
     /// If there is no driver, or one without these functions.
     pub fn open() -> Self {
-        // SAFETY: the driver is loaded already; the signatures are those of its header, and the
-        // table holds the library.
+        // SAFETY: the driver is loaded already; the signatures match its header, and the table
+        // holds the library.
         unsafe {
             let library = libloading::Library::new("libcuda.so.1").expect("the driver");
             Self {

@@ -17,7 +17,7 @@ use super::oracle;
 pub struct Case {
     /// The launch of all items.
     pub request: LaunchRequest,
-    /// How the items lie along an axis.
+    /// The layout of the items along an axis.
     pub batch: Batch,
     /// What the caller prefers.
     pub preference: Preference,

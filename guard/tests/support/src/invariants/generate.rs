@@ -192,7 +192,7 @@ pub(super) fn wild_request(from: &mut Bytes<'_>) -> LaunchRequest {
 /// A batch axis as plain numbers. Zero blocks, items and alignment count as one.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// The axis of the grid that the items lie along.
+    /// The axis of the grid that the items are on.
     pub axis: Axis,
     /// Items of the whole launch.
     pub items: u64,

@@ -217,7 +217,7 @@ impl Batch {
     /// own and at a whole cluster of `cluster` blocks; none past u64.
     pub(super) fn unit(&self, cluster: u64) -> Option<u64> {
         let (blocks, of_items) = self.shares();
-        // Every so many items end at the end of a block.
+        // Items and blocks end together at regular intervals.
         let whole = of_items / gcd(blocks, of_items);
         let align = u128::from(self.align.max(1));
         let aligned = u64::try_from(align / gcd(align, whole) * whole).ok()?;

@@ -1,4 +1,4 @@
-//! Plans of any request and batch: what is planned is legal and whole, what is refused is hopeless.
+//! Plans of any request and batch: plans are legal and whole, and nothing refused could be planned.
 
 use gridguard::{
     Choice, Dim3, LaunchLimits, Plan, PlannedLaunch, Rule, Strategy, Violations, validate,

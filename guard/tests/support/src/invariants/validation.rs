@@ -43,7 +43,7 @@ pub fn check(bytes: &[u8]) {
     every_violation_names_a_limit_that_is_passed(&question);
 }
 
-/// Rules of which several axes can be broken at once, each in a violation of its own.
+/// Rules that several axes can break at once. Each axis has its own violation.
 const OF_SEVERAL_AXES: [Rule; 6] = [
     Rule::GridDimZero,
     Rule::BlockDimZero,
@@ -112,7 +112,7 @@ pub fn occupancy_decides_its_own_rules_alone(question: &Question) {
     assert_eq!(broken, expected);
 }
 
-/// Each violation says what was asked for and a limit below it, and shows that limit.
+/// Each violation states the request and a lower limit, and shows that limit.
 pub fn every_violation_names_a_limit_that_is_passed(question: &Question) {
     let Question { request, device, kernel, .. } = question;
     let limits = LaunchLimits::new(device.clone(), kernel.clone());
