@@ -52,22 +52,44 @@ static int start(void) {
     return failed ? INITIALIZATION_ERROR : SUCCESS;
 }
 
-static int launch(const char *entry, dim3 grid, dim3 block, size_t shared, void *stream) {
+/* Whether a launch is refused without a call of the driver. */
+static int is_refused(const cudaLaunchConfig_t *launch) {
+    static const unsigned most[] = {0x7fffffff, 65535, 65535, 1024, 1024, 64};
+    const char *text = getenv("GRIDGUARD_FAKE_RUNTIME_CHECKS");
+    int checks = text ? atoi(text) : 1, refused = 0;
+    const unsigned sizes[] = {launch->grid.x,  launch->grid.y,  launch->grid.z,
+                              launch->block.x, launch->block.y, launch->block.z};
+    for (int i = 0; i < 6; i++) refused |= checks && (!sizes[i] || (checks > 1 && sizes[i] > most[i]));
+    return refused || (checks > 1 && sizes[3] * sizes[4] * sizes[5] > 1024);
+}
+
+static int launch(const char *entry, cudaLaunchConfig_t launch, void **arguments) {
     const char *path = getenv("GRIDGUARD_FAKE_LOG");
     FILE *log = path && *path ? fopen(path, "a") : NULL;
     Dl_info own;
     if (log && dladdr(&kernel, &own)) fprintf(log, "runtime %s %s\n", strrchr(own.dli_fname, '/') + 1, entry);
     if (log) fclose(log);
-    int zero = !grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z;
-    if (zero && is_on("GRIDGUARD_FAKE_RUNTIME_CHECKS")) return keep(INVALID_CONFIGURATION);
+    if (is_refused(&launch)) return keep(INVALID_CONFIGURATION);
     if (start()) return keep(INITIALIZATION_ERROR);
-    return keep(find("cuLaunchKernel")(kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                                       (unsigned)shared, stream, NULL, NULL));
+    dim3 grid = launch.grid, block = launch.block;
+    unsigned shared = (unsigned)launch.shared;
+    if (strstr(entry, "Cooperative")) {
+        return keep(find("cuLaunchCooperativeKernel")(kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                                                      shared, launch.stream, arguments));
+    }
+    if (launch.attributes) {
+        struct { dim3 grid, block; unsigned shared; void *stream, *attributes; unsigned count; } config = {
+            grid, block, shared, launch.stream, launch.attributes, launch.count};
+        return keep(find("cuLaunchKernelEx")(&config, kernel, arguments, NULL));
+    }
+    return keep(find("cuLaunchKernel")(kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
+                                       launch.stream, arguments, NULL));
 }
 
 #define LAUNCH(name)                                                                                        \
     int name(void *function, dim3 grid, dim3 block, void **arguments, size_t shared, void *stream) {        \
-        return (void)function, (void)arguments, launch(#name, grid, block, shared, stream);                 \
+        cudaLaunchConfig_t config = {grid, block, shared, stream, NULL, 0};                                 \
+        return (void)function, launch(#name, config, arguments);                                            \
     }
 LAUNCH(cudaLaunchKernel)
 LAUNCH(cudaLaunchKernel_ptsz)
@@ -75,8 +97,7 @@ LAUNCH(cudaLaunchCooperativeKernel)
 LAUNCH(__cudaLaunchKernel)
 
 int cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
-    (void)function, (void)arguments;
-    return launch("cudaLaunchKernelExC", config->grid, config->block, config->shared, config->stream);
+    return (void)function, launch("cudaLaunchKernelExC", *config, arguments);
 }
 
 int cudaGetKernel(void **found, const void *function) {

@@ -4,10 +4,12 @@
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
+//! - `carried`: oversized launches past a runtime that refuses them;
 //! - `outcome`, `session`: what follows a call, off the hot path;
 //! - `deepbind`: what cannot be watched.
 
 pub(crate) mod callers;
+mod carried;
 mod compile;
 pub(crate) mod deepbind;
 mod find;

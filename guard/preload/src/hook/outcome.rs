@@ -8,6 +8,7 @@ use crate::driver::functions::{FUNCTIONS, is_runtime};
 use crate::driver::request::{Largest, Launch, is_oversized};
 use crate::fix::arguments::Passed;
 use crate::hook::session;
+use crate::process::flag::Flag;
 use crate::process::{self, guarded};
 use crate::refuse::late;
 use crate::refuse::launch::{self as refuse, Refusal, knows_kernel};
@@ -61,7 +62,7 @@ pub(crate) fn fixed(launch: &Launch, passed: Passed, status: Status) {
 /// in parts, if `--fix` is on.
 #[cold]
 pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
-    REFUSALS.set(REFUSALS.get().wrapping_add(1));
+    Flag::Refused.replace(true);
     if is_no_refusal(launch.through, status) {
         return;
     }
@@ -99,18 +100,12 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
     }
 }
 
-/// Launches of this thread that the driver refused.
-pub(crate) fn refusals_of_thread() -> u64 {
-    REFUSALS.get()
-}
-
 /// What the next successful wait of this thread returns: with `--on-refused raise` the error of a refused launch.
 pub(crate) fn raised() -> Status {
     if process::options().raise { RAISED.replace(SUCCESS) } else { SUCCESS }
 }
 
 thread_local! {
-    static REFUSALS: Cell<u64> = const { Cell::new(0) };
     static RAISED: Cell<Status> = const { Cell::new(SUCCESS) };
 }
 

@@ -175,8 +175,7 @@ fn error_of_runtime(status: Status) -> String {
 
 /// Whether the driver can be asked about the launch's kernel.
 pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
-    let is_of_driver = !launch.kernel.is_null() && !is_runtime(launch.through.0);
-    is_of_driver && !UNKNOWN_KERNEL.contains(&status)
+    !launch.kernel.is_null() && !launch.host && !UNKNOWN_KERNEL.contains(&status)
 }
 
 fn before(Counts { launches, largest, .. }: &Counts) -> String {
