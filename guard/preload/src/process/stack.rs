@@ -49,6 +49,11 @@ fn frames() -> Vec<Frame> {
     without_own(frames).take(SHOWN_FRAMES).collect()
 }
 
+/// The innermost frame outside this library.
+pub(crate) fn caller() -> Option<Frame> {
+    frames().into_iter().next()
+}
+
 /// Writes the addresses that this thread's functions return to, the innermost first. How many they are.
 pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
     let most = c_int::try_from(into.len()).unwrap_or(0);
