@@ -33,6 +33,7 @@ LIBRARIES = {
 }
 LEGAL, REFUSED = 60_000, 70_000
 DEEP = "was opened with RTLD_DEEPBIND: launches by CUDA functions that it has looked up are not seen"
+OLD = "contains a CUDA runtime before 13. Launches that this runtime refuses are not fixed, and before 12.9 not seen"
 SANITIZER = "compute-sanitizer replaces the driver's functions itself: run it without `gridguard run`"
 
 
@@ -125,7 +126,8 @@ def neighbours(folder, work):
     for version, _, files in RUNTIMES:
         for file in files:
             kind = "static" if file.endswith(".a") else "shared"
-            yield f"CUDA {version}, {kind} runtime", program(f"rows-{version}-{kind}"), {}, None
+            is_old = kind == "static" and float(version) < 13
+            yield f"CUDA {version}, {kind} runtime", program(f"rows-{version}-{kind}"), {}, OLD if is_old else None
     yield "CUDA 11.8, static runtime", None, {}, "PyPI has none"
     for kind, command in plain.items():
         yield f"LD_BIND_NOW, {kind} runtime", command, {"LD_BIND_NOW": "1"}, None

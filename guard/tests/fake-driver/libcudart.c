@@ -40,12 +40,20 @@ static Call find(const char *name) {
     return (Call)found;
 }
 
+/* 0 if the driver checks everything, 1 if zeros are refused here, 2 if what exceeds the device's limits is too. */
+static int checks(void) {
+    const char *text = getenv("GRIDGUARD_FAKE_RUNTIME_CHECKS");
+    return text ? atoi(text) : 1;
+}
+
 /* As a runtime does, at the first call that needs the driver. */
 static int start(void) {
     void *context, *library;
     if (kernel) return SUCCESS;
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver || find("cuInit")(0)) return INITIALIZATION_ERROR;
+    /* Only a runtime before CUDA 13 asks for this function. */
+    if (checks() > 1) ((Call)dlsym(driver, "cuGetProcAddress_v2"))("cuLaunchCooperativeKernelMultiDevice", &library, 9000, 0ULL, &(int){0});
     int failed = find("cuDevicePrimaryCtxRetain")(&context, 0) || find("cuCtxSetCurrent")(context) ||
                  find("cuLibraryLoadData")(&library, PTX, NULL, NULL, 0, NULL, NULL, 0) ||
                  find("cuLibraryGetKernel")(&kernel, library, "_Z5touchPfi");
@@ -55,12 +63,11 @@ static int start(void) {
 /* Whether a launch is refused without a call of the driver. */
 static int is_refused(const cudaLaunchConfig_t *launch) {
     static const unsigned most[] = {0x7fffffff, 65535, 65535, 1024, 1024, 64};
-    const char *text = getenv("GRIDGUARD_FAKE_RUNTIME_CHECKS");
-    int checks = text ? atoi(text) : 1, refused = 0;
+    int level = checks(), refused = 0;
     const unsigned sizes[] = {launch->grid.x,  launch->grid.y,  launch->grid.z,
                               launch->block.x, launch->block.y, launch->block.z};
-    for (int i = 0; i < 6; i++) refused |= checks && (!sizes[i] || (checks > 1 && sizes[i] > most[i]));
-    return refused || (checks > 1 && sizes[3] * sizes[4] * sizes[5] > 1024);
+    for (int i = 0; i < 6; i++) refused |= level && (!sizes[i] || (level > 1 && sizes[i] > most[i]));
+    return refused || (level > 1 && sizes[3] * sizes[4] * sizes[5] > 1024);
 }
 
 static int launch(const char *entry, cudaLaunchConfig_t launch, void **arguments) {

@@ -161,6 +161,23 @@ fn what_an_old_runtime_refuses_is_repaired_and_leaves_no_error() {
 }
 
 #[test]
+fn a_program_with_an_old_runtime_within_is_named_at_the_end() {
+    let words = "runtime-static good refused last";
+    let line = "gridguard: runtime-static contains a CUDA runtime before 13. Launches that this runtime refuses are not \
+                fixed, and before 12.9 not seen: link it with -cudart shared, or build it with CUDA 13\n";
+    for fix in ["0", "1"] {
+        let err = watched(words, &[OLD, ("GRIDGUARD_RUN_FIX", fix)]);
+        assert_eq!(err, format!("gridguard: 1 launch of 1 kernel accepted, 0 refused\n{line}"));
+    }
+    // A newer one leaves the check to the driver.
+    let err = watched(words, &[]);
+    assert!(err.contains("1 launch of 1 kernel accepted, 1 refused"), "{err}");
+    assert!(!err.contains("contains a CUDA runtime"), "{err}");
+    // The functions of a shared one are replaced.
+    assert!(!watched("runtime-linked good", &[OLD]).contains("contains a CUDA runtime"));
+}
+
+#[test]
 fn each_library_reaches_the_runtime_that_it_links() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
