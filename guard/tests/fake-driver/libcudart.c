@@ -76,8 +76,16 @@ static int launch(const char *entry, cudaLaunchConfig_t launch, void **arguments
     Dl_info own;
     if (log && dladdr(&kernel, &own)) fprintf(log, "runtime %s %s\n", strrchr(own.dli_fname, '/') + 1, entry);
     if (log) fclose(log);
-    if (is_refused(&launch)) return keep(INVALID_CONFIGURATION);
-    if (start()) return keep(INITIALIZATION_ERROR);
+    if ((checks() > 1 || !is_refused(&launch)) && start()) return keep(INITIALIZATION_ERROR);
+    if (is_refused(&launch)) {
+        /* Runtimes since CUDA 12.9 write to the driver's log. */
+        Call write_log = driver ? (Call)dlsym(driver, "fake_write_log") : NULL;
+        char text[128];
+        snprintf(text, sizeof text, "Grid Dimensions (%u,%u,%u) include one or more values that exceed the limit",
+                 launch.grid.x, launch.grid.y, launch.grid.z);
+        if (write_log && checks() > 1) write_log(text);
+        return keep(INVALID_CONFIGURATION);
+    }
     dim3 grid = launch.grid, block = launch.block;
     unsigned shared = (unsigned)launch.shared;
     if (strstr(entry, "Cooperative")) {

@@ -5,6 +5,7 @@
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
 //! - `carried`: oversized launches past a runtime that refuses them;
+//! - `logged`: launches that a static runtime refuses;
 //! - `outcome`, `session`: what follows a call, off the hot path;
 //! - `deepbind`: what cannot be watched.
 
@@ -15,6 +16,7 @@ pub(crate) mod deepbind;
 mod find;
 mod graph;
 mod launch;
+mod logged;
 mod lookup;
 mod memory;
 mod outcome;

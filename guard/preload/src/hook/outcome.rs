@@ -72,7 +72,7 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
         let refusal = |name: &str| Refusal::new(launch, status, name);
         refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
     });
-    act_on_refusal(launch, status);
+    act_on_refusal(error_of(launch, status));
 }
 
 /// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
@@ -96,7 +96,7 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
         is_refused
     });
     if is_refused == Some(true) {
-        act_on_refusal(launch, status);
+        act_on_refusal(error_of(launch, status));
     }
 }
 
@@ -115,12 +115,17 @@ pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
     [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
 }
 
-fn act_on_refusal(launch: &Launch, status: Status) {
+/// Ends the program, or has the thread's next wait return `error`, if the user asked for it.
+pub(crate) fn act_on_refusal(error: Status) {
     if process::options().abort {
         std::process::abort();
     }
-    // The runtime has numbers of its own.
-    RAISED.set(if is_runtime(launch.through.0) { INVALID_VALUE } else { status });
+    RAISED.set(error);
+}
+
+/// The driver's error for a refused launch. The runtime has numbers of its own.
+fn error_of(launch: &Launch, status: Status) -> Status {
+    if is_runtime(launch.through.0) { INVALID_VALUE } else { status }
 }
 
 /// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.

@@ -169,6 +169,29 @@ fn a_program_with_an_old_runtime_within_is_named_at_the_end() {
         let err = watched(words, &[OLD, ("GRIDGUARD_RUN_FIX", fix)]);
         assert_eq!(err, format!("gridguard: 1 launch of 1 kernel accepted, 0 refused\n{line}"));
     }
+    // Since CUDA 12.9 a runtime writes to the driver's log.
+    let logs = [OLD, ("GRIDGUARD_FAKE_LOGS", "1"), ("GRIDGUARD_RUN_FIX", "1")];
+    let err = watched("runtime-static good refused refused zero last good", &logs);
+    let expected = "\
+gridguard: launch refused: cudaErrorInvalidConfiguration (9), invalid configuration argument
+  runtime   Grid Dimensions (1,70000,1) include one or more values that exceed the limit
+  fix       not possible: its CUDA runtime is static and before 13, and refuses it: link it with -cudart shared, or \
+build it with CUDA 13
+gridguard: launch refused: ";
+    assert!(without_stack(&err).starts_with(expected), "{err}");
+    assert!(
+        err.contains("/runtime-static\n") && err.contains("  stack     runtime-static+0x"),
+        "{err}"
+    );
+    assert_eq!(err.matches("launch refused").count(), 2, "{err}");
+    assert!(err.contains("2 launches of 2 kernels accepted, 3 refused"), "{err}");
+    let mut aborted = with_runtime("runtime-static good refused good");
+    aborted.envs(logs).env("GRIDGUARD_RUN_ABORT", "1").env("LD_PRELOAD", library());
+    assert_eq!(run(&mut aborted).out, "", "it ended before its output was written");
+    // The functions of a shared one are replaced, and quote the sentence.
+    let err = watched("runtime-linked good refused", &logs[..2]);
+    assert_eq!(err.matches("launch refused").count(), 1, "{err}");
+    assert!(err.contains("  driver    Grid Dimensions (1,70000,1) include"), "{err}");
     // A newer one leaves the check to the driver.
     let err = watched(words, &[]);
     assert!(err.contains("1 launch of 1 kernel accepted, 1 refused"), "{err}");
