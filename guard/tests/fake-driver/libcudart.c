@@ -117,12 +117,19 @@ int cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, 
 
 int cudaGetKernel(void **found, const void *function) {
     if (!function || !is_on("GRIDGUARD_FAKE_RUNTIME_NAMES") || start()) return keep(INVALID_DEVICE_FUNCTION);
+    /* In the first runtimes of CUDA 12, handles are the host functions. */
+    *found = checks() > 1 ? (void *)function : kernel;
+    return SUCCESS;
+}
+
+int cudaGetFuncBySymbol(void **found, const void *function) {
+    if (!function || !is_on("GRIDGUARD_FAKE_RUNTIME_NAMES") || start()) return keep(INVALID_DEVICE_FUNCTION);
     *found = kernel;
     return SUCCESS;
 }
 
 int cudaFuncGetName(const char **name, const void *function) {
-    if (!function || !is_on("GRIDGUARD_FAKE_RUNTIME_NAMES")) return keep(INVALID_DEVICE_FUNCTION);
+    if (!function || !is_on("GRIDGUARD_FAKE_RUNTIME_NAMES") || checks() > 1) return keep(INVALID_DEVICE_FUNCTION);
     *name = "_Z5touchPfi";
     return SUCCESS;
 }

@@ -1,8 +1,8 @@
-//! The launch functions of a shared CUDA runtime, which may refuse a launch without a call of the driver: each runtime a
-//! zero dimension, and those before CUDA 13 all grids and blocks beyond the limits of device and kernel.
+//! The launch functions of a shared CUDA runtime. Those before CUDA 13 refuse zero dimensions, and grids and blocks beyond
+//! the limits of the device, without a call of the driver.
 
 use core::ffi::{CStr, c_uint, c_void};
-use core::{mem, ptr};
+use core::ptr;
 
 use gridguard::abi::{LaunchAttribute, LaunchConfig};
 
@@ -12,7 +12,7 @@ use crate::driver::request::{Launch, configured};
 use crate::driver::written;
 use crate::hook::{carried, outcome};
 use crate::process::flag::Flag;
-use crate::process::{self, elf, guarded, stack};
+use crate::process::{self, guarded, stack};
 use crate::watch::{kernel, table};
 
 /// `dim3`.
@@ -135,17 +135,19 @@ impl Asked {
     /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells. Else the host
     /// function, and true.
     fn name(&mut self, through: (usize, usize), function: *mut c_void) -> (Handle, bool) {
-        let is_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
-        let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"];
-        // A `CUfunction` up to CUDA 11, then a `CUkernel`.
-        let mut known = || self.ask(through, &asks, function, ptr::null_mut());
+        let takes_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
+        // Early runtimes of CUDA 12 have host functions for handles.
+        let is_handle = takes_handle && stack::object_path(function).is_none();
+        let is_other = |kernel: &Handle| !kernel.is_null() && *kernel != function;
+        let mut ask = |name| self.ask(through, name, function, ptr::null_mut()).filter(is_other);
+        // A `CUkernel`, or else a `CUfunction`.
+        let mut known = || ask(c"cudaGetKernel").or_else(|| ask(c"cudaGetFuncBySymbol"));
         let known = if is_handle { None } else { known() };
-        let known = known.filter(|kernel: &Handle| !kernel.is_null());
         let (kernel, host) = (known.unwrap_or(function), known.is_none() && !is_handle);
         if let Some(entry) = table::find_or_insert(kernel.addr())
             && !entry.has_kernel()
         {
-            let name = self.ask(through, &[c"cudaFuncGetName"], function, ptr::null());
+            let name = self.ask(through, c"cudaFuncGetName", function, ptr::null());
             // SAFETY: a string that lives as long as the kernel. It is copied at once.
             let kernel = match name.and_then(|name| unsafe { process::text(name) }) {
                 Some(name) => Some(kernel::of(name.to_bytes(), 0)),
@@ -157,28 +159,22 @@ impl Asked {
         (kernel, host)
     }
 
-    /// The result of the first of these queries that the runtime has, for a function or kernel.
+    /// The result of a query of the runtime for a function or kernel, if the runtime has it.
     fn ask<T>(
         &mut self,
         through: (usize, usize),
-        names: &[&CStr],
+        name: &CStr,
         function: *mut c_void,
         initial: T,
     ) -> Option<T> {
         type Ask<T> = unsafe extern "C-unwind" fn(*mut T, *const c_void) -> Status;
-        let ask = names.iter().map(|name| beside(through, name)).find(|ask| !ask.is_null())?;
         // SAFETY: NVIDIA's header declares this signature for each query.
-        let ask = unsafe { mem::transmute::<*mut c_void, Ask<T>>(ask) };
+        let ask = unsafe { functions::beside::<Ask<T>>(through, name) }?;
         // SAFETY: the program is launching the function just now; the pointer is to a live result.
         let found = written(initial, |into| Some(unsafe { ask(into, function) }));
         self.failed |= found.is_none();
         found
     }
-}
-
-/// A function of the runtime that launches through this function and slot go to.
-fn beside(through: (usize, usize), name: &CStr) -> *mut c_void {
-    elf::beside(functions::original_address(through), name)
 }
 
 const _: () = assert!(size_of::<RuntimeConfig>() == 56 && size_of::<Size>() == 12);
