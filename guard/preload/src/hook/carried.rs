@@ -83,3 +83,44 @@ fn take_waiting() -> Option<Carried> {
 pub(crate) fn is_taken() -> bool {
     matches!(STATE.get(), State::Taken)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::abi::INVALID_VALUE;
+
+    const GRID: [c_uint; 3] = [70_000, 70_000, 2];
+
+    /// Carries a launch, where the driver's function is called by `driver`, and the runtime's own error is 9.
+    fn carried(
+        shared_bytes: usize,
+        driver: impl Fn([c_uint; 3], c_uint) -> Status,
+    ) -> Option<Status> {
+        let small =
+            |grid: [c_uint; 3], bytes| driver(grid, c_uint::try_from(bytes).expect("a mark"));
+        carry((GRID, shared_bytes), small, || 9)
+    }
+
+    #[test]
+    fn the_driver_gets_the_launch_once_and_its_refusal_is_that_of_the_runtime() {
+        for (status, expected) in [(SUCCESS, SUCCESS), (INVALID_VALUE, 9)] {
+            let result = carried(4096, |grid, bytes| {
+                assert!(!is_oversized(grid) && grid[2] == 2 && !is_taken());
+                let Carried { grid, shared_bytes } = take(bytes).expect("a launch");
+                assert_eq!((grid, shared_bytes), (GRID, 4096));
+                assert!(is_taken() && take(bytes).is_none());
+                status
+            });
+            assert_eq!((result, is_taken()), (Some(expected), false));
+        }
+    }
+
+    #[test]
+    fn a_launch_that_the_driver_never_gets_is_not_carried() {
+        assert_eq!(carried(0, |_, _| 98), None, "the runtime refuses the kernel");
+        assert_eq!(carried(0, |_, _| INVALID_VALUE), None, "the driver's function is not replaced");
+        assert!(take(MARK).is_none() && take(0).is_none(), "the program asked for it");
+        let too_much = usize::try_from(u64::from(c_uint::MAX) + 1).expect("64 bits");
+        assert_eq!(carried(too_much, |_, _| SUCCESS), None);
+    }
+}

@@ -17,7 +17,7 @@ pub(super) fn refused(sentence: &str) {
         stacks.native.drain(..at.unwrap_or(0));
         let runtime = stacks.native.first();
         // The launch functions of a shared runtime are replaced, and explain the launch.
-        let is_static = runtime.is_some_and(|frame| !is_of(frame, "libcudart.so"));
+        let is_static = runtime.is_some_and(|frame| !is_of(frame, "libcudart"));
         if is_static {
             session::begin();
             driver_log::take();

@@ -73,7 +73,7 @@ pub(crate) fn without_own(frames: impl Iterator<Item = Frame>) -> impl Iterator<
 pub(crate) fn launching_library(frames: &[Frame]) -> Option<&Frame> {
     let is_cuda = |frame: &&Frame| {
         let name = frame.library_name();
-        ["libcuda.so", "libcudart.so"].iter().any(|cuda| name.starts_with(cuda))
+        ["libcuda.so", "libcudart"].iter().any(|cuda| name.starts_with(cuda))
     };
     frames.iter().find(|frame| !is_cuda(frame)).or(frames.first())
 }
