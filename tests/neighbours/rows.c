@@ -44,10 +44,10 @@ int work(unsigned count) {
     if (!status) status = cudaMemset(out, 0, count * sizeof *out);
     if (status || !host) return printf("no memory: %s\n", cudaGetErrorString(status)), 2;
     int launched = cudaLaunchKernel((const void *)rows, (Size){1, count, 1}, (Size){1, 1, 1}, arguments, 0, NULL);
-    cudaGetLastError();
+    int last = cudaGetLastError();
     status = cudaMemcpy(host, out, count * sizeof *out, 2);
     for (unsigned i = 0; i < count; i++) sum += host[i];
-    printf("launch %s, copy %d, sum %g\n", launched ? "refused" : "accepted", status, sum);
+    printf("launch %s, last error %d, copy %d, sum %g\n", launched ? "refused" : "accepted", last, status, sum);
     fflush(stdout);
     cudaFree(out);
     free(host);

@@ -159,6 +159,15 @@ impl FileImage<'_> {
         if self.is_ptx() { self.contents() } else { Err(ImageError::unknown(self.stored)) }
     }
 
+    /// The cubin, which may end with zeros. Decompresses it.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] if it is PTX, damaged, or too large to be decompressed.
+    pub fn cubin(&self) -> Result<Cow<'_, [u8]>, ImageError> {
+        if self.is_ptx() { Err(ImageError::unknown(self.stored)) } else { self.contents() }
+    }
+
     /// The options of the compiler that its fatbin states for it; often none.
     pub fn compiler_options(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.options.trim_ascii())

@@ -156,7 +156,12 @@ fn the_ptx_of_a_fatbin_is_that_which_was_put_into_it() {
         assert_eq!(ptx.compiler_options(), "");
         for image in [debug, code] {
             assert!(matches!(image.ptx(), Err(ImageError::Unknown { .. })), "{image:?}");
+            let cubin = image.cubin().expect("a cubin");
+            let alone = ImageFile::parse(&cubin).expect("a cubin");
+            let [alone] = &alone.images().collect::<Vec<_>>()[..] else { panic!("one") };
+            assert_eq!(alone.architecture(), image.architecture());
         }
+        assert!(matches!(ptx.cubin(), Err(ImageError::Unknown { .. })), "{ptx:?}");
         let start = fatbin.first_chunk().expect("a header");
         assert_eq!(fatbin_bytes(start), u64::try_from(fatbin.len()).ok());
     }

@@ -18,11 +18,13 @@ pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_DEINITIALIZED`.
 pub(crate) const DEINITIALIZED: Status = 4;
 
+/// `cudaErrorInvalidConfiguration`.
+pub(crate) const INVALID_CONFIGURATION: Status = 9;
 /// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`: the errors of launches that a runtime refuses without
 /// a call of the driver.
 pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
     (1, "cudaErrorInvalidValue (1), invalid argument"),
-    (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
+    (INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
 ];
 
 /// `CUlogsCallback`: data, level, message and its length.

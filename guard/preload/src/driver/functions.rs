@@ -11,7 +11,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::process::elf;
-use crate::process::flag::Inside;
+use crate::process::flag::Flag;
 
 /// Originals of one function: that of linked programs, then those that were looked up.
 pub(crate) const SLOTS: usize = 4;
@@ -210,7 +210,7 @@ pub(crate) fn is_runtime(function: usize) -> bool {
 /// Calls `outermost`, or `nested` if this thread is already in a replacement of this kind.
 #[inline(always)]
 pub(crate) fn once<R>(
-    inside: Inside,
+    inside: Flag,
     nested: impl FnOnce() -> R,
     outermost: impl FnOnce() -> R,
 ) -> R {

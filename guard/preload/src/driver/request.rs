@@ -34,6 +34,8 @@ pub(crate) struct Launch {
     pub(crate) priority: Option<i32>,
     /// Whether it is a kernel node of a graph.
     pub(crate) node: bool,
+    /// Whether `kernel` is a host function, since the runtime does not tell the handle.
+    pub(crate) host: bool,
 }
 
 impl Largest {
@@ -70,6 +72,7 @@ impl Launch {
             dependent: false,
             priority: None,
             node: false,
+            host: false,
         }
     }
 

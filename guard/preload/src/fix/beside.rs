@@ -6,13 +6,14 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
 use std::path::Path;
 
+use gridguard::ComputeCapability;
 use gridguard::image::fatbin_bytes;
 use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewrite_entries};
 
 use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
-use crate::fix::image::{digest_of, ptx_beside};
+use crate::fix::image::{cubin_in, digest_of, ptx_beside};
 use crate::fix::{assembler, cupy, store, triton};
 use crate::process::{elf, stack};
 use crate::watch::kept::{Kept, hash_of};
@@ -320,8 +321,8 @@ pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Resul
     let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
     let capability = device.compute_capability;
     match origin {
-        Origin::Mapped { address, digest } => ptx_beside(mapped(*address, *digest)?, capability),
-        Origin::File { path, digest } => ptx_beside(&of_file(path, *digest)?, capability),
+        Origin::Mapped { address, digest } => ptx_of_fatbin(mapped(*address, *digest)?, capability),
+        Origin::File { path, digest } => ptx_of_fatbin(&of_file(path, *digest)?, capability),
         Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
         Origin::Cubin(digest) => {
             let name: &CStr = &kernel.name;
@@ -330,6 +331,14 @@ pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Resul
                 .unwrap_or_else(|| Err(cupy::find(*digest).unwrap_or(NO_PTX).into()))
         }
     }
+}
+
+/// The PTX in a fat binary, or else what a `ptxas` of the run has made its machine code of.
+fn ptx_of_fatbin(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
+    ptx_beside(bytes, capability).or_else(|reason| {
+        let cubin = cubin_in(bytes, capability);
+        cubin.and_then(assembler::find).unwrap_or(Err(reason))
+    })
 }
 
 /// The fat binary at an address, if it is the same as when it was loaded.

@@ -210,6 +210,13 @@ pub(super) fn ptx_beside(bytes: &[u8], capability: ComputeCapability) -> Result<
     }
 }
 
+/// The digest of the cubin of a fat binary that a device uses.
+pub(super) fn cubin_in(bytes: &[u8], capability: ComputeCapability) -> Option<Digest> {
+    let file = ImageFile::parse(bytes).ok()?;
+    let cubin = file.images_for(capability).next()?.cubin().ok()?;
+    Some(Digest::of_cubin(&cubin))
+}
+
 /// The PTX for the latest architecture that the device can run.
 fn newest_ptx<'i, 'a>(
     file: &'i ImageFile<'a>,

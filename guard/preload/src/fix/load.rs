@@ -13,7 +13,7 @@ use crate::driver::functions::replacements;
 use crate::fix::image::{Contents, Source};
 use crate::fix::{beside, images, index, kernels};
 use crate::process;
-use crate::process::flag::Inside;
+use crate::process::flag::Flag;
 use crate::process::guarded;
 use crate::watch::kept::hash_of;
 use crate::watch::known::{Known, Reason};
@@ -149,7 +149,7 @@ unsafe fn loaded(
     original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> Status {
-    if Inside::Load.replace(true) {
+    if Flag::Load.replace(true) {
         return original();
     }
     let (status, image) = match process::options().keeps_ptx() {
@@ -170,7 +170,7 @@ unsafe fn loaded(
             }
         });
     }
-    Inside::Load.replace(false);
+    Flag::Load.replace(false);
     status
 }
 

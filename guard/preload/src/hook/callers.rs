@@ -28,7 +28,7 @@ struct Caller {
 }
 
 /// The first letters of the names of runtimes and compilers. A process may have several of each.
-const RUNTIMES: [&[u8]; 3] = [b"libcudart.so", b"libnvrtc.so", b"libnvJitLink.so"];
+const RUNTIMES: [&[u8]; 3] = [b"libcudart", b"libnvrtc.so", b"libnvJitLink.so"];
 /// The callers of each function.
 // SAFETY: atomic numbers may be zero, and atomic pointers null.
 static CALLERS: [Callers; FUNCTIONS.len()] = unsafe { core::mem::zeroed() };

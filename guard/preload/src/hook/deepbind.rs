@@ -1,18 +1,47 @@
-//! Tells which objects this library cannot watch. An object that was opened with `RTLD_DEEPBIND` takes `dlsym` from the C
-//! library, and so gets the functions of the driver.
+//! Tells which objects this library cannot watch:
+//!
+//! - An object that was opened with `RTLD_DEEPBIND` takes `dlsym` from the C library, and so gets the functions of the
+//!   driver.
+//! - A CUDA runtime before 13 compares launches with the limits of the device itself. If it is linked statically, its
+//!   launch functions cannot be replaced.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::process::{self, elf, guarded};
+use crate::process::{self, elf, guarded, stack};
+use crate::watch::kept::{Kept, hash_of};
 
 /// The process that loaded this library.
 static LOADED_IN: AtomicU32 = AtomicU32::new(0);
+/// The files with an old runtime, by name.
+static WITH_RUNTIME: Kept<String, { 1 << 6 }, 32> = Kept::new();
+
+/// Runtimes up to CUDA 12 ask the driver for this function when they start.
+const ASKED_BY_OLD: &[u8] = b"cuLaunchCooperativeKernelMultiDevice";
+/// How the names of NVIDIA's own libraries begin, whose launches fit, and those of shared runtimes.
+const OF_NVIDIA: [&str; 4] = ["libcu", "libnccl", "libnpp", "libnv"];
 
 /// Registers the note for the end of this process, but not for its children.
 pub(crate) fn begin() {
     LOADED_IN.store(std::process::id(), Ordering::Relaxed);
     process::register_end(at_exit);
+}
+
+/// Notes the object that asks the driver for the function `name`, if only an old runtime does.
+#[inline]
+pub(super) fn asked_for(name: &[u8]) {
+    if name == ASKED_BY_OLD {
+        guarded::run(note_caller);
+    }
+}
+
+#[cold]
+fn note_caller() {
+    let Some(caller) = stack::caller() else { return };
+    let name = caller.library_name();
+    if !OF_NVIDIA.iter().any(|start| name.starts_with(start)) {
+        WITH_RUNTIME.get(hash_of(name), || name.to_owned());
+    }
 }
 
 extern "C" fn at_exit() {
@@ -24,6 +53,12 @@ extern "C" fn at_exit() {
             process::say(&format!(
                 "gridguard: {name} was opened with RTLD_DEEPBIND: launches by CUDA functions that it has looked up are \
                  not seen\n"
+            ));
+        }
+        for name in WITH_RUNTIME.all() {
+            process::say(&format!(
+                "gridguard: {name} contains a CUDA runtime before 13. Launches that this runtime refuses are not fixed, \
+                 and before 12.9 not seen: link it with -cudart shared, or build it with CUDA 13\n"
             ));
         }
     });

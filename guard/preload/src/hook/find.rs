@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::driver::abi::{Handle, SUCCESS};
 use crate::driver::functions::replacements;
 use crate::fix::kernels;
+use crate::hook::logged;
 use crate::process::{self, guarded};
 use crate::refuse::driver_log;
 use crate::watch::{kernel, table};
@@ -20,7 +21,7 @@ replacements! {
             let (handle, name) = unsafe { (*kernel, CStr::from_ptr(name)) };
             guarded::run(|| {
                 let driver = Driver::of(through);
-                driver_log::listen(driver);
+                driver_log::listen(driver, logged::refused);
                 // For a capture the image of each kernel has to be known.
                 let can_wait = || driver.has_names() && process::options().capture.is_none();
                 named(handle, container, name, can_wait);

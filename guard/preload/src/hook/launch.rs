@@ -5,14 +5,15 @@ use core::ffi::{c_uint, c_void};
 use gridguard::abi::LaunchConfig;
 
 use crate::capture;
-use crate::driver::abi::{Handle, SUCCESS, Status};
+use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
 use crate::fix::arguments::Passed;
 use crate::fix::relaunch::{Again, Part};
+use crate::hook::carried::{self, Carried};
 use crate::hook::{outcome, session};
 use crate::process;
-use crate::process::flag::Inside;
+use crate::process::flag::Flag;
 use crate::watch::{recent, table};
 
 replacements! {
@@ -23,6 +24,14 @@ replacements! {
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
     )
     |through, call, original| {
+        if let Some(Carried { grid: [x, y, z], shared_bytes }) = carried::take(shared_bytes) {
+            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
+            return unsafe {
+                kernel::<H, S>(
+                    function, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
+                )
+            };
+        }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
         watched(grid, Passed { parameters, extra }, call, describe, |launch| {
@@ -50,6 +59,14 @@ replacements! {
         parameters: *mut *mut c_void,
     )
     |through, call, original| {
+        if let Some(Carried { grid: [x, y, z], shared_bytes }) = carried::take(shared_bytes) {
+            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
+            return unsafe {
+                cooperative::<H, S>(
+                    function, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
+                )
+            };
+        }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let describe = || {
             let launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
@@ -77,6 +94,11 @@ replacements! {
     |through, call, original| {
         // SAFETY: null or a live configuration, as the driver demands of its caller.
         let Some(config) = (unsafe { config.as_ref() }) else { return call() };
+        if let Some(Carried { grid, shared_bytes }) = carried::take(config.shared_bytes) {
+            let config = LaunchConfig { grid, shared_bytes, ..*config };
+            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
+            return unsafe { kernel_ex::<H, S>(&raw const config, function, parameters, extra) };
+        }
         // SAFETY: as above.
         let describe = || unsafe { configured(through, function, config) };
         watched(config.grid, Passed { parameters, extra }, call, describe, |launch| {
@@ -99,7 +121,7 @@ replacements! {
 /// Calls an original, and `then` with its result if it is the outermost one.
 #[inline]
 pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
-    functions::once(Inside::Launch, &call, || {
+    functions::once(Flag::Launch, &call, || {
         let status = call();
         then(status);
         status
@@ -116,7 +138,7 @@ fn watched(
     describe: impl Fn() -> Launch,
     unusual: impl FnOnce(Launch) -> Status,
 ) -> Status {
-    functions::once(Inside::Launch, &call, || {
+    functions::once(Flag::Launch, &call, || {
         if is_oversized(grid) || capture::is_awaited() {
             return unusual(describe());
         }
@@ -160,7 +182,7 @@ fn made(again: &Again<'_>) -> Status {
             Err(why) => reason = Some(why),
         }
     }
-    let status = (again.whole)();
+    let status = if carried::is_taken() { INVALID_VALUE } else { (again.whole)() };
     match status {
         SUCCESS => accepted(|| *launch, Some(again.passed)),
         _ => outcome::refused(launch, status, reason),

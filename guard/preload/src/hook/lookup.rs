@@ -124,7 +124,7 @@ unsafe fn outcome(
     // SAFETY: by this function's contract; a function is only found for a string.
     unsafe {
         match function_of(handle, name) {
-            Some(function) => Outcome::value(replaced(function, find(), name)),
+            Some(function) => Outcome::value(replaced(function, find(), (handle, name))),
             None => Outcome::jump(real),
         }
     }
@@ -135,7 +135,11 @@ unsafe fn outcome(
 /// # Safety
 ///
 /// `name` points to a string.
-unsafe fn replaced(function: usize, found: *mut c_void, name: *const c_char) -> *mut c_void {
+unsafe fn replaced(
+    function: usize,
+    found: *mut c_void,
+    (handle, name): (*mut c_void, *const c_char),
+) -> *mut c_void {
     if !table::is_export(function, found) {
         return table::replace(function, found);
     }
@@ -146,8 +150,18 @@ unsafe fn replaced(function: usize, found: *mut c_void, name: *const c_char) -> 
     });
     // SAFETY: the function at this address is `dlsym`.
     let own = unsafe { mem::transmute::<*mut c_void, Dlsym>(own) };
-    // SAFETY: a string, by this function's contract.
-    table::replace(function, unsafe { own(libc::RTLD_NEXT, name) })
+    // SAFETY: a string by this function's contract, and the caller's handle.
+    let find = |handle| unsafe { own(handle, name) };
+    let mut next = find(libc::RTLD_NEXT);
+    // Another library's `dlsym` may search all objects, whatever the handle is: HAMi-core's does.
+    if next.is_null() && handle != libc::RTLD_DEFAULT {
+        next = find(handle);
+        if table::is_export(function, next) {
+            // Fails, as the program may read by `dlerror`.
+            next = find(libc::RTLD_NEXT);
+        }
+    }
+    table::replace(function, next)
 }
 
 /// The function of the driver that `name` is. A caller that asks for the next function after itself stands

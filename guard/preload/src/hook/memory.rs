@@ -9,7 +9,7 @@ use crate::driver::abi::{
 };
 use crate::driver::functions::{once, replacements};
 use crate::hook::session;
-use crate::process::flag::Inside;
+use crate::process::flag::Flag;
 use crate::refuse::{late, memory as refuse};
 use crate::watch::memory::live::{self, Allocation, Inserted, Key};
 use crate::watch::memory::request::{Request, wide};
@@ -99,7 +99,7 @@ fn watched(
     call: impl Fn() -> Status,
     made: impl FnOnce() -> (Key, u64),
 ) -> Status {
-    once(Inside::Allocation, &call, || {
+    once(Flag::Allocation, &call, || {
         let status = call();
         match status {
             SUCCESS => {
@@ -145,7 +145,7 @@ fn enter(key: Key, allocation: Allocation) {
 /// get the address.
 #[inline(always)]
 fn ended(through: (usize, usize), key: Key, call: impl Fn() -> Status) -> Status {
-    once(Inside::Allocation, &call, || {
+    once(Flag::Allocation, &call, || {
         let allocation = live::remove(key);
         if let Some(allocation) = allocation {
             sums::remove(allocation);

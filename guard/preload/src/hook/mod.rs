@@ -4,15 +4,19 @@
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
+//! - `carried`: oversized launches past a runtime that refuses them;
+//! - `logged`: launches that a static runtime refuses;
 //! - `outcome`, `session`: what follows a call, off the hot path;
 //! - `deepbind`: what cannot be watched.
 
 pub(crate) mod callers;
+mod carried;
 mod compile;
 pub(crate) mod deepbind;
 mod find;
 mod graph;
 mod launch;
+mod logged;
 mod lookup;
 mod memory;
 mod outcome;

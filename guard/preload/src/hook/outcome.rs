@@ -8,6 +8,7 @@ use crate::driver::functions::{FUNCTIONS, is_runtime};
 use crate::driver::request::{Largest, Launch, is_oversized};
 use crate::fix::arguments::Passed;
 use crate::hook::session;
+use crate::process::flag::Flag;
 use crate::process::{self, guarded};
 use crate::refuse::late;
 use crate::refuse::launch::{self as refuse, Refusal, knows_kernel};
@@ -61,7 +62,7 @@ pub(crate) fn fixed(launch: &Launch, passed: Passed, status: Status) {
 /// in parts, if `--fix` is on.
 #[cold]
 pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
-    REFUSALS.set(REFUSALS.get().wrapping_add(1));
+    Flag::Refused.replace(true);
     if is_no_refusal(launch.through, status) {
         return;
     }
@@ -71,7 +72,7 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
         let refusal = |name: &str| Refusal::new(launch, status, name);
         refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
     });
-    act_on_refusal(launch, status);
+    act_on_refusal(error_of(launch, status));
 }
 
 /// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
@@ -95,13 +96,8 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
         is_refused
     });
     if is_refused == Some(true) {
-        act_on_refusal(launch, status);
+        act_on_refusal(error_of(launch, status));
     }
-}
-
-/// Launches of this thread that the driver refused.
-pub(crate) fn refusals_of_thread() -> u64 {
-    REFUSALS.get()
 }
 
 /// What the next successful wait of this thread returns: with `--on-refused raise` the error of a refused launch.
@@ -110,7 +106,6 @@ pub(crate) fn raised() -> Status {
 }
 
 thread_local! {
-    static REFUSALS: Cell<u64> = const { Cell::new(0) };
     static RAISED: Cell<Status> = const { Cell::new(SUCCESS) };
 }
 
@@ -120,12 +115,17 @@ pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
     [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
 }
 
-fn act_on_refusal(launch: &Launch, status: Status) {
+/// Ends the program, or has the thread's next wait return `error`, if the user asked for it.
+pub(crate) fn act_on_refusal(error: Status) {
     if process::options().abort {
         std::process::abort();
     }
-    // The runtime has numbers of its own.
-    RAISED.set(if is_runtime(launch.through.0) { INVALID_VALUE } else { status });
+    RAISED.set(error);
+}
+
+/// The driver's error for a refused launch. The runtime has numbers of its own.
+fn error_of(launch: &Launch, status: Status) -> Status {
+    if is_runtime(launch.through.0) { INVALID_VALUE } else { status }
 }
 
 /// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{PER_THREAD_DEFAULT_STREAM, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, Function, UNWATCHED};
+use crate::hook::deepbind;
 
 /// Replaces the address that a successful query wrote by the result of `replace`.
 ///
@@ -19,12 +20,13 @@ pub(crate) unsafe fn replace_found(
     flags: u64,
     replace: fn(usize, *mut c_void) -> *mut c_void,
 ) {
-    if status != SUCCESS || name.is_null() || address.is_null() {
+    if name.is_null() || address.is_null() {
         return;
     }
-    // SAFETY: the query accepted the name, which is not null.
+    // SAFETY: the query took the name, which is not null.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    if !name.starts_with(b"cu") {
+    deepbind::asked_for(name);
+    if status != SUCCESS || !name.starts_with(b"cu") {
         return;
     }
     let per_thread = flags & PER_THREAD_DEFAULT_STREAM != 0 || name.ends_with(b"_ptsz");

@@ -1,17 +1,18 @@
-//! The launch functions of a shared CUDA runtime, which refuses a zero dimension without a call of the driver. All
-//! other launches reach the driver.
+//! The launch functions of a shared CUDA runtime. Those before CUDA 13 refuse zero dimensions, and grids and blocks beyond
+//! the limits of the device, without a call of the driver.
 
 use core::ffi::{CStr, c_uint, c_void};
-use core::{mem, ptr};
+use core::ptr;
 
 use gridguard::abi::{LaunchAttribute, LaunchConfig};
 
-use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, Status};
+use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured};
 use crate::driver::written;
-use crate::hook::outcome;
-use crate::process::{self, elf, guarded, stack};
+use crate::hook::{carried, outcome};
+use crate::process::flag::Flag;
+use crate::process::{self, guarded, stack};
 use crate::watch::{kernel, table};
 
 /// `dim3`.
@@ -38,11 +39,17 @@ replacements! {
         function: *mut c_void, grid: Size, block: Size, arguments: *mut *mut c_void, shared_bytes: usize,
         stream: Handle,
     )
-    |through, call| {
-        if !has_zero(grid, block) {
-            return call();
+    |through, call, original| {
+        // SAFETY: the caller's own arguments, with a grid that the driver's function replaces.
+        let small = |grid, bytes| unsafe {
+            original(function, Size(grid), block, arguments, bytes, stream)
+        };
+        if carried::is_wanted(grid.0)
+            && let Some(status) = carried::carry((grid.0, shared_bytes), small, call)
+        {
+            return status;
         }
-        with_zero(&call, function, || {
+        watched(&call, function, || {
             let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
             let name = FUNCTIONS[H].symbol.to_bytes();
             let cooperative = name.starts_with(b"cudaLaunchCooperative");
@@ -53,14 +60,21 @@ replacements! {
 
     /// `cudaLaunchKernelExC`.
     kernel_ex(config: *const RuntimeConfig, function: *mut c_void, arguments: *mut *mut c_void)
-    |through, call| {
+    |through, call, original| {
         // SAFETY: null or a live configuration, as the runtime demands of its caller.
         let Some(config) = (unsafe { config.as_ref() }) else { return call() };
         let &RuntimeConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config;
-        if !has_zero(grid, block) {
-            return call();
+        let small = |grid, shared_bytes| {
+            let config = RuntimeConfig { grid: Size(grid), shared_bytes, ..*config };
+            // SAFETY: the caller's own arguments, with a grid that the driver's function replaces.
+            unsafe { original(&raw const config, function, arguments) }
+        };
+        if carried::is_wanted(grid.0)
+            && let Some(status) = carried::carry((grid.0, shared_bytes), small, call)
+        {
+            return status;
         }
-        with_zero(&call, function, || {
+        watched(&call, function, || {
             let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
             let (grid, block) = (grid.0, block.0);
             let config =
@@ -71,36 +85,43 @@ replacements! {
     }
 }
 
-#[inline]
-fn has_zero(Size(grid): Size, Size(block): Size) -> bool {
-    grid.contains(&0) || block.contains(&0)
-}
-
-/// Makes a launch with a zero dimension, and explains it if the runtime refused it without a call of the driver.
-#[cold]
-fn with_zero(
+/// Makes a launch, and explains it if the runtime refused it without a call of the driver.
+#[inline(always)]
+fn watched(
     call: &dyn Fn() -> Status,
     function: *mut c_void,
     describe: impl Fn() -> Launch,
 ) -> Status {
-    let before = outcome::refusals_of_thread();
+    Flag::Refused.replace(false);
     let status = call();
-    let refused = INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status);
-    if !refused || outcome::refusals_of_thread() != before {
-        return status;
+    if status != SUCCESS && !Flag::Refused.replace(false) {
+        failed(call, status, function, &describe);
+    }
+    status
+}
+
+/// Explains a launch that failed in the runtime.
+#[cold]
+fn failed(
+    call: &dyn Fn() -> Status,
+    status: Status,
+    function: *mut c_void,
+    describe: &dyn Fn() -> Launch,
+) {
+    if !INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status) {
+        return;
     }
     let mut asked = Asked::default();
     guarded::run(|| {
         let launch = describe();
-        let kernel = asked.name(launch.through, function);
-        outcome::refused(&Launch { kernel, ..launch }, status, None);
+        let (kernel, host) = asked.name(launch.through, function);
+        outcome::refused(&Launch { kernel, host, ..launch }, status, None);
     });
     if asked.failed {
         // A question that fails is the runtime's last error, which the program may ask for. Refused again,
         // the launch is.
         call();
     }
-    status
 }
 
 /// Queries of the runtime.
@@ -111,50 +132,49 @@ struct Asked {
 }
 
 impl Asked {
-    /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells.
-    fn name(&mut self, through: (usize, usize), function: *mut c_void) -> Handle {
-        let is_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
-        let asks = [c"cudaGetKernel", c"cudaGetFuncBySymbol"];
-        // A `CUfunction` up to CUDA 11, then a `CUkernel`.
-        let mut known = || self.ask(through, &asks, function, ptr::null_mut());
+    /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells. Else the host
+    /// function, and true.
+    fn name(&mut self, through: (usize, usize), function: *mut c_void) -> (Handle, bool) {
+        let takes_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
+        // Early runtimes of CUDA 12 have host functions for handles.
+        let is_handle = takes_handle && stack::object_path(function).is_none();
+        let is_other = |kernel: &Handle| !kernel.is_null() && *kernel != function;
+        let mut ask = |name| self.ask(through, name, function, ptr::null_mut()).filter(is_other);
+        // A `CUkernel`, or else a `CUfunction`.
+        let mut known = || ask(c"cudaGetKernel").or_else(|| ask(c"cudaGetFuncBySymbol"));
         let known = if is_handle { None } else { known() };
-        let kernel = known.filter(|kernel: &Handle| !kernel.is_null()).unwrap_or(function);
+        let (kernel, host) = (known.unwrap_or(function), known.is_none() && !is_handle);
         if let Some(entry) = table::find_or_insert(kernel.addr())
             && !entry.has_kernel()
         {
-            let name = self.ask(through, &[c"cudaFuncGetName"], function, ptr::null());
+            let name = self.ask(through, c"cudaFuncGetName", function, ptr::null());
             // SAFETY: a string that lives as long as the kernel. It is copied at once.
             let kernel = match name.and_then(|name| unsafe { process::text(name) }) {
-                Some(name) => kernel::of(name.to_bytes(), 0),
-                None => kernel::of(stack::place(function).as_bytes(), 0),
+                Some(name) => Some(kernel::of(name.to_bytes(), 0)),
+                // Else the driver tells.
+                None => host.then(|| kernel::of(stack::place(function).as_bytes(), 0)),
             };
-            entry.set_kernel(kernel, 0);
+            kernel.inspect(|kernel| entry.set_kernel(kernel, 0));
         }
-        kernel
+        (kernel, host)
     }
 
-    /// The result of the first of these queries that the runtime has, for a function or kernel.
+    /// The result of a query of the runtime for a function or kernel, if the runtime has it.
     fn ask<T>(
         &mut self,
         through: (usize, usize),
-        names: &[&CStr],
+        name: &CStr,
         function: *mut c_void,
         initial: T,
     ) -> Option<T> {
         type Ask<T> = unsafe extern "C-unwind" fn(*mut T, *const c_void) -> Status;
-        let ask = names.iter().map(|name| beside(through, name)).find(|ask| !ask.is_null())?;
         // SAFETY: NVIDIA's header declares this signature for each query.
-        let ask = unsafe { mem::transmute::<*mut c_void, Ask<T>>(ask) };
+        let ask = unsafe { functions::beside::<Ask<T>>(through, name) }?;
         // SAFETY: the program is launching the function just now; the pointer is to a live result.
         let found = written(initial, |into| Some(unsafe { ask(into, function) }));
         self.failed |= found.is_none();
         found
     }
-}
-
-/// A function of the runtime that launches through this function and slot go to.
-fn beside(through: (usize, usize), name: &CStr) -> *mut c_void {
-    elf::beside(functions::original_address(through), name)
 }
 
 const _: () = assert!(size_of::<RuntimeConfig>() == 56 && size_of::<Size>() == 12);

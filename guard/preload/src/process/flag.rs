@@ -3,15 +3,18 @@
 
 use core::arch::{asm, global_asm};
 
-/// Whether this thread is already in a replacement, because another preloaded library calls a replacement.
+/// A flag of this thread. The first three: it is already in a replacement, because another preloaded library calls a
+/// replacement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Inside {
+pub(crate) enum Flag {
     /// That of a launch.
     Launch,
     /// One that allocates or frees memory.
     Allocation,
     /// One that loads an image.
     Load,
+    /// The driver refused a launch since this was reset.
+    Refused,
 }
 
 // A byte for each flag, in the loader's initial memory of a thread: it is 0 when the thread begins.
@@ -20,24 +23,25 @@ global_asm!(
     ".globl gridguard_preload_flags",
     ".hidden gridguard_preload_flags",
     ".type gridguard_preload_flags, %object",
-    ".size gridguard_preload_flags, 3",
+    ".size gridguard_preload_flags, 4",
     "gridguard_preload_flags:",
-    ".zero 3",
+    ".zero 4",
     ".popsection",
 );
 
-impl Inside {
+impl Flag {
     /// Sets the flag, and returns its old value.
     #[inline(always)]
-    pub(crate) fn replace(self, inside: bool) -> bool {
+    pub(crate) fn replace(self, value: bool) -> bool {
         let place = match self {
             Self::Launch => 0,
             Self::Allocation => 1,
             Self::Load => 2,
+            Self::Refused => 3,
         };
-        // SAFETY: one of the three bytes, which live as long as the thread. They hold nothing but `bool`s, and
+        // SAFETY: one of the four bytes, which live as long as the thread. They hold nothing but `bool`s, and
         // nothing else reads or writes them.
-        unsafe { flags().add(place).cast::<bool>().replace(inside) }
+        unsafe { flags().add(place).cast::<bool>().replace(value) }
     }
 }
 
@@ -78,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_own_flags() {
-        let all = [Inside::Launch, Inside::Allocation, Inside::Load];
+        let all = [Flag::Launch, Flag::Allocation, Flag::Load, Flag::Refused];
         for one in all {
             assert!(!one.replace(true), "{one:?}");
             std::thread::scope(|scope| {

@@ -49,6 +49,11 @@ fn frames() -> Vec<Frame> {
     without_own(frames).take(SHOWN_FRAMES).collect()
 }
 
+/// The innermost frame outside this library.
+pub(crate) fn caller() -> Option<Frame> {
+    frames().into_iter().next()
+}
+
 /// Writes the addresses that this thread's functions return to, the innermost first. How many they are.
 pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
     let most = c_int::try_from(into.len()).unwrap_or(0);
@@ -68,7 +73,7 @@ pub(crate) fn without_own(frames: impl Iterator<Item = Frame>) -> impl Iterator<
 pub(crate) fn launching_library(frames: &[Frame]) -> Option<&Frame> {
     let is_cuda = |frame: &&Frame| {
         let name = frame.library_name();
-        ["libcuda.so", "libcudart.so"].iter().any(|cuda| name.starts_with(cuda))
+        ["libcuda.so", "libcudart"].iter().any(|cuda| name.starts_with(cuda))
     };
     frames.iter().find(|frame| !is_cuda(frame)).or(frames.first())
 }

@@ -1,9 +1,11 @@
-//! The driver's own sentence about a refused launch, from its log callback: since CUDA 12.9.
+//! The driver's own sentence about a refused launch, from its log callback: since CUDA 12.9. A CUDA runtime may write one
+//! too.
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use crate::driver::Driver;
 use crate::driver::abi::Handle;
@@ -16,12 +18,16 @@ thread_local! {
     static SENTENCE: Cell<([u8; MAX_BYTES], usize)> = const { Cell::new(([0; MAX_BYTES], 0)) };
 }
 
-/// Asks the driver for its log from now on.
-pub(crate) fn listen(driver: &Driver) {
+/// Called with the sentence of a runtime that refuses a launch itself.
+static BY_RUNTIME: OnceLock<fn(&str)> = OnceLock::new();
+
+/// Asks the driver for its log from now on. `by_runtime` is called with the sentences of runtimes.
+pub(crate) fn listen(driver: &Driver, by_runtime: fn(&str)) {
     static LISTENING: AtomicBool = AtomicBool::new(false);
     if let Some(register) = driver.register_log
         && !LISTENING.swap(true, Ordering::AcqRel)
     {
+        let _ = BY_RUNTIME.set(by_runtime);
         let mut callback: Handle = ptr::null_mut();
         // SAFETY: the function lives as long as the process, which never unloads a preloaded library; the pointer is to a
         // live handle. The program's own callbacks stay registered.
@@ -30,7 +36,7 @@ pub(crate) fn listen(driver: &Driver) {
 }
 
 /// The sentence of this thread's last failing call.
-pub(super) fn take() -> Option<String> {
+pub(crate) fn take() -> Option<String> {
     let (bytes, length) = SENTENCE.replace(([0; MAX_BYTES], 0));
     let text = String::from_utf8_lossy(bytes.get(..length)?).into_owned();
     let text: String = text.chars().filter(|one| !one.is_control()).collect();
@@ -49,11 +55,19 @@ extern "C" fn noted(_data: *mut c_void, _level: c_uint, message: *mut c_char, le
     let contains = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
     if !text.starts_with(b"Returning ") {
         SENTENCE.set(kept);
+        if OF_RUNTIMES.iter().any(|start| text.starts_with(start))
+            && let Some(refused) = BY_RUNTIME.get()
+        {
+            refused(&String::from_utf8_lossy(text));
+        }
     } else if !LAUNCHES.iter().any(|name| contains(name)) {
         // It was about another call.
         SENTENCE.set(([0; MAX_BYTES], 0));
     }
 }
 
+/// How the sentences of a runtime about a launch begin. Those of the driver name one axis: `Grid Dimension Y of`.
+const OF_RUNTIMES: [&[u8]; 3] =
+    [b"Grid Dimensions (", b"Block Dimensions (", b"Total threads per block "];
 /// The names that functions which launch begin with.
 const LAUNCHES: [&[u8]; 2] = [b"from cuLaunch", b"from cuGraph"];

@@ -8,17 +8,17 @@ use gridguard::{
 use gridguard_report::RefusedLaunch;
 
 use crate::driver::Driver;
-use crate::driver::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
+use crate::driver::abi::{INVALID_CONFIGURATION, INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
 use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
-use crate::process::python;
-use crate::process::stack::{self, Stacks};
+use crate::process::stack::{self, Frame, Stacks};
+use crate::process::{self, python};
 use crate::refuse::explained::Explained;
 use crate::refuse::{driver_log, memory, paragraph, watched};
 use crate::watch::counters::Counts;
-use crate::watch::kept::hash_of;
-use crate::watch::kernel::UNNAMED;
+use crate::watch::kept::{Kept, hash_of};
+use crate::watch::kernel::{self, UNNAMED};
 use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
@@ -37,9 +37,7 @@ pub(crate) fn count(
     (entry, not_fixed): (Option<&Entry>, Option<&str>),
     refusal: impl FnOnce(&str) -> Refusal,
 ) {
-    if REFUSED.fetch_add(1, Ordering::Relaxed) == 0 {
-        BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
-    }
+    note_first();
     let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
     let is_watched = watched::wants(launch, status);
     if !is_new && !is_watched {
@@ -71,6 +69,33 @@ pub(crate) fn count(
     if is_new {
         EXPLAINED.explain("launches", || (text, explained));
     }
+}
+
+fn note_first() {
+    if REFUSED.fetch_add(1, Ordering::Relaxed) == 0 {
+        BEFORE_FIRST.store(table::launches(), Ordering::Relaxed);
+    }
+}
+
+/// Counts a launch that a static runtime refused with this sentence, and explains the first one with it.
+pub(crate) fn count_logged(sentence: &str, Stacks { python, native }: &Stacks) {
+    /// Sentences that are explained.
+    static TOLD: Kept<(), { 1 << 6 }, MAX_EXPLAINED> = Kept::new();
+    note_first();
+    kernel::of(b"<kernel of a static CUDA runtime>", 0).counters.refuse();
+    let hash = hash_of(sentence);
+    if TOLD.find(hash).is_some() || TOLD.get(hash, || ()).is_none() {
+        return;
+    }
+    let library = |frame: &Frame| ("library", frame.library.clone());
+    let mut lines: Vec<_> = native.first().map(library).into_iter().collect();
+    lines.push(("runtime", sentence.to_owned()));
+    if process::options().fix {
+        lines.push(("fix", format!("not possible: {OF_STATIC_RUNTIME}")));
+    }
+    lines.extend(python::shown(python).map(|frame| ("python", frame)));
+    let error = error_of_runtime(INVALID_CONFIGURATION);
+    process::complain(&paragraph(&format!("launch refused: {error}"), &lines, native));
 }
 
 /// Refused launches, and the launches that were accepted before the first one.
@@ -165,6 +190,8 @@ impl Refusal {
     }
 }
 
+const OF_STATIC_RUNTIME: &str = "its CUDA runtime is static and before 13, and refuses it: link it with -cudart shared, or \
+                                 build it with CUDA 13";
 const NO_RULE: &str =
     "none that is known here is broken; CUDA_LOG_FILE=stderr shows the driver's own log";
 
@@ -175,8 +202,7 @@ fn error_of_runtime(status: Status) -> String {
 
 /// Whether the driver can be asked about the launch's kernel.
 pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
-    let is_of_driver = !launch.kernel.is_null() && !is_runtime(launch.through.0);
-    is_of_driver && !UNKNOWN_KERNEL.contains(&status)
+    !launch.kernel.is_null() && !launch.host && !UNKNOWN_KERNEL.contains(&status)
 }
 
 fn before(Counts { launches, largest, .. }: &Counts) -> String {

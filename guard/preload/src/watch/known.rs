@@ -135,7 +135,8 @@ impl Kernel {
     /// What was made of the kernel's entry.
     pub(crate) fn entry(&self) -> Result<&'static EntryReport, Reason> {
         match self.loaded {
-            None => Err("its module was loaded by a function that is not watched".into()),
+            None => Err("its module was loaded by a function that is not watched, as CUDA runtimes before 12 do"
+                .into()),
             Some(Loaded::Kept(reason)) => Err(reason.clone()),
             Some(Loaded::Machine(_)) => Err("its module is machine code".into()),
             Some(Loaded::Ptx(entries)) => {

