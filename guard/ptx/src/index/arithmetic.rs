@@ -29,9 +29,13 @@ impl<'a> Trace<'_, 'a> {
             (_, Some(mask)) => (a, mask),
             (Some(mask), _) => (b, mask),
             _ => {
-                let small = if self.values.range(a).1 <= self.values.range(b).1 { a } else { b };
-                return (self.values.range(small).0 >= 0)
-                    .then(|| self.values.poly(Kind::UpTo(small.clone())));
+                let [one, two] =
+                    [a, b].map(|it| Some(it.clone()).filter(|it| self.values.range(it).0 >= 0));
+                let most = match (one, two) {
+                    (Some(one), Some(two)) => self.values.poly(Kind::Least(one, two)),
+                    (one, two) => one.or(two)?,
+                };
+                return Some(self.values.poly(Kind::UpTo(most)));
             }
         };
         let low_bits = mask.checked_add(1)?;
@@ -58,18 +62,8 @@ impl<'a> Trace<'_, 'a> {
 
     /// `a | b`, which is a sum if no bit is set in both.
     pub(super) fn either(&mut self, a: &Poly, b: &Poly) -> Poly {
-        for (large, small) in [(a, b), (b, a)] {
-            let (low, high) = self.values.range(small);
-            let unit = i128::try_from(large.content()).unwrap_or(0);
-            let unit = if unit == 0 { 0 } else { 1_i128 << unit.trailing_zeros().min(100) };
-            if low >= 0
-                && high < unit
-                && let Some(sum) = large.plus(small, 1)
-            {
-                return sum;
-            }
-        }
-        self.values.poly(Kind::Either(a.clone(), b.clone()))
+        let sum = (self.values.bits(a) & self.values.bits(b) == 0).then(|| a.plus(b, 1)).flatten();
+        sum.unwrap_or_else(|| self.values.poly(Kind::Either(a.clone(), b.clone())))
     }
 
     pub(super) fn compare(

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::poly::{Poly, Product, without};
 use super::sizes::{Reason, Size, Sizes};
-use super::values::{Incoming, Kind, Values};
+use super::values::{Incoming, Kind, Values, bits_up_to};
 
 /// The largest or the smallest value.
 #[derive(Clone, Debug)]
@@ -180,13 +180,13 @@ impl<'v> Bounds<'v> {
             }
             if let Some(bound) = self.case_by_case(&current, atom, context) {
                 let value = best.min(bound.value);
-                return Bound { value, doubt: doubt.or(bound.doubt), ..bound };
+                return Bound { value, doubt: worse(doubt, bound.doubt), ..bound };
             }
             let (factor, rest) = current.split(atom);
             let negated = factor.scaled(-1).unwrap_or_default();
             let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
             let bound = self.atom(atom, low >= 0 || high > low.saturating_neg(), context);
-            doubt = doubt.or(bound.doubt);
+            doubt = worse(doubt, bound.doubt);
             let next = factor.times(&bound.formula).and_then(|product| product.plus(&rest, 1));
             let Some(next) = next else { break };
             best = best.min(self.greatest(&next, context));
@@ -367,7 +367,7 @@ impl<'v> Bounds<'v> {
                 let divisor = if by.value < 1 { Poly::constant(1) } else { by.formula };
                 let value = number.value.div_euclid(by.value.max(1));
                 let formula = self.values.quotient(&number.formula, &divisor);
-                Bound { value, formula, doubt: number.doubt.or(by.doubt) }
+                Bound { value, formula, doubt: worse(number.doubt, by.doubt) }
             }
             Kind::Remainder(..) if !is_upper => Bound::constant(0),
             Kind::Remainder(number, divisor) => {
@@ -394,11 +394,16 @@ impl<'v> Bounds<'v> {
             }
             Kind::Either(one, two) => {
                 let [one, two] = [one, two].map(|it| self.upper(&it, context));
+                let sum = one.formula.plus(&two.formula, 1);
+                let (all, doubt) = (one.value.saturating_add(two.value), Some(Reason::Instruction));
                 let most = if one.value >= two.value { one } else { two };
-                let bits = most.value.clamp(0, 1 << 64).unsigned_abs() + 1;
-                let all = i128::try_from(bits.next_power_of_two() - 1).unwrap_or(i128::MAX);
-                let value = if self.is_certain { most.value } else { all };
-                Bound { value, doubt: Some(Reason::Instruction), ..most }
+                match sum.filter(|_| !self.is_certain) {
+                    Some(formula) => {
+                        Bound { value: all.min(bits_up_to(most.value)), formula, doubt }
+                    }
+                    None if self.is_certain => Bound { doubt, ..most },
+                    None => self.unbounded(atom, is_upper, Reason::TooComplex),
+                }
             }
             Kind::Opaque(_, why) => self.unbounded(atom, is_upper, why),
             Kind::Join(number) => match self.values.joins.get(number).cloned() {
@@ -428,11 +433,17 @@ impl<'v> Bounds<'v> {
     }
 }
 
-/// The greatest bound, with the first doubt of all.
+/// The greatest bound, with the worst doubt of all.
 pub(super) fn greatest_of(bounds: Vec<Bound>) -> Option<Bound> {
-    let doubt = bounds.iter().find_map(|bound| bound.doubt);
+    let doubt = bounds.iter().map(|bound| bound.doubt).reduce(worse)?;
     let greatest = bounds.into_iter().max_by_key(|bound| bound.value)?;
-    Some(Bound { doubt: greatest.doubt.or(doubt), ..greatest })
+    Some(Bound { doubt, ..greatest })
+}
+
+/// The doubt that the other one must not hide: a bound of a loop is not certain, whatever else is unknown.
+fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
+    let is_worse = |why: &Reason| matches!(why, Reason::Loop | Reason::TooComplex);
+    one.filter(is_worse).or(other.filter(is_worse)).or(one).or(other)
 }
 
 const MOST_DEPTH: usize = 40;
