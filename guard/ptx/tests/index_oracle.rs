@@ -20,7 +20,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 /// A thread whose accesses differ if 32-bit values do not wrap.
 fn differing(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
-    launches::differing(kernel, launch, STEPS, false).thread
+    launches::differing(kernel, launch, STEPS, 1).thread
 }
 
 fn with(case: &Case, value: i64) -> Vec<(Size, i64)> {

@@ -209,17 +209,29 @@ struct Outcome {
     missed: Vec<String>,
     notes: String,
     steps: usize,
+    /// The most steps of a thread.
+    thread_steps: usize,
 }
 
 impl Outcome {
     fn of(entry: &mut EntryIndex, kernel: &Kernel, wraps: &[Wrap]) -> Self {
-        let mut outcome =
-            Self { reported: wraps.iter().map(|wrap| wrap.at.line).collect(), ..Self::default() };
+        let mut outcome = Self {
+            reported: wraps.iter().map(|wrap| wrap.at.line).collect(),
+            thread_steps: THREAD_STEPS,
+            ..Self::default()
+        };
         let known = entry.sizes();
+        let is_named = |one: &&(Size, u64)| {
+            let name = one.0.name(&entry.parameters);
+            wraps.iter().any(|wrap| wrap.formula.contains(&name))
+        };
+        // The sizes of the formulas are more likely to make an index wrap.
+        let named: Vec<Size> = known.iter().filter(is_named).map(|one| one.0).collect();
         let mut random = Random(SEED);
         for _ in 0..MOST_TRIED {
             let is_done = outcome.is_exact && outcome.reported.is_subset(&outcome.seen);
-            if outcome.steps > MOST_STEPS || is_done && outcome.safe_launches >= SAFE_LAUNCHES {
+            let is_over = outcome.steps > if outcome.is_exact { LATER_STEPS } else { MOST_STEPS };
+            if is_over || is_done && outcome.safe_launches >= SAFE_LAUNCHES {
                 break;
             }
             let sizes = random.sizes(&known, kernel);
@@ -230,7 +242,12 @@ impl Outcome {
                         outcome.safe(kernel, &sizes, loaded);
                     }
                     for _ in 0..RAISED.min(known.len()) {
-                        let size = known[random.below(known.len())].0;
+                        let size = match random.below(3) {
+                            at @ 0..2 if !named.is_empty() => {
+                                named[(at + random.below(64)) % named.len()]
+                            }
+                            _ => known[random.below(known.len())].0,
+                        };
                         let mut raised = sizes.clone();
                         raised.insert(size, most(size, &known));
                         if let Verdict::Wraps(wraps) = verdict(entry, &raised) {
@@ -240,6 +257,24 @@ impl Outcome {
                     }
                 }
                 Verdict::Wraps(wraps) => outcome.places(kernel, &sizes, loaded, &wraps),
+            }
+        }
+        for is_long in [false, true] {
+            outcome.thread_steps = if is_long { LONG_STEPS } else { THREAD_STEPS };
+            for large in &known {
+                let sizes = one_large(&known, kernel, *large, is_long);
+                let is_over = outcome.is_exact || outcome.steps > ALL_STEPS;
+                if is_over || matches!(verdict(entry, &sizes), Verdict::Wraps(_)) {
+                    continue;
+                }
+                for size in named.iter().filter(|_| !outcome.is_exact).copied().collect::<Vec<_>>()
+                {
+                    let mut raised = sizes.clone();
+                    raised.insert(size, most(size, &known));
+                    if let Verdict::Wraps(wraps) = verdict(entry, &raised) {
+                        outcome.first(entry, kernel, &sizes, size, 1, &wraps);
+                    }
+                }
             }
         }
         outcome
@@ -269,8 +304,13 @@ impl Outcome {
         let firsts = firsts.filter(|first| first.size == size).map(|first| first.value);
         let Some(value) = firsts.min().filter(|_| !self.is_exact) else { return };
         let with = |value: u64| {
-            let mut sizes = sizes.clone();
-            sizes.insert(size, i64::try_from(value).expect("small"));
+            let (mut sizes, value) = (sizes.clone(), i64::try_from(value).expect("small"));
+            match size {
+                Size::Parameter { index, offset: 8 } if kernel.parameters[index] == 12 => {
+                    divide_by(&mut sizes, index, value);
+                }
+                _ => drop(sizes.insert(size, value)),
+            }
             sizes
         };
         let (at, below) = (with(value), with(value - 1));
@@ -311,7 +351,7 @@ impl Outcome {
         let sizes: Vec<(Size, i64)> = sizes.iter().map(|(size, value)| (*size, *value)).collect();
         let mut launch = launch(kernel, &sizes);
         launch.loaded = loaded;
-        let found = differing(kernel, &launch, THREAD_STEPS, true);
+        let found = differing(kernel, &launch, self.thread_steps, DIFFERING);
         self.steps += found.steps;
         self.seen.extend(&found.lines);
         found
@@ -349,6 +389,47 @@ fn most(size: Size, known: &[(Size, u64)]) -> i64 {
     }
 }
 
+/// Small sizes beside a large one. The grid is large too if loops are to be short.
+fn one_large(known: &[(Size, u64)], kernel: &Kernel, large: (Size, u64), is_wide: bool) -> Launch {
+    let mut sizes = Launch::new();
+    let threads = i64::try_from(kernel.most_threads.min(256)).expect("small");
+    for axis in 0..3 {
+        let own =
+            kernel.required.map_or([threads, 1, 1].map(i128::from), |required| required)[axis];
+        sizes.insert(Size::Block(axis), i64::try_from(own).expect("small"));
+        let widest = if axis == 0 { 1 << 23 } else { 65_535 };
+        sizes.insert(Size::Grid(axis), if is_wide { widest } else { 1 });
+    }
+    for (size, _) in known.iter().filter(|one| matches!(one.0, Size::Parameter { .. })) {
+        sizes.insert(*size, 4);
+    }
+    let value = match large {
+        (Size::Block(_), _) => sizes[&large.0],
+        (Size::Parameter { .. }, 8) => 1 << 33,
+        (size, _) => most(size, known) / 2,
+    };
+    sizes.insert(large.0, value);
+    for (index, _) in kernel.parameters.iter().enumerate().filter(|one| *one.1 == 12) {
+        divide_by(
+            &mut sizes,
+            index,
+            if large.0 == (Size::Parameter { index, offset: 8 }) { 1 << 20 } else { 4 },
+        );
+    }
+    sizes
+}
+
+/// Twelve bytes are a divisor with its reciprocal, as ggml passes it.
+fn divide_by(sizes: &mut Launch, index: usize, divisor: i64) {
+    let power = u64::try_from(divisor).expect("positive").next_power_of_two();
+    let power = i128::from(power);
+    let divided = i128::from(divisor);
+    let reciprocal = i64::try_from(((power - divided) << 32) / divided + 1).expect("32 bits");
+    for (offset, value) in [(0, reciprocal), (4, i64::from(power.ilog2())), (8, divisor)] {
+        sizes.insert(Size::Parameter { index, offset }, value);
+    }
+}
+
 struct Random(u64);
 
 impl Random {
@@ -376,7 +457,7 @@ impl Random {
     fn sizes(&mut self, known: &[(Size, u64)], kernel: &Kernel) -> Launch {
         let mut sizes = Launch::new();
         let mut threads = kernel.most_threads;
-        let scale = [4, 8, 16, 24, 35][self.below(5)];
+        let [scale, blocks] = [(); 2].map(|()| [4, 8, 16, 24, 35][self.below(5)]);
         for axis in 0..3 {
             let most = if axis == 2 { threads.min(64) } else { threads };
             let power = usize::try_from(most.ilog2()).expect("small");
@@ -389,7 +470,7 @@ impl Random {
             let bits = if axis == 0 { 31 } else { 16 };
             let most = if axis == 0 { i64::from(i32::MAX) } else { 65_535 };
             let size =
-                if self.below(3) == 0 { 1 } else { self.magnitude(bits.min(scale)).min(most) };
+                if self.below(3) == 0 { 1 } else { self.magnitude(bits.min(blocks)).min(most) };
             sizes.insert(Size::Grid(axis), size);
         }
         for (size, bytes) in known.iter().filter(|one| matches!(one.0, Size::Parameter { .. })) {
@@ -402,6 +483,15 @@ impl Random {
             let bits = [scale, scale, bits, 6][self.below(4)].min(bits);
             sizes.insert(*size, self.magnitude(bits));
         }
+        // Kernels of candle work in place if they are given no input.
+        let nothing = self.below(kernel.parameters.len().max(1) * 3);
+        if kernel.parameters.get(nothing) == Some(&8) {
+            sizes.entry(Size::Parameter { index: nothing, offset: 0 }).or_insert(0);
+        }
+        for (index, _) in kernel.parameters.iter().enumerate().filter(|one| *one.1 == 12) {
+            let divisor = self.magnitude(scale.min(20));
+            divide_by(&mut sizes, index, divisor);
+        }
         sizes
     }
 }
@@ -410,8 +500,15 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const MOST_TRIED: usize = 60;
 /// Enough for several iterations of most loops.
 const THREAD_STEPS: usize = 6_000;
+/// Enough for the loops over a whole grid's rows.
+const LONG_STEPS: usize = 12_000_000;
+const ALL_STEPS: usize = 100_000_000;
+/// Threads that differ, after which no more are run.
+const DIFFERING: usize = 8;
 /// The most steps of an entry.
-const MOST_STEPS: usize = 4_000_000;
+const MOST_STEPS: usize = 20_000_000;
+/// The same for an entry whose first size is confirmed.
+const LATER_STEPS: usize = 4_000_000;
 const SAFE_LAUNCHES: usize = 6;
 /// The sizes of a safe launch that are raised, one at a time.
 const RAISED: usize = 3;

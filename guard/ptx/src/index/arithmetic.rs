@@ -29,13 +29,9 @@ impl<'a> Trace<'_, 'a> {
             (_, Some(mask)) => (a, mask),
             (Some(mask), _) => (b, mask),
             _ => {
-                let [one, two] =
-                    [a, b].map(|it| Some(it.clone()).filter(|it| self.values.range(it).0 >= 0));
-                let most = match (one, two) {
-                    (Some(one), Some(two)) => self.values.poly(Kind::Least(one, two)),
-                    (one, two) => one.or(two)?,
-                };
-                return Some(self.values.poly(Kind::UpTo(most)));
+                let small = if self.values.range(a).1 <= self.values.range(b).1 { a } else { b };
+                return (self.values.range(small).0 >= 0)
+                    .then(|| self.values.poly(Kind::UpTo(small.clone())));
             }
         };
         let low_bits = mask.checked_add(1)?;

@@ -31,7 +31,7 @@ impl Bound {
 pub(super) struct Bounds<'v> {
     pub(super) values: &'v mut Values,
     pub(super) sizes: &'v Sizes,
-    /// Whether values that are not known count as small, so that a bound is certainly reached.
+    /// Whether values that are not known count as those that make a bound small, so that it is certainly reached.
     pub(super) is_certain: bool,
     known: HashMap<Key, Rc<Bound>>,
     facts: HashMap<u32, Rc<Vec<Poly>>>,
@@ -185,7 +185,13 @@ impl<'v> Bounds<'v> {
             let (factor, rest) = current.split(atom);
             let negated = factor.scaled(-1).unwrap_or_default();
             let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
-            let bound = self.atom(atom, low >= 0 || high > low.saturating_neg(), context);
+            let mut is_upper = low >= 0 || high > low.saturating_neg();
+            if !is_upper && self.is_part_of(atom, &rest) {
+                // Where the rest is large, the quotient is too.
+                doubt = worse(doubt, Some(Reason::Instruction));
+                is_upper = self.is_certain;
+            }
+            let bound = self.atom(atom, is_upper, context);
             doubt = worse(doubt, bound.doubt);
             let next = factor.times(&bound.formula).and_then(|product| product.plus(&rest, 1));
             let Some(next) = next else { break };
@@ -197,6 +203,27 @@ impl<'v> Bounds<'v> {
             doubt: Some(Reason::TooComplex),
             ..self.unknown(poly, Reason::TooComplex)
         }
+    }
+
+    /// Whether `atom` is a quotient of values of `poly` that are no sizes.
+    fn is_part_of(&self, atom: u32, poly: &Poly) -> bool {
+        let mut seen = vec![atom];
+        let mut next = 0;
+        while let Some(Kind::Quotient(number, _)) =
+            seen.get(next).map(|one| &self.values.get(*one).kind)
+        {
+            for one in number.atoms().filter(|one| !self.values.get(*one).is_size) {
+                if poly.atoms().any(|other| other == one) {
+                    return true;
+                }
+                let is_quotient = matches!(self.values.get(one).kind, Kind::Quotient(..));
+                if is_quotient && seen.len() < MOST_QUOTIENTS && !seen.contains(&one) {
+                    seen.push(one);
+                }
+            }
+            next += 1;
+        }
+        false
     }
 
     /// The largest value of `poly`, if its atoms vary independently.
@@ -335,8 +362,8 @@ impl<'v> Bounds<'v> {
         let atom = self.values.get(atom);
         let (low, high) = (atom.low, atom.high);
         let value = match (self.is_certain, is_upper) {
-            (true, _) => 0.clamp(low, high.max(low)),
-            (false, true) => high,
+            (true, true) => 0.clamp(low, high.max(low)),
+            (false, true) | (true, false) => high,
             (false, false) => low,
         };
         Bound { doubt: Some(why), ..Bound::constant(value) }
@@ -385,10 +412,12 @@ impl<'v> Bounds<'v> {
                 let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
                 if one.value >= two.value { one } else { two }
             }
-            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
-            Kind::UpTo(_) | Kind::Opaque(..) if self.is_certain => {
+            Kind::UpTo(_) | Kind::Either(..) | Kind::Opaque(..)
+                if self.is_certain && !(is_upper && matches!(kind, Kind::Either(..))) =>
+            {
                 self.unbounded(atom, is_upper, Reason::Instruction)
             }
+            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
             Kind::UpTo(most) => {
                 Bound { doubt: Some(Reason::Instruction), ..self.upper(&most, context) }
             }
@@ -448,6 +477,8 @@ fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
 
 const MOST_DEPTH: usize = 40;
 const MOST_ROUNDS: usize = 64;
+/// Quotients of quotients that are looked through.
+const MOST_QUOTIENTS: usize = 16;
 const MOST_SPLITS: usize = 2;
 const MOST_CASES: usize = 4;
 /// Products that are looked at for one bound.

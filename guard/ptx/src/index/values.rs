@@ -286,6 +286,24 @@ impl Values {
         (is_exact && by > 1).then_some((own, by))
     }
 
+    /// Number and divisor, if `sum >> shift` divides by a parameter of three words: a reciprocal, its shift and the
+    /// divisor. `sum` is `n * reciprocal / 2^32 + n`, and the host chose a reciprocal that makes this exact.
+    pub(super) fn by_reciprocal(&mut self, sum: &Poly, shift: &Poly) -> Option<(Poly, Poly)> {
+        let Kind::Size(Size::Parameter { index, offset: 4 }, 4) = self.get(shift.as_atom()?).kind
+        else {
+            return None;
+        };
+        let [reciprocal, divisor] =
+            [0, 8].map(|offset| self.poly(Kind::Size(Size::Parameter { index, offset }, 4)));
+        let number = sum.atoms().find_map(|atom| {
+            let Kind::Quotient(product, power) = &self.get(atom).kind else { return None };
+            let number = sum.plus(&Poly::atom(atom), -1)?;
+            let is_power = power.as_constant() == Some(1 << 32);
+            (is_power && number.times(&reciprocal)? == *product).then_some(number)
+        })?;
+        Some((number, divisor))
+    }
+
     /// The bits that `poly` can have.
     pub(super) fn bits(&self, poly: &Poly) -> i128 {
         let of = |poly: &Poly, unit: u32| {

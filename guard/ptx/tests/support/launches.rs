@@ -38,28 +38,30 @@ pub(crate) struct Found {
     pub(crate) steps: usize,
 }
 
-/// Runs the first and last threads, and those whose index is the last below a parameter, until one differs. Until
-/// another one has no effect on the lines if `all`.
-pub(crate) fn differing(kernel: &Kernel, launch: &Thread, steps: usize, all: bool) -> Found {
+/// Runs the first and last threads, and those whose index is the last below a parameter, until one differs, or several
+/// of them.
+pub(crate) fn differing(kernel: &Kernel, launch: &Thread, steps: usize, count: usize) -> Found {
     let mut axes = Vec::new();
     for axis in 0..3 {
         let (grid, size) = (launch.grid[axis], launch.size[axis]);
-        let mut places = vec![(grid - 1, size - 1), (0, 0), (grid - 1, 0), (0, size - 1)];
+        let mut places = vec![(0, 0), (grid - 1, size - 1), (grid - 1, 0), (0, size - 1)];
         let values: BTreeSet<i128> = launch.values.values().copied().collect();
         for value in values.into_iter().filter(|value| *value < 1 << 40) {
             let at = (value - 1).max(0);
-            places.extend([(at / size, at % size), (at, 0), (0, at)]);
+            // The thread of this index, also if threads step by the whole grid.
+            let own = at % (grid * size);
+            places.extend([(own / size, own % size), (at, 0), (0, at)]);
         }
         places.retain(|(block, thread)| *block < grid && *thread < size);
         let mut seen = BTreeSet::new();
         places.retain(|place| seen.insert(*place));
         axes.push(places);
     }
-    let mut found = Found::default();
+    let (mut found, mut differing) = (Found::default(), 0);
     for x in &axes[0] {
         for y in &axes[1] {
             for z in &axes[2] {
-                if found.steps > MOST_STEPS {
+                if found.steps > MOST_STEPS.max(4 * steps) || differing == count {
                     return found;
                 }
                 let thread =
@@ -69,9 +71,7 @@ pub(crate) fn differing(kernel: &Kernel, launch: &Thread, steps: usize, all: boo
                 if !exact.agrees(&wrapping) {
                     found.thread.get_or_insert(thread);
                     found.lines.extend(exact.wide);
-                    if !all {
-                        return found;
-                    }
+                    differing += 1;
                 }
             }
         }
