@@ -209,17 +209,12 @@ struct Outcome {
     missed: Vec<String>,
     notes: String,
     steps: usize,
-    /// The most steps of a thread.
-    thread_steps: usize,
 }
 
 impl Outcome {
     fn of(entry: &mut EntryIndex, kernel: &Kernel, wraps: &[Wrap]) -> Self {
-        let mut outcome = Self {
-            reported: wraps.iter().map(|wrap| wrap.at.line).collect(),
-            thread_steps: THREAD_STEPS,
-            ..Self::default()
-        };
+        let mut outcome =
+            Self { reported: wraps.iter().map(|wrap| wrap.at.line).collect(), ..Self::default() };
         let known = entry.sizes();
         let is_named = |one: &&(Size, u64)| {
             let name = one.0.name(&entry.parameters);
@@ -259,21 +254,17 @@ impl Outcome {
                 Verdict::Wraps(wraps) => outcome.places(kernel, &sizes, loaded, &wraps),
             }
         }
-        for is_long in [false, true] {
-            outcome.thread_steps = if is_long { LONG_STEPS } else { THREAD_STEPS };
-            for large in &known {
-                let sizes = one_large(&known, kernel, *large, is_long);
-                let is_over = outcome.is_exact || outcome.steps > ALL_STEPS;
-                if is_over || matches!(verdict(entry, &sizes), Verdict::Wraps(_)) {
-                    continue;
-                }
-                for size in named.iter().filter(|_| !outcome.is_exact).copied().collect::<Vec<_>>()
-                {
-                    let mut raised = sizes.clone();
-                    raised.insert(size, most(size, &known));
-                    if let Verdict::Wraps(wraps) = verdict(entry, &raised) {
-                        outcome.first(entry, kernel, &sizes, size, 1, &wraps);
-                    }
+        for large in &known {
+            let sizes = one_large(&known, kernel, *large);
+            let is_over = outcome.is_exact || outcome.steps > ALL_STEPS;
+            if is_over || matches!(verdict(entry, &sizes), Verdict::Wraps(_)) {
+                continue;
+            }
+            for size in named.iter().filter(|_| !outcome.is_exact).copied().collect::<Vec<_>>() {
+                let mut raised = sizes.clone();
+                raised.insert(size, most(size, &known));
+                if let Verdict::Wraps(wraps) = verdict(entry, &raised) {
+                    outcome.first(entry, kernel, &sizes, size, 1, &wraps);
                 }
             }
         }
@@ -351,7 +342,7 @@ impl Outcome {
         let sizes: Vec<(Size, i64)> = sizes.iter().map(|(size, value)| (*size, *value)).collect();
         let mut launch = launch(kernel, &sizes);
         launch.loaded = loaded;
-        let found = differing(kernel, &launch, self.thread_steps, DIFFERING);
+        let found = differing(kernel, &launch, THREAD_STEPS, DIFFERING);
         self.steps += found.steps;
         self.seen.extend(&found.lines);
         found
@@ -389,16 +380,15 @@ fn most(size: Size, known: &[(Size, u64)]) -> i64 {
     }
 }
 
-/// Small sizes beside a large one. The grid is large too if loops are to be short.
-fn one_large(known: &[(Size, u64)], kernel: &Kernel, large: (Size, u64), is_wide: bool) -> Launch {
+/// Small sizes beside a large one.
+fn one_large(known: &[(Size, u64)], kernel: &Kernel, large: (Size, u64)) -> Launch {
     let mut sizes = Launch::new();
     let threads = i64::try_from(kernel.most_threads.min(256)).expect("small");
     for axis in 0..3 {
         let own =
             kernel.required.map_or([threads, 1, 1].map(i128::from), |required| required)[axis];
         sizes.insert(Size::Block(axis), i64::try_from(own).expect("small"));
-        let widest = if axis == 0 { 1 << 23 } else { 65_535 };
-        sizes.insert(Size::Grid(axis), if is_wide { widest } else { 1 });
+        sizes.insert(Size::Grid(axis), 1);
     }
     for (size, _) in known.iter().filter(|one| matches!(one.0, Size::Parameter { .. })) {
         sizes.insert(*size, 4);
@@ -500,15 +490,13 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const MOST_TRIED: usize = 60;
 /// Enough for several iterations of most loops.
 const THREAD_STEPS: usize = 6_000;
-/// Enough for the loops over a whole grid's rows.
-const LONG_STEPS: usize = 12_000_000;
-const ALL_STEPS: usize = 100_000_000;
+const ALL_STEPS: usize = 30_000_000;
 /// Threads that differ, after which no more are run.
 const DIFFERING: usize = 8;
 /// The most steps of an entry.
-const MOST_STEPS: usize = 20_000_000;
+const MOST_STEPS: usize = 10_000_000;
 /// The same for an entry whose first size is confirmed.
-const LATER_STEPS: usize = 4_000_000;
+const LATER_STEPS: usize = 2_000_000;
 const SAFE_LAUNCHES: usize = 6;
 /// The sizes of a safe launch that are raised, one at a time.
 const RAISED: usize = 3;

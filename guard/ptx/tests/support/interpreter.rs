@@ -16,7 +16,9 @@ pub(crate) struct Kernel {
     /// The bytes of each parameter.
     pub(crate) parameters: Vec<i128>,
     /// The block size that the entry requires, or the threads that it allows.
+    #[allow(dead_code, reason = "a test that shares this file")]
     pub(crate) required: Option<[i128; 3]>,
+    #[allow(dead_code, reason = "a test that shares this file")]
     pub(crate) most_threads: i128,
     names: HashMap<String, usize>,
     instructions: Vec<Instruction>,
