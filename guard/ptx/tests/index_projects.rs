@@ -1,12 +1,6 @@
 //! Verdicts about PTX of other projects, beside an interpreter: what is reported happens at its first size and not
 //! below it. `tests/ptx.sh index` runs it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "support/interpreter.rs"]
 mod interpreter;
@@ -77,24 +71,16 @@ fn what_is_reported_about_projects_happens() {
             let lines = text.lines().count();
             counts.lines += lines;
             let time = counts.project(&own, &text, &mut open);
-            times.push((time, lines, own));
+            times.push((time, u32::try_from(lines.max(1)).expect("small"), own));
         }
         counts.write(&name, &mut verdicts, &mut confirmed);
-        eprintln!("{verdicts}\n{confirmed}");
     }
-    times.sort_by_key(|one| {
-        core::cmp::Reverse((one.0 * 1000).checked_div(u32::try_from(one.1).unwrap() + 1))
-    });
+    times.sort_by_key(|(time, lines, _)| core::cmp::Reverse(*time / *lines));
     let mut slow = String::new();
     for (time, lines, name) in times.iter().filter(|one| one.1 > 2000).take(8) {
-        let each =
-            time.as_secs_f64() * 200_000.0 / f64::from(u32::try_from(*lines).expect("small"));
-        writeln!(
-            slow,
-            "{name:<28}{lines:>9} lines{:>8.2} s{each:>8.2} s for 200,000 lines",
-            time.as_secs_f64()
-        )
-        .expect("a string");
+        let [whole, each] = [*time, *time / *lines * 200_000].map(|time| time.as_secs_f64());
+        writeln!(slow, "{name:<28}{lines:>9} lines{whole:>8.2} s{each:>8.2} s for 200,000 lines")
+            .expect("a string");
     }
     let text = format!("{verdicts}\n{confirmed}\n{slow}\n{open}");
     fs::write(env::var("INDEX_TABLE").expect("INDEX_TABLE names a file"), text).expect("written");
