@@ -12,6 +12,9 @@
 #                        their PTX, if it need not be built.
 #   tests/ptx.sh candle NAME
 #                        PTX of a source of candle's, such as quantized; prints its path
+#   tests/ptx.sh index FOLDER...
+#                        counts 32-bit indices that wrap in the PTX of these projects, runs each reported entry in an
+#                        interpreter, and writes bench-data/results/host/index.txt; minutes of one core for each project
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
@@ -117,6 +120,28 @@ print(",".join(sum(names, [])))' <"$folder/$name.json")")
     cp tests/ptx/{differential,candle_launches,words,gpu}.py "$folder/"
 }
 
+# index FOLDER...: the details of what was not confirmed stay in the work folder.
+index() {
+    local folders
+    folders=$(printf '%s:' "$@")
+    mkdir -p "$work"
+    INDEX_PTX=${folders%:} INDEX_TABLE=$work/index.txt \
+        cargo test --quiet --release --package gridguard-ptx --test index_projects -- --ignored
+    {
+        printf 'commit  %s\ndate    %s\n' "$(git rev-parse --short=8 HEAD)" "$(date --iso-8601)"
+        printf 'command tests/ptx.sh index FOLDER...; times are of one core beside other work\n\n'
+        awk 'BEGIN { RS = ""; ORS = "\n\n" } NR <= 3' "$work/index.txt"
+        cat bench-data/index/projects.txt
+    } >bench-data/results/host/index.txt
+    echo "not confirmed: $work/index.txt"
+}
+
+if [ "${1:-}" = index ]; then
+    : "${2:?folders with PTX}"
+    mapfile -t folders < <(realpath "${@:2}")
+    index "${folders[@]}"
+    exit
+fi
 if [ "${1:-}" = candle ]; then
     # The path alone goes to standard output.
     {
@@ -158,7 +183,7 @@ full)
     measure "$work/turing" sm_75 --all-rewritten --registers
     ;;
 *)
-    echo "usage: tests/ptx.sh [ci | full | pack FOLDER | candle NAME]" >&2
+    echo "usage: tests/ptx.sh [ci | full | pack FOLDER | candle NAME | index FOLDER...]" >&2
     exit 2
     ;;
 esac

@@ -14,12 +14,15 @@ fn ptx(source: &str) -> String {
 
 /// The verdict of an entry with this body, whose address is `%rd9`.
 fn verdict(body: &str) -> Verdict {
-    let text = format!(
+    index(text(body).as_bytes()).expect("PTX").remove(0).verdict(&Sizes::default())
+}
+
+fn text(body: &str) -> String {
+    format!(
         ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out, .param .u32 n)\n{{\n\
          ld.param.u64 %rd1, [out];\nld.param.u32 %n, [n];\nmov.u32 %x, %ctaid.x;\n{body}\n\
          add.s64 %rd9, %rd1, %rd2;\nst.global.u32 [%rd9], %x;\nret;\n}}\n"
-    );
-    index(text.as_bytes()).expect("PTX").remove(0).verdict(&Sizes::default())
+    )
 }
 
 #[test]
@@ -72,6 +75,48 @@ fn an_inner_register_hides_an_outer_one() {
 fn a_call_whose_accesses_are_not_followed_is_unknown() {
     let body = "call (r), f, (a);\nmul.wide.u32 %rd2, %x, 4;";
     assert_eq!(verdict(body), Verdict::Unknown(IndexReason::Call));
+}
+
+#[test]
+fn a_sum_over_values_from_memory_is_unknown() {
+    let body = "mov.u32 %i, 0;\nmov.u32 %s, %x;\nA: ld.global.u32 %v, [%rd1];\nld.global.u32 %w, [%rd1];\n\
+                mad.lo.s32 %s, %v, %w, %s;\nadd.s32 %i, %i, 1;\nsetp.lt.u32 %p, %i, %n;\n@%p bra A;\n\
+                mul.wide.u32 %rd2, %s, 4;";
+    assert!(matches!(verdict(body), Verdict::Unknown(_)));
+}
+
+#[test]
+fn a_remainder_by_a_reciprocal_is_below_the_divisor() {
+    let text = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out, .param .align 4 .b8 d[12])\n{\n\
+        ld.param.u64 %rd1, [out];\nld.param.u32 %m, [d];\nld.param.u32 %l, [d+4];\nld.param.u32 %d, [d+8];\n\
+        mov.u32 %x, %ctaid.x;\nmul.hi.u32 %h, %x, %m;\nadd.s32 %h, %h, %x;\nshr.u32 %q, %h, %l;\n\
+        mul.lo.s32 %y, %q, %d;\nsub.s32 %r, %x, %y;\nFACTOR\nmul.wide.s32 %rd2, %r, 4;\n\
+        add.s64 %rd9, %rd1, %rd2;\nst.global.u32 [%rd9], %x;\nret;\n}\n";
+    let verdict = |factor: &str, divisor: i64| {
+        let mut sizes = Sizes::default();
+        sizes.set(Size::Parameter { index: 1, offset: 8 }, divisor);
+        let text = text.replace("FACTOR", factor);
+        index(text.as_bytes()).expect("PTX").remove(0).verdict(&sizes)
+    };
+    assert_eq!(verdict("", 1 << 30), Verdict::Safe);
+    assert_eq!(verdict("shl.b32 %r, %r, 16;", 1 << 15), Verdict::Safe);
+    assert!(matches!(verdict("shl.b32 %r, %r, 16;", (1 << 15) + 1), Verdict::Wraps(_)));
+}
+
+#[test]
+fn bits_that_add_up_to_a_wrap_are_not_safe() {
+    let body = "shl.b32 %a, %x, 6;\nmov.u32 %t, %tid.x;\nbfe.u32 %b, %t, 6, 1;\nor.b32 %c, %a, %b;\n\
+                or.b32 %d, %c, 62;\nmul.lo.s32 %e, %d, %n;\nmul.wide.s32 %rd2, %e, 4;";
+    let at = |n: i64| {
+        let mut sizes = Sizes::default();
+        sizes.set(Size::Grid(0), 16);
+        sizes.set(Size::Block(0), 128);
+        sizes.set(Size::Parameter { index: 1, offset: 0 }, n);
+        index(text(body).as_bytes()).expect("PTX").remove(0).verdict(&sizes)
+    };
+    // 1023 * 2,099,202 is the largest multiple below 2^31.
+    assert_eq!(at(2_099_202), Verdict::Safe);
+    assert_ne!(at(2_099_203), Verdict::Safe);
 }
 
 #[test]

@@ -6,68 +6,21 @@
 mod corpus;
 #[path = "support/interpreter.rs"]
 mod interpreter;
+#[path = "support/launches.rs"]
+mod launches;
 
 use std::fmt::Write;
 
 use corpus::{Case, cases, texts};
 use gridguard_ptx::{Size, Sizes, Verdict, index};
 use interpreter::{Kernel, Thread, kernels};
+use launches::launch;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 use proptest::{prop_assert, prop_assert_eq};
 
-/// A launch with these sizes. Others are 1, and pointers are far apart.
-fn launch(kernel: &Kernel, sizes: &[(Size, i64)]) -> Thread {
-    let mut launch = Thread { grid: [1; 3], size: [1; 3], ..Thread::default() };
-    for (place, bytes) in kernel.parameters.iter().enumerate() {
-        if *bytes == 8 {
-            let address = i128::try_from(place + 1).expect("small") << 44;
-            launch.values.insert((place, 0), address);
-        }
-    }
-    for (size, value) in sizes {
-        let value = i128::from(*value);
-        match *size {
-            Size::Grid(axis) => launch.grid[axis] = value,
-            Size::Block(axis) => launch.size[axis] = value,
-            Size::Parameter { index, offset } => {
-                launch.values.insert((index, i128::from(offset)), value);
-            }
-        }
-    }
-    launch
-}
-
-/// A thread whose accesses differ if 32-bit values do not wrap. The first and last threads are tried, and those whose
-/// index is the last below a parameter.
+/// A thread whose accesses differ if 32-bit values do not wrap.
 fn differing(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
-    let mut axes = Vec::new();
-    for axis in 0..3 {
-        let (grid, size) = (launch.grid[axis], launch.size[axis]);
-        let mut places = vec![(0, 0), (grid - 1, size - 1), (grid - 1, 0), (0, size - 1)];
-        for value in launch.values.values().filter(|value| **value < 1 << 40) {
-            let at = (value - 1).max(0);
-            places.push((at / size, at % size));
-            places.push((at, 0));
-            places.push((0, at));
-        }
-        places.retain(|(block, thread)| *block < grid && *thread < size);
-        places.sort_unstable();
-        places.dedup();
-        axes.push(places);
-    }
-    for x in &axes[0] {
-        for y in &axes[1] {
-            for z in &axes[2] {
-                let thread =
-                    Thread { block: [x.0, y.0, z.0], thread: [x.1, y.1, z.1], ..launch.clone() };
-                let [exact, wrapping] = [true, false].map(|it| kernel.run(&thread, it, STEPS));
-                if !exact.agrees(&wrapping) {
-                    return Some(thread);
-                }
-            }
-        }
-    }
-    None
+    launches::differing(kernel, launch, STEPS, 1).thread
 }
 
 fn with(case: &Case, value: i64) -> Vec<(Size, i64)> {

@@ -58,18 +58,8 @@ impl<'a> Trace<'_, 'a> {
 
     /// `a | b`, which is a sum if no bit is set in both.
     pub(super) fn either(&mut self, a: &Poly, b: &Poly) -> Poly {
-        for (large, small) in [(a, b), (b, a)] {
-            let (low, high) = self.values.range(small);
-            let unit = i128::try_from(large.content()).unwrap_or(0);
-            let unit = if unit == 0 { 0 } else { 1_i128 << unit.trailing_zeros().min(100) };
-            if low >= 0
-                && high < unit
-                && let Some(sum) = large.plus(small, 1)
-            {
-                return sum;
-            }
-        }
-        self.values.poly(Kind::Either(a.clone(), b.clone()))
+        let sum = (self.values.bits(a) & self.values.bits(b) == 0).then(|| a.plus(b, 1)).flatten();
+        sum.unwrap_or_else(|| self.values.poly(Kind::Either(a.clone(), b.clone())))
     }
 
     pub(super) fn compare(

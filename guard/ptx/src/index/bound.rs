@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::poly::{Poly, Product, without};
 use super::sizes::{Reason, Size, Sizes};
-use super::values::{Incoming, Kind, Values};
+use super::values::{Incoming, Kind, Values, bits_up_to};
 
 /// The largest or the smallest value.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Bound {
 pub(super) struct Bounds<'v> {
     pub(super) values: &'v mut Values,
     pub(super) sizes: &'v Sizes,
-    /// Whether values that are not known count as small, so that a bound is certainly reached.
+    /// Whether values that are not known count as those that make a bound small, so that it is certainly reached.
     pub(super) is_certain: bool,
     known: HashMap<Key, Rc<Bound>>,
     facts: HashMap<u32, Rc<Vec<Poly>>>,
@@ -180,13 +180,19 @@ impl<'v> Bounds<'v> {
             }
             if let Some(bound) = self.case_by_case(&current, atom, context) {
                 let value = best.min(bound.value);
-                return Bound { value, doubt: doubt.or(bound.doubt), ..bound };
+                return Bound { value, doubt: worse(doubt, bound.doubt), ..bound };
             }
             let (factor, rest) = current.split(atom);
             let negated = factor.scaled(-1).unwrap_or_default();
             let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
-            let bound = self.atom(atom, low >= 0 || high > low.saturating_neg(), context);
-            doubt = doubt.or(bound.doubt);
+            let mut is_upper = low >= 0 || high > low.saturating_neg();
+            if !is_upper && self.is_part_of(atom, &rest) {
+                // Where the rest is large, the quotient is too.
+                doubt = worse(doubt, Some(Reason::Instruction));
+                is_upper = self.is_certain;
+            }
+            let bound = self.atom(atom, is_upper, context);
+            doubt = worse(doubt, bound.doubt);
             let next = factor.times(&bound.formula).and_then(|product| product.plus(&rest, 1));
             let Some(next) = next else { break };
             best = best.min(self.greatest(&next, context));
@@ -197,6 +203,27 @@ impl<'v> Bounds<'v> {
             doubt: Some(Reason::TooComplex),
             ..self.unknown(poly, Reason::TooComplex)
         }
+    }
+
+    /// Whether `atom` is a quotient of values of `poly` that are no sizes.
+    fn is_part_of(&self, atom: u32, poly: &Poly) -> bool {
+        let mut seen = vec![atom];
+        let mut next = 0;
+        while let Some(Kind::Quotient(number, _)) =
+            seen.get(next).map(|one| &self.values.get(*one).kind)
+        {
+            for one in number.atoms().filter(|one| !self.values.get(*one).is_size) {
+                if poly.atoms().any(|other| other == one) {
+                    return true;
+                }
+                let is_quotient = matches!(self.values.get(one).kind, Kind::Quotient(..));
+                if is_quotient && seen.len() < MOST_QUOTIENTS && !seen.contains(&one) {
+                    seen.push(one);
+                }
+            }
+            next += 1;
+        }
+        false
     }
 
     /// The largest value of `poly`, if its atoms vary independently.
@@ -335,8 +362,8 @@ impl<'v> Bounds<'v> {
         let atom = self.values.get(atom);
         let (low, high) = (atom.low, atom.high);
         let value = match (self.is_certain, is_upper) {
-            (true, _) => 0.clamp(low, high.max(low)),
-            (false, true) => high,
+            (true, true) => 0.clamp(low, high.max(low)),
+            (false, true) | (true, false) => high,
             (false, false) => low,
         };
         Bound { doubt: Some(why), ..Bound::constant(value) }
@@ -367,7 +394,7 @@ impl<'v> Bounds<'v> {
                 let divisor = if by.value < 1 { Poly::constant(1) } else { by.formula };
                 let value = number.value.div_euclid(by.value.max(1));
                 let formula = self.values.quotient(&number.formula, &divisor);
-                Bound { value, formula, doubt: number.doubt.or(by.doubt) }
+                Bound { value, formula, doubt: worse(number.doubt, by.doubt) }
             }
             Kind::Remainder(..) if !is_upper => Bound::constant(0),
             Kind::Remainder(number, divisor) => {
@@ -385,20 +412,27 @@ impl<'v> Bounds<'v> {
                 let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
                 if one.value >= two.value { one } else { two }
             }
-            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
-            Kind::UpTo(_) | Kind::Opaque(..) if self.is_certain => {
+            Kind::UpTo(_) | Kind::Either(..) | Kind::Opaque(..)
+                if self.is_certain && !(is_upper && matches!(kind, Kind::Either(..))) =>
+            {
                 self.unbounded(atom, is_upper, Reason::Instruction)
             }
+            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
             Kind::UpTo(most) => {
                 Bound { doubt: Some(Reason::Instruction), ..self.upper(&most, context) }
             }
             Kind::Either(one, two) => {
                 let [one, two] = [one, two].map(|it| self.upper(&it, context));
+                let sum = one.formula.plus(&two.formula, 1);
+                let (all, doubt) = (one.value.saturating_add(two.value), Some(Reason::Instruction));
                 let most = if one.value >= two.value { one } else { two };
-                let bits = most.value.clamp(0, 1 << 64).unsigned_abs() + 1;
-                let all = i128::try_from(bits.next_power_of_two() - 1).unwrap_or(i128::MAX);
-                let value = if self.is_certain { most.value } else { all };
-                Bound { value, doubt: Some(Reason::Instruction), ..most }
+                match sum.filter(|_| !self.is_certain) {
+                    Some(formula) => {
+                        Bound { value: all.min(bits_up_to(most.value)), formula, doubt }
+                    }
+                    None if self.is_certain => Bound { doubt, ..most },
+                    None => self.unbounded(atom, is_upper, Reason::TooComplex),
+                }
             }
             Kind::Opaque(_, why) => self.unbounded(atom, is_upper, why),
             Kind::Join(number) => match self.values.joins.get(number).cloned() {
@@ -428,15 +462,23 @@ impl<'v> Bounds<'v> {
     }
 }
 
-/// The greatest bound, with the first doubt of all.
+/// The greatest bound, with the worst doubt of all.
 pub(super) fn greatest_of(bounds: Vec<Bound>) -> Option<Bound> {
-    let doubt = bounds.iter().find_map(|bound| bound.doubt);
+    let doubt = bounds.iter().map(|bound| bound.doubt).reduce(worse)?;
     let greatest = bounds.into_iter().max_by_key(|bound| bound.value)?;
-    Some(Bound { doubt: greatest.doubt.or(doubt), ..greatest })
+    Some(Bound { doubt, ..greatest })
+}
+
+/// The doubt that the other one must not hide: a bound of a loop is not certain, whatever else is unknown.
+fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
+    let is_worse = |why: &Reason| matches!(why, Reason::Loop | Reason::TooComplex);
+    one.filter(is_worse).or(other.filter(is_worse)).or(one).or(other)
 }
 
 const MOST_DEPTH: usize = 40;
 const MOST_ROUNDS: usize = 64;
+/// Quotients of quotients that are looked through.
+const MOST_QUOTIENTS: usize = 16;
 const MOST_SPLITS: usize = 2;
 const MOST_CASES: usize = 4;
 /// Products that are looked at for one bound.

@@ -31,6 +31,9 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// Finds the 32-bit arithmetic of each entry of `ptx` whose result may leave its type and becomes an address, or is
 /// compared to decide about a branch.
 ///
+/// A negative number that an instruction takes without its sign counts as a large one on purpose, as in a check of both
+/// ends of a range. A parameter of twelve bytes whose words multiply and shift is a divisor with its reciprocal.
+///
 /// # Errors
 ///
 /// [`PtxError`] if the text is not PTX.

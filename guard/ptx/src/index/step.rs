@@ -271,7 +271,11 @@ impl<'a> Trace<'_, 'a> {
                     (Some(value), numbers(self))
                 }
                 None if self.values.range(a).0 >= 0 => {
-                    (Some(self.values.poly(Kind::UpTo(a.clone()))), numbers(self))
+                    let value = match self.values.by_reciprocal(a, b) {
+                        Some((number, divisor)) => self.values.quotient(&number, &divisor),
+                        None => self.values.poly(Kind::UpTo(a.clone())),
+                    };
+                    (Some(value), numbers(self))
                 }
                 _ => (None, inputs),
             },

@@ -210,11 +210,7 @@ impl Values {
                 let (one, two) = (self.range(one), self.range(two));
                 (one.0.max(two.0), one.1.max(two.1))
             }
-            Kind::Either(one, two) => {
-                let (one, two) = (self.range(one), self.range(two));
-                let most = one.1.max(two.1).clamp(0, 1 << 64).unsigned_abs() + 1;
-                (0, i128::try_from(most.next_power_of_two() - 1).unwrap_or(i128::MAX))
-            }
+            Kind::Either(one, two) => (0, bits_up_to(self.range(one).1.max(self.range(two).1))),
             Kind::UpTo(most) => (0, self.range(most).1.max(0)),
             Kind::Join(_) | Kind::Opaque(..) => (0, 0),
         }
@@ -290,11 +286,60 @@ impl Values {
         (is_exact && by > 1).then_some((own, by))
     }
 
+    /// Number and divisor, if `sum >> shift` divides by a parameter of three words: a reciprocal, its shift and the
+    /// divisor. `sum` is `n * reciprocal / 2^32 + n`, and the host chose a reciprocal that makes this exact.
+    pub(super) fn by_reciprocal(&mut self, sum: &Poly, shift: &Poly) -> Option<(Poly, Poly)> {
+        let Kind::Size(Size::Parameter { index, offset: 4 }, 4) = self.get(shift.as_atom()?).kind
+        else {
+            return None;
+        };
+        let [reciprocal, divisor] =
+            [0, 8].map(|offset| self.poly(Kind::Size(Size::Parameter { index, offset }, 4)));
+        let number = sum.atoms().find_map(|atom| {
+            let Kind::Quotient(product, power) = &self.get(atom).kind else { return None };
+            let number = sum.plus(&Poly::atom(atom), -1)?;
+            let is_power = power.as_constant() == Some(1 << 32);
+            (is_power && number.times(&reciprocal)? == *product).then_some(number)
+        })?;
+        Some((number, divisor))
+    }
+
+    /// The bits that `poly` can have.
+    pub(super) fn bits(&self, poly: &Poly) -> i128 {
+        let of = |poly: &Poly, unit: u32| {
+            let (low, high) = self.range(poly);
+            let most = if low < 0 { -1 } else { bits_up_to(high) };
+            most & -(1 << unit.min(64))
+        };
+        let mut all = 0;
+        for (product, factor) in poly.terms() {
+            let own = match product.is_empty() && factor > 0 {
+                true => factor,
+                false => of(
+                    &Poly::term(product.iter().copied().collect(), factor),
+                    factor.trailing_zeros(),
+                ),
+            };
+            // Terms with a bit in common may carry.
+            if all & own != 0 {
+                return of(poly, poly.content().trailing_zeros());
+            }
+            all |= own;
+        }
+        all
+    }
+
     pub(super) fn remainder(&mut self, number: &Poly, divisor: &Poly) -> Poly {
         let quotient = self.quotient(number, divisor);
         let rest = quotient.times(divisor).and_then(|whole| number.plus(&whole, -1));
         rest.unwrap_or_else(|| self.poly(Kind::UpTo(divisor.clone())))
     }
+}
+
+/// All bits that a number up to `most` can have.
+pub(super) fn bits_up_to(most: i128) -> i128 {
+    let above = (most.clamp(0, 1 << 64).unsigned_abs() + 1).next_power_of_two();
+    i128::try_from(above - 1).unwrap_or(i128::MAX)
 }
 
 /// The range of `poly`, if its atoms have these ranges.

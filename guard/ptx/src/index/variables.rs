@@ -79,9 +79,8 @@ impl Bounds<'_> {
     /// `poly` with a number and its quotient `atom` replaced by the rest of the division, if that lowers the greatest
     /// value.
     pub(super) fn as_rest(&mut self, poly: &Poly, atom: u32, context: u32) -> Option<Poly> {
-        let Kind::Quotient(number, divisor) = self.values.get(atom).kind.clone() else {
-            return None;
-        };
+        let Kind::Quotient(number, divisor) = &self.values.get(atom).kind else { return None };
+        let (number, divisor) = (number.clone(), divisor.clone());
         let (product, own) = divisor.as_term()?;
         let (factor, _) = poly.split(atom);
         for sign in [-1, 1] {
@@ -119,28 +118,27 @@ impl Bounds<'_> {
     }
 
     /// The value of a loop's variable as a multiple of another one that the loop's condition limits.
-    fn by_other_variable(&mut self, atom: u32, number: usize) -> Option<Poly> {
-        let join = self.values.joins.get(number)?.clone();
-        let (first, step) = self.linear(atom, &join)?;
-        if self.is_limited(atom, &join) {
+    fn by_other_variable(&self, atom: u32, number: usize) -> Option<Poly> {
+        let join = self.values.joins.get(number)?;
+        let (first, step) = self.linear(atom, join)?;
+        if self.is_limited(atom, join) {
             return None;
         }
         let oldest = join.loop_atoms?;
         for other in (oldest..).take(MOST_VARIABLES) {
-            let known = usize::try_from(other).is_ok_and(|id| id < self.values.atoms.len());
-            let Kind::Join(number) =
-                (if known { self.values.get(other).kind.clone() } else { break })
+            let Some(known) = usize::try_from(other).ok().and_then(|id| self.values.atoms.get(id))
             else {
-                continue;
+                break;
             };
-            let Some(variable) = self.values.joins.get(number).cloned() else { continue };
+            let Kind::Join(number) = known.kind else { continue };
+            let Some(variable) = self.values.joins.get(number) else { continue };
             if other == atom
                 || variable.loop_atoms != join.loop_atoms
-                || !self.is_limited(other, &variable)
+                || !self.is_limited(other, variable)
             {
                 continue;
             }
-            let Some((other_first, other_step)) = self.linear(other, &variable) else { continue };
+            let Some((other_first, other_step)) = self.linear(other, variable) else { continue };
             let ratio = match other_step.as_constant() {
                 Some(1) => Some(step.clone()),
                 Some(-1) => step.scaled(-1),

@@ -303,7 +303,10 @@ impl Check {
             |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };
         let Some(reason) = possible.doubt else { return Ok(Some(possible)) };
-        let certain = bound(true).filter(|bound| bound.doubt != Some(Reason::TooComplex));
+        // A bound of no size shows nothing that a launch could exceed.
+        let certain = bound(true).filter(|bound| {
+            bound.doubt != Some(Reason::TooComplex) && bound.formula.as_constant().is_none()
+        });
         certain.map(Some).ok_or((reason, possible.formula))
     }
 }
