@@ -73,7 +73,7 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 impl ExplainedLog {
     /// Explains the failures in `log`. A launch configuration in the log is checked against `limits`, against the
     /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
-    /// the log.
+    /// the log. Its kernel, grid and block replace what the log states.
     ///
     /// # Errors
     ///
@@ -112,8 +112,13 @@ impl ExplainedFailure {
         limits: KnownLimits<'_>,
     ) -> Result<Self, CatalogError> {
         let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
+        let mut launch_sizes = evidence.launch_sizes;
+        launch_sizes.grid = machine.launch_sizes.grid.or(launch_sizes.grid);
+        launch_sizes.block = machine.launch_sizes.block.or(launch_sizes.block);
         let evidence = Evidence {
             device_name: machine.device_name.clone(),
+            kernel: machine.kernel.clone().or(evidence.kernel),
+            launch_sizes,
             total_bytes: evidence.total_bytes.or(machine.total_bytes),
             capability: evidence.capability.or(machine.capability),
             driver_cuda: evidence.driver_cuda.or(machine.driver_cuda),
