@@ -9,11 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use gridguard::diagnose::{
-    CudaVersion, Evidence, FailureId, LogScanner, ViolatedRule, similar_failures,
-};
+use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
 use gridguard::{DeviceLimits, Dim3, cuda};
-use gridguard_report::{ExplainedLog, KnownLimits};
+use gridguard_report::{ExplainedLog, FindWraps, KnownLimits};
 
 use crate::check::size;
 use crate::device::DeviceChoice;
@@ -73,7 +71,7 @@ impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let entries = self.ptx.as_ref().map(|file| Entries::read(file, &self.param)).transpose()?;
         let find_wraps = entries.as_ref().map(|entries| |it: &Evidence| entries.wraps(it));
-        let wraps = find_wraps.as_ref().map(|it| it as &dyn Fn(&Evidence) -> Vec<ViolatedRule>);
+        let wraps = find_wraps.as_ref().map(|it| it as &FindWraps<'_>);
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
             let limits = KnownLimits { device: device.as_deref(), wraps };

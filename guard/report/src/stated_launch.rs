@@ -9,13 +9,16 @@ use gridguard::{
 };
 use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 
+/// Finds the 32-bit indices that wrap in the launch that some facts state, with its kernel, grid and block.
+pub type FindWraps<'a> = dyn Fn(&Evidence) -> Vec<ViolatedRule> + 'a;
+
 /// The limits that launches in a log are checked against, where they are known.
 #[derive(Clone, Copy, Default)]
 pub struct KnownLimits<'a> {
     /// Those of the device, in place of the compute capability in the log or the GPUs of the catalogue.
     pub device: Option<&'a DeviceLimits>,
-    /// Finds the 32-bit indices that wrap in the launch that the facts state, with its kernel, grid and block.
-    pub wraps: Option<&'a dyn Fn(&Evidence) -> Vec<ViolatedRule>>,
+    /// Those of the 32-bit indices of kernels.
+    pub wraps: Option<&'a FindWraps<'a>>,
 }
 
 impl fmt::Debug for KnownLimits<'_> {
