@@ -70,8 +70,8 @@ no CUDA failure recognized; give one of these:
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let entries = self.ptx.as_ref().map(|file| Entries::read(file, &self.param)).transpose()?;
-        let find_wraps = entries.as_ref().map(|entries| |it: &Evidence| entries.wraps(it));
-        let wraps = find_wraps.as_ref().map(|it| it as &FindWraps<'_>);
+        let find_wraps = |it: &Evidence| entries.iter().flat_map(|all| all.wraps(it)).collect();
+        let wraps: Option<&FindWraps<'_>> = Some(&find_wraps);
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
             let limits = KnownLimits { device: device.as_deref(), wraps };

@@ -21,6 +21,7 @@ struct Entry {
     /// The parameters that are given.
     sizes: Sizes,
     given: Vec<Size>,
+    is_noted: bool,
 }
 
 impl Entries {
@@ -32,7 +33,7 @@ impl Entries {
         for index in all {
             let mut sizes = Sizes::default();
             match set_parameters(&mut sizes, &index, given) {
-                Ok(given) => entries.push(Entry { index, sizes, given }),
+                Ok(given) => entries.push(Entry { index, sizes, given, is_noted: false }),
                 Err(error) => refused = Some(error),
             }
         }
@@ -50,14 +51,14 @@ impl Entries {
         let (Some(entry), None) = (named.next(), named.next()) else { return Vec::new() };
         let (mut sizes, mut known) = (entry.sizes.clone(), entry.given.clone());
         let launch = &evidence.launch_sizes;
-        for (size, dim) in
-            [(Size::Grid as fn(usize) -> Size, launch.grid), (Size::Block, launch.block)]
-        {
+        let mut set = |size: fn(usize) -> Size, dim: Option<[u64; 3]>| {
             for (axis, value) in dim.into_iter().flatten().enumerate() {
                 sizes.set(size(axis), i64::try_from(value).unwrap_or(i64::MAX));
                 known.push(size(axis));
             }
-        }
+        };
+        set(Size::Grid, launch.grid);
+        set(Size::Block, launch.block);
         let Verdict::Wraps(wraps) = entry.index.verdict(&sizes) else { return Vec::new() };
         let is_whole = entry.index.sizes().iter().all(|(size, _)| known.contains(size));
         let is_certain =
@@ -66,7 +67,9 @@ impl Entries {
         if let Some(wrap) = wraps.iter().filter(is_certain).max_by_key(worst) {
             return vec![violated(wrap)];
         }
-        if let Some(Wrap { expression, formula, .. }) = wraps.iter().max_by_key(worst) {
+        if let Some(Wrap { expression, formula, .. }) = wraps.iter().max_by_key(worst)
+            && !core::mem::replace(&mut entry.is_noted, true)
+        {
             note(format_args!(
                 "a 32-bit index of {} may wrap: {expression}, if {formula}; --grid, --block and --param decide it",
                 entry.index.name
