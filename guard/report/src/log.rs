@@ -64,7 +64,11 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
         && let [assumed] = *similar_failures(text).as_slice()
     {
         let mut log = LogScanner::for_question();
-        log.line(assumed.entry().name);
+        let entry = assumed.entry();
+        // A name of several words is not in any log.
+        let is_message = entry.name.contains(' ');
+        let message = entry.messages().first().filter(|_| is_message);
+        log.line(message.unwrap_or(&entry.name));
         return (log, Some(assumed));
     }
     (log, None)

@@ -228,6 +228,20 @@ fn an_illegal_access_and_wrong_values_name_the_index_that_wraps_in_the_launch() 
 }
 
 #[test]
+fn wrong_values_may_be_asked_for_by_name() {
+    for question in ["nan", "wrong values", "NaN or wrong values"] {
+        let answer = run_with_input(&["explain", question], b"").exits(0);
+        assert!(answer.out.starts_with("NaN or wrong values: "), "{}", answer.out);
+        assert!(answer.out.contains("a 32-bit index overflows"), "{}", answer.out);
+        assert!(
+            answer.out.ends_with("next step\n  gridguard run --index -- PROGRAM\n"),
+            "{}",
+            answer.out
+        );
+    }
+}
+
+#[test]
 fn the_launch_may_be_given_as_arguments_and_an_open_parameter_is_asked_for() {
     for failure in FAILURES {
         let given = ["--kernel", "rows", "--grid", "1,40000", "--block", "32"];
