@@ -227,13 +227,14 @@ def commands(folder, work):
 
 def program(gridguard, work, name, command):
     """Runs a program under the command, and returns a row with whether it is right."""
-    report = pathlib.Path(work, f"report-{name}.json")
+    reports = pathlib.Path(work, f"reports-{name}")
+    reports.mkdir()
     # Caches are empty. Inductor has Triton's cache in its own.
     cache = {"compiled": "TORCHINDUCTOR_CACHE_DIR", "cupy": "CUPY_CACHE_DIR"}.get(name, "TRITON_CACHE_DIR")
     settings = {cache: f"{work}/cache-{name}", "CUPY_CACHE_IN_MEMORY": "1"}
     begun = time.monotonic()
     ran = subprocess.run(
-        [gridguard, "run", "--index", "--report", report, "--", *command],
+        [gridguard, "run", "--index", "--report", reports / "report.json", "--", *command],
         capture_output=True, text=True, timeout=250, env={**os.environ, **settings},
     )
     row = {"program": name, "seconds": round(time.monotonic() - begun, 1), "status": ran.returncode}
@@ -242,14 +243,15 @@ def program(gridguard, work, name, command):
     last = ran.stdout.strip().splitlines()[-1:] or [""]
     row["checked"] = int(last[0]) if last[0].isdigit() else ran.stdout.count(": right")
     row["wraps"] = []
-    for path in pathlib.Path(work).glob(f"report-{name}*.json"):
+    for path in reports.iterdir():
         told = json.loads(path.read_text())
         coverage = told.get("index_coverage") or {"kernels": 0, "launches": 0, "kernels_without_ptx": 0}
         row["launches"] += told["launches"]
         row["kernels_compared"] += coverage["kernels"]
         row["launches_compared"] += coverage["launches"]
         row["kernels_without_ptx"] += coverage["kernels_without_ptx"]
-        row["wraps"] += [f"{one['kernel']}: {wrap}" for one in told["indices"] for wrap in one.get("wraps", [])]
+        # The first index of each kernel.
+        row["wraps"] += [f"{one['kernel']}: {wrap}" for one in told["indices"] for wrap in one.get("wraps", [])[:1]]
     said = ran.stderr.count("gridguard: a 32-bit index of")
     wrapping = name.endswith("-wraps")
     row["right"] = ran.returncode == 0 and row["checked"] > 0 and bool(row["wraps"]) == bool(said) == wrapping

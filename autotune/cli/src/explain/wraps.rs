@@ -81,8 +81,12 @@ impl Entries {
 
 /// Whether a log means the kernel `name`, mangled or as in the source. A log may name none.
 fn is_called(name: &str, stated: Option<&str>) -> bool {
-    let rest = stated.unwrap_or(name).strip_prefix(name);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
+    let Some(stated) = stated else { return true };
+    let rest = stated.strip_prefix(name);
+    let is_same = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('('));
+    let source = stated.split(['(', '<']).next().and_then(|it| it.rsplit([' ', ':']).next());
+    let mangled = source.map(|source| format!("{}{source}", source.len()));
+    is_same || name.starts_with("_Z") && mangled.is_some_and(|mangled| name.contains(&mangled))
 }
 
 fn violated(wrap: &Wrap) -> ViolatedRule {
@@ -103,5 +107,25 @@ fn violated(wrap: &Wrap) -> ViolatedRule {
         what: format!("a 32-bit index wraps: {expression} reaches {extreme} ({})", place(wrap)),
         remedy,
         codes: &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_known_by_its_name_mangled_or_not() {
+        for stated in
+            ["rows", "rows(float*, int)", "void rows<float>(float*, int)", "own::rows(int)"]
+        {
+            assert!(is_called("_ZN3own4rowsIfEEvPfi", Some(stated)), "{stated}");
+        }
+        assert!(is_called("rows", Some("rows")) && is_called("rows", Some("rows(float*)")));
+        assert!(is_called("anything", None));
+        for other in ["row", "rows2", "2rows(int)", "", "(", "narrows"] {
+            assert!(!is_called("_Z4rowsPfi", Some(other)), "{other}");
+            assert!(!is_called("rows", Some(other)), "{other}");
+        }
     }
 }
