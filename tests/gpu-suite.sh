@@ -37,7 +37,8 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py "$folder/" || return 1
+    rm -rf "$folder/index" && cp -r bench-data/index "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -416,8 +417,10 @@ run() {
     if python3 -c 'import torch, triton' 2>/dev/null; then
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
         step peers-training 480 python3 "$folder/peers/training.py" --bench "$folder/training" --output "$results"
+        step wraps 280 python3 "$folder/wraps.py" "$folder/gridguard" "$folder" "$results/wraps.json"
         step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"
     else
+        missing wraps "no PyTorch"
         missing peers "no PyTorch"
     fi
     if command -v compute-sanitizer >/dev/null; then

@@ -1,5 +1,7 @@
 //! `gridguard explain`: explains CUDA error codes, messages and logs, and how to fix the failure.
 
+mod wraps;
+
 use std::fs::{self, File};
 use std::io::{self, BufReader, IsTerminal};
 use std::path::PathBuf;
@@ -8,17 +10,16 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
-use gridguard::{DeviceLimits, IndexLimit, cuda};
-use gridguard_ptx::Sizes;
-use gridguard_report::{ExplainedLog, KnownLimits};
+use gridguard::{DeviceLimits, Dim3, cuda};
+use gridguard_report::{ExplainedLog, FindWraps, KnownLimits};
 
+use crate::check::size;
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::follow::follow;
 use crate::output::{OutputArgs, note};
-use crate::ptx::index::set_parameters;
-use crate::ptx::text_of;
 use crate::rules;
+use wraps::Entries;
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -30,12 +31,22 @@ pub(crate) struct Explain {
     /// json, a line for each
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     follow: Option<PathBuf>,
-    /// PTX of the kernels in the log: if a 32-bit index wraps in the launch, that is named as a cause
+    /// PTX of the kernels in the log: if a 32-bit index wraps in the launch, an illegal access or wrong values name it as
+    /// a cause
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
     /// Value of a kernel's parameter by its name or number, for --ptx; NAME+8 is the value 8 bytes into it
     #[arg(long, hide_short_help = true, value_name = "NAME=VALUE", requires = "ptx")]
     param: Vec<String>,
+    /// The failed kernel's name, instead of the one in the log
+    #[arg(long, hide_short_help = true, value_name = "NAME")]
+    kernel: Option<String>,
+    /// Size of its grid in blocks, instead of the one in the log
+    #[arg(long, hide_short_help = true, value_name = "X,Y,Z", value_parser = size)]
+    grid: Option<Dim3>,
+    /// Size of its blocks in threads, instead of the one in the log
+    #[arg(long, hide_short_help = true, value_name = "X,Y,Z", value_parser = size)]
+    block: Option<Dim3>,
     #[command(flatten)]
     device: DeviceChoice,
     #[command(flatten)]
@@ -58,10 +69,12 @@ no CUDA failure recognized; give one of these:
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let index = self.index()?;
+        let entries = self.ptx.as_ref().map(|file| Entries::read(file, &self.param)).transpose()?;
+        let find_wraps = |it: &Evidence| entries.iter().flat_map(|all| all.wraps(it)).collect();
+        let wraps: Option<&FindWraps<'_>> = Some(&find_wraps);
         if let Some(file) = &self.follow {
             let device = self.device.limits()?;
-            let limits = KnownLimits { device: device.as_deref(), index: &index };
+            let limits = KnownLimits { device: device.as_deref(), wraps };
             let machine = self.machine(device.as_deref());
             return follow(file, |log, known, lines| {
                 let report = ExplainedLog::after(log, known, &machine, limits)?;
@@ -86,38 +99,19 @@ impl Explain {
         };
         let device = self.device.limits()?;
         let machine = self.machine(device.as_deref());
-        let limits = KnownLimits { device: device.as_deref(), index: &index };
+        let limits = KnownLimits { device: device.as_deref(), wraps };
         let report = ExplainedLog::new(&log, &machine, limits)?;
         self.output.print(&report, &report)?;
         Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
     }
 
-    /// The limits of the indices of the kernels in the PTX, by name.
-    fn index(&self) -> Result<Vec<(String, Vec<IndexLimit>)>, CommandError> {
-        let Some(file) = &self.ptx else { return Ok(Vec::new()) };
-        let entries = gridguard_ptx::index(&text_of(file)?);
-        let entries = entries.map_err(|error| CommandError::invalid_file(file, error))?;
-        let (mut index, mut refused) = (Vec::new(), None);
-        for mut entry in entries {
-            let mut sizes = Sizes::default();
-            // Other entries may have other parameters.
-            match set_parameters(&mut sizes, &entry, &self.param) {
-                Ok(()) => {
-                    let limits = entry.limits(&sizes).into_iter().map(IndexLimit::from);
-                    index.push((entry.name, limits.collect()));
-                }
-                Err(error) => refused = Some(error),
-            }
-        }
-        match refused {
-            Some(error) if index.is_empty() => Err(error),
-            _ => Ok(index),
-        }
-    }
-
-    /// The facts about the chosen device, and about its driver if it is of this machine.
+    /// The launch of the arguments, and the facts about the chosen device, with its driver if it is of this machine.
     fn machine(&self, device: Option<&DeviceLimits>) -> Evidence {
-        let evidence = device.map(Evidence::from).unwrap_or_default();
+        let mut evidence = device.map(Evidence::from).unwrap_or_default();
+        evidence.kernel.clone_from(&self.kernel);
+        let sizes = |size: Option<Dim3>| size.map(|it| [it.x, it.y, it.z]);
+        evidence.launch_sizes.grid = sizes(self.grid);
+        evidence.launch_sizes.block = sizes(self.block);
         if self.device.device.is_none() {
             return evidence;
         }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::codes::causes::{WSL_MEMORY, WSL_REMEDY};
-use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, LIMITS, RUN, SANITIZER};
+use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, INDEX, LIMITS, RUN, SANITIZER};
 use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
 use super::failure::{Hint, KnownCause, Origin};
 use super::failure_id::FailureId;
@@ -105,7 +105,9 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             // The report names kernel and access.
             continue;
         }
-        if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
+        if has_rules
+            && matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule | Hint::IndexWrap))
+        {
             // The violated rules are more precise.
             continue;
         }
@@ -325,7 +327,7 @@ fn filled(command: &str, evidence: &Evidence) -> String {
             BLOCKING.replace("PROGRAM", &program)
         }
         (LIMITS, _, Some(name)) => format!("gridguard limits --gpu '{name}'"),
-        (BLOCKING | SANITIZER | DRIVER_LOG, ..) => command.replace("PROGRAM", &program),
+        (BLOCKING | SANITIZER | DRIVER_LOG | INDEX, ..) => command.replace("PROGRAM", &program),
         _ => command.to_owned(),
     }
 }
@@ -357,13 +359,16 @@ impl From<StatedCause> for Cause {
     }
 }
 
-/// The violated rules that CUDA reports as this failure.
+/// The violated rules that CUDA reports as this failure, or that are among its known causes.
 fn violated_rules(failure: &FailureId, evidence: &Evidence) -> Vec<Cause> {
-    let Some(number) = failure.number().filter(|_| failure.is_cuda()) else {
-        return Vec::new();
+    let number = failure.number().filter(|_| failure.is_cuda());
+    let causes_it = |rule: &&ViolatedRule| {
+        let mut hints = failure.entry().known_causes().filter_map(|known| known.hint);
+        number.is_some_and(|number| rule.codes.contains(&number))
+            || hints.any(|hint| hint.id() == rule.id)
     };
     let rules = evidence.violated_rules.iter().flatten();
-    rules.filter(|rule| rule.codes.contains(&number)).map(Cause::violated).collect()
+    rules.filter(causes_it).map(Cause::violated).collect()
 }
 
 impl fmt::Display for Diagnosis {

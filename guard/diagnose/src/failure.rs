@@ -115,6 +115,8 @@ pub(super) enum Hint {
     LaunchSize,
     /// Other rules that the launch may violate, which a check may be unable to exclude.
     LaunchRule,
+    /// The rule about 32-bit indices, which no code of CUDA stands for.
+    IndexWrap,
     /// More memory is requested than is free.
     TooLittleFree,
     /// Hardly any memory is free for a library's handles and workspaces.

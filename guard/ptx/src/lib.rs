@@ -24,8 +24,8 @@ pub use error::{Position, PtxError};
 pub use extract::{Extracted, Variable, extract};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
 pub use index::{
-    EntryIndex, First, MOST_LIMITS, Reason as IndexReason, Size, SizeLimit, SizeTerm, Sizes,
-    SourceLine, Verdict, Wrap, index, index_entries,
+    EntryIndex, EntryPlaces, First, MOST_LIMITS, Reason as IndexReason, Size, SizeLimit, SizeTerm,
+    Sizes, SourceLine, Verdict, Wrap, index,
 };
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use corpus::{Case, cases, texts};
 use gridguard_ptx::{
-    EntryIndex, First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes, Verdict, index,
+    EntryIndex, EntryPlaces, First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes,
+    Verdict, index,
 };
 
 /// The sizes of `case` with `value` for the varied one.
@@ -92,6 +93,31 @@ fn no_mended_kernel_is_reported_in_any_launch() {
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn an_entry_that_is_read_alone_has_the_same_indices() {
+    let sizes = Sizes::default();
+    let formulas = |entry: &mut EntryIndex| match entry.verdict(&sizes) {
+        Verdict::Wraps(wraps) => wraps.into_iter().map(|wrap| wrap.formula).collect(),
+        other => vec![format!("{other:?}")],
+    };
+    for (architecture, text) in texts() {
+        let text = text.as_bytes();
+        let places = EntryPlaces::read(text).expect("PTX");
+        for mut whole in index(text).expect("PTX") {
+            let name = whole.name.clone();
+            let mut alone = places.index(text, &name).expect("PTX").expect("the entry");
+            assert_eq!(alone.parameters, whole.parameters, "{architecture} {name}");
+            assert_eq!(alone.limits(&sizes), whole.limits(&sizes), "{architecture} {name}");
+            assert_eq!(formulas(&mut alone), formulas(&mut whole), "{architecture} {name}");
+            // In another text there may be anything.
+            let _ = places.index(&text[1..], &name);
+            assert!(places.index(&text[..99], &name).expect("no text").is_none());
+        }
+        assert!(places.index(text, "none").expect("PTX").is_none());
+    }
+    assert!(EntryPlaces::read(b"garbage").is_err());
 }
 
 #[test]

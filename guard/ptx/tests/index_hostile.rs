@@ -41,6 +41,57 @@ fn ten_thousand_nested_selects_are_known_or_too_complex() {
 }
 
 #[test]
+fn a_verdict_and_limits_end_when_no_work_is_left() {
+    let sizes = Sizes::default();
+    for source in ["checks", "flat", "loops", "strides"] {
+        for mut entry in index(ptx(source).as_bytes()).expect("PTX") {
+            let mut left = 1_000_000;
+            let verdict = entry.verdict_within(&sizes, &mut left);
+            let done = 1_000_000 - left;
+            assert_eq!(verdict, entry.verdict(&sizes), "{}", entry.name);
+            // Each part of the work ends within some thousand products.
+            for most in [0, 1, done / 2, done] {
+                let mut left = most;
+                let less = entry.verdict_within(&sizes, &mut left);
+                assert!(left == 0 || less == verdict, "{} {most}", entry.name);
+                if most == 0 && done > 0 {
+                    assert_eq!(less, Verdict::Unknown(IndexReason::TooComplex));
+                    assert_eq!(entry.limits_within(&sizes, &mut left), []);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kernel_of_many_indices_takes_no_more_work_than_it_has() {
+    let mut body = "mov.u64 %rd2, 0;\n".to_owned();
+    for at in 0..3_000 {
+        writeln!(body, "mad.lo.s32 %a{at}, %x, %n, {at};\nmul.wide.s32 %rd3, %a{at}, 4;")
+            .expect("a string");
+        writeln!(body, "add.s64 %rd4, %rd1, %rd3;\nst.global.u32 [%rd4], %x;").expect("a string");
+    }
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out, .param .u32 n)\n{{\n\
+         ld.param.u64 %rd1, [out];\nld.param.u32 %n, [n];\nmov.u32 %x, %ctaid.x;\n{body}\nret;\n}}\n"
+    );
+    let mut entry = index(text.as_bytes()).expect("PTX").remove(0);
+    let mut sizes = Sizes::default();
+    let mut left = 100_000;
+    for launch in 1..100 {
+        sizes.set(Size::Grid(0), launch);
+        sizes.set(Size::Parameter { index: 1, offset: 0 }, launch);
+        let verdict = entry.verdict_within(&sizes, &mut left);
+        if left == 0 {
+            assert_eq!(verdict, Verdict::Unknown(IndexReason::TooComplex));
+            return;
+        }
+        assert_eq!(verdict, Verdict::Safe);
+    }
+    panic!("{left} are left");
+}
+
+#[test]
 fn a_loop_with_two_entrances_is_unknown() {
     let body = "setp.lt.u32 %p1, %x, 7;\n@%p1 bra B;\nA: add.s32 %i, %x, 1;\nB: add.s32 %i, %x, 2;\n\
                 setp.lt.u32 %p2, %i, %n;\n@%p2 bra A;\nmul.wide.s32 %rd2, %i, 4;";

@@ -39,3 +39,16 @@ impl IndexUse {
         self.request.grid.to_string()
     }
 }
+
+/// How many kernels were compared with their PTX.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexCoverage {
+    /// Kernels whose PTX was at hand.
+    pub kernels: u64,
+    /// Launches of those kernels.
+    pub launches: u64,
+    /// Kernels whose PTX was not found, is of another build or cannot be read.
+    pub kernels_without_ptx: u64,
+    /// Kernels not all of whose launches were compared, because that took too much work.
+    pub kernels_in_part: u64,
+}

@@ -32,7 +32,7 @@ pub use capture::{
 pub use frame::PythonFrame;
 #[cfg(feature = "html")]
 pub use html::{HtmlError, TuningCurve, TuningPage, report_page};
-pub use index::IndexUse;
+pub use index::{IndexCoverage, IndexUse};
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
 pub use memory::{
@@ -46,7 +46,7 @@ pub use process::{
     WatchReport,
 };
 #[cfg(feature = "explain")]
-pub use stated_launch::KnownLimits;
+pub use stated_launch::{FindWraps, KnownLimits};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

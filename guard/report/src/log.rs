@@ -63,7 +63,11 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
         && let [assumed] = *similar_failures(text).as_slice()
     {
         let mut log = LogScanner::for_question();
-        log.line(assumed.entry().name);
+        let entry = assumed.entry();
+        // A name of several words is not in any log.
+        let is_message = entry.name.contains(' ');
+        let message = entry.messages().first().filter(|_| is_message);
+        log.line(message.unwrap_or(&entry.name));
         return (log, Some(assumed));
     }
     (log, None)
@@ -72,7 +76,7 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 impl ExplainedLog {
     /// Explains the failures in `log`. A launch configuration in the log is checked against `limits`, against the
     /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
-    /// the log.
+    /// the log. Its kernel, grid and block replace what the log states.
     ///
     /// # Errors
     ///
@@ -111,8 +115,13 @@ impl ExplainedFailure {
         limits: KnownLimits<'_>,
     ) -> Result<Self, CatalogError> {
         let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
+        let mut launch_sizes = evidence.launch_sizes;
+        launch_sizes.grid = machine.launch_sizes.grid.or(launch_sizes.grid);
+        launch_sizes.block = machine.launch_sizes.block.or(launch_sizes.block);
         let evidence = Evidence {
             device_name: machine.device_name.clone(),
+            kernel: machine.kernel.clone().or(evidence.kernel),
+            launch_sizes,
             total_bytes: evidence.total_bytes.or(machine.total_bytes),
             capability: evidence.capability.or(machine.capability),
             driver_cuda: evidence.driver_cuda.or(machine.driver_cuda),

@@ -4,7 +4,7 @@ use gridguard::{Axis, DeviceLimits, Dim3, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::frame::PythonFrame;
-use crate::index::IndexUse;
+use crate::index::{IndexCoverage, IndexUse};
 use crate::memory::{Bytes, MemoryUse};
 use crate::nearness::Nearness;
 
@@ -55,6 +55,9 @@ pub struct WatchReport {
     /// The kernels whose 32-bit indices wrapped, or will with a larger grid, if that was asked for.
     #[serde(default)]
     pub indices: Vec<IndexUse>,
+    /// The kernels that were compared for `indices`, if that was asked for.
+    #[serde(default)]
+    pub index_coverage: Option<IndexCoverage>,
     /// The memory that the process allocated.
     #[serde(default)]
     pub memory: MemoryUse,

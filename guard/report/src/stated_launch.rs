@@ -1,24 +1,35 @@
 //! Checks the launch configuration that a log states against limits.
 
+use core::fmt;
+
 use gridguard::catalog::{self, CatalogError};
 use gridguard::{
-    DeviceLimits, Dim3, IndexLimit, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation,
-    Violations, validate,
+    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
+    validate,
 };
 use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 
+/// Finds the 32-bit indices that wrap in the launch that some facts state, with its kernel, grid and block.
+pub type FindWraps<'a> = dyn Fn(&Evidence) -> Vec<ViolatedRule> + 'a;
+
 /// The limits that launches in a log are checked against, where they are known.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct KnownLimits<'a> {
     /// The limits of the device, instead of the compute capability in the log or the GPUs of the catalogue.
     pub device: Option<&'a DeviceLimits>,
-    /// Those of the 32-bit indices of kernels, by name.
-    pub index: &'a [(String, Vec<IndexLimit>)],
+    /// Those of the 32-bit indices of kernels.
+    pub wraps: Option<&'a FindWraps<'a>>,
+}
+
+impl fmt::Debug for KnownLimits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KnownLimits").field("device", &self.device).finish_non_exhaustive()
+    }
 }
 
 impl<'a> From<Option<&'a DeviceLimits>> for KnownLimits<'a> {
     fn from(device: Option<&'a DeviceLimits>) -> Self {
-        Self { device, index: &[] }
+        Self { device, wraps: None }
     }
 }
 
@@ -26,7 +37,7 @@ impl<'a> From<Option<&'a DeviceLimits>> for KnownLimits<'a> {
 /// catalogue. The log may come from another machine, so the devices of this one do not count.
 pub(crate) fn checked(
     evidence: Evidence,
-    KnownLimits { device, index }: KnownLimits<'_>,
+    KnownLimits { device, wraps }: KnownLimits<'_>,
 ) -> Result<Evidence, CatalogError> {
     let LaunchSizes { grid, block, shared_bytes, kernel_threads, .. } = evidence.launch_sizes;
     let stated = evidence
@@ -43,7 +54,6 @@ pub(crate) fn checked(
     let kernel = KernelLimits {
         name: evidence.kernel.clone().unwrap_or_else(|| "of the launch".into()),
         max_threads_per_block: kernel_threads,
-        index: index_of(evidence.kernel.as_deref(), index),
         ..KernelLimits::default()
     };
     let (device_name, mut rules) = match device.or(stated.as_deref()) {
@@ -77,25 +87,13 @@ pub(crate) fn checked(
     for rule in rules.iter_mut().filter(|rule| rule.id == "shared-memory-total") {
         rule.remedy += "; opting in does not allow more";
     }
+    rules.extend(wraps.into_iter().flat_map(|wraps| wraps(&evidence)));
     // A legal launch of any GPU need not be checked again.
     launch = launch.filter(|_| !rules.is_empty() || device.is_some());
     // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
     let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
     Ok(Evidence { device_name, launch, violated_rules, ..evidence })
-}
-
-/// The limits of the indices of the kernel that a log names, mangled or as in the source. A log may name none.
-fn index_of(kernel: Option<&str>, index: &[(String, Vec<IndexLimit>)]) -> Vec<IndexLimit> {
-    let is_called = |name: &str| {
-        let stated = kernel.unwrap_or(name);
-        stated.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
-    };
-    let mut named = index.iter().filter(|(name, _)| is_called(name));
-    match (named.next(), named.next()) {
-        (Some((_, limits)), None) => limits.clone(),
-        _ => Vec::new(),
-    }
 }
 
 /// The rules that `request` violates on GPUs of the catalogue, each with the highest limit, and the first such GPU,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::frame::PythonFrame;
-use crate::index::IndexUse;
+use crate::index::{IndexCoverage, IndexUse};
 use crate::memory::count;
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, RefusedLaunch, WatchReport};
@@ -36,13 +36,14 @@ impl WatchReport {
         stale.into_iter().chain(unwatched).collect()
     }
 
-    /// The 32-bit indices that wrapped, or will with a larger grid, a line each.
+    /// The 32-bit indices that wrapped, or will with a larger grid, and what was compared, a line each.
     pub fn index_lines(&self) -> Vec<String> {
         let wrapped = self.wrapping_kernels().into_iter().map(|row| format!("wraps: {row}"));
-        wrapped.chain(self.next_wraps().map(|row| format!("near: {row}"))).collect()
+        let near = self.next_wraps().map(|row| format!("near: {row}"));
+        wrapped.chain(near).chain(self.index_coverage.map(coverage)).collect()
     }
 
-    /// The summary that a watched program prints at its end: at most 28 lines.
+    /// The summary that a watched program prints at its end: at most 29 lines.
     pub fn summary(&self) -> String {
         let mut lines = vec![format!("gridguard: {}", self.totals())];
         let mut section = |title: &str, mut rows: Vec<String>, most: usize| {
@@ -58,6 +59,7 @@ impl WatchReport {
         section("refused: ", self.refused_kernels(), 6);
         section("fixed: ", self.fixed_kernels(), 3);
         section("wraps: ", self.wrapping_kernels(), 3);
+        section("", self.index_coverage.map(coverage).into_iter().collect(), 1);
         section("near: ", self.near_kernels(), 4);
         if self.unlisted_launches > 0 {
             let launches = count(self.unlisted_launches, "launch", "launches");
@@ -146,6 +148,23 @@ impl WatchReport {
             }
         }
     }
+}
+
+/// What was compared. Kernels without PTX may wrap unnoticed.
+fn coverage(of: IndexCoverage) -> String {
+    let IndexCoverage { kernels, launches, kernels_without_ptx, kernels_in_part } = of;
+    let mut line = format!(
+        "indices: {} of {} compared",
+        count(launches, "launch", "launches"),
+        count(kernels, "kernel", "kernels")
+    );
+    if kernels_in_part > 0 {
+        line += &format!(" ({kernels_in_part} in part)");
+    }
+    if kernels_without_ptx > 0 {
+        line += &format!(", no usable PTX for {}", count(kernels_without_ptx, "other", "others"));
+    }
+    line
 }
 
 /// A name for one line.
@@ -250,6 +269,12 @@ mod tests {
             launches: 2,
             batch: Some(5),
             indices: vec![wrapped, next],
+            index_coverage: Some(IndexCoverage {
+                kernels: 2,
+                launches: 9,
+                kernels_without_ptx: 1,
+                kernels_in_part: 1,
+            }),
             ..WatchReport::default()
         };
         assert_eq!(
@@ -257,12 +282,13 @@ mod tests {
             "gridguard: 2 launches of 0 kernels accepted, 0 refused\n  \
              wraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
              2621374464\n  \
+             indices: 9 launches of 2 kernels compared (1 in part), no usable PTX for 1 other\n  \
              near: a 32-bit index of scan wraps from 32769 blocks on y, of which it had 20000: wraps at \
              batch 9\n"
         );
         let lines = report.index_lines();
         assert!(
-            lines.len() == 2 && lines[0].starts_with("wraps: a 32-bit index of rows"),
+            lines.len() == 3 && lines[0].starts_with("wraps: a 32-bit index of rows"),
             "{lines:?}"
         );
         let text = serde_json::to_vec(&report).expect("JSON");

@@ -138,7 +138,7 @@ fn axis() -> impl TypedValueParser<Value = Axis> {
 }
 
 /// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1.
-fn size(text: &str) -> Result<Dim3, String> {
+pub(crate) fn size(text: &str) -> Result<Dim3, String> {
     let number =
         |part: &str| part.trim().parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
     let parts: Vec<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;

@@ -93,12 +93,13 @@ impl IndexArgs {
     }
 }
 
-/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`.
+/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`, and returns them.
 pub(crate) fn set_parameters(
     sizes: &mut Sizes,
     entry: &EntryIndex,
     given: &[String],
-) -> Result<(), CommandError> {
+) -> Result<Vec<Size>, CommandError> {
+    let mut set = Vec::new();
     for given in given {
         let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
         let parts =
@@ -114,8 +115,9 @@ pub(crate) fn set_parameters(
             return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
         };
         sizes.set(Size::Parameter { index, offset }, value);
+        set.push(Size::Parameter { index, offset });
     }
-    Ok(())
+    Ok(set)
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> fmt::Result {
@@ -155,7 +157,7 @@ fn write_json(document: &Value) -> Result<(), CommandError> {
     output::write(&(output::json(document)? + "\n"))
 }
 
-fn place(wrap: &Wrap) -> String {
+pub(crate) fn place(wrap: &Wrap) -> String {
     match &wrap.source {
         Some(source) => format!("{}:{}, {}", source.file, source.line, wrap.at),
         None => wrap.at.to_string(),

@@ -1,8 +1,8 @@
 //! `gridguard explain` on what logs say besides sizes: reports of compute-sanitizer, the machine, launches in source.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::command::run_with_input;
+use crate::command::{Ran, run_with_input};
 
 fn diagnosis(log: &str) -> Value {
     let input = format!("a log\n{log}\n");
@@ -184,27 +184,77 @@ fn what_a_kernel_needs_is_told_with_the_limit_of_the_gpu() {
     assert!(found["causes"][0]["why_likely"].as_str().is_some_and(|it| it == says), "{found}");
 }
 
-#[test]
-fn an_illegal_access_names_the_index_that_wraps_in_the_launch() {
+/// The reply to a log with a launch of so many blocks on y, if any, and a failure.
+fn explain_rows(failure: &str, launch: Option<u32>, args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     let ptx = folder.path().join("rows.ptx");
     std::fs::write(&ptx, crate::ptx::ROWS).expect("a file");
-    let explain = |rows: u32, param: &str| {
-        let log = format!(
-            "a log\nrows<<<dim3(1, {rows}, 1), dim3(32, 1, 1)>>>(out, pitch)\n\
-             CUDA error: an illegal memory access was encountered\n"
+    let launch =
+        launch.map(|rows| format!("rows<<<dim3(1, {rows}, 1), dim3(32, 1, 1)>>>(out, pitch)\n"));
+    let log = format!("a log\n{}{failure}\n", launch.unwrap_or_default());
+    let ptx = ptx.to_str().expect("text");
+    let args = [&["explain", "-", "--ptx", ptx, "--format", "json"], args].concat();
+    run_with_input(&args, log.as_bytes())
+}
+
+const FAILURES: [&str; 3] = [
+    "CUDA error: an illegal memory access was encountered",
+    "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    "AssertionError: Tensor-likes are not close!",
+];
+
+#[test]
+fn an_illegal_access_and_wrong_values_name_the_index_that_wraps_in_the_launch() {
+    for failure in FAILURES {
+        let wraps = explain_rows(failure, Some(40_000), &["--param", "pitch=65536"]).exits(0);
+        let document: Value = serde_json::from_str(&wraps.out).expect("JSON");
+        let cause = &document["findings"][0]["diagnosis"]["causes"][0];
+        let what = "a 32-bit index wraps: pitch * blockIdx.y reaches 2621374464 (line 8, column 2)";
+        assert_eq!(
+            (&cause["id"], &cause["what"]),
+            (&json!("index-wrap"), &json!(what)),
+            "{failure}"
         );
-        let ptx = ptx.to_str().expect("text");
-        let args = ["explain", "-", "--ptx", ptx, "--param", param, "--format", "json"];
-        run_with_input(&args, log.as_bytes())
-    };
-    let wraps = explain(40_000, "pitch=65536").exits(0);
-    let says = "a 32-bit index reaches 2621374464, the limit is 2147483647";
-    assert!(wraps.out.contains(says), "{}", wraps.out);
-    for (rows, param) in [(40_000, "pitch=4096"), (32_768, "pitch=65536")] {
-        let safe = explain(rows, param).exits(0);
-        assert!(!safe.out.contains("a 32-bit index reaches"), "{}", safe.out);
+        let remedy = "compile the kernel with 64-bit indices, or launch chunks of at most 32768 blocks on y, each with \
+                      pointers to its own items";
+        assert_eq!(cause["remedy"], remedy, "{failure}");
+        for (rows, pitch) in [(40_000, "pitch=4096"), (32_768, "pitch=65536")] {
+            let safe = explain_rows(failure, Some(rows), &["--param", pitch]).exits(0);
+            assert!(!safe.out.contains("a 32-bit index wraps"), "{}", safe.out);
+        }
     }
-    let unknown = explain(1, "pitches=1").exits(2);
+    let unknown = explain_rows(FAILURES[0], Some(1), &["--param", "pitches=1"]).exits(2);
     assert!(unknown.err.contains("rows has the parameters out, pitch"), "{}", unknown.err);
+}
+
+#[test]
+fn wrong_values_may_be_asked_for_by_name() {
+    for question in ["nan", "wrong values", "NaN or wrong values"] {
+        let answer = run_with_input(&["explain", question], b"").exits(0);
+        assert!(answer.out.starts_with("NaN or wrong values: "), "{}", answer.out);
+        assert!(answer.out.contains("a 32-bit index overflows"), "{}", answer.out);
+        assert!(
+            answer.out.ends_with("next step\n  gridguard run --index -- PROGRAM\n"),
+            "{}",
+            answer.out
+        );
+    }
+}
+
+#[test]
+fn the_launch_may_be_given_as_arguments_and_an_open_parameter_is_asked_for() {
+    for failure in FAILURES {
+        let given = ["--kernel", "rows", "--grid", "1,40000", "--block", "32"];
+        let open = explain_rows(failure, Some(1), &given).exits(0);
+        assert!(!open.out.contains("a 32-bit index wraps"), "{}", open.out);
+        let asks = "a 32-bit index of rows may wrap: pitch * blockIdx.y, if pitch * gridDim.y - pitch > 2147483647; \
+                    --grid, --block and --param decide it";
+        assert!(open.err.contains(asks), "{}", open.err);
+        let other =
+            explain_rows(failure, None, &["--grid", "1,40000", "--kernel", "other"]).exits(0);
+        assert!(other.err.is_empty(), "{}", other.err);
+        let all = [&given[2..], &["--param", "pitch=65536"]].concat();
+        let wraps = explain_rows(failure, None, &all).exits(0);
+        assert!(wraps.out.contains("reaches 2621374464"), "{}", wraps.out);
+    }
 }

@@ -37,3 +37,7 @@ pub(super) const WRAPPED_ERROR: KnownCause =
 pub(super) const ANOTHER_RANK: KnownCause =
     cause("another rank failed or hangs, and the others wait for it")
         .fix("find the first error across the logs of all ranks");
+pub(super) const INDEX_OVERFLOW: KnownCause =
+    cause("a 32-bit index overflows: a tensor has 2^31 elements or more")
+        .fix("compile the kernel with 64-bit indices, or launch it in chunks")
+        .hint(Hint::IndexWrap);

@@ -2,6 +2,8 @@
 
 /// Reports each refused launch with kernel, rule and value. Filled in with the program if it is known.
 pub(crate) const RUN: &str = "gridguard run -- COMMAND";
+/// Names the launches whose 32-bit indices wrap.
+pub(crate) const INDEX: &str = "gridguard run --index -- PROGRAM";
 /// Filled in with the launch if it is known.
 pub(crate) const CHECK: &str = "gridguard check --device 0 --grid X,Y,Z --block X,Y,Z";
 pub(crate) const LIMITS: &str = "gridguard limits --device 0";

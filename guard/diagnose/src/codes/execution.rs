@@ -1,13 +1,8 @@
 //! Failures of running kernels.
 
-use super::causes::EARLIER_KERNEL;
+use super::causes::{EARLIER_KERNEL, INDEX_OVERFLOW};
 use super::commands::{BLOCKING, EXECUTION, HARDWARE, SANITIZER, XIDS};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, renumbered};
-
-const INDEX_OVERFLOW: KnownCause =
-    cause("a 32-bit index overflows: a tensor has 2^31 elements or more")
-        .fix("compile the kernel with 64-bit indices, or launch it in chunks")
-        .hint(Hint::LaunchRule);
+use crate::failure::{Hint, KnownFailure, driver, renumbered};
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(77, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress")

@@ -1,6 +1,7 @@
 //! Sizes that operators of frameworks and other interfaces check by themselves, and compilers older than the GPU.
 
-use super::commands::{RUN, TORCH_BUILD};
+use super::causes::INDEX_OVERFLOW;
+use super::commands::{BLOCKING, INDEX, RUN, TORCH_BUILD};
 use crate::failure::{Hint, KnownCause, KnownFailure, Origin, cause};
 
 const fn operator(name: &'static str) -> KnownFailure {
@@ -35,6 +36,22 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .not(NOT_MEMORY)
         .causes(&[OFFSETS, DECODED, CONVOLUTION])
         .run(&["python -c 'import torch; print(torch.__version__)'"]),
+    operator("NaN or wrong values")
+        .says("returned nan values in its")
+        .says("tensor-likes are not close")
+        .says("invalid value (nan) encountered in")
+        .says("tensor had NaN values")
+        .says("loss is nan, stopping training")
+        .says("detected nan and/or inf values in")
+        .means("a program found numbers that are not finite or not as expected; CUDA reports no failure")
+        .cause("the numbers leave the range of their type: f16 ends at 65504, and a division or a logarithm is of 0")
+        .fix("run the step in f32 or bf16, and print the inputs of the first operation with such a result")
+        .causes(&[INDEX_OVERFLOW])
+        .cause("a launch failed or was refused, its error was not read, and the output holds earlier memory")
+        .fix("check the error of each launch: gridguard run tells refused launches")
+        .cause("kernels race: a stream does not wait for another, or a block lacks a barrier")
+        .fix("run under compute-sanitizer --tool racecheck, and order streams with events")
+        .run(&[INDEX, BLOCKING]),
     operator("tensor volume limit")
         .says("tensor volume exceeds 2147483647")
         .means("TensorRT accepts tensors of at most 2^31 - 1 = 2147483647 elements")

@@ -4,13 +4,13 @@
 //! once, with the values of its parameters.
 
 use core::ptr;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gridguard::ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use gridguard::{Axis, Dim3, IndexLimit};
-use gridguard_report::{IndexUse, Nearness};
+use gridguard_report::{IndexCoverage, IndexUse, Nearness};
 
 use crate::driver::Driver;
 use crate::driver::request::Launch;
@@ -26,6 +26,8 @@ const MOST_TEXTS: usize = 8192;
 const MOST_KERNELS: usize = 16_384;
 /// Kinds of launches that are compared.
 const KINDS: usize = 1 << 16;
+/// The work on all launches of a kernel, of about a microsecond each: a few seconds.
+const MOST_WORK: usize = 4_000_000;
 /// The longest text that is analysed.
 const MOST_BYTES: usize = 32 << 20;
 
@@ -47,6 +49,9 @@ struct Watched {
     /// The offset and size of each parameter.
     layout: Vec<(usize, usize)>,
     found: Mutex<Option<IndexUse>>,
+    launches: AtomicU64,
+    /// How much of [`MOST_WORK`] is left.
+    work: AtomicUsize,
 }
 
 /// Keeps the PTX of an image, which was loaded just now.
@@ -67,6 +72,7 @@ pub(crate) unsafe fn launched(launch: &Launch, passed: Passed) {
     // SAFETY: by this function's contract.
     let watched = KERNELS.get(address_hash(kernel), || unsafe { Watched::new(kernel, launch) });
     let Some(watched) = watched.and_then(Option::as_ref) else { return };
+    watched.launches.fetch_add(1, Relaxed);
     // SAFETY: as above.
     let Some(values) = (unsafe { watched.values(passed) }) else { return };
     let kind = hash_of(&(address_hash(kernel), launch.grid, launch.block, &values));
@@ -81,9 +87,25 @@ pub(crate) fn found() -> Vec<IndexUse> {
     all.filter_map(|watched| locked(&watched.found).clone()).collect()
 }
 
+/// How many kernels were compared.
+pub(crate) fn coverage() -> IndexCoverage {
+    let mut coverage = IndexCoverage::default();
+    for kernel in KERNELS.all() {
+        let Some(watched) = kernel else {
+            coverage.kernels_without_ptx += 1;
+            continue;
+        };
+        coverage.kernels += 1;
+        coverage.launches += watched.launches.load(Relaxed);
+        coverage.kernels_in_part += u64::from(watched.work.load(Relaxed) == 0);
+    }
+    coverage
+}
+
 /// Forgets what was found, in a child process. What another thread of the parent was writing stays.
 pub(crate) fn reset() {
     for watched in KERNELS.all().flatten() {
+        watched.launches.store(0, Relaxed);
         if let Ok(mut found) = watched.found.try_lock() {
             *found = None;
         }
@@ -113,7 +135,8 @@ impl Watched {
                 used.push((index, offset, bytes));
             }
         }
-        Some(Self { entry, used, layout, found: Mutex::default() })
+        let (launches, work) = (AtomicU64::new(0), AtomicUsize::new(MOST_WORK));
+        Some(Self { entry, used, layout, found: Mutex::default(), launches, work })
     }
 
     /// The values of the parameters that indices depend on. `None` in place of a value that may be negative or large.
@@ -162,14 +185,21 @@ impl Watched {
         }
         let is_whole = values.iter().all(Option::is_some);
         let mut entry = locked(self.entry);
+        // Other threads wait for the entry.
+        let mut work = self.work.load(Relaxed);
+        if work == 0 {
+            return;
+        }
         let mut wraps = Vec::new();
-        if let Verdict::Wraps(all) = entry.verdict(&sizes) {
+        if let Verdict::Wraps(all) = entry.verdict_within(&sizes, &mut work) {
             let is_certain = |wrap: &&Wrap| {
                 is_whole || wrap.first.iter().any(|first| matches!(first.size, Size::Grid(_)))
             };
             wraps.extend(all.iter().filter(is_certain).map(describe));
         }
-        let next = if wraps.is_empty() { next(&mut entry, &sizes, launch) } else { None };
+        let is_safe = wraps.is_empty();
+        let next = if is_safe { next(&mut entry, &sizes, launch, &mut work) } else { None };
+        self.work.store(work, Relaxed);
         drop(entry);
         if wraps.is_empty() && next.is_none() {
             return;
@@ -201,10 +231,16 @@ fn describe(wrap: &Wrap) -> String {
 }
 
 /// The axis along which the grid is nearest to a wrap, if one of ten times the size wraps.
-fn next(entry: &mut EntryIndex, sizes: &Sizes, launch: &Launch) -> Option<Nearness> {
+fn next(
+    entry: &mut EntryIndex,
+    sizes: &Sizes,
+    launch: &Launch,
+    work: &mut usize,
+) -> Option<Nearness> {
     let dim = |[x, y, z]: [u32; 3]| Dim3::new(x.into(), y.into(), z.into());
     let (grid, block) = (dim(launch.grid), dim(launch.block));
-    let limits: Vec<_> = entry.limits(sizes).into_iter().map(IndexLimit::from).collect();
+    let limits: Vec<_> =
+        entry.limits_within(sizes, work).into_iter().map(IndexLimit::from).collect();
     let along = |axis: Axis| {
         let depends = limits.iter().filter(|limit| limit.depends_on(axis));
         let all = grid.with(axis, u32::MAX.into());

@@ -67,6 +67,7 @@ fn collect() -> WatchReport {
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
         indices: index::found(),
+        index_coverage: process::options().index.then(index::coverage),
         memory: memory_use(),
         batch: process::options().batch,
         ..WatchReport::default()

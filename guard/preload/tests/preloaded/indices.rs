@@ -1,8 +1,9 @@
 //! `--index`: launches whose 32-bit indices wrap, and those that come next.
 
-use gridguard_report::WatchReport;
+use gridguard_report::{IndexCoverage, WatchReport};
 
 use crate::fixes::{FIX, Loaded, QUIET, load};
+use crate::machine_code::{ZSTD, entries};
 
 const INDEX: (&str, &str) = ("GRIDGUARD_RUN_INDEX", "1");
 
@@ -49,6 +50,8 @@ fn a_launch_that_wraps_is_told_once_and_reported() {
         let [found] = &*report.indices else { panic!("{:?}", report.indices) };
         assert!(found.wraps[0].starts_with(wrap) && found.next.is_none(), "{found:?}");
         assert_eq!((&*found.kernel, found.request.grid.y), ("rows", 40_000));
+        let all = IndexCoverage { kernels: 1, launches: 2, ..IndexCoverage::default() };
+        assert_eq!(report.index_coverage, Some(all), "{how}");
     }
 }
 
@@ -87,7 +90,6 @@ fn an_index_is_computed_with_the_parameters_of_the_launch() {
 
 #[test]
 fn machine_code_is_compared_by_its_ptx_and_fixes_go_on() {
-    const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
     for options in [&[INDEX, QUIET][..], &[INDEX, FIX, QUIET]] {
         let (loaded, _) = run(ZSTD, "load=data get=function launch=1,6000,1", options);
         assert!(loaded.succeeded() && loaded.ran.err.is_empty(), "{}", loaded.ran.err);
@@ -97,6 +99,7 @@ fn machine_code_is_compared_by_its_ptx_and_fixes_go_on() {
     }
     let (loaded, report) = run(rows(false), "load=data get=function launch=1,40000,1", &[QUIET]);
     assert!(loaded.ran.err.is_empty() && report.indices.is_empty(), "{}", loaded.ran.err);
+    assert_eq!(report.index_coverage, None);
 }
 
 #[test]
@@ -110,4 +113,12 @@ fn images_that_cannot_be_analysed_change_nothing() {
         let (loaded, _) = run(image, "load=data get=function launch=1,40000,1", &[INDEX, QUIET]);
         assert!(loaded.succeeded(), "{}{}", loaded.ran.out, loaded.ran.err);
     }
+    // Machine code whose PTX is nowhere.
+    let code = &entries(ZSTD)[0][64..];
+    let (loaded, report) = run(code, "load=data get=function launch=1,40000,1", &[INDEX]);
+    assert!(loaded.ran.status.success(), "{}{}", loaded.ran.out, loaded.ran.err);
+    let told = "\n  indices: 0 launches of 0 kernels compared, no usable PTX for 1 other\n";
+    assert!(loaded.ran.err.contains(told), "{}", loaded.ran.err);
+    let coverage = report.index_coverage.map(|of| (of.kernels, of.kernels_without_ptx));
+    assert_eq!(coverage, Some((0, 1)));
 }

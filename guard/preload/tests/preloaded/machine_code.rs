@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
 use crate::programs::{compiles, loads, object_with, ptxas};
 
-const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
+pub(crate) const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("../images/lz4.fatbin");
 const TOUCH: &[u8] = include_bytes!("../images/triton/touch.cubin");
 const TOUCH_PTX: &str = include_str!("../images/triton/touch.ptx");
@@ -34,7 +34,7 @@ fn assert_refused(loaded: &Loaded, reason: &str) {
 }
 
 /// The entries of a fat binary, header by header.
-fn entries(fatbin: &[u8]) -> Vec<&[u8]> {
+pub(crate) fn entries(fatbin: &[u8]) -> Vec<&[u8]> {
     let mut rest = &fatbin[16..];
     let mut all = Vec::new();
     while !rest.is_empty() {

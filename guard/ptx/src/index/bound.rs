@@ -43,6 +43,8 @@ pub(super) struct Bounds<'v> {
     inner: usize,
     splits: usize,
     pub(super) steps: usize,
+    /// The steps of earlier bounds.
+    earlier_steps: usize,
     /// A bound that is not above this needs no improvement.
     enough: i128,
 }
@@ -64,6 +66,7 @@ impl<'v> Bounds<'v> {
             inner: 0,
             splits: 0,
             steps: 0,
+            earlier_steps: 0,
             enough: i128::MIN,
         }
     }
@@ -76,7 +79,8 @@ impl<'v> Bounds<'v> {
         context: u32,
         is_certain: bool,
     ) -> Option<Bound> {
-        (self.is_certain, self.steps) = (is_certain, 0);
+        self.earlier_steps += core::mem::take(&mut self.steps);
+        self.is_certain = is_certain;
         let most = i128::from(if is_signed { u32::MAX >> 1 } else { u32::MAX });
         if self.stated(poly, context).is_some_and(|stated| stated <= most) {
             return None;
@@ -92,6 +96,11 @@ impl<'v> Bounds<'v> {
         self.enough = most + 1;
         let low = self.lower(poly, context);
         (low.value < -most - 1 && self.is_reachable(context)).then_some(low)
+    }
+
+    /// Products that were looked at in all.
+    pub(super) fn work(&self) -> usize {
+        self.earlier_steps + self.steps
     }
 
     /// Whether the facts of `context` can hold.

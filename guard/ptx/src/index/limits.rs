@@ -41,6 +41,12 @@ impl EntryIndex {
     /// # Ok::<(), gridguard_ptx::PtxError>(())
     /// ```
     pub fn limits(&mut self, sizes: &Sizes) -> Vec<SizeLimit> {
+        self.limits_within(sizes, &mut { MOST_WORK })
+    }
+
+    /// As [`Self::limits`], with at most some `work`, from which what was done is taken.
+    pub fn limits_within(&mut self, sizes: &Sizes, work: &mut usize) -> Vec<SizeLimit> {
+        let most = MOST_WORK.min(*work);
         let Self { checks, values, .. } = self;
         let is_parameter = |size: &Size| matches!(size, Size::Parameter { .. });
         let mut known = sizes.clone();
@@ -56,13 +62,13 @@ impl EntryIndex {
             }
             sizes
         };
-        let mut work = Work { left: MOST_WORK };
+        let mut done = Work { left: most };
         let mut found: Vec<(usize, SizeLimit)> = Vec::new();
         // A wrap under each of these is not one under a condition that a parameter decides.
         for value in [None, Some(0), Some(LARGE)] {
             let sizes = assumed(value, values);
             let mut bounds = Bounds::new(values, &sizes);
-            let mut limit = |number: usize| checks[number].limit(&mut bounds, &known, &mut work);
+            let mut limit = |number: usize| checks[number].limit(&mut bounds, &known, &mut done);
             match value {
                 None => found.extend((0..checks.len()).filter_map(|one| Some((one, limit(one)?)))),
                 Some(_) => found.retain(|(one, known)| limit(*one).as_ref() == Some(known)),
@@ -72,12 +78,13 @@ impl EntryIndex {
         for (number, limit) in found {
             if kept.len() < MOST_LIMITS
                 && !kept.iter().any(|other| limit.is_implied_by(other))
-                && checks[number].wraps_first_beyond(&limit, values, &known, &mut work)
+                && checks[number].wraps_first_beyond(&limit, values, &known, &mut done)
             {
                 kept.retain(|other| !other.is_implied_by(&limit));
                 kept.push(limit);
             }
         }
+        *work = work.saturating_sub(most - done.left);
         kept
     }
 }

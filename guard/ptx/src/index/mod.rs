@@ -18,6 +18,7 @@ mod variables;
 mod verdict;
 mod words;
 
+use core::ops::Range;
 use std::collections::HashMap;
 
 use crate::error::PtxError;
@@ -58,25 +59,50 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// # Ok::<(), gridguard_ptx::PtxError>(())
 /// ```
 pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
-    index_entries(ptx, |_| true)
-}
-
-/// As [`index`], of the entries whose names are `wanted` alone. The others are only read.
-///
-/// # Errors
-///
-/// As [`index`].
-pub fn index_entries(
-    ptx: &[u8],
-    wanted: impl Fn(&str) -> bool,
-) -> Result<Vec<EntryIndex>, PtxError> {
-    let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let text = ptx.get(..end).unwrap_or_default();
+    let text = without_zeros(ptx);
     let module = Module::read(text)?;
     let files = files(text);
-    let is_wanted = |item: &&Item<'_>| item.is_entry && wanted(&lossy(item.header.name.text));
-    let defined = module.items.iter().filter(is_wanted);
-    defined.filter_map(|item| entry(text, item, &files).transpose()).collect()
+    let entries = module.items.iter().filter(|item| item.is_entry);
+    entries.filter_map(|item| entry(text, item, &files).transpose()).collect()
+}
+
+/// The places of the entries in a text, so that the indices of one are found without reading the others again.
+#[derive(Clone, Debug, Default)]
+pub struct EntryPlaces(HashMap<String, Range<usize>>);
+
+impl EntryPlaces {
+    /// Finds the entries of `ptx`.
+    ///
+    /// # Errors
+    ///
+    /// [`PtxError`] if the text is not PTX.
+    pub fn read(ptx: &[u8]) -> Result<Self, PtxError> {
+        let module = Module::read(without_zeros(ptx))?;
+        let defined =
+            module.items.iter().filter(|item| item.is_entry && item.header.open.is_some());
+        let place = |item: &Item<'_>| (lossy(item.header.name.text), item.start..item.end);
+        Ok(Self(defined.map(place).collect()))
+    }
+
+    /// The indices of the entry `name` of `ptx`, which is the text that was read. Their positions count from the entry,
+    /// and they have no lines of the source. `None` if there is no such entry.
+    ///
+    /// # Errors
+    ///
+    /// As [`index`].
+    pub fn index(&self, ptx: &[u8], name: &str) -> Result<Option<EntryIndex>, PtxError> {
+        let Some(entry) = self.0.get(name).and_then(|place| ptx.get(place.clone())) else {
+            return Ok(None);
+        };
+        // No index depends on what the text is for.
+        let text = [b".version 8.0\n.target sm_80\n", entry].concat();
+        Ok(index(&text)?.pop())
+    }
+}
+
+fn without_zeros(ptx: &[u8]) -> &[u8] {
+    let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    ptx.get(..end).unwrap_or_default()
 }
 
 fn entry(

@@ -180,12 +180,22 @@ impl EntryIndex {
 
     /// Whether indices wrap in a launch with these sizes.
     pub fn verdict(&mut self, sizes: &Sizes) -> Verdict {
+        self.verdict_within(sizes, &mut { MOST_WORK })
+    }
+
+    /// As [`Self::verdict`], with at most some `work`, from which what was done is taken. One part takes a microsecond or
+    /// less. When nothing is left, further indices are [`Reason::TooComplex`], and [`Wrap::first`] is left out.
+    pub fn verdict_within(&mut self, sizes: &Sizes, work: &mut usize) -> Verdict {
         let Self { checks, values, .. } = self;
         let mut bounds = Bounds::new(values, sizes);
-        let mut doubt = None;
+        let (mut doubt, most) = (None, *work);
         // The worst check of each place.
         let mut worst: BTreeMap<usize, (usize, Bound)> = BTreeMap::new();
         for (number, check) in checks.iter().enumerate() {
+            if bounds.work() + number >= most {
+                doubt = Some(Reason::TooComplex);
+                break;
+            }
             let found = check.exceeding(&mut bounds);
             let is_open = |formula| !unknown_sizes(bounds.values, formula, sizes).is_empty();
             let is_known =
@@ -207,8 +217,11 @@ impl EntryIndex {
                 Err((reason, _)) => doubt = doubt.or(Some(reason)),
             }
         }
-        let mut wraps: Vec<Wrap> =
-            worst.into_values().map(|(number, bound)| self.wrap(number, bound, sizes)).collect();
+        *work = most.saturating_sub(bounds.work() + checks.len());
+        let mut wraps = Vec::with_capacity(worst.len());
+        for (number, bound) in worst.into_values() {
+            wraps.push(self.wrap(number, bound, sizes, work));
+        }
         wraps.sort_by_key(|wrap| wrap.at);
         match (wraps.is_empty(), doubt.or(self.doubt)) {
             (false, _) => Verdict::Wraps(wraps),
@@ -217,7 +230,7 @@ impl EntryIndex {
         }
     }
 
-    fn wrap(&mut self, number: usize, bound: Bound, sizes: &Sizes) -> Wrap {
+    fn wrap(&mut self, number: usize, bound: Bound, sizes: &Sizes, work: &mut usize) -> Wrap {
         let Check { signed, place, .. } = self.checks[number];
         let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
         let (formula, most) = match (bound.value < 0, bound.formula.scaled(-1)) {
@@ -229,7 +242,7 @@ impl EntryIndex {
         for size in all_sizes(&self.values, &formula) {
             if unknown.iter().all(|other| *other == size) {
                 let exceeds = |bounds: &mut Bounds<'_>| bounds.upper(&formula, 0).value > most;
-                let value = self.first(size, sizes, place, exceeds);
+                let value = self.first(size, sizes, place, work, exceeds);
                 first.extend(value.map(|value| First { size, value }));
             }
         }
@@ -252,12 +265,14 @@ impl EntryIndex {
         }
     }
 
-    /// The first value of `size` with which the index of `place` wraps. `None` if it wraps with any value.
+    /// The first value of `size` with which the index of `place` wraps. `None` if it wraps with any value, or no work is
+    /// left.
     fn first(
         &mut self,
         size: Size,
         sizes: &Sizes,
         place: usize,
+        work: &mut usize,
         exceeds: impl Fn(&mut Bounds<'_>) -> bool,
     ) -> Option<u64> {
         let Self { checks, values, .. } = self;
@@ -265,8 +280,14 @@ impl EntryIndex {
         let most = values.atoms.iter().find(of_size)?.high.min(MOST_SIZE);
         let (mut sizes, are_sizes_given) = (sizes.clone(), !sizes.0.is_empty());
         let mut holds = |value: i128, of: &dyn Fn(&mut Bounds<'_>) -> bool| {
+            if *work == 0 {
+                return false;
+            }
             sizes.0.insert(size, value);
-            of(&mut Bounds::new(values, &sizes))
+            let mut bounds = Bounds::new(values, &sizes);
+            let holds = of(&mut bounds);
+            *work = work.saturating_sub(1 + bounds.work());
+            holds
         };
         let wraps = |bounds: &mut Bounds<'_>| {
             let mut own = checks.iter().filter(|check| check.place == place);
@@ -280,7 +301,7 @@ impl EntryIndex {
             (true, true) => search(1, near, |value| holds(value, &wraps)),
             (false, _) => search(near, most, |value| holds(value, &wraps)),
         };
-        u64::try_from(first).ok()
+        u64::try_from(first).ok().filter(|_| *work > 0)
     }
 }
 
@@ -454,6 +475,8 @@ fn unknown_sizes(values: &Values, formula: &Poly, sizes: &Sizes) -> Vec<Size> {
 /// Larger parameters are no sizes.
 const MOST_SIZE: i128 = 1 << 40;
 const MOST_VISITS: usize = 1_000_000;
+/// Products that are looked at for one verdict.
+const MOST_WORK: usize = 4_000_000;
 const MOST_HOPS: usize = 8;
 /// The values that one may be chosen from.
 const MOST_SOURCES: usize = 32;
