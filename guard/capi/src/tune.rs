@@ -127,7 +127,8 @@ versioned!(gg_tuning, 48);
 /// whose output differs from the default's never wins. `GG_TUNING` if the default fails.
 ///
 /// All calls of `launch` are on the calling thread, whose current context is the same afterwards. The stream is of the
-/// device's primary context, which the CUDA runtime uses. A candidate that breaks the context breaks it for the whole
+/// device's primary context, which the CUDA runtime uses. Retain the context if nothing else does, because its memory and
+/// modules end with it. A candidate that breaks the context breaks it for the whole
 /// process. Needs NVRTC, unless it runs on the host.
 ///
 /// Thread-safe, but two tunings of one device at the same time disturb each other.

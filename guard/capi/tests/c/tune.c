@@ -334,6 +334,7 @@ static void of_launches(struct Problem *problem) {
 
 static void launches_on_a_device_are_tuned(const char *folder) {
     ZEROED(gg_tuned, tuned);
+    ZEROED(gg_key_info, key);
     struct Problem problem;
     gg_tuning tuning;
     gg_limits *limits = NULL;
@@ -356,6 +357,14 @@ static void launches_on_a_device_are_tuned(const char *folder) {
     CHECK(tuned.matched == GG_MATCH_EXACT && tuned.max_items == ITEMS / 2);
     CHECK(strcmp(parameter.name, "block") == 0 && parameter.value == 128);
     CHECK(gg_free(profile) == GG_OK && gg_free(limits) == GG_OK);
+    /* As graphs, which the sleep is not a part of. The context ended with the call, as nothing else retains it. */
+    CHECK(gg_free(problem.key) == GG_OK && gg_free(problem.kernel) == GG_OK);
+    problem.kernel = NULL;
+    key.kernel = "iota";
+    key.flags = GG_HOT_CACHE | GG_GRAPH;
+    CHECK_STATUS(GG_OK, gg_key_create(&key, &problem.key, NULL));
+    CHECK_STATUS(GG_OK, tune(&problem, &tuning, values, NULL));
+    CHECK(tuning.candidates == 6 && tuning.failures == 0 && tuning.stored == 1);
     problem.space.device = 99;
     CHECK_STATUS(GG_NOT_FOUND, tune(&problem, &tuning, values, NULL));
     CHECK(gg_free(problem.kernel) == GG_OK && gg_free(problem.key) == GG_OK);
