@@ -37,7 +37,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/idle.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -402,6 +402,7 @@ run() {
         step pytorch-training 560 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
         local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
         step models 590 "${models[@]}" --results "$results/models.json" small_models small_training efficient cosmos tabpfn mochi animatediff
+        step idle 118 python3 "$folder/idle.py" "$folder/gridguard" "$results/idle.json"
         step models-swin 400 "${models[@]}" --results "$results/models-swin.json" swin
     else
         missing pytorch "no PyTorch"
