@@ -37,7 +37,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
     rm -rf "$folder/index" && cp -r bench-data/index "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
@@ -407,6 +407,7 @@ run() {
         step models-animatediff 590 "${models[@]}" --results "$results/models-animatediff.json" animatediff
         step models-tabpfn 200 "${models[@]}" --results "$results/models-tabpfn.json" tabpfn
         step models-swin 400 "${models[@]}" --results "$results/models-swin.json" swin
+        step idle 118 python3 "$folder/idle.py" "$folder/gridguard" "$results/idle.json"
     else
         missing pytorch "no PyTorch"
     fi

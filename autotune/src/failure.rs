@@ -23,6 +23,8 @@ pub enum FailureKind {
     Unended,
     /// Measuring has ended. The candidate is not the cause.
     Ended,
+    /// Another process used the device, so the result does not count.
+    Busy,
 }
 
 /// The failure of one candidate.
@@ -58,7 +60,7 @@ impl FailureKind {
     pub const fn is_fatal(self) -> bool {
         match self {
             Self::Timeout | Self::Crash | Self::Unended | Self::Ended => true,
-            Self::Illegal | Self::Launch | Self::Mismatch => false,
+            Self::Illegal | Self::Launch | Self::Mismatch | Self::Busy => false,
         }
     }
 }

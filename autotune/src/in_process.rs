@@ -78,7 +78,11 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
             let next = count(sampled.len());
             let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
             let mut work = || workload.launch(candidate, portion);
-            let mut sample = || clock.sample(id, &mut work).and_then(Sample::checked);
+            let mut sample = || {
+                let sample = clock.sample(id, &mut work).and_then(Sample::checked)?;
+                // A clock that yields to other processes does so after each run.
+                clock.finish().map(|()| sample)
+            };
             let (start, mut times_ns) = (Instant::now(), Vec::new());
             while !*is_warm {
                 times_ns.push(sample()?.time_ns);

@@ -95,8 +95,8 @@ fn a_given_reference_also_judges_the_default() {
     let TuneFnError::Tune(TuneError::Default(failure)) = error else { panic!("{error}") };
     assert_eq!(
         failure.message,
-        "the output differs from the reference: element 1 is 2, not 2.5; the tolerance is 0, set \
-         FnSpace::tolerance if it may differ"
+        "the output differs from the reference: element 1 is 2, not 2.5; the tolerance is 0, allow a \
+         tolerance if it may differ"
     );
 }
 
@@ -123,7 +123,7 @@ fn a_function_that_changes_its_own_input_is_refused_unless_it_is_restored() {
         trial.output(|| Ok(vec![x]))
     });
     let message = error.expect_err("in place").to_string();
-    assert!(message.contains("restore what it changes in Trial::before"), "{message}");
+    assert!(message.contains("restore what it changes before each check"), "{message}");
     let mut x = 1.0_f64;
     let tuned = tune_fn(&key(), blocks(&[1, 2]), |trial| {
         trial.before(|| {

@@ -26,10 +26,10 @@ impl Delay {
         Ok(Self { guard, stream, kernel, plan, stamps })
     }
 
-    /// Holds the stream for [`WINDOW_NS`].
-    pub(super) fn submit(&mut self) -> Measured<()> {
+    /// Holds the stream for this time.
+    pub(super) fn submit(&mut self, window_ns: u64) -> Measured<()> {
         let mut args = Args::new(&self.stream);
-        args.write(&mut self.stamps).value(WINDOW_NS);
+        args.write(&mut self.stamps).value(window_ns);
         self.guard.launch(&self.kernel, &self.plan, args)?;
         Ok(())
     }
@@ -64,7 +64,7 @@ const SOURCE: &str = include_str!("delay.cu");
 /// How long the stream is held. The host takes about 10 us to record an event and launch, so 40 us are
 /// enough to queue short work, as on a busy stream. The clock is accurate to about 1 %: reading the timer
 /// takes less than 0.2 us.
-const WINDOW_NS: u64 = 40_000;
+pub(super) const WINDOW_NS: u64 = 40_000;
 /// The 64-bit words that the kernel writes.
 const STAMPS: usize = 4;
 

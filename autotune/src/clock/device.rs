@@ -11,7 +11,7 @@ use gridguard::Guard;
 use gridguard::cuda::{self, LibraryUnavailable};
 use gridguard::profile::{L2, Policy, Submission};
 
-use super::delay::Delay;
+use super::delay::{Delay, WINDOW_NS};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Clock, Sample, Work};
 use crate::stats::position;
@@ -36,6 +36,8 @@ pub struct DeviceClock {
     flush: Option<CudaSlice<u8>>,
     /// Captured work, the most recently used first.
     graphs: Vec<(u64, CudaGraph)>,
+    /// The shortest time of an empty kernel, if the clock yields.
+    probe: Option<Duration>,
 }
 
 impl DeviceClock {
@@ -73,6 +75,7 @@ impl DeviceClock {
                 L2::Hot => None,
             },
             graphs: Vec::new(),
+            probe: None,
             stream,
         })
     }
@@ -81,6 +84,15 @@ impl DeviceClock {
     #[must_use]
     pub const fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Yields to other processes: a check or a sample fails with [`FailureKind::Busy`] if an empty kernel then has to
+    /// wait, because the device runs the work of another process. Work that takes longer than 5 ms fails too, because
+    /// others would wait for it.
+    #[must_use]
+    pub const fn yielding(mut self) -> Self {
+        self.probe = Some(Duration::MAX);
         self
     }
 
@@ -100,10 +112,22 @@ impl DeviceClock {
             }
             None => run()?,
         }
-        delay.submit()?;
+        delay.submit(WINDOW_NS)?;
         record(start, stream)?;
         run()?;
         record(end, stream)
+    }
+
+    /// Whether an empty kernel takes about as long as the quickest one so far. True unless the clock yields.
+    fn is_undisturbed(&mut self) -> Measured<bool> {
+        let Some(least) = self.probe else { return Ok(true) };
+        let start = Instant::now();
+        self.delay.submit(0)?;
+        record(&self.end, &self.stream)?;
+        self.wait()?;
+        let took = start.elapsed();
+        self.probe = Some(took.min(least));
+        Ok(took <= least.saturating_mul(4).saturating_add(JITTER))
     }
 
     /// Waits for the last event, no longer than the timeout.
@@ -137,12 +161,25 @@ impl Clock for DeviceClock {
         let time_ms = self.start.elapsed_ms(&self.end);
         let time_ms = time_ms.map_err(MeasureFailure::in_call("cuEventElapsedTime"))?;
         let clock_mhz = self.delay.clock_mhz()?;
+        if self.probe.is_some() && time_ms > MOST_MS {
+            let message =
+                format!("took {time_ms} ms, longer than the {MOST_MS} ms that others may wait");
+            return Err(MeasureFailure::new(FailureKind::Launch, message));
+        }
         Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz })
     }
 
     fn finish(&mut self) -> Measured<()> {
         record(&self.end, &self.stream)?;
-        self.wait()
+        self.wait()?;
+        // The host delays single kernels too, so a slow one says little.
+        for _ in 0..PROBES {
+            if self.is_undisturbed()? {
+                return Ok(());
+            }
+        }
+        let message = "another process uses the device: empty kernels wait for it";
+        Err(MeasureFailure::new(FailureKind::Busy, message))
     }
 }
 
@@ -211,6 +248,12 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const BUSY_WAIT: Duration = Duration::from_micros(500);
 /// The pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
+/// The longest work of a clock that yields.
+const MOST_MS: f32 = 5.0;
+/// Empty kernels in a row that must wait.
+const PROBES: u32 = 2;
+/// How much longer an empty kernel may take on a busy host.
+const JITTER: Duration = Duration::from_micros(50);
 /// Graphs kept at a time: enough for a round over the candidates of a usual search.
 const MAX_GRAPHS: usize = 64;
 

@@ -254,10 +254,8 @@ impl<'a> Search<'a> {
 
     fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
         if failure.kind == FailureKind::Ended {
-            return Err(match self.budget.is_interrupted() {
-                true => Halt::Ended,
-                false => Halt::Failed(TuneError::Ended(failure)),
-            });
+            self.ensure_budget()?;
+            return Err(Halt::Failed(TuneError::Ended(failure)));
         }
         self.series[place].status = Status::Failed(failure.clone());
         if place == DEFAULT { Err(Halt::Failed(TuneError::Default(failure))) } else { Ok(()) }

@@ -1,5 +1,6 @@
 //! Tests of the search, the evaluation and the chart on a simulated device.
 
+mod idle;
 mod latency;
 mod pipelines;
 mod plot;

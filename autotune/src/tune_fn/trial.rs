@@ -127,7 +127,7 @@ pub(super) fn compare(output: &[f64], expected: &[f64], tolerance: f64) -> Measu
         // False for NaN.
         let is_close = is == should || (is - should).abs() <= tolerance * should.abs().max(mean);
         if !is_close {
-            let of = if tolerance > 0.0 { "" } else { ", set FnSpace::tolerance if it may differ" };
+            let of = if tolerance > 0.0 { "" } else { ", allow a tolerance if it may differ" };
             return differs(format!(
                 "element {place} is {is}, not {should}; the tolerance is {tolerance}{of}"
             ));

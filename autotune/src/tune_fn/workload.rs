@@ -58,8 +58,8 @@ impl<F: FnMut(&mut Trial<'_>) -> Measured<()>> FnWorkload<F> {
         let (first, second) = (self.output(&default)?, self.output(&default)?);
         compare(&second, &first, self.tolerance).map_err(|failure| {
             let message = format!(
-                "the default's second run gave another output than its first: restore what it changes in \
-                 Trial::before; {failure}"
+                "the default's second run gave another output than its first: restore what it changes \
+                 before each check; {failure}"
             );
             MeasureFailure::new(FailureKind::Mismatch, message)
         })?;

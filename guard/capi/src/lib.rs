@@ -29,6 +29,8 @@ mod memory;
 #[cfg(feature = "profile")]
 mod profile;
 mod text;
+#[cfg(feature = "tune")]
+mod tune;
 
 pub use check::*;
 pub use config::*;
@@ -45,3 +47,5 @@ pub use limits::*;
 #[cfg(feature = "profile")]
 pub use profile::*;
 pub use text::*;
+#[cfg(feature = "tune")]
+pub use tune::*;

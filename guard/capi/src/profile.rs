@@ -31,7 +31,7 @@ pub struct gg_profile {
 }
 
 /// The key of a profile's choices: kernel, code and purpose. Immutable; free it with `gg_free`.
-pub struct gg_key(Key);
+pub struct gg_key(pub(crate) Key);
 
 /// The fields of a key. Zeros are their defaults.
 #[repr(C)]
@@ -342,4 +342,4 @@ const fn number_of(reason: DefaultReason) -> u32 {
 }
 
 /// More sizes than any entry has.
-const MAX_SIZES: usize = 1 << 10;
+pub(crate) const MAX_SIZES: usize = 1 << 10;

@@ -5,15 +5,16 @@ use core::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::document::Document;
-use super::lookup::Profile;
-use super::model::Entry;
+use super::lookup::{Profile, order};
+use super::matching::Layer;
+use super::model::{Entry, Named};
 use super::rows::Ron;
 
 impl Document {
     /// A digest of the choices, as 64 hexadecimal digits.
     ///
-    /// It covers the key, the shape, the choice and the parameters of each entry. Times and provenance make no
-    /// difference, so two measurements with equal choices have equal digests.
+    /// It covers the key, the shape, the choice and the parameters of each entry that a lookup can find. Times and
+    /// provenance make no difference, so two measurements with equal choices have equal digests.
     ///
     /// ```
     /// use gridguard::DeviceLimits;
@@ -27,34 +28,41 @@ impl Document {
     /// ```
     #[must_use]
     pub fn choices_digest(&self) -> String {
-        digest(self.entries().iter())
+        let mut entries: Vec<_> = self.entries().iter().map(|one| (Layer::Explicit, one)).collect();
+        entries.sort_by(order);
+        digest(&entries)
     }
 }
 
 impl Profile {
-    /// The [digest](Document::choices_digest) of the entries of all layers, without entries that a higher layer
-    /// hides.
+    /// The [digest](Document::choices_digest) of the entries of all layers.
     #[must_use]
     pub fn choices_digest(&self) -> String {
-        let mut last = None;
-        digest(self.entries().map(|(_, entry)| entry).filter(|entry| {
-            let subject = Some(entry.subject());
-            core::mem::replace(&mut last, subject) != subject
-        }))
+        digest(&self.entries().collect::<Vec<_>>())
     }
 }
 
-/// Entries in the order of a profile. The shapes of a key have the same names there, so that both orders agree.
-fn digest<'e>(entries: impl Iterator<Item = &'e Entry>) -> String {
+/// `entries` are in the order of a profile. Leaves out the entries that no lookup finds: a higher layer hides them, or
+/// their sizes have other names than the key's.
+fn digest<'e>(entries: &[(Layer, &'e Entry)]) -> String {
     let mut hash = Sha256::new();
     hash.update(VERSION);
     let mut line = String::new();
-    for Entry { key, shape, choice, parameters, .. } in entries {
-        line.clear();
-        // Writing to a string cannot fail. RON escapes line feeds, so that lines are unambiguous.
-        let (key, shape, choice) = (Ron(key), Ron(shape), Ron(choice));
-        let _ = writeln!(line, "{key} {shape} {choice} {}", Ron(parameters));
-        hash.update(&line);
+    for of_key in entries.chunk_by(|(_, one), (_, other)| one.key == other.key) {
+        // As in the index, the first entry of the highest layer determines the names.
+        let Some((_, first)) = of_key.iter().min_by_key(|(layer, _)| *layer) else { continue };
+        let names = |shape: &'e Named| shape.iter().map(|(name, _)| name);
+        let mut last = None;
+        for (_, Entry { key, shape, choice, parameters, .. }) in of_key {
+            if !names(shape).eq(names(&first.shape)) || last.replace(shape) == Some(shape) {
+                continue;
+            }
+            line.clear();
+            // Writing to a string cannot fail. RON escapes line feeds, so that lines are unambiguous.
+            let (key, shape, choice) = (Ron(key), Ron(shape), Ron(choice));
+            let _ = writeln!(line, "{key} {shape} {choice} {}", Ron(parameters));
+            hash.update(&line);
+        }
     }
     hash.finalize().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -122,5 +130,23 @@ mod tests {
         let loaded = Layers::new().user_at(high).shipped(low);
         let loaded = loaded.load(both.device(), &Environment::default());
         assert_eq!(loaded.profile.choices_digest(), both.choices_digest());
+    }
+
+    #[test]
+    fn an_entry_whose_sizes_have_other_names_makes_no_difference() {
+        let one = document(&[(8, 1), (16, 2)]);
+        let mut more = one.clone();
+        let mut other = one.entries()[0].clone();
+        other.shape = vec![("rows".into(), 8), ("columns".into(), 4)];
+        more.insert(other.clone()).expect("within the limits");
+        assert_eq!(more.choices_digest(), one.choices_digest());
+        let device = more.device().clone();
+        let (profile, notices) = Profile::from_document(more, &device, &Environment::default());
+        assert_eq!((notices.len(), profile.choices_digest()), (1, one.choices_digest()));
+        // Without the others it is found.
+        other.shape.swap(0, 1);
+        let mut alone = document(&[]);
+        alone.insert(other).expect("within the limits");
+        assert_ne!(alone.choices_digest(), document(&[]).choices_digest());
     }
 }

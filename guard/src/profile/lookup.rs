@@ -1,5 +1,6 @@
 //! Looks up the entry for a launch.
 
+use core::cmp::Ordering;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
@@ -94,11 +95,8 @@ impl Profile {
 
     /// Builds the index, and returns notices about the entries that it ignores.
     pub(super) fn build_index(&mut self) -> Vec<(Layer, ProfileNotice)> {
-        self.entries.sort_by(|one, other| {
-            let keys = one.entry.key.cmp(&other.entry.key);
-            let sizes = || sizes(&one.entry.shape).cmp(sizes(&other.entry.shape));
-            keys.then_with(sizes).then(one.layer.cmp(&other.layer))
-        });
+        self.entries
+            .sort_by(|one, other| order(&(one.layer, &one.entry), &(other.layer, &other.entry)));
         let mut notices = Vec::new();
         let mut before = 0;
         for of_key in self.entries.chunk_by(|one, other| one.entry.key == other.entry.key) {
@@ -229,6 +227,12 @@ impl<'a> TunedChoice<'a> {
     pub fn parameter(&self, name: &str) -> Option<u64> {
         value_of(self.parameters(), name)
     }
+}
+
+/// The order of the entries of a profile: by key, sizes and layer.
+pub(super) fn order(one: &(Layer, &Entry), other: &(Layer, &Entry)) -> Ordering {
+    let sizes = || sizes(&one.1.shape).cmp(sizes(&other.1.shape));
+    one.1.key.cmp(&other.1.key).then_with(sizes).then(one.0.cmp(&other.0))
 }
 
 fn sizes(shape: &Named) -> impl Iterator<Item = u64> {

@@ -57,7 +57,7 @@ impl Options {
     /// Tunes each problem once, from its default.
     pub(crate) fn winners(&self) -> Outcome<Vec<Choice>> {
         let (guard, _) = self.guard()?;
-        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy, false)?;
         let search = |problem: EvaluationProblem| {
             let (mut measurer, mut space) = problem.open(&bench, &guard)?;
             let (objective, budget) = (Objective::Throughput, Budget::default());
@@ -94,7 +94,7 @@ impl Options {
     /// Compares the choices of several processes, and measures each distinct one against the best and the default.
     pub(crate) fn compare(&self, processes: &[Vec<Choice>]) -> Outcome<ChoicesDocument> {
         let (guard, device) = self.guard()?;
-        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy, false)?;
         let measure = |problem| self.measure(&bench, &guard, problem, processes);
         let problems = self.compared(&guard)?.into_iter().map(measure);
         let problems = problems.collect::<Outcome<Vec<ProblemChoices>>>()?;

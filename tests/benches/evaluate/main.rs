@@ -155,7 +155,7 @@ impl Options {
     fn document(&self, interrupt: &AtomicBool, out: &mut dyn Write) -> Outcome<EvaluationDocument> {
         let (guard, device) = self.guard()?;
         let wanted = self.problems(&guard)?;
-        let bench = LocalBench::new(Arc::clone(&guard), self.policy)?;
+        let bench = LocalBench::new(Arc::clone(&guard), self.policy, false)?;
         let profile = self.profile(&guard)?;
         let Environment { driver, compiler, tuner } = guard.environment();
         let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };

@@ -2,7 +2,8 @@
 //!
 //! `FILE PATH : FORM`: the path has steps between slashes, each a key, the index of an element, or
 //! `key=value`, which finds the element of a list with that field; `&` joins several fields. Several paths between
-//! ` + ` are summed, and ` / ` divides what stands before it by what follows.
+//! ` + ` are summed, and ` / ` divides what stands before it by what follows. Of a profile, a file that ends in `.ron`,
+//! the fields are `problems`, `gaining`, `confirmed`, `kernels` (with a gain), and `gain_median` and `gain_best`.
 //!
 //! | form | of 1234.5678 |
 //! |---|---|
@@ -15,14 +16,19 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use gridguard::profile::{Document, Entry};
+use gridguard_autotune::{Samples, real};
+use serde_json::{Value, json};
 
 /// The text of the value that `source` names, in its form.
 pub(crate) fn read(source: &str, results: &Path) -> Result<String, String> {
     let (place, form) = source.rsplit_once(" : ").ok_or("no form")?;
     let (file, paths) = place.split_once(' ').ok_or("no path in the file")?;
     let text = fs::read_to_string(results.join(file)).map_err(|error| error.to_string())?;
-    let json = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let json = match file.ends_with(".ron") {
+        true => of_profile(&text)?,
+        false => serde_json::from_str(&text).map_err(|error| error.to_string())?,
+    };
     if form == "text" {
         return match find(&json, paths)? {
             Value::String(text) => Ok(text.clone()),
@@ -36,6 +42,25 @@ pub(crate) fn read(source: &str, results: &Path) -> Result<String, String> {
         value = Some(value.map_or(sum, |before: f64| before / sum));
     }
     write(value.ok_or("no path")?, form)
+}
+
+/// What the entries of a profile gain over their defaults.
+fn of_profile(text: &str) -> Result<Value, String> {
+    let parsed = Document::parse(text).map_err(|error| error.to_string())?;
+    let (confirmed, gaining): (Vec<_>, Vec<_>) =
+        parsed.document.entries().iter().partition(|entry| entry.is_confirmed());
+    let gain = |entry: &&Entry| real(entry.default.median_ns) / real(entry.chosen.median_ns);
+    let gains: Vec<f64> = gaining.iter().map(gain).collect();
+    let mut kernels: Vec<_> = gaining.iter().map(|entry| entry.key.kernel.as_str()).collect();
+    kernels.dedup();
+    Ok(json!({
+        "problems": parsed.document.entries().len(),
+        "gaining": gaining.len(),
+        "confirmed": confirmed.len(),
+        "kernels": kernels.join(", "),
+        "gain_median": Samples::new(gains.iter().copied()).map(|gains| gains.median()),
+        "gain_best": gains.iter().copied().reduce(f64::max),
+    }))
 }
 
 /// A number, or the first one in a text such as "accepted up to 264 blocks".
@@ -107,7 +132,7 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
         r#"{"name": "x", "up to": "accepted up to 264 of 5", "rows": [{"way": "raw", "ns": 1234.5678}, {"way": "b", "ns": 0.5}, {"way": "b", "n": 2, "ns": 7}]}"#,
     )
     .unwrap();
-    let read = |source| read(source, folder.path());
+    let read = |source: &str| read(source, folder.path());
     assert_eq!(read("a.json name : text").unwrap(), "x");
     assert_eq!(read("a.json up to : ,").unwrap(), "264");
     assert_eq!(read("a.json rows/way=raw/ns : .2").unwrap(), "1234.57");
@@ -117,6 +142,12 @@ fn a_value_is_found_by_key_index_and_field_and_written_in_each_form() {
     assert_eq!(read("a.json rows/way=b/ns : *1000 ,").unwrap(), "500");
     assert_eq!(read("a.json rows/0/ns + rows/1/ns : .1").unwrap(), "1235.1");
     assert_eq!(read("a.json rows/1/ns / rows/1/ns + rows/1/ns : %1").unwrap(), "50.0 %");
+    let profile = include_str!("../../../bench-data/profiles/nvidia-h200.ron");
+    fs::write(folder.path().join("p.ron"), profile).unwrap();
+    let of_profile = |path| read(&format!("p.ron {path} : text")).unwrap().parse::<f64>().unwrap();
+    assert_eq!(of_profile("problems"), of_profile("gaining") + of_profile("confirmed"));
+    assert!(of_profile("gain_best") >= of_profile("gain_median"));
+    assert!(of_profile("gain_median") >= 1.02);
     for wrong in [
         "a.json name",
         "a.json name : .1",

@@ -19,7 +19,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("gridguard-ptx", &[]),
     ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-files", "gridguard-ptx"]),
     ("gridguard-report", &["gridguard", "gridguard-diagnose", "gridguard-files"]),
-    ("gridguard-capi", &["gridguard"]),
+    ("gridguard-capi", &["gridguard", "gridguard-autotune"]),
     ("gridguard-preload", &["gridguard", "gridguard-files", "gridguard-report"]),
     ("gridguard-kernels", &["gridguard", "gridguard-files"]),
     ("gridguard-candle", &["gridguard", "gridguard-kernels"]),

@@ -4,6 +4,7 @@
 pub(crate) mod args;
 #[cfg(unix)]
 pub(crate) mod captured;
+pub(crate) mod idle;
 pub(crate) mod process;
 pub(crate) mod progress;
 pub(crate) mod target;

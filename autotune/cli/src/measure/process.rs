@@ -27,6 +27,9 @@ pub(crate) struct Measure {
     gpu: String,
     #[arg(long, value_parser = args::policy)]
     policy: Policy,
+    /// Fail while another process uses the device
+    #[arg(long)]
+    yields: bool,
 }
 
 impl Measure {
@@ -37,7 +40,7 @@ impl Measure {
             DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
-        let bench = LocalBench::new(Arc::new(target.guard()?), self.policy)?;
+        let bench = LocalBench::new(Arc::new(target.guard()?), self.policy, self.yields)?;
         serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
@@ -54,12 +57,14 @@ impl Measure {
 /// The measuring process of one device, reused for problems of the same policy.
 pub(crate) struct MeasuringProcess<'a> {
     target: &'a Target,
+    /// Whether other processes have precedence.
+    yields: bool,
     remote: Option<(Policy, Remote)>,
 }
 
 impl<'a> MeasuringProcess<'a> {
-    pub(crate) const fn new(target: &'a Target) -> Self {
-        Self { target, remote: None }
+    pub(crate) const fn new(target: &'a Target, yields: bool) -> Self {
+        Self { target, yields, remote: None }
     }
 
     /// The process, with this problem open.
@@ -77,9 +82,11 @@ impl<'a> MeasuringProcess<'a> {
         let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
         let device = self.target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
         let (gpu, policy) = (self.target.limits.name.clone(), policy.to_string());
+        let yields = self.yields.then_some("--yields");
         let command = move || {
             let mut command = Command::new(&program);
             command.args(["measure", "--device", &device, "--gpu", &gpu, "--policy", &policy]);
+            command.args(yields);
             command
         };
         Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)

@@ -65,14 +65,14 @@ impl Target {
     /// A name for files: `host`, or the device's UUID, because ordinals depend on `CUDA_VISIBLE_DEVICES`.
     pub(crate) fn journal_name(&self) -> String {
         let Some(ordinal) = self.ordinal else { return "host".to_owned() };
-        let device = i32::try_from(ordinal).ok().and_then(|ordinal| device::get(ordinal).ok());
-        match device.and_then(|device| device::get_uuid(device).ok()) {
-            Some(uuid) => uuid
-                .bytes
-                .iter()
-                .fold("gpu-".to_owned(), |name, byte| name + &format!("{byte:02x}")),
-            None => format!("device{ordinal}"),
-        }
+        self.uuid().map_or_else(|| format!("device{ordinal}"), |uuid| format!("gpu-{uuid}"))
+    }
+
+    /// The UUID of the device, 32 hexadecimal digits.
+    pub(crate) fn uuid(&self) -> Option<String> {
+        let device = device::get(i32::try_from(self.ordinal?).ok()?).ok()?;
+        let uuid = device::get_uuid(device).ok()?;
+        Some(uuid.bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
     }
 
     pub(crate) fn guard(&self) -> Result<Guard, CudaError> {

@@ -89,17 +89,19 @@ pub(crate) struct LocalBench {
     /// The compiled kernels; `None` on the host.
     kernels: Option<Kernels>,
     policy: Policy,
+    /// Whether the clock yields to other processes.
+    yields: bool,
 }
 
 impl LocalBench {
     /// On the guard's device, or on the host if the guard has none.
-    pub(crate) fn new(guard: Arc<Guard>, policy: Policy) -> Result<Self, CudaError> {
+    pub(crate) fn new(guard: Arc<Guard>, policy: Policy, yields: bool) -> Result<Self, CudaError> {
         if guard.is_cuda() {
             // Without a compiler every candidate would fail.
             Compiler::find().map_err(NvrtcError::from)?;
         }
         let kernels = guard.is_cuda().then(|| Kernels::new(Arc::clone(&guard)));
-        Ok(Self { guard, kernels, policy })
+        Ok(Self { guard, kernels, policy, yields })
     }
 
     pub(crate) fn open(&self, problem: &Problem) -> Measured<Box<dyn Measurer>> {
@@ -134,6 +136,7 @@ impl LocalBench {
         Ok(match stream {
             Some(stream) => {
                 let clock = DeviceClock::new(&self.guard, stream, self.policy)?;
+                let clock = if self.yields { clock.yielding() } else { clock };
                 Box::new(InProcess::new(workload, clock))
             }
             None => Box::new(InProcess::new(workload, HostClock::new(self.policy))),

@@ -121,7 +121,7 @@ impl Verify {
         let mut verifier = Verifier {
             limits: &target.limits,
             tolerance: self.tolerance,
-            process: MeasuringProcess::new(&target),
+            process: MeasuringProcess::new(&target, false),
             interrupt,
             progress: bars.device(target.to_string()),
         };

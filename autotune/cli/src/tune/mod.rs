@@ -35,6 +35,7 @@ use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
+use crate::measure::idle::SharedDevice;
 use crate::measure::process::MeasuringProcess;
 use crate::measure::target::{Target, note_cache, select_targets};
 use crate::output::{OutputArgs, note};
@@ -56,7 +57,7 @@ pub(crate) struct Tune {
     #[cfg(unix)]
     #[arg(
         long, value_name = "FILE", group = "problem",
-        conflicts_with_all = ["kernels", "shapes", "file", "gpu", "objective", "profile", "from", "memory", "plot", "html"]
+        conflicts_with_all = ["kernels", "shapes", "file", "gpu", "objective", "profile", "from", "memory", "idle", "plot", "html"]
     )]
     replay: Option<PathBuf>,
     #[command(flatten)]
@@ -77,6 +78,12 @@ pub(crate) struct Tune {
     /// Skip problems whose tensors take more memory, for example 512MiB, to tune beside a model [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes, conflicts_with = "command")]
     memory: Option<u64>,
+    /// Tune only while no other process uses the device, at most 5 ms at a time; needs nvidia-smi
+    ///
+    /// Stops when another process uses the device, and goes on when the device was idle for a second, or for longer if
+    /// that happens often. Problems whose launches take longer than 5 ms fail
+    #[arg(long, conflicts_with = "command")]
+    idle: bool,
     /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
@@ -135,7 +142,7 @@ impl Tune {
             .zip(missing)
             .map(|(group, tasks)| (group, WorkQueue::new(tasks, group.targets.len())))
             .collect();
-        tune_all(&queues, from.as_ref(), deadline, interrupt, &reporter)?;
+        tune_all(&queues, from.as_ref(), self.idle, deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
         let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
@@ -188,6 +195,7 @@ impl Tune {
 fn tune_all(
     queues: &[(&DeviceGroup, WorkQueue<Task, SearchResult>)],
     from: Option<&OtherGpu>,
+    idle: bool,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
     reporter: &Reporter<'_>,
@@ -200,7 +208,8 @@ fn tune_all(
                 environment: target.environment()?,
                 group,
                 from,
-                process: MeasuringProcess::new(target),
+                shared: idle.then(|| SharedDevice::new(target, interrupt, deadline)).transpose()?,
+                process: MeasuringProcess::new(target, idle),
                 reporter,
                 progress: reporter.bars.device(target.to_string()),
                 deadline,

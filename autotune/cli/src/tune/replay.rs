@@ -66,7 +66,8 @@ pub(super) fn run(
     let bars = ProgressBars::new("replayed", 1);
     let mut progress = bars.device(target.to_string());
     progress.begin(&launch.kernel);
-    let mut remote = MeasuringProcess::new(&target).open(&format!("{PROBLEM}{path}"), policy)?;
+    let mut remote =
+        MeasuringProcess::new(&target, false).open(&format!("{PROBLEM}{path}"), policy)?;
     let mut space = Space::new(remote.configurations()?);
     let budget = Budget { wall_time: budget, interrupt: Some(interrupt), ..Budget::default() };
     let outcome = tune(&mut remote, &mut space, Objective::Throughput, &budget, &mut progress);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, tune,
+    Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, WhenIdle, tune,
 };
 use gridguard_files::LockError;
 use gridguard_kernels::bench::current_sources;
@@ -20,6 +20,7 @@ use super::queue::{Shard, WorkItem};
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
+use crate::measure::idle::SharedDevice;
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::DeviceProgress;
 use crate::measure::target::Target;
@@ -32,6 +33,8 @@ pub(crate) struct Session<'a> {
     /// Its choices are the only candidates.
     pub(crate) from: Option<&'a OtherGpu>,
     pub(crate) environment: Environment,
+    /// Waits while other processes use the device.
+    pub(crate) shared: Option<SharedDevice<'a>>,
     pub(crate) process: MeasuringProcess<'a>,
     pub(crate) reporter: &'a Reporter<'a>,
     pub(crate) progress: DeviceProgress,
@@ -60,6 +63,8 @@ impl Session<'_> {
         let (task, result) = match item {
             WorkItem::Search(task, shard) => match self.search(task, Round::Shard(shard)) {
                 Ok(found) => return Some(found),
+                // The device was not idle before the time was over.
+                Err(_) if self.shared.is_some() && self.is_over() => return None,
                 Err(error) => (task, Err(error)),
             },
             WorkItem::Confirm(task, shards) => (task, self.confirm(task, shards)),
@@ -79,10 +84,14 @@ impl Session<'_> {
         self.progress.begin(&task.problem);
         let (outcome, space) = match &task.problem {
             TaskProblem::Kernel(problem) => {
-                let mut remote = self.process.open(problem, task.policy)?;
+                let shared = self.shared.clone();
+                let wait = |time| shared.as_ref().map_or(Ok(()), |device| device.wait(time));
+                wait(BEFORE_OPENING)?;
+                let remote = self.process.open(problem, task.policy)?;
+                let mut remote = WhenIdle::new(remote, wait);
                 let mut space = Space::new(remote.configurations()?);
                 let (outcome, remote) = self.measure(remote, &mut space, (task, &key), round, file);
-                self.process.keep(remote, task.policy, &self.progress);
+                self.process.keep(remote.into_inner(), task.policy, &self.progress);
                 (outcome, space)
             }
             TaskProblem::Program(program) => {
@@ -243,6 +252,9 @@ impl Session<'_> {
         Provenance { date, driver, compiler, tuner, ..Provenance::default() }
     }
 }
+
+/// How long a device must be idle before a problem is opened, which takes longer than a sample.
+const BEFORE_OPENING: Duration = Duration::from_secs(2);
 
 /// The version of the driver's kernel module, for example `580.159.04`. Several have the same CUDA version.
 fn module_version() -> Option<String> {

@@ -1,6 +1,7 @@
 //! `gridguard tune` on the host: its profiles, output and exit codes.
 
 mod from;
+mod idle;
 
 use std::collections::BTreeSet;
 use std::fs;

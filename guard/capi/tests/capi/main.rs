@@ -10,3 +10,5 @@ mod examples;
 mod header;
 mod programs;
 mod symbols;
+#[cfg(feature = "tune")]
+mod tune;

@@ -74,13 +74,14 @@ fn block_of_the_readme(begin: &str) -> &'static str {
 }
 
 #[test]
-fn the_launch_of_the_readme_compiles() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let source = folder.path().join("launch.c");
-    let launch = block_of_the_readme("from chunk to chunk:\n\n```c\n");
-    std::fs::write(&source, launch).expect("it is written");
-    let source = source.to_str().expect("UTF-8");
-    Program::linked("gcc", &["-std=c99", "-shared", "-fPIC"], source, &[library()]);
+fn the_functions_of_the_readme_compile() {
+    for before in ["from chunk to chunk:\n\n```c\n", "before anything is timed:\n\n```c\n"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("functions.c");
+        std::fs::write(&source, block_of_the_readme(before)).expect("it is written");
+        let source = source.to_str().expect("UTF-8");
+        Program::linked("gcc", &["-std=c99", "-shared", "-fPIC"], source, &[library()]);
+    }
 }
 
 #[test]

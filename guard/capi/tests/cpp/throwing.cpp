@@ -1,4 +1,4 @@
-// A callback that an exception leaves: the process ends there, instead of going on without the rest of gg_launch.
+// A callback that an exception leaves: the process ends there, instead of going on without the rest of the call.
 #include "../c/check.h"
 #include <cstdio>
 
@@ -15,7 +15,27 @@ static const char PTX[] = "// fake idle params=8\n"
 
 static void throws(const gg_event *, void *) { throw 7; }
 
-int main() {
+#ifdef TUNE
+static int32_t throws_too(const gg_trial *, void *) { throw 7; }
+
+static void call() {
+    gg_key_info info = {};
+    gg_key *key = nullptr;
+    gg_space space = {};
+    gg_tuning tuning = {};
+    gg_parameter size = {"items", 1};
+    info.struct_size = sizeof info;
+    info.kernel = "k";
+    CHECK_STATUS(GG_OK, gg_key_create(&info, &key, nullptr));
+    space.struct_size = sizeof space;
+    space.sizes = &size;
+    space.size_count = space.output_count = 1;
+    space.flags = GG_ON_HOST;
+    tuning.struct_size = sizeof tuning;
+    gg_tune(key, &space, throws_too, nullptr, &tuning, nullptr, nullptr, nullptr);
+}
+#else
+static void call() {
     void *context = nullptr, *module = nullptr, *function = nullptr;
     gg_guard_options options = {};
     gg_guard *guard = nullptr;
@@ -30,8 +50,14 @@ int main() {
     CHECK_STATUS(GG_OK, gg_guard_create(&options, &guard, nullptr));
     CHECK_STATUS(GG_OK, gg_kernel_create(guard, function, nullptr, nullptr, 0, &kernel, nullptr));
     gg_config config = attention();
+    gg_launch(kernel, &config, params, nullptr, nullptr, nullptr);
+}
+#endif
+
+int main() {
+    (void)throws;
     try {
-        gg_launch(kernel, &config, params, nullptr, nullptr, nullptr);
+        call();
     } catch (int) {
     }
     std::puts("the exception went on");

@@ -2,7 +2,7 @@
 
 mod hostile;
 mod libraries;
-mod machine;
+pub(crate) mod machine;
 mod torch;
 mod visible_devices;
 
