@@ -152,10 +152,13 @@ def tabpfn() -> None:
     compare("TabPFN, attention of 200,000 rows over 11 features", attend, ways)
     for training, layers, known in ((False, 4, 1_000), (False, 4, 10_000), (True, 2, 1_000)):
         config, _ = tabpfn_v2_6.parse_config({"max_num_classes": 10, "num_buckets": 20, "nlayers": layers})
-        model = tabpfn_v2_6.get_architecture(config).cuda().train(training)
+        model = tabpfn_v2_6.get_architecture(config)
+        models.without_zeros(model)
+        model = model.cuda().train(training)
         x, y = torch.randn(200_000, 1, 30, device="cuda"), torch.randint(0, 3, (known, 1), device="cuda").float()
         case = f"TabPFN, {layers} layers, 200,000 rows, {known} of them labelled, {KINDS[training]}"
-        compare(case, step_of(model, model, (x, y), training, torch.float16), ways, 3)
+        whole = {**ways, "replaced": lambda model=model: replaced(model)}
+        compare(case, step_of(model, model, (x, y), training, torch.float16), whole, 3)
 
 
 @contextlib.contextmanager
