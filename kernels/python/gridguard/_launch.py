@@ -56,6 +56,29 @@ def submit(
         return "unavailable"
 
 
+def residual_norm(
+    x: Tensor, added: Tensor, out: Tensor, cast: Tensor, weight: Tensor, epsilon: float, is_centered: bool
+) -> str | None:
+    """Launch `out = norm(x + added) * weight`, and `cast`, the same in its type, on PyTorch's current stream.
+
+    Return why the kernel does not serve the call, if so. The tensors `[rows, columns]` are contiguous, and f32 but for
+    `added` and `cast`. `out` may be `x`. The norm is the layer norm if it is centered, else the root mean square norm.
+    """
+    index = x.get_device()
+    if index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
+            return residual_norm(x, added, out, cast, weight, epsilon, is_centered)
+    load_nvrtc()
+    problem = (*x.shape, DTYPES[cast.dtype], is_centered, index)
+    addresses = [one.data_ptr() for one in (x, added, out, cast, weight)]
+    stream, capturing = torch._C._cuda_getCurrentRawStream(index), torch._C._cuda_isCurrentStreamCapturing()
+    try:
+        return _native.residual_norm(problem, addresses, epsilon, stream, capturing)
+    except _native.UnavailableError as error:
+        warn_once(str(error))
+        return "unavailable"
+
+
 @functools.cache
 def load_nvrtc() -> None:
     """Load the NVRTC of PyTorch's packages, which the kernels then find by name."""

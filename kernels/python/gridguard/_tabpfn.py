@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gridguard import _attention, _pytorch, _replaced
+from gridguard import _attention, _launch, _pytorch, _replaced
 
 PARAMETERS = "self x_BRCE_container single_eval_pos save_peak_memory_factor cached_kv return_kv"
 ATTRIBUTES = (
@@ -66,19 +66,22 @@ def compute(
         (_over_rows(module.per_column_attention_between_cells, single_eval_pos), module.layernorm_mha2),
         (_mlp(module.mlp, needs_grad), module.layernorm_mlp),
     )
-    is_own = save_peak_memory_factor is not None
-    for layer, norm in layers:
-        dtype = _computed(x)
-        x = _added(x, layer, dtype) if needs_grad else _added_in_chunks(x, layer, dtype, is_own)
-        x, is_own = norm(x.flatten(0, 1)).view(x.shape), True
+    if needs_grad:
+        for layer, norm in layers:
+            x = norm(_added(x, layer).flatten(0, 1)).view(x.shape)
+    else:
+        x = _in_chunks(x.contiguous(), layers, save_peak_memory_factor is not None)
     return x.view(sizes), None
 
 
 def _computed(x: Tensor) -> torch.dtype:
     """Return the type of products."""
+    return torch.get_autocast_dtype(x.device.type) if _is_autocast(x) else x.dtype
+
+
+def _is_autocast(x: Tensor) -> bool:
     kind = x.device.type
-    is_cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if is_cast else x.dtype
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _has_trained_weights(module: Any) -> bool:
@@ -91,6 +94,9 @@ def _is_served(module: Any, x: Tensor) -> bool:
     if torch.compiler.is_compiling() or _attention.is_transformed() or type(x) not in _pytorch.PLAIN:
         return False
     if x.dim() != 4 or x.shape[0] != 1 or x.numel() == 0 or x.dtype not in (_computed(x), torch.float32):
+        return False
+    if x.dtype is torch.bfloat16 and _is_autocast(x):
+        # Some norms return f32.
         return False
     within, across, mlp = (getattr(module, name) for name in ATTRIBUTES.split()[:3])
     projections = [getattr(one, f"{name}_projection", None) for one in (within, across) for name in ("q", "k", "v", "out")]
@@ -119,8 +125,9 @@ class _Cast(torch.autograd.Function):
         return of_x + of_cast, None
 
 
-def _added(x: Tensor, layer: _Layer, dtype: torch.dtype) -> Tensor:
+def _added(x: Tensor, layer: _Layer) -> Tensor:
     """Return the sum of a layer and its input `[rows, columns, channels]`, with gradients."""
+    dtype = _computed(x)
     x, cast = (x, x) if x.dtype is dtype else _Cast.apply(x, dtype)
     known = layer.known
     if known in (0, len(x)):
@@ -132,31 +139,47 @@ def _added(x: Tensor, layer: _Layer, dtype: torch.dtype) -> Tensor:
     return x + F.linear(out, layer.weight.to(dtype))
 
 
-def _added_in_chunks(x: Tensor, layer: _Layer, dtype: torch.dtype, is_own: bool) -> Tensor:
-    """Return the sum of a layer and its input `[rows, columns, channels]`: in the input if it may change."""
-    out = x if is_own else torch.empty_like(x)
-    hidden = layer.prepare(x[: layer.known].to(dtype))
-    weight = layer.weight.to(dtype)
-    step = max(_CELLS // x.shape[1], 1)
-    for begin, end in ((0, layer.known), (layer.known, len(x))):
-        for at in range(begin, end, step):
-            rows = slice(at, min(at + step, end))
-            product = hidden(x[rows].to(dtype), begin < layer.known).flatten(0, 1)
-            _add(out[rows].flatten(0, 1), None if is_own else x[rows].flatten(0, 1), product, weight)
-            del product
+def _in_chunks(x: Tensor, layers: Iterable[tuple[_Layer, nn.Module]], is_own: bool) -> Tensor:
+    """Return the state after the layers and their norms: in the input if it may change."""
+    dtype, step = _computed(x), max(_CELLS // x.shape[1], 1)
+    out, cast = x if is_own else torch.empty_like(x), x.to(dtype)
+    for layer, norm in layers:
+        hidden, weight = layer.prepare(cast[: layer.known]), layer.weight.to(dtype)
+        for begin, end in ((0, layer.known), (layer.known, len(x))):
+            for at in range(begin, end, step):
+                rows = slice(at, min(at + step, end))
+                added = F.linear(hidden(cast[rows], begin < layer.known).flatten(0, 1), weight)
+                parts = (one[rows].flatten(0, 1) for one in (x, out, cast))
+                _norm_sum(norm, added, *parts)
+                del added
+        x, cast = out, out if dtype is out.dtype else cast
     return out
 
 
-def _add(out: Tensor, x: Tensor | None, hidden: Tensor, weight: Tensor) -> None:
-    """Write the sum of x and a product, or add the product to the output."""
-    if x is not None:
-        torch.add(x, F.linear(hidden, weight), out=out)
-    elif out.dtype is hidden.dtype:
-        out.addmm_(hidden, weight.t())
-    elif out.is_cuda and hasattr(torch.ops.aten.addmm, "dtype_out"):
-        torch.ops.aten.addmm.dtype_out(out, hidden, weight.t(), out.dtype, out=out)
-    else:
-        out += F.linear(hidden, weight)
+def _norm_sum(norm: Any, added: Tensor, x: Tensor, out: Tensor, cast: Tensor) -> None:
+    """Write the norm of `x + added` to `out`, and to `cast` if this is a tensor of another type."""
+    weight, is_cast = norm.weight, cast.dtype is not x.dtype
+    if is_cast and _is_known(norm, x):
+        weight = torch.ones_like(x[0]) if weight is None else weight.detach()
+        epsilon = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+        if _launch.residual_norm(x, added, out, cast, weight, epsilon, isinstance(norm, nn.LayerNorm)) is None:
+            return
+    total = norm(x + added)
+    out.copy_(total)
+    if is_cast:
+        cast.copy_(total)
+
+
+def _is_known(norm: Any, x: Tensor) -> bool:
+    """Tell whether the kernel computes this norm of a tensor."""
+    weight = norm.weight
+    return (
+        getattr(x, _launch.SERVED_DEVICE)
+        and type(norm).__name__ in ("LowerPrecisionRMSNorm", "LowerPrecisionLayerNorm")
+        and _replaced.is_plain(norm)
+        and getattr(norm, "bias", None) is None
+        and (weight is None or (weight.dtype is x.dtype and weight.device == x.device and weight.is_contiguous()))
+    )
 
 
 def _projected(x: Tensor, attention: Any, names: str) -> tuple[Tensor, ...]:

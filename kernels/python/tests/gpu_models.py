@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from typing import Any
 
 import models
 import torch
+import torch.nn.functional as F
 from gpu import options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
+from gridguard import _launch
 from gridguard._pytorch import unserved
 
 figures: dict[str, Any] = {}
@@ -29,8 +32,34 @@ def main() -> int:
     figures["missing"] = [one for one in packages if importlib.util.find_spec(one) is None]
     print(figures)
     torch.backends.cudnn.allow_tf32 = False
-    checks = (small_models, small_training, efficient, cosmos, tabpfn, mochi, animatediff, swin)
+    checks = (norm_sums, small_models, small_training, efficient, cosmos, tabpfn, mochi, animatediff, swin)
     return run_checks(checks, (), options, figures)
+
+
+def norm_sums() -> None:
+    """Compare the norm of a sum with f64, with more rows than a grid has blocks and with a NaN, and time it."""
+    worst = 0.0
+    torch.manual_seed(0)
+    for rows, columns in ((1, 8), (3, 520), (1000, 2048), (1_100_000, 192)):
+        for dtype, centered, apart in itertools.product((torch.float16, torch.bfloat16), (False, True), (False, True)):
+            x, added = torch.randn(rows, columns, device="cuda"), torch.randn(rows, columns, device="cuda").to(dtype)
+            weight = torch.randn(columns, device="cuda")
+            x[rows // 2, columns // 2] = float("nan")
+            parts = [slice(8), slice(-8, None)]
+            sums = [x[part].double() + added[part].double() for part in parts]
+            out, cast = torch.full_like(x, 7.0) if apart else x, torch.full_like(added, 7.0)
+            reason = _launch.residual_norm(x, added, out, cast, weight, 1e-6, centered)
+            assert reason is None, reason
+            assert out.isnan().all(1).nonzero().flatten().tolist() == [rows // 2]
+            for part, total in zip(parts, sums):
+                total -= total.mean(-1, keepdim=True) if centered else 0.0
+                want = F.rms_norm(total, (columns,), weight.double(), 1e-6)
+                worst = max(worst, (out[part] - want).nan_to_num().abs().max().item())
+            torch.testing.assert_close(cast, out.to(dtype), atol=0, rtol=0, equal_nan=True)
+    assert worst < 2e-5, worst
+    time = milliseconds(lambda: _launch.residual_norm(x, added, out, cast, weight, 1e-6, False))
+    figures["norm of sums"] = {"error": worst, "GB/s": 12 * x.numel() / time / 1e6}
+    print(f"  norm of sums: {figures['norm of sums']}", flush=True)
 
 
 def small_models() -> None:

@@ -23,14 +23,14 @@ OF_FEATURES = "per_sample_attention_between_features"
 def runs(monkeypatch):
     """Let small tables have several chunks, and return the sizes of the chunks."""
     sizes = []
-    add = _tabpfn._add
+    norm_sum = _tabpfn._norm_sum
 
-    def noted(out, *others):
-        sizes.append(len(out))
-        add(out, *others)
+    def noted(norm, added, *others):
+        sizes.append(len(added))
+        norm_sum(norm, added, *others)
 
     monkeypatch.setattr(_tabpfn, "_CELLS", 70)
-    monkeypatch.setattr(_tabpfn, "_add", noted)
+    monkeypatch.setattr(_tabpfn, "_norm_sum", noted)
     return sizes
 
 
@@ -77,7 +77,8 @@ def test_types_are_those_of_the_package_under_autocast(on_cpu, runs, name, dtype
         want, _ = block(state, 30, None)
         ours.replace_attention(block)
         found, _ = block(state, 30, None)
-    assert found.dtype is want.dtype and runs
+    # On a GPU some norms of bf16 return f32.
+    assert found.dtype is want.dtype and bool(runs) == (state.dtype is not torch.bfloat16)
     error, own = ((one - exact).norm() / exact.norm() for one in (found, want))
     assert error < 1.2 * own + 1e-4
     assert on_cpu().pytorch == {}
