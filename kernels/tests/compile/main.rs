@@ -238,7 +238,9 @@ fn rms_norm_compiles_for_every_architecture_without_a_spill() {
 fn residual_norm_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
         let mut all = Vec::new();
-        for (columns, centered) in [(8, false), (192, false), (512, true), (520, false), (2048, true)] {
+        for (columns, centered) in
+            [(8, false), (192, false), (512, true), (520, false), (2048, true)]
+        {
             for element in [ElementType::F16, ElementType::Bf16] {
                 let norm = ResidualNorm::new(1 << 20, columns, element, centered);
                 all.push(code(&norm.expect("legal"), device));
