@@ -143,6 +143,9 @@ def _in_chunks(x: Tensor, layers: Iterable[tuple[_Layer, nn.Module]], is_own: bo
     """Return the state after the layers and their norms: in the input if it may change."""
     dtype, step = _computed(x), max(_CELLS // x.shape[1], 1)
     out, cast = x if is_own else torch.empty_like(x), x.to(dtype)
+    if is_own and not x.is_inference():
+        # An earlier backward pass that needs the input must not read the output.
+        torch.autograd.graph.increment_version(x)
     for layer, norm in layers:
         hidden, weight = layer.prepare(cast[: layer.known]), layer.weight.to(dtype)
         for begin, end in ((0, layer.known), (layer.known, len(x))):
@@ -158,9 +161,10 @@ def _in_chunks(x: Tensor, layers: Iterable[tuple[_Layer, nn.Module]], is_own: bo
 
 def _norm_sum(norm: Any, added: Tensor, x: Tensor, out: Tensor, cast: Tensor) -> None:
     """Write the norm of `x + added` to `out`, and to `cast` if this is a tensor of another type."""
-    weight, is_cast = norm.weight, cast.dtype is not x.dtype
-    if is_cast and _is_known(norm, x):
-        weight = torch.ones_like(x[0]) if weight is None else weight.detach()
+    is_cast = cast.dtype is not x.dtype
+    is_known = type(norm).__name__ in ("LowerPrecisionRMSNorm", "LowerPrecisionLayerNorm") and _replaced.is_plain(norm)
+    if is_cast and is_known and getattr(norm, "bias", None) is None and getattr(x, _launch.SERVED_DEVICE):
+        weight = torch.ones_like(x[0]) if norm.weight is None else norm.weight
         epsilon = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
         if _launch.residual_norm(x, added, out, cast, weight, epsilon, isinstance(norm, nn.LayerNorm)) is None:
             return
@@ -168,18 +172,6 @@ def _norm_sum(norm: Any, added: Tensor, x: Tensor, out: Tensor, cast: Tensor) ->
     out.copy_(total)
     if is_cast:
         cast.copy_(total)
-
-
-def _is_known(norm: Any, x: Tensor) -> bool:
-    """Tell whether the kernel computes this norm of a tensor."""
-    weight = norm.weight
-    return (
-        getattr(x, _launch.SERVED_DEVICE)
-        and type(norm).__name__ in ("LowerPrecisionRMSNorm", "LowerPrecisionLayerNorm")
-        and _replaced.is_plain(norm)
-        and getattr(norm, "bias", None) is None
-        and (weight is None or (weight.dtype is x.dtype and weight.device == x.device and weight.is_contiguous()))
-    )
 
 
 def _projected(x: Tensor, attention: Any, names: str) -> tuple[Tensor, ...]:
@@ -235,9 +227,6 @@ def _attend_to_known(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def _mlp(mlp: Any, needs_grad: bool) -> _Layer:
     first, activation, last = mlp
-    activate = activation if needs_grad else functools.partial(_activate, activation.approximate)
+    in_place = functools.partial(torch.ops.aten.gelu_, approximate=activation.approximate)
+    activate = activation if needs_grad else in_place
     return _Layer(lambda known: lambda x, is_known: activate(F.linear(x, first.weight.to(x.dtype))), last.weight)
-
-
-def _activate(approximate: str, x: Tensor) -> Tensor:
-    return torch.ops.aten.gelu_(x, approximate=approximate)

@@ -265,3 +265,17 @@ def test_a_replica_with_trained_weights_has_their_gradients(runs, name):
     leaves = [one.weight.requires_grad_() for one in replica.modules() if isinstance(one, nn.Linear)]
     gradients = torch.autograd.grad(replica(state, 30, None)[0].cos().sum(), leaves)
     assert runs == [] and all(one.count_nonzero() > 0 for one in gradients)
+
+
+@for_each(["tabpfn: v2.6"])
+def test_a_state_that_a_backward_pass_needs_is_not_overwritten_unnoticed(name):
+    block, state = block_of(name)
+    ours.replace_attention(block)
+    leaf = torch.ones((), requires_grad=True)
+    product = leaf * state
+    with torch.no_grad():
+        block(state, 30, 4)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+    with torch.inference_mode():
+        block(torch.randn(1, 50, 7, 48), 30, 4)
