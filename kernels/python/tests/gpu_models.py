@@ -57,6 +57,15 @@ def norm_sums() -> None:
                 worst = max(worst, (out[part] - want).nan_to_num().abs().max().item())
             torch.testing.assert_close(cast, out.to(dtype), atol=0, rtol=0, equal_nan=True)
     assert worst < 2e-5, worst
+    refused = {
+        "alignment": (x.flatten()[1:193].view(1, -1), added[:1], x[:1], cast[:1], weight),
+        "device": (x, added, out, cast, weight.cpu()),
+        "dtype": (x, added, out, cast.half(), weight),
+        "shape": (x, added, out, cast, weight[1:]),
+    }
+    for reason, tensors in refused.items():
+        assert _launch.residual_norm(*tensors, 1e-6, False) == reason, reason
+    assert _launch.residual_norm(x, x, out, x.clone(), weight, 1e-6, False) == "shape"
     time = milliseconds(lambda: _launch.residual_norm(x, added, out, cast, weight, 1e-6, False))
     figures["norm of sums"] = {"error": worst, "GB/s": 12 * x.numel() / time / 1e6}
     print(f"  norm of sums: {figures['norm of sums']}", flush=True)
