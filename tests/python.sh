@@ -44,7 +44,7 @@ pytest "${tests[@]}"
 
 if "$python" -c 'import torch' 2>/dev/null; then
     # In a process of their own: the imports of these packages change warnings and PyTorch's tables of operators.
-    PYTHONPATH=${MODELS:+$MODELS:}$PYTHONPATH pytest kernels/python/tests/test_{sockets,models,replaced}.py
+    PYTHONPATH=${MODELS:+$MODELS:}$PYTHONPATH pytest kernels/python/tests/test_{sockets,models,replaced,tabpfn}.py
     own=$CARGO_TARGET_DIR/pytorch-tests
     "$python" kernels/python/tests/pytorch_tests.py fetch "$own"
     # One test has thousands of cases. Only one size of them runs here.

@@ -46,6 +46,7 @@ mod launch;
 pub mod layer_norm;
 mod operation;
 pub mod reflection_pad1d;
+pub mod residual_norm;
 pub mod rms_norm;
 mod rows;
 pub mod softmax;

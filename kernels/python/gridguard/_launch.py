@@ -56,6 +56,37 @@ def submit(
         return "unavailable"
 
 
+def residual_norm(
+    x: Tensor, added: Tensor, out: Tensor, cast: Tensor, weight: Tensor, epsilon: float, is_centered: bool
+) -> str | None:
+    """Launch `out = norm(x + added) * weight`, and `cast`, the same in its type, on PyTorch's current stream.
+
+    Return why the kernel does not serve the call, if so. The plain tensors `[rows, columns]` are f32, but for `added`
+    and `cast`. `out` may be `x`. The norm is the layer norm if it is centered, else the root mean square norm.
+    """
+    index, tensors = x.get_device(), (x, added, out, cast, weight)
+    if not x.is_cuda:
+        return "device"
+    if index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
+            return residual_norm(*tensors, epsilon, is_centered)
+    if any(one.get_device() != index or not one.is_contiguous() or one.data_ptr() == 0 for one in tensors):
+        return "device"
+    if any(one.shape != x.shape for one in tensors[:4]) or x.dim() != 2 or weight.shape != x.shape[1:]:
+        return "shape"
+    if any(one.dtype is not torch.float32 for one in (x, out, weight)) or added.dtype is not cast.dtype:
+        return "dtype"
+    load_nvrtc()
+    problem = (*x.shape, DTYPES.get(cast.dtype, "f32"), is_centered, index)
+    addresses = [one.data_ptr() for one in tensors]
+    stream, capturing = torch._C._cuda_getCurrentRawStream(index), torch._C._cuda_isCurrentStreamCapturing()
+    try:
+        return _native.residual_norm(problem, addresses, epsilon, stream, capturing)
+    except _native.UnavailableError as error:
+        warn_once(str(error))
+        return "unavailable"
+
+
 @functools.cache
 def load_nvrtc() -> None:
     """Load the NVRTC of PyTorch's packages, which the kernels then find by name."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gridguard import _attention, _replaced
+from gridguard import _attention, _replaced, _tabpfn
 
 # The bias that keeps apart the regions of a shifted window, in torchvision and timm.
 _APART = -100.0
@@ -30,9 +30,10 @@ _log = logging.getLogger("gridguard")
 def replace_attention(model: nn.Module) -> int:
     """Replace the modules in `model` whose attention `install` alone does not serve well, and return their number.
 
-    These are the windows of Swin V1 and V2 in torchvision and timm, and in diffusers the attention of Cosmos' VAE, and
-    the attention, norms and residual blocks of Mochi's. Weights, names and `state_dict` do not change. Modules with a
-    `forward` that something else replaced are skipped. A module of an unknown version is skipped with a warning.
+    These are the windows of Swin V1 and V2 in torchvision and timm, the blocks of TabPFN v2, v2.5 and v2.6, and in
+    diffusers the attention of Cosmos' VAE, and the attention, norms and residual blocks of Mochi's. Weights, names and
+    `state_dict` do not change. Modules with a `forward` that something else replaced are skipped. A module of an
+    unknown version is skipped with a warning.
 
     Raises TypeError if `model` is not a module.
     """
@@ -96,8 +97,8 @@ def _class_of(kind: Any) -> type:
     original, compute = kind.forward, _REPLACEMENTS[kind.__module__, kind.__qualname__].compute
 
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
-        # `torch.fx` traces the module itself, whose sizes are not numbers then.
-        if arguments and isinstance(arguments[0], Tensor):
+        # `torch.fx` traces the module itself, whose sizes are not numbers then. TabPFN passes a list of one tensor.
+        if arguments and isinstance(arguments[0], (Tensor, list)):
             out = compute(self, original, *arguments, **options)
             if out is not None:
                 return out
@@ -110,13 +111,6 @@ def _made(kind: Any) -> nn.Module:
     """Make a copy without its state. Another version of the package may read the file."""
     made = kind if _difference(kind) else _class_of(kind)
     return made.__new__(made)
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    """Tell whether a layer has neither hooks nor another `forward`. Then its weights may be read instead of a call."""
-    own = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    # Offloading replaces `forward`.
-    return not any(own) and "forward" not in layer.__dict__ and not nn.modules.module._has_any_global_hook()
 
 
 def _attend(
@@ -230,7 +224,7 @@ def _of_timm(
     module: Any, x: Tensor, mask: Tensor | None, of_rows: Tensor | None, bias: Tensor, logit_scale: Tensor | None
 ) -> Tensor | None:
     # The weights are read without calling the layer.
-    if type(module.qkv) is not nn.Linear or not _is_plain(module.qkv):
+    if type(module.qkv) is not nn.Linear or not _replaced.is_plain(module.qkv):
         return None
     dropout_p = module.attn_drop.p if module.training else 0.0
     if mask is not None:
@@ -275,7 +269,7 @@ _COSMOS = {
 
 def _is_product(layer: Any) -> bool:
     """Tell whether a convolution of Cosmos multiplies each place by its weight."""
-    if type(layer).__qualname__ != "CosmosCausalConv3d" or not _is_plain(layer):
+    if type(layer).__qualname__ != "CosmosCausalConv3d" or not _replaced.is_plain(layer):
         return False
     pads = (getattr(layer, "temporal_pad", None), *getattr(layer, "spatial_pad", (None,)))
     return layer.kernel_size == layer.stride == (1, 1, 1) and layer.groups == 1 and set(pads) == {0}
@@ -316,7 +310,7 @@ def _mochi_resnet(
     if _may_concatenate() or inputs.dim() != 5:
         return None
     activation = module.nonlinearity
-    if type(activation) is not nn.SiLU or not _is_plain(activation) or not all(_is_causal(*one) for one in stages):
+    if type(activation) is not nn.SiLU or not _replaced.is_plain(activation) or not all(_is_causal(*one) for one in stages):
         return None
     batch, channels, _, height, width = inputs.shape
     # The package splits larger convolutions, too.
@@ -348,10 +342,10 @@ def _mochi_resnet(
 def _is_causal(norm: Any, conv: Any) -> bool:
     """Tell whether a norm and a causal convolution of diffusers, padded by replication, have the known parts."""
     known = type(getattr(norm, "norm_layer", None)) is nn.GroupNorm and type(conv).__name__ == "CogVideoXCausalConv3d"
-    if not known or conv.pad_mode != "replicate" or conv.time_pad <= 0 or not all(map(_is_plain, (norm, conv))):
+    if not known or conv.pad_mode != "replicate" or conv.time_pad <= 0 or not all(map(_replaced.is_plain, (norm, conv))):
         return False
     inner = conv.conv
-    plain = isinstance(inner, nn.Conv3d) and _is_plain(inner) and _is_plain(norm.norm_layer)
+    plain = isinstance(inner, nn.Conv3d) and _replaced.is_plain(inner) and _replaced.is_plain(norm.norm_layer)
     return plain and inner.stride == inner.dilation == (1, 1, 1) and inner.groups == 1 and inner.bias is not None
 
 
@@ -443,4 +437,10 @@ _REPLACEMENTS = {
     ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiResnetBlock3D"): _Replacement(
         _mochi_resnet, "self inputs conv_cache", "nonlinearity norm1 conv1 norm2 conv2"
     ),
+    **{
+        (f"tabpfn.architectures.tabpfn_{version}", "TabPFNBlock"): _Replacement(
+            _tabpfn.compute, _tabpfn.PARAMETERS, _tabpfn.ATTRIBUTES
+        )
+        for version in ("v2", "v2_5", "v2_6")
+    },
 }

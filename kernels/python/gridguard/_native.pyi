@@ -119,6 +119,19 @@ def block(
 ) -> None: ...
 def block_on_host(problem: _BlockProblem, addresses: _BlockAddresses) -> None: ...
 
+def residual_norm(
+    problem: tuple[int, int, str, bool, int],
+    addresses: Sequence[int],
+    epsilon: float,
+    stream: int,
+    capturing: bool,
+) -> str | None:
+    """Launch out = norm(x + added) * weight and its cast. Return why the kernel does not serve it, if so.
+
+    The problem has rows, columns, the type of the cast, whether it is the layer norm, and the device; the addresses are
+    those of x, added, out, cast and weight.
+    """
+
 def choices() -> list[tuple[int, list[int], str, str, str, str | None]]: ...
 def profiles() -> list[tuple[int, Path | None, int, list[str]]]: ...
 def misses() -> int: ...

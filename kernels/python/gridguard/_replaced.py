@@ -49,3 +49,10 @@ def restore(model: nn.Module, make: Callable[[Any], nn.Module]) -> list[nn.Modul
         # Another thread may have restored it already.
         module.__class__ = original(type(module))
     return replaced
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Tell whether a layer has neither hooks nor another `forward`. Then its weights may be read instead of a call."""
+    own = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    # Offloading replaces `forward`.
+    return not any(own) and "forward" not in layer.__dict__ and not nn.modules.module._has_any_global_hook()

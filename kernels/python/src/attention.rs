@@ -43,7 +43,7 @@ pub(crate) struct Attention {
 }
 
 /// Why the kernels do not serve a call. Nothing was launched.
-type Reason = &'static str;
+pub(crate) type Reason = &'static str;
 
 /// A call with q, k, v and out, or of the gradients with q, k, v, grad, dq, dk and dv.
 struct Call<const N: usize> {
@@ -87,11 +87,11 @@ impl Options<Option<f64>> {
 }
 
 /// Where a call is submitted.
-struct Target {
-    stream: usize,
-    capturing: bool,
+pub(crate) struct Target {
+    pub(crate) stream: usize,
+    pub(crate) capturing: bool,
     /// Whether a kernel may be loaded.
-    may_load: bool,
+    pub(crate) may_load: bool,
 }
 
 #[pymethods]
@@ -438,7 +438,7 @@ fn forward<const N: usize>(
 }
 
 /// Submits the launch of a key, which is prepared at its first call.
-fn submit_prepared<O: Hash + Eq, P: Send + Sync + 'static>(
+pub(crate) fn submit_prepared<O: Hash + Eq, P: Send + Sync + 'static>(
     table: &Launches<O, P>,
     key: (usize, O),
     target: &Target,

@@ -9,8 +9,9 @@ use std::sync::{Arc, LazyLock};
 use gridguard::Guard;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{Layer, Layers, MissLog};
+use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::temporal_attention::{AttentionBackward, TemporalAttention};
-use gridguard_kernels::{KernelError, Kernels, TunedLaunch};
+use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -45,6 +46,8 @@ pub(crate) static LAUNCHES: Launches<TemporalAttention, TunedLaunch<TemporalAtte
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
 pub(crate) static BACKWARD: Launches<AttentionBackward, TunedLaunch<AttentionBackward>> =
     LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+pub(crate) static NORMS: Launches<ResidualNorm, Prepared<ResidualNorm>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);
 
@@ -74,7 +77,8 @@ pub(crate) fn reset() {
     let devices = core::mem::take(&mut *DEVICES.lock());
     let launches = core::mem::replace(&mut *LAUNCHES.lock(), LruCache::new(MAX_LAUNCHES));
     let backward = core::mem::replace(&mut *BACKWARD.lock(), LruCache::new(MAX_LAUNCHES));
-    drop((devices, launches, backward));
+    let norms = core::mem::replace(&mut *NORMS.lock(), LruCache::new(MAX_LAUNCHES));
+    drop((devices, launches, backward, norms));
 }
 
 /// Keeps code loaded until the process ends, because a graph captured its launch.

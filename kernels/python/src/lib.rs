@@ -10,6 +10,8 @@ mod documents;
 mod error;
 mod function;
 mod launches;
+#[allow(unsafe_code, reason = "memory and streams of PyTorch")]
+mod norm;
 mod state;
 #[allow(unsafe_code, reason = "C functions and structs of DLPack")]
 mod tensor;
@@ -34,6 +36,8 @@ mod _native {
     use crate::error::{GridguardError, UnavailableError};
     #[pymodule_export]
     use crate::function::{compare_digests, look_up_function, profile_digest, tune_function};
+    #[pymodule_export]
+    use crate::norm::residual_norm;
     #[pymodule_export]
     use crate::tuning::{choices, misses, profiles, reload_profiles, write_misses};
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from typing import Any
 
 import models
 import torch
+import torch.nn.functional as F
 from gpu import options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
+from gridguard import _launch
 from gridguard._pytorch import unserved
 
 figures: dict[str, Any] = {}
@@ -29,8 +32,43 @@ def main() -> int:
     figures["missing"] = [one for one in packages if importlib.util.find_spec(one) is None]
     print(figures)
     torch.backends.cudnn.allow_tf32 = False
-    checks = (small_models, small_training, efficient, cosmos, tabpfn, mochi, animatediff, swin)
+    checks = (norm_sums, small_models, small_training, efficient, cosmos, tabpfn, mochi, animatediff, swin)
     return run_checks(checks, (), options, figures)
+
+
+def norm_sums() -> None:
+    """Compare the norm of a sum with f64, with more rows than a grid has blocks and with a NaN, and time it."""
+    worst = 0.0
+    torch.manual_seed(0)
+    for rows, columns in ((1, 8), (3, 520), (1000, 2048), (1_100_000, 192)):
+        for dtype, centered, apart in itertools.product((torch.float16, torch.bfloat16), (False, True), (False, True)):
+            x, added = torch.randn(rows, columns, device="cuda"), torch.randn(rows, columns, device="cuda").to(dtype)
+            weight = torch.randn(columns, device="cuda")
+            x[rows // 2, columns // 2] = float("nan")
+            parts = [slice(8), slice(-8, None)]
+            sums = [x[part].double() + added[part].double() for part in parts]
+            out, cast = torch.full_like(x, 7.0) if apart else x, torch.full_like(added, 7.0)
+            reason = _launch.residual_norm(x, added, out, cast, weight, 1e-6, centered)
+            assert reason is None, reason
+            assert out.isnan().all(1).nonzero().flatten().tolist() == [rows // 2]
+            for part, total in zip(parts, sums):
+                total -= total.mean(-1, keepdim=True) if centered else 0.0
+                want = F.rms_norm(total, (columns,), weight.double(), 1e-6)
+                worst = max(worst, (out[part] - want).nan_to_num().abs().max().item())
+            torch.testing.assert_close(cast, out.to(dtype), atol=0, rtol=0, equal_nan=True)
+    assert worst < 2e-5, worst
+    refused = {
+        "alignment": (x.flatten()[1:193].view(1, -1), added[:1], x[:1], cast[:1], weight),
+        "device": (x, added, out, cast, weight.cpu()),
+        "dtype": (x, added, out, cast.half(), weight),
+        "shape": (x, added, out, cast, weight[1:]),
+    }
+    for reason, tensors in refused.items():
+        assert _launch.residual_norm(*tensors, 1e-6, False) == reason, reason
+    assert _launch.residual_norm(x, x, out, x.clone(), weight, 1e-6, False) == "shape"
+    time = milliseconds(lambda: _launch.residual_norm(x, added, out, cast, weight, 1e-6, False))
+    figures["norm of sums"] = {"error": worst, "GB/s": 12 * x.numel() / time / 1e6}
+    print(f"  norm of sums: {figures['norm of sums']}", flush=True)
 
 
 def small_models() -> None:
@@ -152,10 +190,13 @@ def tabpfn() -> None:
     compare("TabPFN, attention of 200,000 rows over 11 features", attend, ways)
     for training, layers, known in ((False, 4, 1_000), (False, 4, 10_000), (True, 2, 1_000)):
         config, _ = tabpfn_v2_6.parse_config({"max_num_classes": 10, "num_buckets": 20, "nlayers": layers})
-        model = tabpfn_v2_6.get_architecture(config).cuda().train(training)
+        model = tabpfn_v2_6.get_architecture(config)
+        models.without_zeros(model)
+        model = model.cuda().train(training)
         x, y = torch.randn(200_000, 1, 30, device="cuda"), torch.randint(0, 3, (known, 1), device="cuda").float()
         case = f"TabPFN, {layers} layers, 200,000 rows, {known} of them labelled, {KINDS[training]}"
-        compare(case, step_of(model, model, (x, y), training, torch.float16), ways, 3)
+        whole = {**ways, "replaced": lambda model=model: replaced(model)}
+        compare(case, step_of(model, model, (x, y), training, torch.float16), whole, 3)
 
 
 @contextlib.contextmanager

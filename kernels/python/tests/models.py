@@ -230,6 +230,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "timm: Swin V1": lambda: _swin("timm", 1),
     "timm: Swin V2": lambda: _swin("timm", 2),
     "tabpfn: v2": lambda: _tabpfn("tabpfn_v2", emsize=48, nlayers=2, nhead=3),
+    "tabpfn: v2.5": lambda: _tabpfn("tabpfn_v2_5", emsize=48, nlayers=2, nhead=3),
     "tabpfn: v2.6": lambda: _tabpfn("tabpfn_v2_6", emsize=48, nlayers=2, nhead=3),
     "tabpfn: v3": lambda: _tabpfn(
         "tabpfn_v3",
@@ -259,9 +260,7 @@ def make(
         model, inputs, call = MODELS[name]()
     finally:
         torch.set_default_dtype(usual)
-    for parameter in model.parameters():
-        if parameter.count_nonzero() == 0:
-            nn.init.normal_(parameter, 0.0, 0.2)
+    without_zeros(model)
     inputs = tree_map(lambda one: one.to(device), inputs)
 
     def run(model: nn.Module) -> Tensor:
@@ -271,6 +270,13 @@ def make(
 
     # Some tables of constants are in single precision.
     return model.to(device, dtype).eval(), run
+
+
+def without_zeros(model: nn.Module) -> None:
+    """Give the weights that are all zero random values. Some packages begin with blocks that compute nothing."""
+    for parameter in model.parameters():
+        if parameter.count_nonzero() == 0:
+            nn.init.normal_(parameter, 0.0, 0.2)
 
 
 def gradients(model: nn.Module, call: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:

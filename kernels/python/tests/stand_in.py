@@ -44,12 +44,22 @@ def compute(tensors, scale, is_causal, dtype):
         gradient.copy_(one)
 
 
+def residual_norm(x, added, out, cast, weight, epsilon, is_centered):
+    """Compute the norm of a sum like the kernel."""
+    total = x.double() + added
+    if is_centered:
+        total -= total.mean(-1, keepdim=True)
+    out.copy_(total * (total.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight)
+    cast.copy_(out)
+
+
 def serve_on_cpu(monkeypatch, **options):
     """Serve CPU tensors by `compute`, and return a function that returns the counts of a test."""
     kernels = _native.Attention(torch, stand_in=compute, **options)
     monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
     monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
     monkeypatch.setattr(_launch, "kernels", kernels)
+    monkeypatch.setattr(_launch, "residual_norm", residual_norm)
     monkeypatch.setattr(_stats, "_counts", {})
 
     def counts():

@@ -15,8 +15,10 @@ UNSERVED = {
     **{f"diffusers: {name}": {} for name in ("AnimateDiff", "SVD", "I2VGen-XL", "ModelScope", "Latte", "Mochi VAE")},
     # Attention over a frame has 64 keys, too many for a copy to contiguous rows.
     "diffusers: Cosmos VAE": {"strides": 2},
-    **dict.fromkeys(("tabpfn: v2", "tabpfn: v2.6", "tabpfn: v3", "tabicl: TabICL"), {}),
+    **dict.fromkeys(("tabpfn: v2", "tabpfn: v2.5", "tabpfn: v2.6", "tabpfn: v3", "tabicl: TabICL"), {}),
 }
+# Models that call PyTorch's function, and whose modules are replaced, too.
+TABPFN = [f"tabpfn: {version}" for version in ("v2", "v2.5", "v2.6")]
 SWIN = [f"{package}: Swin V{version}" for package in ("torchvision", "timm") for version in (1, 2)]
 
 
@@ -55,7 +57,7 @@ def test_training_has_the_gradients_of_the_model(on_cpu, name):
     model, call = models.make(name)
     want = models.gradients(model, call)
     replaced = ours.replace_attention(model)
-    assert (replaced > 0) == (name in SWIN or "VAE" in name)
+    assert (replaced > 0) == (name in SWIN + TABPFN or "VAE" in name)
     with ours.installed():
         found = models.gradients(model, call)
     assert found.keys() == want.keys() and len(want) > 10

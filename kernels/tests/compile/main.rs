@@ -23,6 +23,7 @@ use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::layer_norm::LayerNorm;
 use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
+use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
 use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
@@ -227,6 +228,23 @@ fn rms_norm_compiles_for_every_architecture_without_a_spill() {
         let mut all = Vec::new();
         for columns in [63, 64, 4096, 100_000] {
             add(&mut all, device, |element| RmsNorm::new(1 << 20, columns, element));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn residual_norm_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut all = Vec::new();
+        for (columns, centered) in
+            [(8, false), (192, false), (512, true), (520, false), (2048, true)]
+        {
+            for element in [ElementType::F16, ElementType::Bf16] {
+                let norm = ResidualNorm::new(1 << 20, columns, element, centered);
+                all.push(code(&norm.expect("legal"), device));
+            }
         }
         all
     });

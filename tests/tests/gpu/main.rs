@@ -30,6 +30,7 @@ mod products;
 mod reflection_pad1d;
 mod refusals;
 mod replaying;
+mod residual_norm;
 mod rewritten;
 mod rms_norm;
 mod server;
