@@ -30,7 +30,7 @@ mod report;
 mod watch;
 
 use fix::assembler;
-use hook::{callers, deepbind, session};
+use hook::{callers, session, unwatched};
 use process::{caches, guarded};
 
 /// Called by the loader, after the C library is ready and before the program begins.
@@ -44,7 +44,7 @@ extern "C" fn loaded() {
         process::begin();
         caches::begin();
         assembler::begin();
-        deepbind::begin();
+        unwatched::begin();
         capture::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);

@@ -7,12 +7,11 @@
 //! - `carried`: oversized launches past a runtime that refuses them;
 //! - `logged`: launches that a static runtime refuses;
 //! - `outcome`, `session`: what follows a call, off the hot path;
-//! - `deepbind`: what cannot be watched.
+//! - `unwatched`: what cannot be watched.
 
 pub(crate) mod callers;
 mod carried;
 mod compile;
-pub(crate) mod deepbind;
 mod find;
 mod graph;
 mod launch;
@@ -25,3 +24,4 @@ mod runtime;
 pub(crate) mod session;
 mod synchronize;
 mod table;
+pub(crate) mod unwatched;

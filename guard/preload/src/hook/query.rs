@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{PER_THREAD_DEFAULT_STREAM, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, Function, UNWATCHED};
-use crate::hook::deepbind;
+use crate::hook::unwatched;
 
 /// Replaces the address that a successful query wrote by the result of `replace`.
 ///
@@ -25,7 +25,7 @@ pub(crate) unsafe fn replace_found(
     }
     // SAFETY: the query took the name, which is not null.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    deepbind::asked_for(name);
+    unwatched::asked_for(name);
     if status != SUCCESS || !name.starts_with(b"cu") {
         return;
     }
