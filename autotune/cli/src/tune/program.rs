@@ -49,8 +49,8 @@ pub(crate) struct ProgramArgs {
     source: Option<String>,
     /// Time limit for one run of the program
     #[arg(
-        long, value_name = "TIME", default_value = "60s", value_parser = args::duration,
-        requires = "command"
+        long, hide_short_help = true, value_name = "TIME", default_value = "60s",
+        value_parser = args::duration, requires = "command"
     )]
     timeout: Duration,
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::fix::image::ELF;
 use crate::process::caches;
 use crate::watch::known::Digest;
 
@@ -15,20 +16,23 @@ fn has(cache: &Path, cubin: Digest) -> bool {
     let Ok(entries) = std::fs::read_dir(cache) else { return false };
     entries.take(MOST_KERNELS).flatten().any(|entry| {
         let bytes = entry.metadata().ok().and_then(|known| usize::try_from(known.len()).ok());
-        let checksum = bytes.and_then(|bytes| bytes.checked_sub(cubin.bytes));
-        let Some(checksum) = checksum.filter(|bytes| *bytes <= MOST_CHECKSUM) else {
+        let others = bytes.and_then(|bytes| bytes.checked_sub(cubin.bytes));
+        if others.is_none_or(|others| others > MOST_OTHERS) {
             return false;
-        };
+        }
         let file = gridguard_files::read(&entry.path(), MOST_BYTES).ok().flatten();
-        let found = file.and_then(|file| Some(Digest::of_cubin(file.get(checksum..)?)));
+        let found = file.and_then(|file| {
+            let begin = file.windows(ELF.len()).take(MOST_OTHERS).position(|at| at == ELF)?;
+            file.get(begin..).map(Digest::of_cubin)
+        });
         found == Some(cubin)
     })
 }
 
 const CACHED: &str = "CuPy took its machine code from its cache, which has no PTX: CUPY_CACHE_IN_MEMORY=1 has CuPy compile it \
                       again";
-/// The longest checksum. CuPy's versions have different ones.
-const MOST_CHECKSUM: usize = 128;
+/// Bytes of a file before and behind the cubin. CuPy's versions have different checksums, and names before the cubin.
+const MOST_OTHERS: usize = 4 << 10;
 /// Entries of the cache that are looked at.
 const MOST_KERNELS: usize = 1 << 17;
 /// The largest file that is read.
@@ -39,15 +43,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cubin_is_found_behind_a_checksum_of_any_kind() {
+    fn a_cubin_is_found_between_a_checksum_and_padding_of_any_kind() {
         let folder = tempfile::tempdir().expect("a folder");
-        for (name, checksum, cubin) in [("a", 40, b"one"), ("b", 64, b"two"), ("c", 129, b"six")] {
-            let file = [vec![b'0'; checksum], cubin.to_vec()].concat();
-            std::fs::write(folder.path().join(name), file).expect("a file");
+        let cubin = |name: u8| [ELF, &[name; 16], &[0; 44]].concat();
+        for (name, before, behind) in [(b'a', 40, 0), (b'b', 64, 8), (b'c', MOST_OTHERS, 1)] {
+            let file = [vec![b'0'; before], cubin(name), vec![0; behind]].concat();
+            std::fs::write(folder.path().join(char::from(name).to_string()), file).expect("a file");
         }
-        let found =
-            [b"one", b"two", b"six", b"ten"].map(|code| has(folder.path(), Digest::of_cubin(code)));
+        let found = b"abcd".map(|name| has(folder.path(), Digest::of_cubin(&cubin(name))));
         assert_eq!(found, [true, true, false, false]);
-        assert!(!has(&folder.path().join("none"), Digest::of_cubin(b"one")));
+        assert!(!has(&folder.path().join("none"), Digest::of_cubin(&cubin(b'a'))));
     }
 }

@@ -308,7 +308,7 @@ struct Wrapper {
 
 /// Bytes of an image that are hashed. Different images differ there, and hashing more would take time.
 const DIGESTED: usize = 256 << 10;
-const ELF: &[u8] = b"\x7fELF";
+pub(super) const ELF: &[u8] = b"\x7fELF";
 pub(super) const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
 const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";

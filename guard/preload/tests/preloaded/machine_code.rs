@@ -310,6 +310,15 @@ fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
     assert_refused(&load_touch("TRITON_CACHE_DIR", folder.path()), missing);
 }
 
+#[test]
+fn for_a_kernel_of_cupys_cache_the_reason_says_how_to_compile_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cached = [&[b'0'; 40], TOUCH].concat();
+    fs::write(folder.path().join("0a.cubin"), cached).unwrap();
+    let loaded = load_touch("CUPY_CACHE_DIR", folder.path());
+    assert_refused(&loaded, "CuPy took its machine code from its cache, which has no PTX: ");
+}
+
 /// Runs a program that assembles its image by `ptxas`, as the first process of a run with the folder `kept`.
 fn assembled(ptxas: &Path, folder: &Path, actions: &str, more: &[(&str, &str)]) -> Loaded {
     let (image, kept) = (folder.join("image"), folder.join("kept"));
