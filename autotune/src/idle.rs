@@ -10,7 +10,7 @@ use crate::measure::{Measurer, Portion, Sample};
 /// [`Busy`](FailureKind::Busy), as of a clock that [yields](crate::DeviceClock::yielding).
 ///
 /// After such a failure it waits until the device was idle for a second. If another process comes back within 10,000
-/// requests, it waits twice as long each time, up to a minute, so that it does not meet each request to a quiet server.
+/// requests, it waits twice as long each time, up to a minute. Otherwise it would delay each request to a quiet server.
 #[derive(Debug)]
 pub struct WhenIdle<M, W> {
     measurer: M,

@@ -2,8 +2,8 @@
 //!
 //! `FILE PATH : FORM`: the path has steps between slashes, each a key, the index of an element, or
 //! `key=value`, which finds the element of a list with that field; `&` joins several fields. Several paths between
-//! ` + ` are summed, and ` / ` divides what stands before it by what follows. Of a profile, a file that ends in `.ron`,
-//! the fields are `problems`, `gaining`, `confirmed`, `kernels` (with a gain), and `gain_median` and `gain_best`.
+//! ` + ` are summed, and ` / ` divides what stands before it by what follows. A profile (`.ron`)
+//! has the fields `problems`, `gaining`, `confirmed`, `kernels` (with a gain), and `gain_median` and `gain_best`.
 //!
 //! | form | of 1234.5678 |
 //! |---|---|

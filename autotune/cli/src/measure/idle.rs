@@ -11,7 +11,7 @@ use super::target::Target;
 use crate::doctor::child;
 use crate::error::CommandError;
 
-/// A device on which other processes have precedence.
+/// A device that other processes may use first.
 #[derive(Clone)]
 pub(crate) struct SharedDevice<'a> {
     uuid: String,

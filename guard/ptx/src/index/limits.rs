@@ -44,7 +44,7 @@ impl EntryIndex {
         self.limits_within(sizes, &mut { MOST_WORK })
     }
 
-    /// As [`Self::limits`], with at most some `work`, from which what was done is taken.
+    /// As [`Self::limits`], with a budget: at most `work` parts of work, which it subtracts from `work`.
     pub fn limits_within(&mut self, sizes: &Sizes, work: &mut usize) -> Vec<SizeLimit> {
         let most = MOST_WORK.min(*work);
         let Self { checks, values, .. } = self;

@@ -183,8 +183,8 @@ impl EntryIndex {
         self.verdict_within(sizes, &mut { MOST_WORK })
     }
 
-    /// As [`Self::verdict`], with at most some `work`, from which what was done is taken. One part takes a microsecond or
-    /// less. When nothing is left, further indices are [`Reason::TooComplex`], and [`Wrap::first`] is left out.
+    /// As [`Self::verdict`], with a budget: at most `work` parts of work, which it subtracts from `work`. One part takes a
+    /// microsecond or less. Beyond the budget indices are [`Reason::TooComplex`], and [`Wrap::first`] is left out.
     pub fn verdict_within(&mut self, sizes: &Sizes, work: &mut usize) -> Verdict {
         let Self { checks, values, .. } = self;
         let mut bounds = Bounds::new(values, sizes);
