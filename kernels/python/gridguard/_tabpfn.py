@@ -28,8 +28,8 @@ class _Layer(NamedTuple):
     """A layer that adds a product to the state."""
 
     prepare: Callable[[Tensor], Callable[[Tensor, bool], Tensor]]
-    """Takes the known rows, and returns a function from other rows to the input of the product. The function is told
-    whether its rows are known."""
+    """Takes the known rows, once, and returns a function from any rows to the input of the product. The function is
+    told whether its rows are known."""
     weight: Tensor
     known: int = 0
     """The number of known rows, which are the first."""
@@ -174,30 +174,37 @@ def _norm_sum(norm: Any, added: Tensor, x: Tensor, out: Tensor, cast: Tensor) ->
         cast.copy_(total)
 
 
-def _projected(x: Tensor, attention: Any, names: str) -> tuple[Tensor, ...]:
-    """Return `[rows, columns, heads, head_dim]` for each projection, by one product."""
-    weight = torch.cat([getattr(attention, f"{name}_projection").weight for name in names]).to(x.dtype)
-    return F.linear(x, weight).unflatten(-1, (len(names), -1, attention.head_dim)).unbind(2)
+def _projection(attention: Any, names: str, dtype: torch.dtype) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Return a function to `[rows, columns, heads, head_dim]` for each projection, by one product."""
+    weight = torch.cat([getattr(attention, f"{name}_projection").weight for name in names]).to(dtype)
+    sizes = (len(names), -1, attention.head_dim)
+    return lambda x: F.linear(x, weight).unflatten(-1, sizes).unbind(2)
 
 
 def _over_columns(attention: Any) -> _Layer:
     """Attend to the other cells of a row."""
 
-    def hidden(x: Tensor, is_known: bool) -> Tensor:
-        query, key, value = (one.transpose(1, 2) for one in _projected(x, attention, "qkv"))
-        return _attention.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    def prepare(x: Tensor) -> Callable[[Tensor, bool], Tensor]:
+        project = _projection(attention, "qkv", x.dtype)
 
-    return _Layer(lambda known: hidden, attention.out_projection.weight)
+        def hidden(x: Tensor, is_known: bool) -> Tensor:
+            query, key, value = (one.transpose(1, 2) for one in project(x))
+            return _attention.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+        return hidden
+
+    return _Layer(prepare, attention.out_projection.weight)
 
 
 def _over_rows(attention: Any, known: int) -> _Layer:
     """Attend to the known cells of a column. The queries of the other rows have the first head of keys in common."""
 
     def prepare(x: Tensor) -> Callable[[Tensor, bool], Tensor]:
-        key, value = _projected(x, attention, "kv")
+        key, value = _projection(attention, "kv", x.dtype)(x)
+        project = _projection(attention, "q", x.dtype)
 
         def hidden(x: Tensor, is_known: bool) -> Tensor:
-            (query,) = _projected(x, attention, "q")
+            (query,) = project(x)
             heads = slice(None if is_known else 1)
             return _attend_to_known(query, key[:, :, heads], value[:, :, heads]).flatten(2)
 
@@ -229,4 +236,9 @@ def _mlp(mlp: Any, needs_grad: bool) -> _Layer:
     first, activation, last = mlp
     in_place = functools.partial(torch.ops.aten.gelu_, approximate=activation.approximate)
     activate = activation if needs_grad else in_place
-    return _Layer(lambda known: lambda x, is_known: activate(F.linear(x, first.weight.to(x.dtype))), last.weight)
+
+    def prepare(x: Tensor) -> Callable[[Tensor, bool], Tensor]:
+        weight = first.weight.to(x.dtype)
+        return lambda x, is_known: activate(F.linear(x, weight))
+
+    return _Layer(prepare, last.weight)
