@@ -44,12 +44,7 @@ replacements! {
         let small = |grid, bytes| unsafe {
             original(function, Size(grid), block, arguments, bytes, stream)
         };
-        if carried::is_wanted(grid.0)
-            && let Some(status) = carried::carry((grid.0, shared_bytes), small, call)
-        {
-            return status;
-        }
-        watched(&call, function, || {
+        watched((grid.0, shared_bytes), &call, small, function, || {
             let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
             let name = FUNCTIONS[H].symbol.to_bytes();
             let cooperative = name.starts_with(b"cudaLaunchCooperative");
@@ -69,12 +64,7 @@ replacements! {
             // SAFETY: the caller's own arguments, with a grid that the driver's function replaces.
             unsafe { original(&raw const config, function, arguments) }
         };
-        if carried::is_wanted(grid.0)
-            && let Some(status) = carried::carry((grid.0, shared_bytes), small, call)
-        {
-            return status;
-        }
-        watched(&call, function, || {
+        watched((grid.0, shared_bytes), &call, small, function, || {
             let shared_bytes = c_uint::try_from(shared_bytes).unwrap_or(c_uint::MAX);
             let (grid, block) = (grid.0, block.0);
             let config =
@@ -85,13 +75,21 @@ replacements! {
     }
 }
 
-/// Makes a launch, and explains it if the runtime refused it without a call of the driver.
+/// Makes a launch: an oversized one by `small` if `--fix` is on and the driver gets it. Explains it if the runtime refused
+/// it without a call of the driver.
 #[inline(always)]
 fn watched(
+    (grid, shared_bytes): ([c_uint; 3], usize),
     call: &dyn Fn() -> Status,
+    small: impl Fn([c_uint; 3], usize) -> Status,
     function: *mut c_void,
     describe: impl Fn() -> Launch,
 ) -> Status {
+    if carried::is_wanted(grid)
+        && let Some(status) = carried::carry((grid, shared_bytes), small, call)
+    {
+        return status;
+    }
     Flag::Refused.replace(false);
     let status = call();
     if status != SUCCESS && !Flag::Refused.replace(false) {
