@@ -306,7 +306,7 @@ impl Outcome {
         }
     }
 
-    /// Runs launches in which the places wrap that nothing has shown yet.
+    /// Runs launches that make a place wrap, for each place that has not wrapped yet.
     fn places(&mut self, kernel: &Kernel, sizes: &Launch, loaded: i128, wraps: &[Wrap]) {
         for wrap in wraps {
             if self.reported.contains(&wrap.at.line) && !self.seen.contains(&wrap.at.line) {
@@ -477,7 +477,7 @@ const MOST_TRIED: usize = 60;
 /// Enough for several iterations of most loops.
 const THREAD_STEPS: usize = 6_000;
 const ALL_STEPS: usize = 30_000_000;
-/// Threads that differ, after which no more are run.
+/// No more threads are run once this number of them differ.
 const DIFFERING: usize = 8;
 /// The most steps of an entry.
 const MOST_STEPS: usize = 10_000_000;

@@ -76,7 +76,7 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 impl ExplainedLog {
     /// Explains the failures in `log`. A launch configuration in the log is checked against `limits`, against the
     /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
-    /// the log. Its kernel, grid and block replace what the log states.
+    /// the log. Its kernel, grid and block replace those in the log.
     ///
     /// # Errors
     ///

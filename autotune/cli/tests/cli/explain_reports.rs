@@ -184,7 +184,7 @@ fn what_a_kernel_needs_is_told_with_the_limit_of_the_gpu() {
     assert!(found["causes"][0]["why_likely"].as_str().is_some_and(|it| it == says), "{found}");
 }
 
-/// The reply to a log with a launch of so many blocks on y, if any, and a failure.
+/// The reply to a log with a failure, after a launch of `launch` blocks on y, if given.
 fn explain_rows(failure: &str, launch: Option<u32>, args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     let ptx = folder.path().join("rows.ptx");

@@ -333,7 +333,7 @@ pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Resul
     }
 }
 
-/// The PTX in a fat binary, or else what a `ptxas` of the run has made its machine code of.
+/// The PTX in a fat binary, or else the PTX that a `ptxas` of the run has assembled into its machine code.
 fn ptx_of_fatbin(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
     ptx_beside(bytes, capability).or_else(|reason| {
         let cubin = cubin_in(bytes, capability);

@@ -18,7 +18,7 @@ static WITH_RUNTIME: Kept<String, { 1 << 6 }, 32> = Kept::new();
 
 /// Runtimes up to CUDA 12 ask the driver for this function when they start.
 const ASKED_BY_OLD: &[u8] = b"cuLaunchCooperativeKernelMultiDevice";
-/// How the names of NVIDIA's own libraries begin, whose launches fit, and those of shared runtimes.
+/// How the names of NVIDIA's own libraries begin, whose launches fit. Shared runtimes begin so too, and are watched.
 const OF_NVIDIA: [&str; 4] = ["libcu", "libnccl", "libnpp", "libnv"];
 
 /// Registers the note for the end of this process, but not for its children.

@@ -265,8 +265,7 @@ impl EntryIndex {
         }
     }
 
-    /// The first value of `size` with which the index of `place` wraps. `None` if it wraps with any value, or no work is
-    /// left.
+    /// The smallest value of `size` that makes the index of `place` wrap. `None` if each value does, or no work is left.
     fn first(
         &mut self,
         size: Size,

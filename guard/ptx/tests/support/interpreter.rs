@@ -36,7 +36,7 @@ struct Instruction {
     is_signed: bool,
     is_float: bool,
     bits: u32,
-    /// Whether its addresses are those of global memory.
+    /// Whether its addresses are in global memory.
     is_far: bool,
 }
 

@@ -272,7 +272,7 @@ impl Machine<'_> {
     fn cut(&self, value: i128, bits: u32, is_signed: bool, is_exact: bool) -> i128 {
         let all = 1_i128 << bits.min(100);
         if is_exact {
-            // The bits of a negative number are those of a large one, on purpose.
+            // A negative number is read as a large one, on purpose.
             return if !is_signed && value < 0 { value.rem_euclid(all) } else { value };
         }
         let low = value.rem_euclid(all);

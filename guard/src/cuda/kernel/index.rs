@@ -34,9 +34,9 @@ impl Ptx {
 
     /// The limits of the entry `name`. None if the text is not PTX, which the driver reports.
     ///
-    /// Reading takes 10 ms for each megabyte, once for a module, and the limits of an entry 0.6 ms (the median of 1,328
-    /// entries of candle, ggml, CuPy and Triton) to 80 ms. A file beside the cubins would save little of that, since its
-    /// name would be a hash of the whole text.
+    /// Reading takes 10 ms for each megabyte, once for a module. The limits of an entry take 0.6 ms to 80 ms (the median
+    /// and the most of 1,328 entries of candle, ggml, CuPy and Triton). A file beside the cubins would save little of
+    /// that, since its name would be a hash of the whole text.
     pub(crate) fn limits(&self, name: &str) -> Arc<[IndexLimit]> {
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         let key = (self.hash, self.text.len(), name.to_owned());
