@@ -11,7 +11,7 @@ use gridguard::{
 };
 use gridguard_autotune::MeasureFailure;
 
-use super::problem::UntunedProblem::{self, Passes, Transpose};
+use super::problem::UntunedProblem::{self, Blur, Passes, Peaks, Transpose};
 use super::problem::index;
 use super::workload::BackEnd;
 
@@ -21,17 +21,23 @@ pub(super) struct OnDevice {
     stream: Arc<CudaStream>,
     kernels: Kernels,
     input: CudaSlice<f32>,
+    /// The largest element of each item.
+    peaks: CudaSlice<f32>,
     output: CudaSlice<f32>,
     wrong: CudaSlice<u32>,
 }
 
 struct Kernels {
-    pass_1: Kernel,
-    pass_2: Kernel,
-    pass_4: Kernel,
+    /// For 1, 2 and 4 floats at a time.
+    passes: [Kernel; 3],
+    add_peak: [Kernel; 3],
+    peak: Kernel,
     transpose: Kernel,
+    blur: Kernel,
     count_unequal: Kernel,
     count_misplaced: Kernel,
+    count_unblurred: Kernel,
+    count_without_peak: Kernel,
 }
 
 impl Kernels {
@@ -40,33 +46,49 @@ impl Kernels {
         let module = guard.compile("untuned.cu", include_str!("kernels.cu"))?;
         let number = Parameter::of::<u32>();
         let floats = |floats: u64| Parameter::AlignedMemory { bytes: floats * 4 };
+        let [one, two, four] = [1, 2, 4].map(floats);
+        let matrices = [one, one, number, number];
+        let counted = |parameters: &[Parameter]| [parameters, &[Parameter::Memory]].concat();
         // SAFETY: these are the parameters of each kernel, in order. Each stays within the elements
         // of its items, whose tensors this file allocates with as many elements, and counts in one
         // element of `count`.
         unsafe {
             Ok(Self {
-                pass_1: module.kernel("pass_1", &[floats(1), number])?,
-                pass_2: module.kernel("pass_2", &[floats(2), number])?,
-                pass_4: module.kernel("pass_4", &[floats(4), number])?,
-                transpose: module.kernel("transpose", &[floats(1), floats(1), number, number])?,
-                count_unequal: module.kernel(
-                    "count_unequal",
-                    &[floats(1), number, Parameter::of::<f32>(), Parameter::Memory],
-                )?,
-                count_misplaced: module.kernel(
-                    "count_misplaced",
-                    &[floats(1), floats(1), number, number, Parameter::Memory],
-                )?,
+                passes: [
+                    module.kernel("pass_1", &[one, number])?,
+                    module.kernel("pass_2", &[two, number])?,
+                    module.kernel("pass_4", &[four, number])?,
+                ],
+                add_peak: [
+                    module.kernel("add_peak_1", &[one, one, one, number])?,
+                    module.kernel("add_peak_2", &[two, one, two, number])?,
+                    module.kernel("add_peak_4", &[four, one, four, number])?,
+                ],
+                peak: module.kernel("peak", &[one, one, number])?,
+                transpose: module.kernel("transpose", &matrices)?,
+                blur: module.kernel("blur", &matrices)?,
+                count_unequal: module
+                    .kernel("count_unequal", &counted(&[one, number, Parameter::of::<f32>()]))?,
+                count_misplaced: module.kernel("count_misplaced", &counted(&matrices))?,
+                count_unblurred: module.kernel("count_unblurred", &counted(&matrices))?,
+                count_without_peak: module
+                    .kernel("count_without_peak", &counted(&[one, one, number]))?,
             })
         }
     }
 
+    /// The kernel whose launch parameters are searched for.
     fn of(&self, problem: UntunedProblem, parameters: &Named) -> &Kernel {
-        match (problem, parameters.last()) {
-            (Transpose { .. }, _) => &self.transpose,
-            (Passes { .. }, Some((_, 2))) => &self.pass_2,
-            (Passes { .. }, Some((_, 4))) => &self.pass_4,
-            (Passes { .. }, _) => &self.pass_1,
+        let [one, two, four] = match problem {
+            Transpose { .. } => return &self.transpose,
+            Blur { .. } => return &self.blur,
+            Passes { .. } => &self.passes,
+            Peaks { .. } => &self.add_peak,
+        };
+        match parameters.last() {
+            Some((_, 2)) => two,
+            Some((_, 4)) => four,
+            _ => one,
         }
     }
 }
@@ -79,12 +101,13 @@ impl OnDevice {
     ) -> Result<Self, MeasureFailure> {
         let input = match problem {
             Passes { .. } => stream.alloc_zeros(1)?,
-            Transpose { .. } => stream.clone_htod(&problem.input())?,
+            _ => stream.clone_htod(&problem.input())?,
         };
         Ok(Self {
             problem,
             kernels: Kernels::compile(guard)?,
             input,
+            peaks: stream.alloc_zeros(index(problem.items()))?,
             output: stream.alloc_zeros(problem.elements())?,
             wrong: stream.alloc_zeros(1)?,
             guard: Arc::clone(guard),
@@ -106,7 +129,17 @@ impl OnDevice {
                     self.guard.plan_and_launch(kernel, &request, None, args)?;
                 }
             }
-            Transpose { height, width, .. } => {
+            Peaks { columns, .. } => {
+                let input = self.input.slice(place);
+                let mut peaks = self.peaks.slice_mut(index(chunk.start)..index(chunk.end()));
+                let mut args = Args::new(&self.stream);
+                args.read(&input).write(&mut peaks).constant(size(columns));
+                self.guard.plan_and_launch(&self.kernels.peak, &request, None, args)?;
+                let mut args = Args::new(&self.stream);
+                args.read(&input).read(&peaks).write(&mut output).constant(size(columns));
+                self.guard.plan_and_launch(kernel, &request, None, args)?;
+            }
+            Transpose { height, width, .. } | Blur { height, width, .. } => {
                 let input = self.input.slice(place);
                 let mut args = Args::new(&self.stream);
                 args.read(&input).write(&mut output).constant(size(height)).constant(size(width));
@@ -152,13 +185,23 @@ impl BackEnd for OnDevice {
                     .write(&mut self.wrong);
                 &self.kernels.count_unequal
             }
-            Transpose { height, width, .. } => {
+            Peaks { columns, .. } => {
+                args.read_items(&self.input, each)
+                    .read_items(&self.output, each)
+                    .constant(size(columns))
+                    .write(&mut self.wrong);
+                &self.kernels.count_without_peak
+            }
+            Transpose { height, width, .. } | Blur { height, width, .. } => {
                 args.read_items(&self.input, each)
                     .read_items(&self.output, each)
                     .constant(size(height))
                     .constant(size(width))
                     .write(&mut self.wrong);
-                &self.kernels.count_misplaced
+                match self.problem {
+                    Blur { .. } => &self.kernels.count_unblurred,
+                    _ => &self.kernels.count_misplaced,
+                }
             }
         };
         self.guard.plan_and_launch(kernel, &request, Some(&batch), args)?;

@@ -4,7 +4,7 @@ use gridguard::profile::Named;
 use gridguard::{Guard, KernelLimits, LaunchLimits, PlannedLaunch, launch_chunk_on_host};
 use gridguard_autotune::{FailureKind, MeasureFailure};
 
-use super::problem::UntunedProblem::{self, Passes, Transpose};
+use super::problem::UntunedProblem::{self, Blur, Passes, Peaks, Transpose};
 use super::problem::index;
 use super::workload::BackEnd;
 
@@ -38,17 +38,15 @@ impl BackEnd for OnHost {
                 let mut launch = || launch_chunk_on_host(chunk, &mut self.output, each, &pass);
                 (0..passes).try_for_each(|_| launch()).map_err(failed)
             }
-            Transpose { height, width, .. } => {
-                let input = &self.input;
-                let transpose = |item: u64, out: &mut [f32]| {
-                    let of_item = input.iter().skip(index(item) * each).take(each);
-                    for (place, x) in of_item.enumerate() {
-                        if let Some(out) = out.get_mut(transposed([height, width], place)) {
-                            *out = *x;
-                        }
+            problem => {
+                let items = &self.input;
+                let compute = |item: u64, out: &mut [f32]| {
+                    let input = items.chunks(each).nth(index(item)).unwrap_or_default();
+                    for (place, out) in out.iter_mut().enumerate() {
+                        *out = result(problem, input, place);
                     }
                 };
-                launch_chunk_on_host(chunk, &mut self.output, each, &transpose).map_err(failed)
+                launch_chunk_on_host(chunk, &mut self.output, each, &compute).map_err(failed)
             }
         }
     }
@@ -64,24 +62,42 @@ impl BackEnd for OnHost {
                 let expected = self.problem.expected();
                 self.output.iter().filter(|x| **x != expected).count()
             }
-            Transpose { height, width, .. } => {
-                let each = index(height * width);
+            problem => {
+                let each = index(problem.elements_per_item());
                 let items = self.input.chunks(each).zip(self.output.chunks(each));
-                let misplaced = |(input, output): (&[f32], &[f32])| {
-                    let is_wrong = |(place, x): &(usize, &f32)| {
-                        output.get(transposed([height, width], *place)) != Some(*x)
-                    };
-                    input.iter().enumerate().filter(is_wrong).count()
+                let wrong = |(input, output): (&[f32], &[f32])| {
+                    let is_wrong =
+                        |(place, x): &(usize, &f32)| result(problem, input, *place) != **x;
+                    output.iter().enumerate().filter(is_wrong).count()
                 };
-                items.map(misplaced).sum()
+                items.map(wrong).sum()
             }
         };
         Ok(u64::try_from(wrong).unwrap_or(u64::MAX))
     }
 }
 
-/// Where the transposition of a matrix puts the element at `place`.
-fn transposed([height, width]: [u64; 2], place: usize) -> usize {
-    let [height, width] = [index(height), index(width)];
-    place % width * height + place / width
+/// The element at `place` of an item's output.
+fn result(problem: UntunedProblem, input: &[f32], place: usize) -> f32 {
+    let at = |place: usize| input.get(place).copied().unwrap_or(f32::NAN);
+    match problem {
+        Passes { .. } => problem.expected(),
+        Transpose { height, width, .. } => {
+            let [height, width] = [index(height), index(width)];
+            at(place % height * width + place / height)
+        }
+        // The sum of an element and its four neighbours. Those beyond an edge are the edge's.
+        Blur { height, width, .. } => {
+            let [height, width] = [index(height), index(width)];
+            let (y, x) = (place / width, place % width);
+            let of = |y: usize, x: usize| at(y * width + x);
+            let (below, right) = ((y + 1).min(height - 1), (x + 1).min(width - 1));
+            of(y, x)
+                + of(y.saturating_sub(1), x)
+                + of(below, x)
+                + of(y, x.saturating_sub(1))
+                + of(y, right)
+        }
+        Peaks { .. } => at(place) + input.iter().copied().fold(f32::MIN, f32::max),
+    }
 }

@@ -13,12 +13,16 @@ pub(crate) enum UntunedProblem {
     Passes { rows: u64, columns: u64, passes: u32 },
     /// Transposes a matrix for each item.
     Transpose { items: u64, height: u64, width: u64 },
+    /// Adds the four neighbours to each element of a matrix for each item.
+    Blur { items: u64, height: u64, width: u64 },
+    /// Adds the largest element of each row to its elements: two launches over a chunk.
+    Peaks { rows: u64, columns: u64 },
 }
 
-use UntunedProblem::{Passes, Transpose};
+use UntunedProblem::{Blur, Passes, Peaks, Transpose};
 
 impl UntunedProblem {
-    const KERNELS: [&'static str; 2] = ["passes", "transpose"];
+    const KERNELS: [&'static str; 4] = ["passes", "transpose", "blur", "peaks"];
 
     /// Problems of 128 MiB, more than the cache of an H200.
     pub(crate) fn of_device() -> Vec<Self> {
@@ -40,9 +44,13 @@ impl UntunedProblem {
             (16_384, 128, 16),
             (4096, 8, 1024),
         ];
+        let blurs = [(2048, 128, 128), (8192, 32, 128)];
+        let peaks = [(65_536, 512), (16_384, 2048)];
         let passes = passes.map(|(rows, columns, passes)| Passes { rows, columns, passes });
         let matrices = matrices.map(|(items, height, width)| Transpose { items, height, width });
-        passes.into_iter().chain(matrices).collect()
+        let blurs = blurs.map(|(items, height, width)| Blur { items, height, width });
+        let peaks = peaks.map(|(rows, columns)| Peaks { rows, columns });
+        passes.into_iter().chain(matrices).chain(blurs).chain(peaks).collect()
     }
 
     /// Problems that a host computes in milliseconds.
@@ -50,6 +58,8 @@ impl UntunedProblem {
         vec![
             Passes { rows: 1100, columns: 8, passes: 2 },
             Transpose { items: 1100, height: 2, width: 4 },
+            Blur { items: 1100, height: 3, width: 4 },
+            Peaks { rows: 1100, columns: 8 },
         ]
     }
 
@@ -57,19 +67,24 @@ impl UntunedProblem {
         match self {
             Passes { .. } => Self::KERNELS[0],
             Transpose { .. } => Self::KERNELS[1],
+            Blur { .. } => Self::KERNELS[2],
+            Peaks { .. } => Self::KERNELS[3],
         }
     }
 
     pub(crate) const fn items(self) -> u64 {
         match self {
-            Passes { rows: items, .. } | Transpose { items, .. } => items,
+            Passes { rows: items, .. }
+            | Peaks { rows: items, .. }
+            | Transpose { items, .. }
+            | Blur { items, .. } => items,
         }
     }
 
     pub(crate) const fn elements_per_item(self) -> u64 {
         match self {
-            Passes { columns, .. } => columns,
-            Transpose { height, width, .. } => height * width,
+            Passes { columns, .. } | Peaks { columns, .. } => columns,
+            Transpose { height, width, .. } | Blur { height, width, .. } => height * width,
         }
     }
 
@@ -83,12 +98,12 @@ impl UntunedProblem {
             names.into_iter().map(str::to_owned).zip(values).collect()
         };
         match self {
-            Passes { .. } => {
+            Passes { .. } | Peaks { .. } => {
                 let sets = [256, 32, 64, 128, 512, 1024].into_iter();
                 let sets = sets.flat_map(|threads| [1, 2, 4].map(|floats| [threads, floats]));
                 sets.map(|set| named(["threads", "floats"], set)).collect()
             }
-            Transpose { .. } => {
+            Transpose { .. } | Blur { .. } => {
                 let sets = [16, 1, 2, 4, 8, 32, 64, 128].into_iter();
                 let sets = sets.flat_map(|x| [16, 1, 4, 32].map(|y| [x, y]));
                 let sets = sets.filter(|[x, y]| (32..=1024).contains(&(x * y)));
@@ -101,8 +116,8 @@ impl UntunedProblem {
     pub(crate) fn request(self, items: u64, parameters: &Named) -> LaunchRequest {
         let value = |place: usize| parameters.get(place).map_or(1, |(_, value)| *value);
         let block = match self {
-            Passes { .. } => Dim3::new(value(0), 1, 1),
-            Transpose { .. } => Dim3::new(value(0), value(1), 1),
+            Passes { .. } | Peaks { .. } => Dim3::new(value(0), 1, 1),
+            Transpose { .. } | Blur { .. } => Dim3::new(value(0), value(1), 1),
         };
         LaunchRequest::new(Dim3::new(1, items, 1), block)
     }
@@ -117,16 +132,16 @@ impl UntunedProblem {
     pub(crate) fn expected(self) -> f32 {
         match self {
             Passes { passes, .. } => (0..passes).fold(0.0, |x, _| x * 0.5 + 1.0),
-            Transpose { .. } => 0.0,
+            _ => 0.0,
         }
     }
 
-    /// The input of a transposition, without zeros, because the output is cleared to zeros.
+    /// The input, without zeros, because the output is cleared to zeros.
     pub(crate) fn input(self) -> Vec<f32> {
         match self {
             Passes { .. } => Vec::new(),
             // Whole numbers that floats hold exactly.
-            Transpose { .. } => {
+            _ => {
                 let numbers = (1..=1_u16 << 14).cycle().zip((0..251_u16).cycle());
                 numbers
                     .map(|(a, b)| f32::from(a) + f32::from(b) / 256.0)
@@ -142,9 +157,10 @@ impl fmt::Display for UntunedProblem {
         let kernel = self.kernel();
         match self {
             Passes { rows, columns, passes } => write!(f, "{kernel} f32 {rows}x{columns}x{passes}"),
-            Transpose { items, height, width } => {
+            Transpose { items, height, width } | Blur { items, height, width } => {
                 write!(f, "{kernel} f32 {items}x{height}x{width}")
             }
+            Peaks { rows, columns } => write!(f, "{kernel} f32 {rows}x{columns}"),
         }
     }
 }
