@@ -9,6 +9,7 @@
 # run fails if all are missing.
 
 import argparse
+import collections
 import json
 import os
 import shutil
@@ -112,8 +113,8 @@ __global__ void checks(unsigned *seen) {
     *seen = count;
 }
 #define OK(call) do { cudaError_t error = call; if (error) { printf("%s\n", cudaGetErrorString(error)); exit(1); } } while (0)
-int main(int, char **words) {
-    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1;
+int main(int count, char **words) {
+    int rows = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1, repeats = count > 4 ? atoi(words[4]) : 1;
     bool captured = !strcmp(words[3], "captured"), dependent = !strcmp(words[3], "dependent");
     float *out, *in, values[2] = {0.37f, 2}, entries[32];
     unsigned *seen, counted;
@@ -139,7 +140,8 @@ int main(int, char **words) {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = dependent;
-    for (int i = 0; i < launches; i++) OK(cudaLaunchKernelEx(&config, rows_of, out, (const float *)in, i * rows / launches));
+    for (int i = 0; i < repeats * launches; i++)
+        OK(cudaLaunchKernelEx(&config, rows_of, out, (const float *)in, i % launches * rows / launches));
     config.gridDim = dim3(1);
     config.blockDim = dim3(1);
     OK(cudaLaunchKernelEx(&config, checks, seen));
@@ -306,16 +308,21 @@ def fixed_launches(folder):
     return total
 
 
-def check(name, command, more, folder, refused=None):
-    """Return the failures of a program. `refused` is the reason that must be given instead of a repair."""
-    if refused:
-        told = run([*command, str(ROWS), "whole", *more], folder, options.library).stderr
-        return [] if refused in told else [f"{name}: no {refused!r} in {told}"]
+# `refused` is the reason that must be given instead of a repair, `fixed` the launches to repair. There is no command if
+# something is missing.
+Program = collections.namedtuple("Program", "name command more refused fixed", defaults=(None, (), None, 1))
+
+
+def check(program, folder):
+    """Return the failures of a program."""
+    name, command, more, refused, fixed = program
     whole = run([*command, str(ROWS), "whole", *more], folder, options.library)
+    if refused:
+        return [] if refused in whole.stderr else [f"{name}: no {refused!r} in {whole.stderr}"]
     halves = run([*command, str(ROWS), "halves", *more], folder)
     if halves.returncode or whole.returncode or halves.stdout != whole.stdout or "launch refused" in whole.stderr:
         return [f"{name}: {halves} {whole}"]
-    return [] if fixed_launches(folder) == 1 else [f"{name}: {fixed_launches(folder)} launches are fixed: {whole}"]
+    return [] if fixed_launches(folder) == fixed else [f"{name}: {fixed_launches(folder)} launches are fixed: {whole}"]
 
 
 def has(module):
@@ -331,24 +338,24 @@ def compiled(nvcc, folder, name, source, *arguments):
 
 
 def programs(folder):
-    """Each program: its name, its command, its further arguments, and the reason of a refusal."""
+    """Write and compile each program, and return it."""
     for name, text in PYTHON.items():
         if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
-            yield name, None, (), None
+            yield Program(name)
             continue
         # A file with the name of a module would hide that module.
         path = os.path.join(folder, f"program-{name}.py")
         with open(path, "w") as file:
             file.write(text + END)
-        yield name, [sys.executable, path], (), None
+        yield Program(name, [sys.executable, path])
         if name == "cupy":
             # The run before has filled the cache.
-            yield "cupy, cached", [sys.executable, path], (), "CuPy took its machine code from its cache"
+            yield Program("cupy, cached", [sys.executable, path], refused="CuPy took its machine code from its cache")
             in_memory = ["env", "CUPY_CACHE_IN_MEMORY=1", sys.executable, path]
-            yield "cupy, cached, and compiled again", in_memory, (), None
+            yield Program("cupy, cached, and compiled again", in_memory)
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not os.path.exists(nvcc):
-        yield "nvcc", None, (), None
+        yield Program("nvcc")
         return
     capability = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
@@ -357,36 +364,37 @@ def programs(folder):
     for runtime in ("static", "shared"):
         program = compiled(nvcc, folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
         for how in ("plain", "captured", "dependent"):
-            yield f"nvcc-{runtime}, {how}", [program], (how,), None
+            yield Program(f"nvcc-{runtime}, {how}", [program], (how,))
+        yield Program(f"nvcc-{runtime}, 1,000 in a graph", [program], ("captured", "1000"), fixed=1000)
     for mode in ("speed", "none"):
         program = compiled(nvcc, folder, "rows-" + mode, CUDA, arch, "-compress-mode=" + mode)
-        yield f"nvcc, compression for {mode}", [program], ("plain",), None
+        yield Program(f"nvcc, compression for {mode}", [program], ("plain",))
     program = compiled(nvcc, folder, "rows-native", CUDA, "-arch=native")
-    yield "nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX"
+    yield Program("nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX")
     program = compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
-    yield "nvrtc", [program], (), None
+    yield Program("nvrtc", [program])
     source, cubin = (os.path.join(folder, "child." + ending) for ending in ("cu", "cubin"))
-    yield "nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin), None
-    yield "nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)], (), None
+    yield Program("nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin))
+    yield Program("nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)])
     headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
     if headers.returncode:
-        yield "jax", None, (), None
+        yield Program("jax")
         return
     options_of_nvcc = [arch, "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
     library = compiled(nvcc, folder, "jax_rows.so", JAX_LIBRARY, *options_of_nvcc)
-    yield "jax", [sys.executable, "-c", JAX], (library,), None
+    yield Program("jax", [sys.executable, "-c", JAX], (library,))
 
 
 def main():
     done, missing, failures = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        for name, command, more, refused in programs(folder):
-            if not command:
-                missing.append(name)
+        for program in programs(folder):
+            if not program.command:
+                missing.append(program.name)
                 continue
-            found = check(name, command, more, folder, refused)
+            found = check(program, folder)
             failures += found
-            done += [] if found else [name]
+            done += [] if found else [program.name]
     report = {"passed": done, "missing": missing, "failed": len(failures)}
     with open(options.report, "w") as file:
         file.write(json.dumps(report, indent=1) + "\n")
