@@ -1,4 +1,5 @@
-//! Tells whether CuPy took a cubin from its cache. A file there has a checksum and the cubin. The source is beside it only
+//! Tells whether CuPy took a cubin from its cache. A file there has a checksum and the cubin without its last byte, which
+//! CuPy takes for the end of a text. That byte is zero, and in memory it is there again. The source is beside the file only
 //! with `CUPY_CACHE_SAVE_CUDA_SOURCE`, and without the compiler's options, so that it cannot be compiled again.
 
 use std::path::Path;
@@ -23,7 +24,7 @@ fn has(cache: &Path, cubin: Digest) -> bool {
         let file = gridguard_files::read(&entry.path(), MOST_BYTES).ok().flatten();
         let found = file.and_then(|file| {
             let begin = file.windows(ELF.len()).take(MOST_OTHERS).position(|at| at == ELF)?;
-            file.get(begin..).map(Digest::of_cubin)
+            Some(Digest::of_cubin(&[file.get(begin..)?, &[0]].concat()))
         });
         found == Some(cubin)
     })
@@ -50,8 +51,11 @@ mod tests {
             let file = [vec![b'0'; before], cubin(name), vec![0; behind]].concat();
             std::fs::write(folder.path().join(char::from(name).to_string()), file).expect("a file");
         }
-        let found = b"abcd".map(|name| has(folder.path(), Digest::of_cubin(&cubin(name))));
-        assert_eq!(found, [true, true, false, false]);
+        let cut = [vec![b'0'; 40], cubin(b'd')].concat();
+        std::fs::write(folder.path().join("d"), cut.split_last().expect("bytes").1)
+            .expect("a file");
+        let found = b"abcde".map(|name| has(folder.path(), Digest::of_cubin(&cubin(name))));
+        assert_eq!(found, [true, true, false, true, false]);
         assert!(!has(&folder.path().join("none"), Digest::of_cubin(&cubin(b'a'))));
     }
 }
