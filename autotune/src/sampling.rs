@@ -37,7 +37,7 @@ impl SamplingEffort {
         finals: 6,
         min_samples: 10,
         max_samples: 60,
-        max_compared: 100,
+        max_compared: 200,
         exhaustive: 256,
         deviations: 3.09,
         keeps_first: false,

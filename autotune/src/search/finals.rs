@@ -147,7 +147,7 @@ fn is_spent(search: &Search<'_>) -> bool {
 /// A difference of 2 % or less is a tie.
 const TIE_FACTOR: f64 = 1.02;
 /// The finals of a long search end at this average of samples per candidate.
-const MOST_SAMPLES: u64 = 10;
+const MOST_SAMPLES: u64 = 20;
 /// A sample of a device takes a millisecond, so this is some thousand samples.
 const LONG: Duration = Duration::from_secs(3);
 /// Smaller spaces get the samples of this many candidates.
