@@ -10,6 +10,7 @@
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import sys
 import tempfile
 
 ROWS = 70_000
+WORKERS = 4
 
 # How programs in Python end: `launch(first, rows)` is called once or twice, and `output()` returns bytes.
 END = """
@@ -287,23 +289,22 @@ print(hashlib.sha256(numpy.asarray(out).tobytes()).hexdigest())
 """
 
 
-def run(command, folder, library=None):
+def run(command, folder, reports=None):
+    """Run a program, with the library if there is a folder for its reports."""
     settings = {"CUPY_CACHE_DIR": os.path.join(folder, "cupy")}
-    if library:
-        name = os.path.join(folder, "report.json")
-        kept = tempfile.mkdtemp(dir=folder)
-        settings |= {"LD_PRELOAD": library, "GRIDGUARD_RUN_FIX": "1", "GRIDGUARD_RUN_REPORT": name, "GRIDGUARD_RUN_PTX": kept}
-        for old in os.listdir(folder):
-            if old.startswith("report"):
-                os.remove(os.path.join(folder, old))
+    if reports:
+        name, kept = (os.path.join(reports, name) for name in ("report.json", "kept"))
+        settings |= {"LD_PRELOAD": options.library, "GRIDGUARD_RUN_FIX": "1", "GRIDGUARD_RUN_REPORT": name}
+        settings |= {"GRIDGUARD_RUN_PTX": kept}
+        os.mkdir(kept)
     return subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300)
 
 
-def fixed_launches(folder):
+def fixed_launches(reports):
     total = 0
-    for name in os.listdir(folder):
+    for name in os.listdir(reports):
         if name.startswith("report"):
-            with open(os.path.join(folder, name)) as file:
+            with open(os.path.join(reports, name)) as file:
                 total += json.load(file)["fixed"]
     return total
 
@@ -316,13 +317,15 @@ Program = collections.namedtuple("Program", "name command more refused fixed", d
 def check(program, folder):
     """Return the failures of a program."""
     name, command, more, refused, fixed = program
-    whole = run([*command, str(ROWS), "whole", *more], folder, options.library)
+    reports = tempfile.mkdtemp(dir=folder)
+    whole = run([*command, str(ROWS), "whole", *more], folder, reports)
     if refused:
         return [] if refused in whole.stderr else [f"{name}: no {refused!r} in {whole.stderr}"]
     halves = run([*command, str(ROWS), "halves", *more], folder)
     if halves.returncode or whole.returncode or halves.stdout != whole.stdout or "launch refused" in whole.stderr:
         return [f"{name}: {halves} {whole}"]
-    return [] if fixed_launches(folder) == fixed else [f"{name}: {fixed_launches(folder)} launches are fixed: {whole}"]
+    launches = fixed_launches(reports)
+    return [] if launches == fixed else [f"{name}: {launches} launches are fixed: {whole}"]
 
 
 def has(module):
@@ -338,24 +341,25 @@ def compiled(nvcc, folder, name, source, *arguments):
 
 
 def programs(folder):
-    """Write and compile each program, and return it."""
+    """Write and compile the programs. Those of a list run one after another."""
     for name, text in PYTHON.items():
         if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
-            yield Program(name)
+            yield [Program(name)]
             continue
         # A file with the name of a module would hide that module.
         path = os.path.join(folder, f"program-{name}.py")
         with open(path, "w") as file:
             file.write(text + END)
-        yield Program(name, [sys.executable, path])
+        ordered = [Program(name, [sys.executable, path])]
         if name == "cupy":
             # The run before has filled the cache.
-            yield Program("cupy, cached", [sys.executable, path], refused="CuPy took its machine code from its cache")
+            cached = Program("cupy, cached", [sys.executable, path], refused="CuPy took its machine code from its cache")
             in_memory = ["env", "CUPY_CACHE_IN_MEMORY=1", sys.executable, path]
-            yield Program("cupy, cached, and compiled again", in_memory)
+            ordered += [cached, Program("cupy, cached, and compiled again", in_memory)]
+        yield ordered
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not os.path.exists(nvcc):
-        yield Program("nvcc")
+        yield [Program("nvcc")]
         return
     capability = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
@@ -364,37 +368,36 @@ def programs(folder):
     for runtime in ("static", "shared"):
         program = compiled(nvcc, folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
         for how in ("plain", "captured", "dependent"):
-            yield Program(f"nvcc-{runtime}, {how}", [program], (how,))
-        yield Program(f"nvcc-{runtime}, 1,000 in a graph", [program], ("captured", "1000"), fixed=1000)
+            yield [Program(f"nvcc-{runtime}, {how}", [program], (how,))]
+        yield [Program(f"nvcc-{runtime}, 1,000 in a graph", [program], ("captured", "1000"), fixed=1000)]
     for mode in ("speed", "none"):
         program = compiled(nvcc, folder, "rows-" + mode, CUDA, arch, "-compress-mode=" + mode)
-        yield Program(f"nvcc, compression for {mode}", [program], ("plain",))
+        yield [Program(f"nvcc, compression for {mode}", [program], ("plain",))]
     program = compiled(nvcc, folder, "rows-native", CUDA, "-arch=native")
-    yield Program("nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX")
+    yield [Program("nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX")]
     program = compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
-    yield Program("nvrtc", [program])
+    yield [Program("nvrtc", [program])]
     source, cubin = (os.path.join(folder, "child." + ending) for ending in ("cu", "cubin"))
-    yield Program("nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin))
-    yield Program("nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)])
+    yield [Program("nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin))]
+    yield [Program("nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)])]
     headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
     if headers.returncode:
-        yield Program("jax")
+        yield [Program("jax")]
         return
     options_of_nvcc = [arch, "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
     library = compiled(nvcc, folder, "jax_rows.so", JAX_LIBRARY, *options_of_nvcc)
-    yield Program("jax", [sys.executable, "-c", JAX], (library,))
+    yield [Program("jax", [sys.executable, "-c", JAX], (library,))]
 
 
 def main():
     done, missing, failures = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for program in programs(folder):
-            if not program.command:
-                missing.append(program.name)
-                continue
-            found = check(program, folder)
-            failures += found
-            done += [] if found else [program.name]
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(WORKERS) as workers:
+        # Programs run while others are compiled.
+        checked = lambda ordered: [(program, program.command and check(program, folder)) for program in ordered]
+        for running in [workers.submit(checked, ordered) for ordered in programs(folder)]:
+            for program, found in running.result():
+                failures += found or []
+                (missing if found is None else [] if found else done).append(program.name)
     report = {"passed": done, "missing": missing, "failed": len(failures)}
     with open(options.report, "w") as file:
         file.write(json.dumps(report, indent=1) + "\n")

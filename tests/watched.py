@@ -429,12 +429,12 @@ def programs(report, folder):
 
 
 def timing(report, _folder):
-    report["caching_allocator"] = compared(7, {}, adds=200, steps=60, large_steps=15)
+    report["caching_allocator"] = compared(5, {}, adds=200, steps=60, large_steps=15)
     streams = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
-    report["allocator_of_streams"] = compared(3, streams, allocations=200)
+    report["allocator_of_streams"] = compared(2, streams, allocations=200)
     fix = {"GRIDGUARD_RUN_FIX": "1"}
     report["with_fix"] = compared(5, fix, adds=200, steps=60, large_steps=15)
-    report["start_with_fix"] = starts(11, fix)
+    report["start_with_fix"] = starts(5, fix)
     return []
 
 

@@ -11,6 +11,7 @@ use gridguard_autotune::{Budget, Candidate, tune};
 use serde::{Deserialize, Serialize};
 
 use super::exhaustive::{ExhaustiveSearch, FinalChoice, PairedRatio};
+use super::summary::ProblemSet;
 use super::workload::LocalBench;
 use super::{EvaluationProblem, Options, Outcome};
 
@@ -157,13 +158,10 @@ impl Options {
         })
     }
 
-    /// 25 problems: those whose defaults nobody tuned first.
+    /// The shipped problems, with 20 processes 500 searches. On the host, which has few problems, all of them.
     fn compared(&self, guard: &Guard) -> Outcome<Vec<EvaluationProblem>> {
         let mut problems = self.problems(guard)?;
-        problems.truncate(COMPARED);
+        problems.retain(|problem| !guard.is_cuda() || problem.set() == ProblemSet::TunedDefaults);
         Ok(problems)
     }
 }
-
-/// With 20 processes, 500 searches.
-const COMPARED: usize = 25;

@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Samples of each candidate in the exhaustive search; the first is dropped
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(2..))]
     samples: u32,
-    /// Instead, compare the choices of this many processes that each tune the first 25 problems
+    /// Instead, compare the choices of this many processes that each tune the shipped problems
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     choices: Option<u32>,
     /// Tune each of these problems once, and print the choices as JSON
