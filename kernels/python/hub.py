@@ -3,8 +3,8 @@
 
     hub.py WHEEL FOLDER
 
-`kernels.get_local_kernel(FOLDER)` then returns the functions of `gridguard.torch`. Such a kernel imports its own files
-by relative names only, and its operators have a name of their own, so that it and an installed gridguard may both be
+`kernels.get_local_kernel(FOLDER)` then returns the functions of `gridguard.torch`. The kernel imports its own files
+by relative names only. Its operators have a name of their own, so that it and an installed gridguard may both be
 loaded. A kernel has a variant for each architecture of the CPU and each CUDA version, which are all alike here: the
 native module needs no CUDA library.
 """

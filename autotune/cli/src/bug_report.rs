@@ -1,4 +1,4 @@
-//! `gridguard bug-report`: what a maintainer needs to know, without personal details.
+//! `gridguard bug-report`: the facts that a maintainer needs, without personal details.
 
 mod redact;
 

@@ -105,7 +105,11 @@ impl<E: Error + 'static> From<E> for CommandError {
             return Self::Invalid(error.to_string());
         }
         let what = match () {
-            () if any.is::<CudaError>() => "cannot query the device: ",
+            () if any.is::<CudaError>() => {
+                return Self::Failed(format!(
+                    "cannot query the device: {error}: run gridguard doctor"
+                ));
+            }
             () if any.is::<EntryError>() => "cannot store the tuned choice: ",
             () if any.is::<PlotError>() => "cannot draw the plot: ",
             () if any.is::<ctrlc::Error>() => "cannot handle signals: ",

@@ -2,9 +2,9 @@
 
 mod wraps;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use gridguard_report::{ExplainedLog, FindWraps, KnownLimits};
 use crate::check::size;
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
+use crate::files::open;
 use crate::follow::follow;
-use crate::output::{OutputArgs, note};
+use crate::output::{OutputArgs, count, note};
 use crate::rules;
 use wraps::Entries;
 
@@ -91,7 +92,7 @@ impl Explain {
         }
         let is_file = text != "-" && fs::metadata(text).is_ok_and(|it| !it.is_dir());
         let log = if is_file {
-            scan_file(text)?
+            scan_file(Path::new(text))?
         } else if let Some(printed) = rules::explain(text, self.output) {
             return printed;
         } else {
@@ -121,12 +122,13 @@ impl Explain {
     }
 }
 
-fn scan_file(file: &str) -> Result<LogScanner, CommandError> {
+fn scan_file(file: &Path) -> Result<LogScanner, CommandError> {
     let mut log = LogScanner::new();
-    let read = File::open(file).and_then(|it| log.read(BufReader::new(it)));
-    read.map_err(CommandError::io(file))?;
+    let name = file.display().to_string();
+    log.read(BufReader::new(open(file)?)).map_err(CommandError::io(&name))?;
     if log.count() == 0 {
-        note(NOTHING_RECOGNIZED);
+        let lines = count(log.lines(), "line", "lines");
+        note(format_args!("no CUDA failure recognized in {lines} of {name}"));
     }
     Ok(log)
 }
@@ -146,10 +148,22 @@ fn scan(text: &str) -> Result<LogScanner, CommandError> {
     };
     match assumed {
         Some(one) => note(format_args!("assuming that {text:?} means {one}")),
-        None if log.findings().is_empty() => note(unrecognized(text, &similar_failures(text))),
+        None if log.findings().is_empty() => {
+            let similar = similar_failures(text);
+            // Otherwise a misspelt path would be a log without a failure.
+            if similar.is_empty() && is_path(text) {
+                open(Path::new(text))?;
+            }
+            note(unrecognized(text, &similar));
+        }
         None => {}
     }
     Ok(log)
+}
+
+/// Whether the text can only be meant as a file: `logs/1`, `training.log`, or the name of a folder.
+fn is_path(text: &str) -> bool {
+    !text.contains(char::is_whitespace) && (text.contains(['.', '/']) || Path::new(text).exists())
 }
 
 /// The note if no failure was recognized.

@@ -1,7 +1,7 @@
 //! Reads profiles and writes results, with notes about faults.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use gridguard::profile::{self, ParsedProfile, Published};
@@ -32,10 +32,21 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
     }
 }
 
+/// Opens a file or a pipe.
+pub(crate) fn open(path: &Path) -> Result<File, CommandError> {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(CommandError::missing_file(path)),
+        Ok(file) if file.metadata().is_ok_and(|it| it.is_dir()) => {
+            Err(CommandError::invalid_file(path, "is a folder, not a file"))
+        }
+        opened => opened.map_err(CommandError::io(path.display().to_string())),
+    }
+}
+
 /// The first bytes of a file or a pipe, up to `limit`.
 pub(crate) fn read_start(path: &Path, limit: u64) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    let read = open(path)?.take(limit).read_to_end(&mut bytes);
     read.map_err(CommandError::io(path.display().to_string()))?;
     Ok(bytes)
 }

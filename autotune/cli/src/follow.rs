@@ -12,6 +12,7 @@ use std::time::Duration;
 use gridguard::diagnose::{LogScanner, MAX_FINDINGS};
 
 use crate::error::{CommandError, Exit};
+use crate::files::open;
 use crate::interrupt;
 use crate::output::note;
 
@@ -35,10 +36,7 @@ pub(crate) fn follow(
     interrupt::at_once()?;
     let name = file.display().to_string();
     let failed = || CommandError::io(name.clone());
-    let input = File::open(file).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => CommandError::missing_file(file),
-        _ => failed()(error),
-    })?;
+    let input = open(file)?;
     let (send, news) = sync_channel(1);
     let source = Source { path: file.to_owned(), file: input, place: 0 };
     thread::spawn(move || source.watch(&send));
@@ -86,7 +84,7 @@ struct Source {
 }
 
 impl Source {
-    /// Sends what is read, until the receiver is gone, a read fails, or nothing can follow.
+    /// Sends each read, until the receiver is gone, a read fails, or nothing can follow.
     fn watch(mut self, news: &SyncSender<News>) {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {

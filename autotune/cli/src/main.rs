@@ -64,7 +64,7 @@ enum Subcommands {
     /// Rewrite PTX so that launches of any kernel can be split, and show which entries allow it
     ///
     /// Keeps each entry and adds a shifted and a folded form. Their blocks see the block index and grid size of
-    /// the whole launch. --index shows which 32-bit indices wrap, and from which size on
+    /// the whole launch. --index shows which 32-bit indices wrap, and the first size that wraps
     Ptx(ptx::Ptx),
     /// Explain a CUDA failure and how to fix it
     ///
@@ -83,7 +83,7 @@ enum Subcommands {
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
-    /// Write what a bug report needs: versions, limits, checks and the last report, without personal details
+    /// Collect the facts for a bug report: versions, limits, checks and the last report, without personal details
     BugReport(bug_report::BugReport),
     /// Write the completion script for a shell
     Completions(shell::Completions),

@@ -23,7 +23,7 @@ pub(crate) struct Report {
     /// Show all kernels, not only the first 15
     #[arg(long)]
     all: bool,
-    /// Also write a page of HTML, without scripts
+    /// Also write a page of HTML, without scripts; replaces any file but a report
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
     #[command(flatten)]
@@ -36,6 +36,10 @@ impl Report {
         let reports: Result<Vec<_>, _> = self.files.iter().map(|path| read(path)).collect();
         let reports = reports?;
         if let Some(path) = &self.html {
+            if path.is_file() && read(path).is_ok() {
+                let why = "is a report, which --html does not replace: name another file";
+                return Err(CommandError::invalid_file(path, why));
+            }
             write_file(path, report_page(&reports)?)?;
         }
         let most = if self.all { usize::MAX } else { SHOWN };

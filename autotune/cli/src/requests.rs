@@ -1,6 +1,5 @@
 //! `gridguard check --requests`: checks JSON requests, one per line.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use gridguard::check::{CheckRequest, Verdict};
 use serde_json::json;
 
 use crate::error::{CommandError, Exit};
+use crate::files::open;
 use crate::output::{self, note};
 
 /// The longest line in bytes; a request needs less than 1,000.
@@ -24,16 +24,17 @@ pub(crate) fn check_lines(
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(File::open(path).map_err(CommandError::io(&name))?))
+        Box::new(BufReader::new(open(path)?))
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut worst = Exit::Yes;
-    let mut number = 0;
+    let (mut number, mut checked) = (0, 0_u64);
     while let Some(line) = read_line(&mut input).map_err(CommandError::io(&name))? {
         number += 1;
         if line.as_ref().is_ok_and(|text| text.trim().is_empty()) {
             continue;
         }
+        checked += 1;
         let (exit, reply) = match line.and_then(|text| check(&text, limits, opts_in)) {
             Ok(verdict) => (verdict.legality.into(), output::json(&verdict)?),
             Err(error) => {
@@ -50,6 +51,9 @@ pub(crate) fn check_lines(
         }
     }
     CommandError::check_write(out.flush(), "writing the verdicts")?;
+    if checked == 0 {
+        note(format_args!("{name} has no request: nothing was checked"));
+    }
     Ok(worst)
 }
 

@@ -72,7 +72,7 @@ fn profiles() -> usize {
 }
 
 impl Machine {
-    /// The first commands, each with what it is for.
+    /// The first commands, each with its purpose.
     fn commands(&self) -> Vec<(&'static str, &'static str)> {
         let has_gpu = !self.gpus.is_empty();
         let rows = [

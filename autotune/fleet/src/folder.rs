@@ -33,6 +33,8 @@ pub struct Installed {
     pub node: String,
     /// The ETag of the manifest.
     pub etag: Option<String>,
+    /// The digest of the keys that could have signed it.
+    pub keys: Option<Digest>,
     /// The profiles.
     pub files: BTreeMap<String, Digest>,
 }

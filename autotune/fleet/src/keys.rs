@@ -97,6 +97,11 @@ impl TrustedKeys {
         Ok(Self(keys))
     }
 
+    /// Tells lists of keys apart.
+    pub(crate) fn digest(&self) -> Digest {
+        Digest::of(self.0.as_flattened())
+    }
+
     /// These keys and others.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {

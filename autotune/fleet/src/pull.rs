@@ -134,8 +134,11 @@ impl Puller {
         let folder = Folder::lock(&self.folder)?;
         let installed = folder.installed()?;
         let source = self.channel.location.to_string();
+        let keys = Some(self.channel.keys.digest());
+        // A release that a removed key signed is refused, even if it is unchanged.
         let is_whole = |old: &&Installed| {
-            old.source == source && old.node == self.node && folder.is_whole(old)
+            let is_same = old.source == source && old.node == self.node && old.keys == keys;
+            is_same && folder.is_whole(old)
         };
         let etag = installed.as_ref().filter(is_whole).and_then(|old| old.etag.as_deref());
         let Some(found) = self.channel.find(self.channel.location.tag(), etag).await? else {
@@ -164,6 +167,7 @@ impl Puller {
             source,
             node: self.node.clone(),
             etag,
+            keys,
             files: names,
         };
         let is_new =

@@ -19,7 +19,7 @@ pub struct Options {
     /// Address to listen on; port 0 takes a free one, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Address for health and metrics, which clients should not reach; they are not on the other one
+    /// Address for health and metrics: keep it from clients
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub admin: SocketAddr,
     /// `auto` (all GPUs, or the host if there is none), `all`, `host`, or ordinals such as 0,2
@@ -28,32 +28,31 @@ pub struct Options {
     /// GPU of the catalogue whose limits the host uses
     #[arg(long, value_name = "NAME", default_value = "h200")]
     pub gpu: String,
-    /// Memory for requests on each device [default: 80 % of what is free; on the host 1GiB]
+    /// Memory for requests on each device [default: 80 % of the free memory; on the host 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// Batches on each GPU at the same time: one computes while others are copied, and each has its share of the
-    /// memory
+    /// Batches on each GPU at the same time, which share its memory: one computes while others are copied
     #[arg(long, value_name = "BATCHES", default_value = "10")]
     pub in_flight: NonZeroU8,
     /// What requests and connections may take of the server
     #[command(flatten)]
     pub limits: Limits,
-    /// Tuned profile, or a folder with one for each device; before the user's and the built-in ones
+    /// Tuned profile, or a folder with one for each device; takes precedence over the user's and the built-in ones
     #[arg(long, value_name = "FILE|FOLDER")]
     pub profile: Option<PathBuf>,
-    /// How often to look for changed profiles, which are loaded again
+    /// Time between two looks for changed profiles, which are loaded again
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub profile_every: Duration,
     /// Write the shapes that had no exact entry to this file, for `gridguard tune --shapes`
     #[arg(long, value_name = "FILE")]
     pub misses: Option<PathBuf>,
-    /// How often; and when the server ends
+    /// Time between two writes of --misses, which is also written at the end
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub misses_every: Duration,
     /// Which block is served
     #[command(flatten)]
     pub block: BlockOptions,
-    /// The least level of events in the log on standard error: error, warn, info, debug or trace
+    /// Lowest level in the log on standard error: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log: Level,
 }
@@ -61,54 +60,53 @@ pub struct Options {
 /// What requests and connections may take of the server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Limits {
-    /// The most frames of a request: the time of attention is quadratic in them
+    /// Largest number of frames in a request: the time of attention is quadratic in it
     #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
     pub max_frames: u64,
-    /// The most bytes of a body
+    /// Largest body of a request
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub max_body: u64,
-    /// The most bytes of all bodies of requests that are not done; beyond it requests get 429
+    /// Largest sum of the bodies of unfinished requests; others get 429
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub max_bodies: u64,
-    /// The most bytes of all replies that are computed or being sent; beyond it requests get 429
+    /// Largest sum of the replies that are not sent yet; other requests get 429
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub max_replies: u64,
-    /// The most that a request may compute, by estimate; one that takes longer gets 422
+    /// Longest estimated computation of a request; longer ones get 422
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub max_work: Duration,
-    /// The most that all accepted requests may compute, by estimate, and so how long one may wait; beyond it requests
-    /// get 429
+    /// Longest estimated computation of all accepted requests, which bounds the wait; others get 429
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub queue_work: Duration,
-    /// The most that one client, by its address, gets of the queue, of its work, of bodies, replies and connections
-    /// while nobody else has any: of more clients each gets less. 100 behind a proxy, which looks like one client
+    /// Largest share of one client, by its address, in each of the limits on queue, work, bodies, replies and
+    /// connections. Several clients get less each. Use 100 behind a proxy, which looks like one client
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub peer_share: u8,
-    /// The most requests that wait; beyond it requests get 429
+    /// Largest number of waiting requests; others get 429
     #[arg(long, value_name = "REQUESTS", default_value_t = 256)]
     pub queue: u64,
-    /// How long a request waits for others of its shape and type
+    /// Longest wait of a request for others of its shape and type
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
     pub batch_wait: Duration,
-    /// Tensors of a batch: one with more of them does not wait
+    /// Size of the tensors from which on a batch does not wait
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size)]
     pub batch_bytes: u64,
-    /// The most connections; others get 429 and are closed
+    /// Largest number of connections; others get 429 and are closed
     #[arg(long, default_value_t = 1024)]
     pub connections: u32,
-    /// Within which a client must send a request's headers, also on a connection that is kept open
+    /// Time limit for the headers of a request, also on a connection that is kept open
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub header_timeout: Duration,
-    /// Within which a client must send a request's body
+    /// Time limit for the body of a request
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub body_timeout: Duration,
-    /// For how long a client may read nothing of a reply
+    /// Longest time in which a client may read nothing of a reply
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub write_timeout: Duration,
-    /// Bytes of a reply that a client must read in a second, after --write-timeout
+    /// Bytes of a reply that a client must read each second, after --write-timeout
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = rate)]
     pub least_rate: NonZeroU64,
-    /// Within which accepted requests must be done after SIGTERM; then the server ends, whatever runs
+    /// Time limit for accepted requests after SIGTERM: then the server ends, whatever runs
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub drain: Duration,
 }
@@ -150,7 +148,7 @@ impl FromStr for Devices {
 
 /// A size in bytes, with a unit or without.
 fn size(text: &str) -> Result<u64, String> {
-    parse_size::parse_size(text).map_err(|error| format!("{error}, such as 64MiB"))
+    parse_size::parse_size(text).map_err(|error| format!("{error}: write a size such as 64MiB"))
 }
 
 fn rate(text: &str) -> Result<NonZeroU64, String> {
@@ -163,7 +161,8 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 ///
 /// What is wrong with it.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| format!("{error}, such as 2ms"))?;
+    let time = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write a time such as 2ms"))?;
     if time > LONGEST { Err("more than a year".to_owned()) } else { Ok(time) }
 }
 

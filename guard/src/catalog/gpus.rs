@@ -165,7 +165,8 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
 }
 
 /// The limits of the GPU with this name or alias, as [`gpu`]. `sm_86`, `compute_86` and `8.6` stand for the GPU of
-/// this compute capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`]. The suffixes of
+/// this compute capability with the fewest multiprocessors, `any` for [`DeviceLimits::any_device`]. The names of these
+/// limits are known too, for example `any sm_86`. The suffixes of
 /// `sm_90a` and `sm_100f` are ignored.
 ///
 /// # Errors
@@ -180,8 +181,9 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
 /// ```
 pub fn limits(name: &str) -> Result<Arc<DeviceLimits>, CatalogError> {
     let name = name.trim();
-    if name.eq_ignore_ascii_case("any") {
-        return Ok(Arc::new(DeviceLimits::any_device()));
+    let any = DeviceLimits::any_device();
+    if name.eq_ignore_ascii_case("any") || name == any.name {
+        return Ok(Arc::new(any));
     }
     let capability = capability(name);
     let of_capability =
@@ -370,6 +372,8 @@ mod tests {
         {
             assert_eq!(named(name), Ok("any sm_120".to_owned()), "{name}");
         }
+        let any = &*DeviceLimits::any_device().name;
+        assert_eq!((named("ANY"), named(any)), (Ok(any.to_owned()), Ok(any.to_owned())));
         for name in ["sm_", "sm_12", "sm_a", "12", "12.", ".0", "12.0.1", "-9.0", "9.99", "sm_-9"] {
             assert!(matches!(named(name), Err(CatalogError::UnknownGpu { .. })), "{name}");
         }

@@ -42,8 +42,8 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     copy only those of queries, keys and values, side by side, in each call. Other calls run in the module itself, and
     `gridguard.torch.stats` counts the reasons.
 
-    Gradients are those of the module. The backward pass computes the block again, so that only inputs are kept. In
-    compiled code the block is one operator, and this function takes the budget in bytes.
+    Gradients equal the gradients of the module. The backward pass computes the block again, so that only inputs are
+    kept. In compiled code the block is one operator, and this function takes the budget in bytes.
 
     `memory_budget` limits the scratch memory of the forward pass beside the output, in bytes or as a text, for example
     "2GiB". By default the batch runs as a whole, and in smaller chunks if memory is short.

@@ -27,7 +27,7 @@ _CLOSE = 16
 # A smaller chunk is better if it is this much faster. None of its halves is tried if it is this much slower.
 _FASTER, _SLOWER = 0.98, 1.5
 _RUNS = 3
-# Of allocators, and of launches that exceed a grid.
+# Messages of allocators, and of launches that exceed a grid.
 _SHORTAGES = (
     "out of memory",
     "not enough memory",

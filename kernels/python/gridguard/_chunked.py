@@ -56,12 +56,12 @@ def chunked(
     positional argument, and keyword arguments are passed whole. `out_dim` is the axis of the outputs if it is another.
 
     The size of a chunk is `chunk` items, or as many as fit into `memory`, in bytes or as a text, for example "2GiB".
-    `memory` limits what a chunk needs beside inputs and outputs. The first call of each shape measures it with a few
+    `memory` limits the memory of a chunk beside inputs and outputs. The first call of each shape measures it with a few
     items. Otherwise `tune` may have measured the fastest size. Without any of these the batch runs as a whole, and in
     halves as often as memory or the grid of a launch is too small. Finished chunks are kept.
 
-    Gradients are those of the whole batch. `recompute` runs each chunk again in the backward pass instead of keeping
-    its intermediate results, by default if `memory` is given. Random numbers are drawn by chunk.
+    Gradients equal the gradients of the whole batch. `recompute` runs each chunk again in the backward pass instead of
+    keeping its intermediate results, by default if `memory` is given. Random numbers are drawn by chunk.
 
     Before the first chunks of a shape, `verify` compares a few items in chunks with the same items as a whole. With 2
     `streams` two chunks are in flight if nothing needs gradients, and `tune` measures if that is faster. The function

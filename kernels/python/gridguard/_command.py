@@ -23,5 +23,8 @@ def find_command(command: str = "gridguard") -> str:
         own = shutil.which(command, path=os.pathsep.join(folders))
     found = own or shutil.which(command)
     if found is None:
-        raise _native.GridguardError(f"no command {command} on PATH: install it with `cargo install gridguard-cli`")
+        raise _native.GridguardError(
+            f"no command {command} on PATH: install it with `cargo install gridguard-cli`, or in a checkout with "
+            "`cargo install --path autotune/cli`"
+        )
     return found

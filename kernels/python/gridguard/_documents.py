@@ -206,7 +206,7 @@ def limits(gpu: str | None = None, *, device: Number | None = None) -> DeviceLim
     `gpu` is a name or alias, for example `h200` or `sm_86`; by default `any`. Raises ValueError for an unknown name,
     and GridguardError if there is no such device.
     """
-    return _built(DeviceLimits, json.loads(_native.limits(gpu, _ordinal(device))))
+    return _built(DeviceLimits, json.loads(_native.limits(_name(gpu), _ordinal(device))))
 
 
 def gpus() -> list[DeviceLimits]:
@@ -257,7 +257,7 @@ def check(
             "items": whole("batch.items", batch.items),
             "blocks_per_item": whole("batch.blocks_per_item", batch.blocks_per_item),
         }
-    verdict = json.loads(_native.check(json.dumps(request), gpu, _ordinal(device), opt_in))
+    verdict = json.loads(_native.check(json.dumps(request), _name(gpu), _ordinal(device), opt_in))
     return Verdict(
         legality=verdict["verdict"],
         opts_in=verdict["opts_in"],
@@ -284,7 +284,7 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
     """
     if not isinstance(text, str):
         raise TypeError(f"text is {text!r}, of type {type(text).__name__}: pass a str, for example str(error)")
-    document, report, assumed = _native.explain(text, gpu, _ordinal(device))
+    document, report, assumed = _native.explain(text, _name(gpu), _ordinal(device))
     explained = json.loads(document)
     return Explanation(
         lines=explained["lines"],
@@ -361,3 +361,9 @@ def _of_kernel(name: str, value: Any) -> Any:
 
 def _ordinal(device: Number | None) -> int | None:
     return None if device is None else whole("device", device)
+
+
+def _name(gpu: str | None) -> str | None:
+    if gpu is None or isinstance(gpu, str):
+        return gpu
+    raise TypeError(f'gpu is {gpu!r}: pass a name such as "h200", or a device of this machine by device=0')

@@ -158,7 +158,7 @@ def _close(one: Tensor, other: Tensor, is_same_size: bool) -> bool:
 
 @contextlib.contextmanager
 def _calls() -> Iterator[list[tuple[nn.Module, list[Tensor], list[Tensor]]]]:
-    """Record the inputs and outputs of modules, in the order in which they end."""
+    """Record the inputs and outputs of modules, in the order of their ends."""
     calls = []
 
     def tensors(values: Any) -> list[Tensor]:

@@ -91,7 +91,7 @@ def _launch_folded(
 def _foldable(bias: Tensor, batch: Sequence[int]) -> Iterator[Tensor]:
     """Yield copies of a bias that fold, the smallest first. One for each item and head is none of them.
 
-    Its axes from the first to any are those of items, and the others those of heads. Either the bias is broadcast along
+    Its first axes, up to any, are axes of items, and the others are axes of heads. Either the bias is broadcast along
     all axes of a part, or it must be expanded along them: a mask of windows [1, W, 1, N, N] to [1, W, heads, N, N].
     """
     bias = _pytorch.once(bias, -2)

@@ -1,4 +1,4 @@
-"""The command `python -m gridguard.torch`: the calls of attention in a program, and what the kernels gain there."""
+"""The command `python -m gridguard.torch`: the calls of attention in a program, and the gain by the kernels."""
 
 from __future__ import annotations
 

@@ -146,12 +146,12 @@ class Outputs:
         if self._common is None or spec != self._common[0] or not all(map(_alike, leaves, own)):
             leaves, common = flattened(result, self._dim, size)
             if self._common is None:
-                # The chunk may fail here, for lack of memory.
+                # Memory may be too short here.
                 self._leaves = [_empty(leaf, self._dim, size, self._items) for leaf in leaves]
                 self._common, self._tokens = common, [[] for _ in leaves]
                 own = self._slices(begin, size)
             if common != self._common:
-                raise ValueError(f"its outputs are {common[1]}, but those of the first chunk are {self._common[1]}")
+                raise ValueError(f"its outputs are {common[1]}, but the first chunk's outputs are {self._common[1]}")
         has_gradients = torch.is_grad_enabled()
         for leaf, target, tokens in zip(leaves, own, self._tokens):
             if not isinstance(leaf, Tensor):

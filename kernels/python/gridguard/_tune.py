@@ -91,6 +91,8 @@ def tune(
     lists = {name: [_arguments.whole(name, value) for value in values] for name, values in parameters.items()}
     chunks = None
     if chunk is not None:
+        if not isinstance(chunk, (str, Iterable)) or isinstance(chunk, str) and chunk != "auto":
+            raise TypeError(f'chunk is {chunk!r}: pass "auto" or a list of numbers of items')
         chunks = [] if chunk == "auto" else [_arguments.whole("chunk", value) for value in chunk]
     timeout = _arguments.seconds("timeout", timeout)
     if not lists and chunks is None:

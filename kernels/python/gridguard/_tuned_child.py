@@ -101,7 +101,7 @@ class Problem:
         return returned
 
     def _restore(self) -> None:
-        """Restore updated arrays, and make outputs wrong, so that what is not written is found."""
+        """Restore updated arrays, and make outputs wrong, so that unwritten elements show."""
         for name in self.options["updates"]:
             _write(self.arrays[name], self.before[name])
         for name in self.options["outputs"]:

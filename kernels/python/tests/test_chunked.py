@@ -322,7 +322,7 @@ def test_a_failing_chunk_is_named_and_earlier_outputs_are_kept():
     assert raised.value.output is None
     shapes = chunked(lambda x: x[:, :3] if (x > 100).any() else x, chunk=6, verify=False)
     broken[0] = 0.0
-    with pytest.raises(ours.ChunkError, match=r"chunk 3 .*: its outputs are .*3.* but those of the first chunk are"):
+    with pytest.raises(ours.ChunkError, match=r"chunk 3 .*: its outputs are .*3.* but the first chunk's outputs are"):
         shapes(broken)
 
 

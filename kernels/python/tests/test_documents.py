@@ -115,6 +115,13 @@ def test_an_invalid_request_is_an_error_that_names_the_argument(grid, block, opt
         gridguard.check(grid, block, **options)
 
 
+@pytest.mark.parametrize("function", [gridguard.limits, lambda gpu: gridguard.check(1, 1, gpu=gpu)])
+def test_a_device_in_place_of_a_name_is_an_error_that_says_how_to_pass_it(function):
+    message = '^gpu is 0: pass a name such as "h200", or a device of this machine by device=0$'
+    with pytest.raises(TypeError, match=message):
+        function(0)
+
+
 def test_a_message_a_number_and_a_log_are_explained():
     explanation = gridguard.explain("CUDA error: invalid configuration argument")
     [finding] = explanation.findings

@@ -152,6 +152,9 @@ def test_wrong_arguments_are_named(functions):
         gridguard.tune(BLOCK=[1])(len)
     with pytest.raises(TypeError, match="BLOCK is 'a'"):
         gridguard.tune(BLOCK=["a"])
+    for chunk in (4, "half"):
+        with pytest.raises(TypeError, match=f'chunk is {chunk!r}: pass "auto" or a list of numbers of items'):
+            gridguard.tune(chunk=chunk)
     with pytest.raises(ValueError, match="each once"):
         gridguard.tune(BLOCK=[1, 1])(functions().close.function).tune(numpy.ones(3))
     with pytest.raises(ValueError, match="has 0 sizes"):

@@ -131,6 +131,9 @@ for program in ("no-such-command", {str(command("exit 2"))!r}):
 print(pathlib.Path(text.split("shapes are in ")[1].split(":")[0]).exists(), _tuning.tune(device=0))
 """
     written, _ = run(program, GRIDGUARD_PROFILES=str(tmp_path / "profiles"))
-    assert written[0] == "no command no-such-command on PATH: install it with `cargo install gridguard-cli`"
+    assert written[0] == (
+        "no command no-such-command on PATH: install it with `cargo install gridguard-cli`, or in a checkout with "
+        "`cargo install --path autotune/cli`"
+    )
     assert written[1].startswith("/gridguard tune failed, the shapes are in ")
     assert written[2] == "True Tuned(profiles=(), tuned=0, known=0, left=0, failures=())"

@@ -17,6 +17,7 @@ use gridguard::{
 };
 
 use crate::error::{CommandError, Exit};
+use crate::measure::args::bytes;
 use crate::output::{OutputArgs, Table, note, text};
 use crate::requests;
 use crate::words::{Suggested, gpu_words};
@@ -120,13 +121,8 @@ pub(crate) struct Check {
     output: OutputArgs,
 }
 
-fn from_1() -> RangedU64ValueParser {
+pub(crate) fn from_1() -> RangedU64ValueParser {
     RangedU64ValueParser::new().range(1..)
-}
-
-/// A number of bytes: `100`, `100KiB` or `2Gi`. `K` without an `i` is 1,000.
-fn bytes(text: &str) -> Result<u64, String> {
-    parse_size::parse_size(text).map_err(|error| error.to_string())
 }
 
 fn axis() -> impl TypedValueParser<Value = Axis> {
@@ -137,15 +133,15 @@ fn axis() -> impl TypedValueParser<Value = Axis> {
     })
 }
 
-/// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1.
+/// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1. Also `(X, Y, Z)` and `X x Y x Z`, as programs and reports print sizes.
 pub(crate) fn size(text: &str) -> Result<Dim3, String> {
-    let number =
-        |part: &str| part.trim().parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
-    let parts: Vec<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;
-    match *parts.as_slice() {
-        [x] => Ok(Dim3::new(x, 1, 1)),
-        [x, y] => Ok(Dim3::new(x, y, 1)),
-        [x, y, z] => Ok(Dim3::new(x, y, z)),
+    let inner = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(text);
+    let parts: Result<Vec<u64>, _> =
+        inner.split([',', 'x']).map(|part| part.trim().parse()).collect();
+    match parts.as_deref() {
+        Ok([x]) => Ok(Dim3::new(*x, 1, 1)),
+        Ok([x, y]) => Ok(Dim3::new(*x, *y, 1)),
+        Ok([x, y, z]) => Ok(Dim3::new(*x, *y, *z)),
         _ => Err("expected one to three numbers, as X,Y,Z".into()),
     }
 }
@@ -304,6 +300,14 @@ impl Check {
     fn hint(&self, verdict: &Verdict) -> Option<String> {
         let [violation] = verdict.violations.iter().as_slice() else { return None };
         let axis = violation.axis?;
+        if let Remedy::MatchBatch { items } = violation.remedy
+            && violation.requested.is_multiple_of(items.into())
+            && let Some(blocks @ 2..) = violation.requested.checked_div(items.into())
+        {
+            return Some(format!(
+                "if each item has {blocks} blocks, add --blocks-per-item {blocks}"
+            ));
+        }
         (self.batch_axis.is_none() && matches!(violation.remedy, Remedy::SplitAxis { .. })).then(
             || {
                 format!(

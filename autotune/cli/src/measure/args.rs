@@ -84,12 +84,14 @@ pub(crate) fn objective(text: &str) -> Result<Objective, String> {
 
 /// A duration with its unit, for example `60s` or `2m 30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}, such as 60s"))
+    humantime::parse_duration(text)
+        .map_err(|_| "expected numbers with their units, such as 60s, 200us or 2m 30s".into())
 }
 
-/// A number of bytes, for example `4096` or `512MiB`.
+/// A number of bytes: `4096`, `512MiB` or `2Gi`. `K` without an `i` is 1,000.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    parse_size::parse_size(text).map_err(|error| format!("{error}, such as 512MiB"))
+    parse_size::parse_size(text)
+        .map_err(|_| "expected a number of bytes, such as 4096, 64KiB or 2GiB".into())
 }
 
 /// A percentage, for example `5%` or `5`, as a fraction.

@@ -33,7 +33,7 @@ pub(crate) struct Explain {
     /// Profile or folder of profiles with precedence over the user's
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
-    /// Device ordinal, or `host` [default: the first device]
+    /// Device ordinal, or `host` [default: the first device, or the device of --profile FILE]
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
     /// GPU of the catalogue instead of a device; with --device host, the GPU whose limits apply [default: h200]
@@ -96,9 +96,10 @@ impl Explain {
         let (key, shape) = match &problem {
             Some(problem) => {
                 self.key.reject(&self.kernel)?;
-                (problem.key(&target.limits, self.key.policy, self.key.objective)?, problem.shape())
+                let policy = self.key.policy.unwrap_or_default();
+                (problem.key(&target.limits, policy, self.key.objective)?, problem.shape())
             }
-            None => self.key.find(&self.kernel, &self.shape, &profile)?,
+            None => self.key.find(&self.kernel, &self.shape, &profile, &target)?,
         };
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
@@ -141,10 +142,23 @@ impl Explain {
         match (self.device, self.gpu.as_deref()) {
             (Some(device), gpu) => Target::select(device, gpu, DEFAULT_GPU),
             (None, Some(gpu)) => Target::absent(gpu),
-            (None, None) => Target::device(0).map_err(|reason| {
+            (None, None) => self.usual_target(),
+        }
+    }
+
+    /// The host for a profile of the host. Otherwise the first device, or without one the GPU of the profile.
+    fn usual_target(&self) -> Result<Target, CommandError> {
+        let file = self.profile.as_deref().filter(|path| path.is_file());
+        let read = file.map(entry::read).transpose()?;
+        let device = read.as_ref().map(|read| read.document.device());
+        match (device, Target::device(0)) {
+            (Some(device), _) if device.backend == Backend::Host => Target::host(&device.name),
+            (_, Ok(target)) => Ok(target),
+            (Some(device), Err(_)) => Target::absent(&device.name),
+            (None, Err(reason)) => {
                 let advice = "name a GPU of the catalogue with --gpu, or use --device host";
-                CommandError::Failed(format!("{reason}: {advice}"))
-            }),
+                Err(CommandError::Failed(format!("{reason}: {advice}")))
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::measure::args;
-use crate::output::{OutputArgs, count, note, text};
+use crate::output::{OutputArgs, count, known, note, text};
 
 #[derive(Args)]
 pub(crate) struct Push {
@@ -249,11 +249,8 @@ fn show(output: OutputArgs, url: &Location, release: &Release) -> Result<Exit, C
             let entries = super::entry::entries(file.entries);
             let share =
                 if percent == 100 { String::new() } else { format!(", staged for {percent} %") };
-            writeln!(
-                f,
-                "{} {entries}, tuner {}, driver {}{share}",
-                file.name, file.tuner, file.driver
-            )?;
+            let by = known(&[("tuner", &file.tuner), ("driver", &file.driver)]);
+            writeln!(f, "{} {entries}, {by}{share}", file.name)?;
             writeln!(f, "  {} choices {}", file.digest, file.choices)?;
         }
         Ok(())

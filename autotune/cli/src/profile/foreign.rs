@@ -8,6 +8,7 @@ use gridguard_kernels::bench::{Problem, ProblemError};
 
 use crate::error::CommandError;
 use crate::measure::args;
+use crate::measure::target::Target;
 
 /// The key of a lookup, without the kernel.
 #[derive(Args)]
@@ -22,9 +23,10 @@ pub(super) struct KeyArgs {
     /// Source version of a kernel that is not gridguard's [default: the version in the profile]
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
-    /// How times were measured: cold or hot L2 cache, a dash, eager or graph launches
-    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
-    pub(super) policy: Policy,
+    /// How times were measured: cold or hot L2 cache, a dash, eager or graph launches [default: cold-eager; for other
+    /// kernels, the policy in the profile]
+    #[arg(long, value_name = "L2-SUBMISSION", value_parser = args::policy)]
+    pub(super) policy: Option<Policy>,
     /// Objective of the choice: throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
     #[arg(long, default_value = "throughput", value_parser = args::objective)]
     pub(super) objective: Objective,
@@ -48,6 +50,7 @@ impl KeyArgs {
         kernel: &str,
         sizes: &str,
         profile: &Profile,
+        target: &Target,
     ) -> Result<(Key, Named), CommandError> {
         let Self { dtype, variant, source, policy, objective } = self;
         let entries = || profile.entries().map(|(_, entry)| entry);
@@ -58,7 +61,10 @@ impl KeyArgs {
                 others.into_iter().filter(|name| !Problem::KERNELS.contains(name)).collect();
             let error = ProblemError::Kernel { given: kernel.to_owned() };
             return Err(CommandError::Invalid(match foreign[..] {
-                [] => format!("{error}; the profile has entries of no others"),
+                [] => format!(
+                    "{error}; the profile of {target} has entries of no others: name the profile's file with \
+                     --profile, or its device with --device and --gpu"
+                ),
                 _ => format!("{error}; the profile also has entries of {}", foreign.join(", ")),
             }));
         };
@@ -67,7 +73,8 @@ impl KeyArgs {
             |text: &String, wanted: &Option<String>| wanted.as_ref().is_none_or(|one| one == text);
         let keys: BTreeSet<&Key> = of_kernel
             .map(|entry| &entry.key)
-            .filter(|key| (key.policy, key.objective) == (*policy, *objective))
+            .filter(|key| policy.is_none_or(|one| one == key.policy))
+            .filter(|key| key.objective == *objective)
             .filter(|key| is_wanted(&key.dtypes, dtype) && is_wanted(&key.variant, variant))
             .filter(|key| is_wanted(&key.source, source))
             .collect();
@@ -78,7 +85,7 @@ impl KeyArgs {
                 source: source.clone().unwrap_or_default(),
                 variant: variant.clone().unwrap_or_default(),
                 dtypes: dtype.clone().unwrap_or_default(),
-                policy: *policy,
+                policy: policy.unwrap_or_default(),
                 objective: *objective,
             },
             [only] => only.clone(),
@@ -100,14 +107,14 @@ impl KeyArgs {
 
 fn ambiguous(kernel: &str, keys: &[&Key]) -> CommandError {
     let described = keys.iter().take(SHOWN_KEYS).map(|key| {
-        let Key { source, variant, dtypes, .. } = key;
-        format!("dtype {dtypes:?}, variant {variant:?}, source {source:?}")
+        let Key { source, variant, dtypes, policy, .. } = key;
+        format!("dtype {dtypes:?}, variant {variant:?}, source {source:?}, policy {policy}")
     });
     let described = described.collect::<Vec<_>>().join("; ");
     let count = keys.len();
     CommandError::Invalid(format!(
-        "the profile has {count} keys of {kernel}: choose one with --dtype, --variant and --source: \
-         {described}"
+        "the profile has {count} keys of {kernel}: choose one with --dtype, --variant, --source \
+         and --policy: {described}"
     ))
 }
 

@@ -14,6 +14,9 @@ mod prune;
 mod show;
 mod verify;
 
+#[cfg(not(feature = "fleet"))]
+use std::ffi::OsString;
+
 use clap::Subcommand;
 
 use crate::error::{CommandError, Exit};
@@ -49,6 +52,12 @@ pub(crate) enum Profile {
     /// Pull the shapes that had no exact entry on any machine
     #[cfg(feature = "fleet")]
     PullMisses(fleet::PullMisses),
+    #[cfg(not(feature = "fleet"))]
+    #[command(name = "push", aliases = ["pull", "list", "push-misses", "pull-misses"], hide = true)]
+    Absent {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _arguments: Vec<OsString>,
+    },
 }
 
 impl Profile {
@@ -71,6 +80,13 @@ impl Profile {
             Self::PushMisses(push) => push.run(),
             #[cfg(feature = "fleet")]
             Self::PullMisses(pull) => pull.run(),
+            #[cfg(not(feature = "fleet"))]
+            Self::Absent { .. } => Err(CommandError::Invalid(WITHOUT_FLEET.to_owned())),
         }
     }
 }
+
+#[cfg(not(feature = "fleet"))]
+const WITHOUT_FLEET: &str = "\
+this command was built without push and pull: add `--features fleet` to `cargo install --path autotune/cli` or \
+`cargo install gridguard-cli`";

@@ -1,4 +1,4 @@
-//! `gridguard ptx --index`: which 32-bit indices wrap, and from which size on.
+//! `gridguard ptx --index`: which 32-bit indices wrap, and the first size that wraps.
 
 use std::fmt;
 use std::path::Path;
@@ -112,7 +112,8 @@ pub(crate) fn set_parameters(
         let number = name.parse().ok().filter(|number| *number < entry.parameters.len());
         let (Some(index), Ok(offset)) = (known.or(number), offset.parse()) else {
             let parameters = entry.parameters.join(", ");
-            return Err(invalid(format!("{} has the parameters {parameters}", entry.name)));
+            let known = format!("no such parameter: {} has {parameters}", entry.name);
+            return Err(invalid(known));
         };
         sizes.set(Size::Parameter { index, offset }, value);
         set.push(Size::Parameter { index, offset });

@@ -72,7 +72,7 @@ impl CaptureArgs {
     }
 }
 
-/// `gridguard_invert-2.capture.tar`: what a name of C++ has besides letters and digits becomes a dash.
+/// `gridguard_invert-2.capture.tar`: other characters than letters, digits and `_` become dashes.
 fn file_name(kernel: &str, number: u64) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     let name: String = kernel.chars().take(MOST_LETTERS).map(kept).collect();

@@ -12,6 +12,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
 use crate::error::CommandError;
+use crate::files::read_start;
 
 /// The name of the library, which also finds it in `LD_PRELOAD`.
 pub(super) const LIBRARY: &str = "libgridguard_preload.so";
@@ -74,6 +75,10 @@ fn beside_the_command() -> Result<PathBuf, CommandError> {
 
 fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     let found = fs::canonicalize(path).map_err(CommandError::io(LIBRARY))?;
+    // The loader skips other files with a message, and runs the program unwatched.
+    if read_start(&found, 4)? != b"\x7fELF" {
+        return Err(CommandError::invalid_file(&found, "is no shared library"));
+    }
     match check_path(&found) {
         Ok(()) => Ok(found),
         Err(why) => Err(CommandError::Failed(format!(
@@ -83,7 +88,7 @@ fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     }
 }
 
-/// The folders for the library, best first: the user's cache, what the login session gives the user, and one in /tmp.
+/// The folders for the library, best first: the user's cache, the folder of the login session, and one in /tmp.
 fn folders() -> impl Iterator<Item = PathBuf> {
     let runtime =
         env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -142,7 +147,7 @@ fn check_place(folder: &Path) -> Result<(), String> {
     };
     for parent in resolved.ancestors() {
         let stated = fs::metadata(parent).map_err(|error| error.to_string())?;
-        // In a folder with the sticky bit, others cannot rename what is not theirs.
+        // In a folder with the sticky bit, others can rename only their own files.
         let is_writable = stated.mode() & 0o022 != 0 && stated.mode() & 0o1000 == 0;
         if is_writable || ![0, user].contains(&stated.uid()) {
             return Err(format!("another user can replace {}", parent.display()));

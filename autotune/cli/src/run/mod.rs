@@ -8,7 +8,6 @@ mod session;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::num::NonZeroU64;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use gridguard_report::WatchReport;
 use self::capture::CaptureArgs;
 use self::library::{LIBRARY, find_library};
 use self::output::{Kind, Output};
+use crate::check::from_1;
 use crate::elf::{self, ElfError};
 use crate::error::{CommandError, Exit};
 use crate::files::read_start;
@@ -51,28 +51,27 @@ pub(crate) struct Run {
     /// Short for --on-refused fix
     #[arg(long)]
     fix: bool,
-    /// Compare launches with the sizes at which 32-bit indices of their PTX wrap: the driver does not check it. Tells
-    /// launches that wrap and those that come next
+    /// Find launches whose 32-bit indices wrap, by their PTX: the driver does not check it. The summary also names the
+    /// kernels that wrap next
     #[arg(long)]
     index: bool,
     /// Short for --on-refused abort
     #[arg(long)]
     abort: bool,
-    /// Format of what is printed: text, lines of JSON as OpenTelemetry's logs have them, or annotations of GitHub's
-    /// workflows
+    /// Format of the messages: text, lines of JSON as in OpenTelemetry's logs, or annotations of GitHub's workflows
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// The batch size of the program, so that the summary says at which one a kernel exceeds a limit
-    #[arg(long, value_name = "N")]
-    batch: Option<NonZeroU64>,
-    /// The library to preload, in place of the one in this command
+    /// The batch size of the program: the summary then names the batch that exceeds a limit
+    #[arg(long, value_name = "N", value_parser = from_1())]
+    batch: Option<u64>,
+    /// A library to preload instead of this command's own
     #[arg(long, value_name = "FILE.so")]
     library: Option<PathBuf>,
     /// Print no summary at the end
     #[arg(long)]
     quiet: bool,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM ARGS")]
+    /// The program and its arguments. Options of `gridguard run` stand before it
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     program: Vec<OsString>,
 }
 
@@ -171,7 +170,11 @@ fn find_program(name: &OsStr) -> Result<PathBuf, CommandError> {
             .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     let found = if name.as_encoded_bytes().contains(&b'/') {
-        Some(PathBuf::from(name)).filter(is_program)
+        let path = PathBuf::from(name);
+        if path.exists() && !is_program(&path) {
+            return Err(CommandError::invalid_file(&path, "is not an executable file"));
+        }
+        Some(path).filter(is_program)
     } else {
         let path = env::var_os("PATH").unwrap_or_default();
         env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)

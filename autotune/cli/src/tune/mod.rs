@@ -50,10 +50,10 @@ pub(crate) struct Tune {
     /// GPU of the program
     #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     gpu: Option<String>,
-    /// Measure the launch in this file of `gridguard run --capture` in other ways, and say what they would gain
+    /// Measure the launch in this file of `gridguard run --capture` in other ways, and show their gain
     ///
     /// Measures other shares of shared memory, clusters, blocks of one dimension, and parts of the grid if the module
-    /// is PTX. The memory after each must be that of the captured launch, byte for byte. Stores no choice
+    /// is PTX. The memory after each must equal the memory after the captured launch, byte for byte. Stores no choice
     #[cfg(unix)]
     #[arg(
         long, value_name = "FILE", group = "problem",

@@ -1,4 +1,4 @@
-//! `gridguard tune --replay`: measures a captured launch in other ways, and says what they would gain.
+//! `gridguard tune --replay`: measures a captured launch in other ways, and shows their gain.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -60,8 +60,8 @@ impl Task {
         }
     }
 
-    /// What measuring takes on a device: inputs, the output with the copy that others are compared with, and for a
-    /// cold cache what flushes it. `None` if unknown.
+    /// The memory that measuring needs on a device: inputs, the output with the reference copy, and for a cold cache
+    /// the flush. `None` if unknown.
     pub(crate) fn memory_bytes(&self, device: &DeviceLimits) -> Option<u128> {
         let TaskProblem::Kernel(problem) = &self.problem else { return None };
         let Traffic { read, written } = problem.traffic(device).ok()?;

@@ -232,7 +232,8 @@ fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
     let check = ["check", "--gpu", "h200", "--requests", "-"];
     assert_eq!(with_input(&check, &format!("{legal}\n{legal}")).code, Some(0));
     assert_eq!(with_input(&check, &format!("{legal}\n{rejected}\n{legal}\n")).code, Some(1));
-    assert_eq!(with_input(&check, "").code, Some(0));
+    let none = with_input(&check, "\n").exits(0);
+    assert_eq!((&*none.out, &*none.err), ("", "- has no request: nothing was checked\n"));
 }
 
 #[test]
@@ -255,13 +256,43 @@ fn oversized_lines_are_rejected_in_bounded_memory_and_the_next_gets_a_reply() {
 }
 
 #[test]
+fn sizes_are_read_as_programs_and_reports_print_them() {
+    let check =
+        |grid: &str| gridguard(&["check", "--gpu", "h200", "--grid", grid, "--block", "32"]);
+    for grid in ["1,76800,1", "1,76800", "(1, 76800, 1)", "1 x 76800 x 1", "1x76800"] {
+        let ran = check(grid).exits(1);
+        assert!(ran.out.contains("grid.y is 76800 blocks"), "{grid}: {}", ran.out);
+    }
+    for grid in ["", "x", "1,,1", "1,2,3,4", "(1", "1e5", "1.5", "99999999999999999999"] {
+        let ran = check(grid).exits(2);
+        assert!(ran.err.contains(" as X,Y,Z") || grid.is_empty(), "{grid}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_batch_that_covers_a_part_of_the_grid_gets_its_blocks_per_item() {
+    let check = |items: &str| {
+        let launch = ["check", "--gpu", "h200", "--grid", "1,76800", "--block", "32"];
+        gridguard(&[&launch[..], &["--batch-axis", "y", "--items", items]].concat()).exits(1).out
+    };
+    let hint = "\nif each item has 5 blocks, add --blocks-per-item 5\n";
+    assert!(check("15360").ends_with(hint), "{}", check("15360"));
+    for items in ["0", "7", "76801"] {
+        assert!(!check(items).contains("--blocks-per-item"), "{}", check(items));
+    }
+}
+
+#[test]
 fn a_requests_file_that_is_missing_or_not_text_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("requests");
     let name = path.to_str().expect("a name");
     let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
-    assert_eq!(ran.code, Some(3));
-    assert!(ran.err.contains(name), "{}", ran.err);
+    assert_eq!(ran.code, Some(2));
+    assert_eq!(ran.err, format!("error: {name}: no such file\n"));
+    let of_folder = folder.path().to_str().expect("a name");
+    let ran = gridguard(&["check", "--gpu", "h200", "--requests", of_folder]).exits(2);
+    assert_eq!(ran.err, format!("error: {of_folder}: is a folder, not a file\n"));
     std::fs::write(&path, b"\xff\xfe\n{\"grid\":[1,1,1],\"block\":[1,1,1]}\n").expect("written");
     let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
     assert_eq!(ran.code, Some(2));

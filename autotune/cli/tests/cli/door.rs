@@ -111,5 +111,5 @@ fn a_bug_report_has_versions_and_the_last_report_but_no_personal_details() {
         assert!(!ran.out.contains(secret) && !text.contains(secret), "{secret}: {text}");
     }
     made(&["bug-report", "--report", "notes.json"]).exits(2);
-    made(&["bug-report", "--report", "missing.json"]).exits(3);
+    made(&["bug-report", "--report", "missing.json"]).exits(2);
 }

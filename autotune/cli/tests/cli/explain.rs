@@ -231,7 +231,23 @@ fn a_file_is_read_as_a_log_even_if_its_name_is_a_message() {
     }
     let nothing = explain(&["Cargo.toml"], b"");
     assert_eq!((nothing.code, nothing.out.as_str()), (Some(1), ""));
-    assert!(nothing.err.contains("no CUDA failure recognized"), "{}", nothing.err);
+    assert!(nothing.err.starts_with("no CUDA failure recognized in "), "{}", nothing.err);
+    assert!(nothing.err.ends_with(" lines of Cargo.toml\n"), "{}", nothing.err);
+}
+
+#[test]
+fn a_misspelt_path_is_no_log_without_a_failure() {
+    for name in ["trainig.log", "logs/1", "/nowhere/log"] {
+        let ran = explain(&[name, "--format", "json"], b"").exits(2);
+        assert_eq!((&*ran.out, ran.err), ("", format!("error: {name}: no such file\n")));
+    }
+    let ran = explain(&["src"], b"").exits(2);
+    assert_eq!(ran.err, "error: src: is a folder, not a file\n");
+    // These are messages.
+    for text in ["it failed. why?", "hello", "1 / 2"] {
+        let ran = explain(&[text], b"").exits(1);
+        assert!(ran.err.starts_with("no CUDA failure recognized; "), "{}", ran.err);
+    }
 }
 
 #[test]

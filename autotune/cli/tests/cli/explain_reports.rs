@@ -224,7 +224,7 @@ fn an_illegal_access_and_wrong_values_name_the_index_that_wraps_in_the_launch() 
         }
     }
     let unknown = explain_rows(FAILURES[0], Some(1), &["--param", "pitches=1"]).exits(2);
-    assert!(unknown.err.contains("rows has the parameters out, pitch"), "{}", unknown.err);
+    assert!(unknown.err.contains("no such parameter: rows has out, pitch"), "{}", unknown.err);
 }
 
 #[test]

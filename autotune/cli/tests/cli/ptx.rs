@@ -195,7 +195,7 @@ rows
     assert_eq!(document["entries"][0]["wraps"][0]["reaches"], "address");
     let wrong = ["ptx", "a.ptx", "--index", "--param", "stride=1"];
     let shown = run(folder.path(), &wrong).exits(2);
-    assert!(shown.err.contains("rows has the parameters out, pitch"), "{}", shown.err);
+    assert!(shown.err.contains("no such parameter: rows has out, pitch"), "{}", shown.err);
 }
 
 /// A log that has been validated against the schema of SARIF 2.1.0, which is by OASIS.

@@ -240,6 +240,8 @@ fn programs_that_ignore_the_library_are_refused() {
         fs::write(path(name), text).unwrap();
         fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
+    fs::write(path("plain"), "").unwrap();
+    fs::create_dir(path("folder")).unwrap();
     for (name, why) in [
         ("./static", "./static: is a static program"),
         ("./musl", "./musl: is a program of musl"),
@@ -250,12 +252,32 @@ fn programs_that_ignore_the_library_are_refused() {
         ("./compute-sanitizer", "compute-sanitizer replaces the driver's functions"),
         ("no-such-program", "no-such-program: no such program"),
         ("./missing", "./missing: no such program"),
+        ("./plain", "./plain: is not an executable file"),
+        ("./folder", "./folder: is not an executable file"),
     ] {
         let ran = run(folder.path(), &["run", "--", name]).exits(2);
         assert!(ran.err.contains(why), "{why}: {}", ran.err);
     }
     run(folder.path(), &["run", "--", "./good-script"]).exits(5);
     run(folder.path(), &["run"]).exits(2);
+}
+
+#[test]
+fn the_program_begins_at_the_first_word_that_is_no_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = |words: &[&str]| {
+        let mut command = command(folder.path(), words);
+        command.env("GRIDGUARD_PRELOAD", preload()).output().unwrap().into()
+    };
+    for words in [
+        &["run", "--quiet", "echo", "--quiet", "-x"][..],
+        &["run", "--quiet", "--", "echo", "--quiet", "-x"],
+    ] {
+        let ran: Ran = ran(words);
+        assert_eq!(ran.exits(0).out, "--quiet -x\n");
+    }
+    let misspelt: Ran = ran(&["run", "--quite", "echo"]);
+    assert!(misspelt.exits(2).err.contains("unexpected argument '--quite'"));
 }
 
 #[test]
@@ -300,6 +322,9 @@ fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
         let ran = ran.exits(3);
         assert!(ran.out.is_empty() && ran.err.contains("looked for /nowhere/x.so"), "{}", ran.err);
     }
+    fs::write(folder.path().join("x.so"), "text").unwrap();
+    let ran = run(folder.path(), &["run", "--library", "x.so", "--", "echo", "ran"]).exits(2);
+    assert!(ran.out.is_empty() && ran.err.contains("x.so: is no shared library"), "{}", ran.err);
     let ran = run(folder.path(), &["run", "--report", "no/r.json", "--", "echo", "ran"]).exits(3);
     assert!(ran.out.is_empty() && ran.err.contains("cannot write no/r.json"), "{}", ran.err);
 }
@@ -340,7 +365,15 @@ fn a_malformed_report_is_named() {
         let ran = run(folder.path(), &["report", "newer"]).exits(2);
         assert!(ran.err.contains("a report of format 2; this command reads 1"), "{}", ran.err);
     }
-    run(folder.path(), &["report", "missing.json"]).exits(3);
+    run(folder.path(), &["report", "missing.json"]).exits(2);
+    let twice = ["report", "r.json", "--html", "./r.json"];
+    let ran = run(folder.path(), &twice).exits(2);
+    assert!(
+        ran.err.contains("./r.json: is a report, which --html does not replace"),
+        "{}",
+        ran.err
+    );
+    run(folder.path(), &["report", "r.json"]).exits(0);
 }
 
 const LAUNCHES: &str =

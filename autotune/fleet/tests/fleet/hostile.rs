@@ -163,6 +163,22 @@ async fn old_releases_other_channels_and_other_keys_are_refused() {
     assert_eq!(warps(folder.path()), 2);
 }
 
+#[tokio::test]
+async fn an_unchanged_release_is_refused_once_its_key_is_removed() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let with = |keys| Puller {
+        channel: channel_with(&link, keys),
+        ..puller(&link, folder.path(), "node")
+    };
+    push(&link, 1, 100).await;
+    with(trusted()).pull().await.expect("pulled");
+    let both = with(trusted().and(other_signer().trusted())).pull().await.expect("still trusted");
+    assert!(!both.is_new);
+    let refused = with(other_signer().trusted()).pull().await.expect_err("a removed key");
+    assert!(matches!(refused, FleetError::Untrusted { .. }), "{refused}");
+    assert_eq!(warps(folder.path()), 1);
+}
+
 /// Puts a statement that the pinned key signed into the registry.
 fn plant(link: &Link, statement: &str) {
     let seed: Vec<u8> = (0..32).collect();

@@ -174,7 +174,7 @@ impl Replay {
         MeasureFailure::new(FailureKind::Mismatch, message)
     }
 
-    /// Runs the captured launch once, and again on what it left.
+    /// Runs the captured launch once, and again on its own output.
     fn reproduce(&mut self) -> Measured<()> {
         if self.updated.is_some() {
             return Ok(());
@@ -207,7 +207,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Copies of what the launch changes, from before it.
+    /// Copies of the memory that the launch changes, from before it.
     #[allow(unsafe_code, reason = "as above")]
     fn copies(&self) -> Measured<Vec<(u64, Allocated, u64)>> {
         let mut copies = Vec::new();

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use gridguard::profile::{Backend, DeviceIdentity, Entry, Key, Processor};
+use gridguard::DeviceLimits;
+use gridguard::profile::{Backend, DeviceIdentity, Entry, Key, L2, Policy, Processor};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -213,14 +214,58 @@ sequences is 2.897 octaves away, more than one
 }
 
 #[test]
+fn a_file_says_device_and_policy_of_a_tuned_function() {
+    let folder = folder();
+    let mut entry = foreign(1024, "4f2e", "f16");
+    entry.key.policy = Policy { l2: L2::Hot, ..Policy::default() };
+    let names = ["paged_attention", "1024x128", "--profile", "p.ron"];
+    let args = [&["explain"], &names[..]].concat();
+    // Functions that are tuned without a device have the limits of no GPU in particular.
+    let any = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
+    put_text(&folder, "p.ron", &document(any, [entry.clone()]).to_ron());
+    let ran = profile(&folder, &args).exits(0);
+    let title = "paged_attention f16 1024x128 on the host as generic CUDA device\n";
+    assert!(ran.out.starts_with(title), "{}", ran.out);
+    assert!(
+        ran.out.contains(", hot-eager, ") && ran.out.contains("\nmatch: exact, "),
+        "{}",
+        ran.out
+    );
+    let verified = profile(&folder, &["verify", "p.ron"]).exits(3);
+    assert!(
+        verified.err.contains("tune it again with the program that tuned it"),
+        "{}",
+        verified.err
+    );
+    let elsewhere = profile(&folder, &[&args[..], &["--device", "host"]].concat()).exits(2);
+    let advice =
+        "the profile of the host as NVIDIA H200 has entries of no others: name the profile's file";
+    assert!(elsewhere.err.contains(advice), "{}", elsewhere.err);
+
+    // Both policies: the choice is the caller's.
+    let cold = foreign(1024, "4f2e", "f16");
+    put(&folder, "p.ron", [entry, cold]);
+    let ran = profile(&folder, &args).exits(2);
+    assert!(
+        ran.err.ends_with(
+            "policy cold-eager; dtype \"f16\", variant \"v2\", source \"4f2e\", policy hot-eager\n"
+        ),
+        "{}",
+        ran.err
+    );
+    profile(&folder, &[&args[..], &["--policy", "hot-eager"]].concat()).exits(0);
+}
+
+#[test]
 fn several_keys_of_an_unknown_kernel_are_an_error() {
     let folder = folder();
     let entries = [("4f2e", "f16"), ("4f2e", "bf16"), ("aaaa", "f16")];
     put_for_the_gpu(&folder, entries.map(|(source, dtypes)| foreign(1024, source, dtypes)));
     let ran = explain_foreign(&folder, "1024x128", &[]).exits(2);
-    let expected = "error: the profile has 3 keys of paged_attention: choose one with --dtype, --variant \
-                    and --source: dtype \"bf16\", variant \"v2\", source \"4f2e\"; dtype \"f16\", variant \
-                    \"v2\", source \"4f2e\"; dtype \"f16\", variant \"v2\", source \"aaaa\"\n";
+    let expected = "error: the profile has 3 keys of paged_attention: choose one with --dtype, \
+                    --variant, --source and --policy: dtype \"bf16\", variant \"v2\", source \"4f2e\", policy \
+                    cold-eager; dtype \"f16\", variant \"v2\", source \"4f2e\", policy cold-eager; dtype \"f16\", \
+                    variant \"v2\", source \"aaaa\", policy cold-eager\n";
     assert_eq!(ran.err, expected);
     explain_foreign(&folder, "1024x128", &["--dtype", "f16"]).exits(2);
     explain_foreign(&folder, "1024x128", &["--dtype", "bf16"]).exits(0);
