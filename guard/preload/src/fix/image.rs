@@ -4,8 +4,7 @@ use core::ffi::c_void;
 use core::ptr;
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -119,12 +118,10 @@ impl Source {
             Self::File(path) => unsafe { process::text(path.cast()) }.ok_or("its path is null")?,
         };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let failed = |error: io::Error| Reason::from(format!("{}: {error}", path.display()));
         // Reading a pipe would leave nothing for the driver.
-        if !path.is_file() {
-            return Err(format!("{} is no regular file", path.display()).into());
-        }
-        let failed = |error| Reason::from(format!("{}: {error}", path.display()));
-        let (file, mut bytes) = (File::open(path).map_err(failed)?, Vec::new());
+        let file = gridguard_files::open(path).map_err(|error| failed(error.into()))?;
+        let mut bytes = Vec::new();
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         file.take(most).read_to_end(&mut bytes).map_err(failed)?;
         Ok(bytes.into())
