@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
+use crate::indices::INDEX;
 use crate::programs::{compiles, loads, object_with, ptxas};
 
 pub(crate) const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
@@ -240,6 +241,11 @@ fn what_nvjitlink_made_of_one_ptx_or_of_code_alone_is_repaired_and_of_other_inpu
     for how in ["linked-0", "linked-2", "optimized-0", "limited"] {
         assert_refused(&run(how), "its module is machine code, whose PTX is neither in Triton's");
     }
+    // `--index` uses it, too.
+    let words = format!("dlsym {} load=linked-1 get=function launch=1,6000,1", path.display());
+    let compared = logged(compiles(&words, false), &[INDEX]);
+    assert!(compared.succeeded(), "{}", compared.ran.out);
+    assert!(!compared.ran.err.contains("no usable PTX"), "{}", compared.ran.err);
 }
 
 /// A cache of Triton in `folder`.
