@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -106,7 +107,10 @@ def test_a_reference_also_judges_the_default(functions):
     ("how", "kind", "text"),
     [
         ("raises", "launch", "it raised ValueError: no such block"),
+        ("raises much", "launch", "it raised ValueError: a long text a long"),
+        ("raises bytes", "launch", "it raised ValueError: no file ?"),
         ("exits", "launch", "it raised SystemExit: 7"),
+        ("exits at once", "crash", "the measuring process died (exit status: 0)"),
         ("hangs", "timeout", "did not respond within 3s"),
         ("crashes", "crash", "the measuring process died"),
         ("forks", "launch", "it forked"),
@@ -127,6 +131,33 @@ def test_a_hostile_candidate_fails_and_a_hostile_default_is_an_error(functions, 
         functions().hostile.tune(x, f"{how}!")
     assert error.value.kind == kind and text in str(error.value)
     assert (x == 1).all()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_search_ends_its_process_and_the_next_one_resumes(functions, tmp_path, monkeypatch):
+    functions()
+    halted = tmp_path / "halted"
+    program = "import numpy, tuned_functions; tuned_functions.halting.tune(numpy.ones(4))"
+    environment = {**os.environ, "TUNED_HALT": str(halted), "PYTHONPATH": os.pathsep.join(sys.path)}
+    # The killed tuner leaves its copy of the arguments.
+    environment["TMPDIR"] = str(tmp_path)
+    tuner = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    wait_until(lambda: halted.exists() and halted.read_text().endswith("\n"))
+    tuner.kill()
+    tuner.wait()
+    state = Path("/proc", halted.read_text().strip(), "stat")
+    # A zombie of a container without an init process stays.
+    wait_until(lambda: not state.exists() or ") Z " in state.read_text())
+    blocks_that_ran(tmp_path)
+    tuned = functions().halting.tune(numpy.ones(4))
+    # Block 2 is known to fail.
+    assert tuned.complete and len(tuned.failures) == 1 and blocks_that_ran(tmp_path) == {1, 3}
 
 
 def test_a_function_may_print(functions):
