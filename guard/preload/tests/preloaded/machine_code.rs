@@ -1,7 +1,7 @@
 //! Kernels of machine code under `--fix`: real fat binaries of nvcc, Triton's cache, compilers in the process.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -73,6 +73,28 @@ fn a_fat_binary_of_machine_code_is_repaired_by_its_ptx_however_it_is_compressed_
     let loaded = load(ZSTD, "thread", with_parts, &[FIX, QUIET]);
     assert_blocks_of(&loaded.launches(), [1, 70_000, 70_000]);
     assert_eq!(loaded.launches().len(), 4);
+}
+
+#[test]
+fn a_fat_binary_of_400_megabytes_is_repaired_by_its_ptx() {
+    const CODE: u64 = 400 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let file = fs::File::create(&path).unwrap();
+    let all = entries(ZSTD);
+    // Machine code for an older device, a hole in the file.
+    let mut large = all[0][..64].to_vec();
+    large[8..16].copy_from_slice(&CODE.to_le_bytes());
+    large[28..32].copy_from_slice(&80_u32.to_le_bytes());
+    let (start, others) = (fatbin(&[&large]), all.concat());
+    let bytes = 64 + CODE + u64::try_from(others.len()).unwrap();
+    file.write_all_at(&start, 0).unwrap();
+    file.write_all_at(&bytes.to_le_bytes(), 8).unwrap();
+    file.write_all_at(&others, u64::try_from(start.len()).unwrap() + CODE).unwrap();
+    for how in ["freed", "file"] {
+        let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
+        assert_repaired(&logged(loads(&words), &[FIX, QUIET]));
+    }
 }
 
 #[test]
@@ -314,6 +336,40 @@ fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
         "its module is machine code, whose PTX is neither in Triton's caches nor was compiled";
     let folder = tempfile::tempdir().unwrap();
     assert_refused(&load_touch("TRITON_CACHE_DIR", folder.path()), missing);
+}
+
+#[test]
+fn links_pipes_and_devices_in_a_cache_are_neither_read_nor_waited_for() {
+    let missing = "its module is machine code, whose PTX is neither in Triton's caches nor";
+    for (name, reason) in [
+        ("touch.cubin", missing),
+        ("touch.json", "Triton's cache is not used: "),
+        ("touch.ptx", "Triton's cache is not used: "),
+    ] {
+        for kind in ["link", "device", "pipe"] {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = cache(folder.path(), TOUCH_PTX, TOUCH_OPTIONS);
+            for kernel in fs::read_dir(&cache).unwrap() {
+                let (path, moved) = (kernel.unwrap().path().join(name), folder.path().join(name));
+                fs::rename(&path, &moved).unwrap();
+                match kind {
+                    "link" => symlink(&moved, &path).unwrap(),
+                    "device" => symlink("/dev/zero", &path).unwrap(),
+                    _ => assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+                }
+            }
+            assert_refused(&load_touch("TRITON_CACHE_DIR", &cache), reason);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("touch.cubin");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    symlink("/dev/zero", folder.path().join("a")).unwrap();
+    for cache in [folder.path(), &pipe, Path::new("/dev/zero"), Path::new("/nowhere")] {
+        for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"] {
+            assert_refused(&load_touch(variable, cache), missing);
+        }
+    }
 }
 
 #[test]
