@@ -67,8 +67,7 @@ mod tests {
     #[test]
     fn cut_overlong_and_invalid_lines_have_their_own_errors() {
         let mut written = Vec::new();
-        let error =
-            write_line(&mut written, &"x".repeat(1024 * 1024), MOST).expect_err("overlong");
+        let error = write_line(&mut written, &"x".repeat(1024 * 1024), MOST).expect_err("overlong");
         assert_eq!((error.kind(), written.len()), (ErrorKind::InvalidData, 0));
         let error = |mut line: &[u8]| {
             let error = read_line(&mut line, MOST).expect_err("invalid");

@@ -36,10 +36,20 @@ fn a_program_that_replaces_itself_is_watched_again() {
 fn nonsense_in_the_variables_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let long = "a".repeat(100_000);
-    let all = [&b"\xff\xfe\n"[..], b"99999999999999999999999", b"-1", b"/dev/fd/-1", long.as_bytes()];
+    let all =
+        [&b"\xff\xfe\n"[..], b"99999999999999999999999", b"-1", b"/dev/fd/-1", long.as_bytes()];
     for name in [
-        "BATCH", "CAPTURE", "CAPTURE_FILE", "FORMAT", "INDEX", "PROCESS", "PTX", "QUIET", "RECORD",
-        "REPORT", "SYNC",
+        "BATCH",
+        "CAPTURE",
+        "CAPTURE_FILE",
+        "FORMAT",
+        "INDEX",
+        "PROCESS",
+        "PTX",
+        "QUIET",
+        "RECORD",
+        "REPORT",
+        "SYNC",
     ] {
         for value in all.map(OsStr::from_bytes) {
             let mut with = preloaded(Driver::Whole, "dlsym good refused good");
