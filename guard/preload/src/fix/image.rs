@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
@@ -84,6 +85,7 @@ impl Source {
                 let path = unsafe { process::text(path.cast()) }.ok_or("its path is null")?;
                 let path = Path::new(OsStr::from_bytes(path.to_bytes()));
                 let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+                let digest = digest_of_file(&path, fatbin).map_err(|error| error.to_string())?;
                 Origin::File { path, digest }
             }
             Self::Memory(_) if elf::contains(fatbin.as_ptr().addr(), fatbin.len()) => {
@@ -242,6 +244,13 @@ fn unreadable(error: ImageError) -> Reason {
 /// The digest of an image that begins with these bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
+}
+
+/// The digest of a file that begins with these bytes. Builds that differ only behind what is hashed have another time.
+pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
+    let file = std::fs::metadata(path)?;
+    let times = (file.ctime(), file.ctime_nsec(), file.mtime(), file.mtime_nsec());
+    Ok(hash_of(&(digest_of(bytes), file.dev(), file.ino(), file.len(), times)))
 }
 
 /// Whether these bytes stand at `image`.

@@ -130,6 +130,16 @@ fn what_changed_since_it_was_loaded_is_not_used() {
     let changed = "load=file get=function write=other launch=1,70000,1";
     let loaded = load(ZSTD, "dlsym", changed, &[FIX, QUIET]);
     assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
+    // Another build of equal size, which differs far behind.
+    let [code, ptx] = entries(ZSTD)[..] else { panic!("two entries") };
+    let mut older = [&code[..64], &[0; 1 << 20]].concat();
+    older[8..16].copy_from_slice(&(1_u64 << 20).to_le_bytes());
+    older[28..32].copy_from_slice(&80_u32.to_le_bytes());
+    let image = fatbin(&[&older, code, ptx]);
+    assert_repaired(&load(&image, "dlsym", &format!("load=file {LAUNCH}"), &[FIX, QUIET]));
+    let changed = "load=file get=function patch=1000000 launch=1,70000,1";
+    let loaded = load(&image, "dlsym", changed, &[FIX, QUIET]);
+    assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
 }
 
 #[test]
