@@ -152,7 +152,8 @@ class Tunable:
         call = self._call(args, kwargs)
         key, shape, _ = call
         tolerance = self.options["tolerance"]
-        journal = hashlib.sha256(repr((key, shape, tolerance)).encode()).hexdigest()[:32]
+        # With another time limit, a candidate that exceeded it may run again.
+        journal = hashlib.sha256(repr((key, shape, tolerance, self._timeout)).encode()).hexdigest()[:32]
         search = _Search([*self._parameters.items()], self._chunks, self._where, tolerance, journal, time_limit,
                          self._timeout)  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="gridguard-") as folder:
@@ -248,6 +249,11 @@ class Tunable:
                     value = repr((value.__code__.co_code, value.__code__.co_consts))
             if isinstance(value, str):
                 digest.update(value.encode())
+        reference = getattr(self.reference, "__code__", None)
+        if reference is not None:
+            # The source of a lambda has the lists, too.
+            constants = [one for one in reference.co_consts if not inspect.iscode(one)]
+            digest.update(repr((reference.co_code, reference.co_names, constants)).encode())
         return digest.hexdigest()[:32]
 
     def _pickled(self, args, kwargs, shape) -> bytes:
