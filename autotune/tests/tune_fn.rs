@@ -242,6 +242,26 @@ fn a_changed_list_measures_only_what_is_new() {
 }
 
 #[test]
+fn the_journal_of_the_largest_space_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("work.jsonl");
+    let tuned = |measurer: &mut Scripted| {
+        let space = FnSpace::new([("items", 10)]).journal(&path);
+        // 4096 candidates.
+        let space = (0..12).fold(space, |space, number| {
+            space.parameter(format!("the_length_of_dimension_{number}"), [1, 2])
+        });
+        space.measure(&key(), measurer).expect("tuned")
+    };
+    let mut measurer = Scripted::default();
+    let first = tuned(&mut measurer);
+    assert_eq!((first.outcome.candidates.len(), measurer.0.is_empty()), (4096, false));
+    let mut again = Scripted::default();
+    assert_eq!(tuned(&mut again).outcome.winner, first.outcome.winner);
+    assert!(again.0.is_empty(), "nothing ran again");
+}
+
+#[test]
 fn a_file_that_is_no_journal_of_the_function_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("work.jsonl");

@@ -185,15 +185,16 @@ impl Puller {
         Folder::read(&self.folder)
     }
 
-    /// Pulls for ever: first within `splay`, then about every `every`, and after failures with growing random pauses.
-    /// `report` gets each result.
+    /// Pulls for ever: first within `splay`, then about every `every`, which is 1 s to a year, and after failures with
+    /// growing random pauses. `report` gets each result.
     pub async fn watch(
         &self,
         every: Duration,
         splay: Duration,
         mut report: impl FnMut(&Result<Pulled, FleetError>),
     ) -> core::convert::Infallible {
-        sleep(splay.mul_f64(fastrand::f64())).await;
+        let every = every.clamp(FIRST_PAUSE, LONGEST);
+        sleep(splay.min(LONGEST).mul_f64(fastrand::f64())).await;
         let mut failures = 0;
         loop {
             let result = self.pull().await;
@@ -227,6 +228,8 @@ pub fn pause(failures: u32, longest: Duration, error: &FleetError) -> Duration {
 
 const PULL_LIMIT: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two pulls.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// A server cannot stop its clients for longer.
 const MAX_WISH: Duration = Duration::from_secs(600);
 const MAX_STATEMENT_BYTES: u64 = 1 << 20;

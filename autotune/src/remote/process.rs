@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::group::{KEPT_BYTES, ProcessGroup};
-use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
+use super::protocol::{MAX_LINE_BYTES, Numbered, PROTOCOL, Request, read_lines};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::{shown, write_line};
 
@@ -80,7 +80,8 @@ impl Process {
         // Zero would be no limit.
         let left = limit.left().max(Duration::from_millis(1));
         let limited = self.connection.set_write_timeout(Some(left));
-        let sent = limited.and_then(|()| write_line(&mut self.connection, &numbered));
+        let sent =
+            limited.and_then(|()| write_line(&mut self.connection, &numbered, MAX_LINE_BYTES));
         sent.map_err(|error| match error.kind() {
             ErrorKind::InvalidData => MeasureFailure::new(FailureKind::Launch, error.to_string()),
             ErrorKind::WouldBlock => limit.exceeded(),

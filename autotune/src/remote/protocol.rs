@@ -15,6 +15,9 @@ use crate::measure::Portion;
 /// The version of the protocol. The two sides differ only if the program is replaced during a search.
 pub(super) const PROTOCOL: u32 = 4;
 
+/// The longest line, without its newline.
+pub(super) const MAX_LINE_BYTES: u64 = 1 << 20;
+
 /// A request with its number, from 1, or the response to it: a result, or a failure. The greeting has the number 0,
 /// and its result is the version of the protocol.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,7 +45,7 @@ pub(super) fn read_lines(
     let (send, lines) = mpsc::sync_channel(MAX_QUEUED);
     thread::Builder::new().spawn(move || {
         let mut input = BufReader::new(input);
-        while let Some(line) = read_line(&mut input).transpose() {
+        while let Some(line) = read_line(&mut input, MAX_LINE_BYTES).transpose() {
             let is_last = line.is_err();
             if send.send(line).is_err() || is_last {
                 break;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::group::end_this_group;
-use super::protocol::{Numbered, PROTOCOL, Request, read_lines};
+use super::protocol::{MAX_LINE_BYTES, Numbered, PROTOCOL, Request, read_lines};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::write_line;
 use crate::measure::Measurer;
@@ -118,7 +118,7 @@ fn respond(
     id: u64,
     message: Measured<impl Serialize>,
 ) -> Result<(), ServeError> {
-    write_line(output, &Numbered { id, message }).map_err(ServeError::Write)
+    write_line(output, &Numbered { id, message }, MAX_LINE_BYTES).map_err(ServeError::Write)
 }
 
 /// How long a measurement may continue after the input has ended.

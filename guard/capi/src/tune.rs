@@ -182,6 +182,10 @@ pub unsafe extern "C" fn gg_tune(
             for (value, name) in given.iter_mut().zip(&names) {
                 *value = of.get(name)?;
             }
+            if let Some(stream) = &stream {
+                // The last call may have left another one.
+                stream.context().bind_to_thread()?;
+            }
             let mut output = Vec::new();
             of.before(|| {
                 output = unwritten(space.output_count)?;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -10,6 +11,7 @@ import os
 import pickle
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +134,8 @@ class Tunable:
             brief = (*map(_brief, args), *((name, _brief(value)) for name, value in kwargs.items()))
         found = self._found.get(brief)
         if found is None:
+            if len(self._found) >= _MAX_FOUND:  # for example a scale that each call changes
+                self._found.clear()
             found = self._found[brief] = self._look_up(self._call(args, kwargs))
         return found
 
@@ -144,13 +148,14 @@ class Tunable:
         Raises TuneError if the default fails. A candidate that fails is left out.
         """
         time_limit = None if time_limit is None else _arguments.seconds("time_limit", time_limit)
-        if "__gridguard_main__" in sys.modules:
-            text = 'the program tunes when it is imported: call tune below `if __name__ == "__main__"`'
-            raise TuneError(text, "launch")
+        if _MEASURING in os.environ:
+            text = "the program tunes when it is imported, or in a tuned function: call tune only below"
+            raise TuneError(f'{text} `if __name__ == "__main__"`', "launch")
         call = self._call(args, kwargs)
         key, shape, _ = call
         tolerance = self.options["tolerance"]
-        journal = hashlib.sha256(repr((key, shape, tolerance)).encode()).hexdigest()[:32]
+        # With another time limit, a candidate that exceeded it may run again.
+        journal = hashlib.sha256(repr((key, shape, tolerance, self._timeout)).encode()).hexdigest()[:32]
         search = _Search([*self._parameters.items()], self._chunks, self._where, tolerance, journal, time_limit,
                          self._timeout)  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="gridguard-") as folder:
@@ -183,12 +188,15 @@ class Tunable:
         """Return the first values, for this number of items."""
         values = {name: values[0] for name, values in self._parameters.items()}
         if self._chunks is not None:
-            values["chunk"] = min(items, self._chunks[0]) if self._chunks else items
+            # A call without items has chunks, too.
+            values["chunk"] = max(1, min(items, self._chunks[0]) if self._chunks else items)
         return values
 
     def _look_up(self, call) -> dict[str, int]:
         items = call[1][0][1]
         default = self.defaults(items)
+        if items == 0:
+            return default
         parameters, chunk, _ = _native.look_up_function(_Function(*call))
         if not parameters and chunk is None:
             return default
@@ -212,7 +220,7 @@ class Tunable:
                 shape |= {f"{name}_{place}": int(size) for place, size in enumerate(array.shape)}
             skipped = {*self._parameters, "chunk"}
             whole = {name: value for name, value in bound.items() if type(value) is int and name not in skipped}
-            shape |= {name: value for name, value in whole.items() if value >= 0}
+            shape |= {name: value for name, value in whole.items() if 0 <= value < 2**64}
         if not shape or len(shape) > _MAX_SIZES:
             raise ValueError(f"{self.function.__name__} has {len(shape)} sizes, not 1 to {_MAX_SIZES}: give sizes=")
         # What is no array and no size, for example a flag.
@@ -236,12 +244,18 @@ class Tunable:
             for part in ("fn", "py_func", "code"):
                 value = getattr(value, part, value)
             if inspect.isfunction(value):
+                own = value is self.function
                 try:
-                    value = inspect.getsource(value)
+                    value = _body(inspect.getsource(value)) if own else inspect.getsource(value)
                 except (OSError, TypeError):
                     value = repr((value.__code__.co_code, value.__code__.co_consts))
             if isinstance(value, str):
                 digest.update(value.encode())
+        reference = getattr(self.reference, "__code__", None)
+        if reference is not None:
+            # The source of a lambda has the lists, too.
+            constants = [one for one in reference.co_consts if not inspect.iscode(one)]
+            digest.update(repr((reference.co_code, reference.co_names, constants)).encode())
         return digest.hexdigest()[:32]
 
     def _pickled(self, args, kwargs, shape) -> bytes:
@@ -284,6 +298,15 @@ class _Search:
     timeout: float
 
 
+def _body(source: str) -> str:
+    """Return the source of a function without its decorators, whose lists may change."""
+    try:
+        line = ast.parse(textwrap.dedent(source)).body[0].lineno
+    except SyntaxError:  # for example a lambda in the middle of a call
+        line = 1
+    return "".join(source.splitlines(keepends=True)[line - 1 :])
+
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
@@ -316,3 +339,7 @@ def _module_name(function) -> str:
 # The limits of a profile.
 _MAX_SIZES = 16
 _MAX_NAME = 64
+# Calls whose values are remembered.
+_MAX_FOUND = 4096
+# Set in processes that measure candidates, and in those that they start.
+_MEASURING = "GRIDGUARD_MEASURES_FUNCTIONS"

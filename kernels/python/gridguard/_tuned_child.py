@@ -7,12 +7,16 @@ import functools
 import json
 import os
 import pickle
+import queue
 import runpy
+import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import types
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -231,19 +235,40 @@ def _synchronise() -> None:
         raise Failed("crash", f"cuCtxSynchronize returned {code}: the function broke the context")
 
 
+def _requests(connection: socket.socket) -> Iterator[Any]:
+    """Return the tuner's requests. This process ends with the tuner, also in the middle of a call."""
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for line in connection.makefile("r", encoding="utf-8"):
+                requests.put(json.loads(line))
+        finally:
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)  # what the function started, too
+            os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(requests.get, None)
+
+
+def _sendable(text: str) -> str:
+    """Return the beginning of a text, as Unicode: names of files may be none."""
+    return text[:_MAX_MESSAGE].encode(errors="replace").decode()
+
+
 def main() -> None:
     """Answer the tuner's requests until it closes the connection."""
+    os.environ["GRIDGUARD_MEASURES_FUNCTIONS"] = "1"
     with socket.socket(fileno=os.dup(0)) as connection, open(os.devnull, "r+") as nothing:
         os.dup2(nothing.fileno(), 0)
-        lines = connection.makefile("r", encoding="utf-8")
 
         def respond(number: int, message: Any) -> None:
             connection.sendall((json.dumps({"id": number, "message": message}) + "\n").encode())
 
         respond(0, {"Ok": _PROTOCOL})
         problem: Problem | None = None
-        for line in lines:
-            request = json.loads(line)
+        for request in _requests(connection):
             number, message = request["id"], request["message"]
             if message == "close":
                 break
@@ -265,14 +290,16 @@ def main() -> None:
                         result = {"time_ns": problem.sample(values), "clock_mhz": None}
                 respond(number, {"Ok": result})
             except Failed as error:
-                respond(number, {"Err": {"kind": error.kind, "message": str(error)}})
+                respond(number, {"Err": {"kind": error.kind, "message": _sendable(str(error))}})
             except Exception as error:
                 text = f"it cannot be run: {type(error).__name__}: {error}"
-                respond(number, {"Err": {"kind": "launch", "message": text}})
+                respond(number, {"Err": {"kind": "launch", "message": _sendable(text)}})
 
 
 # The version of the tuner's protocol.
 _PROTOCOL = 4
+# Characters of a failure's message: a compiler may print megabytes.
+_MAX_MESSAGE = 20_000
 
 if __name__ == "__main__":
     main()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -78,6 +80,28 @@ def test_a_changed_list_measures_only_what_is_new(functions, tmp_path):
     assert more.known == 2 and blocks_that_ran(tmp_path) == {16, 4}
 
 
+def test_a_list_in_the_source_may_change(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRIDGUARD_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    x = numpy.ones(4)
+
+    def tuned(blocks):
+        text = "import gridguard\n\n@gridguard.tune(BLOCK=[{})\ndef same(x, *, BLOCK):\n    return BLOCK // 8 * x\n"
+        (tmp_path / "listed.py").write_text(text.format(blocks))
+        sys.modules.pop("listed", None)
+        linecache.checkcache()
+        import listed
+
+        return listed.same.tune(x).known
+
+    # Block 16 gives another output, and is not run again, unless that may change.
+    assert [tuned(blocks) for blocks in ("8, 16]", "8, 16, 9]", "8, 9, 16]")] == [0, 1, 1]
+    for more in ("timeout=30", "reference=lambda x: 1 * x", "reference=lambda x: 2 * x / 2"):
+        assert [tuned(f"{blocks}], {more}") for blocks in ("8, 16", "8, 16, 9")] == [0, 1]
+    sys.modules.pop("listed", None)
+
+
 def test_where_drops_candidates_before_they_run(functions, tmp_path):
     functions("16,128").double.tune(*arrays(1))
     assert blocks_that_ran(tmp_path) == {16}
@@ -106,7 +130,11 @@ def test_a_reference_also_judges_the_default(functions):
     ("how", "kind", "text"),
     [
         ("raises", "launch", "it raised ValueError: no such block"),
+        ("raises much", "launch", "it raised ValueError: a long text a long"),
+        ("raises bytes", "launch", "it raised ValueError: no file ?"),
         ("exits", "launch", "it raised SystemExit: 7"),
+        ("exits at once", "crash", "the measuring process died (exit status: 0)"),
+        ("tunes", "launch", "the program tunes when it is imported, or in a tuned function"),
         ("hangs", "timeout", "did not respond within 3s"),
         ("crashes", "crash", "the measuring process died"),
         ("forks", "launch", "it forked"),
@@ -127,6 +155,46 @@ def test_a_hostile_candidate_fails_and_a_hostile_default_is_an_error(functions, 
         functions().hostile.tune(x, f"{how}!")
     assert error.value.kind == kind and text in str(error.value)
     assert (x == 1).all()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_search_ends_its_process_and_the_next_one_resumes(functions, tmp_path, monkeypatch):
+    functions()
+    halted = tmp_path / "halted"
+    program = "import numpy, tuned_functions; tuned_functions.halting.tune(numpy.ones(4))"
+    environment = {**os.environ, "TUNED_HALT": str(halted), "PYTHONPATH": os.pathsep.join(sys.path)}
+    # The killed tuner leaves its copy of the arguments.
+    environment["TMPDIR"] = str(tmp_path)
+    tuner = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    wait_until(lambda: halted.exists() and halted.read_text().endswith("\n"))
+    tuner.kill()
+    tuner.wait()
+    state = Path("/proc", halted.read_text().strip(), "stat")
+    # A zombie of a container without an init process stays.
+    wait_until(lambda: not state.exists() or ") Z " in state.read_text())
+    blocks_that_ran(tmp_path)
+    tuned = functions().halting.tune(numpy.ones(4))
+    # Block 2 is known to fail.
+    assert tuned.complete and len(tuned.failures) == 1 and blocks_that_ran(tmp_path) == {1, 3}
+
+
+def test_calls_of_any_size_and_number_get_values(functions):
+    double = functions().double
+    x, y = arrays(4)
+    double(x[:0], y[:0])
+    with pytest.raises(ValueError, match="there are no items"):
+        double.tune(x[:0], y[:0])
+    add = gridguard.tune(BLOCK=[1, 2])(lambda x, n=0, *, BLOCK: BLOCK)
+    assert [add(x, n) for n in (2**64 - 1, 2**64, 2**70, -(2**70))] == [1] * 4
+    for scale in range(5000):
+        add(x, float(scale))
+    assert len(add._found) <= 4096
 
 
 def test_a_function_may_print(functions):

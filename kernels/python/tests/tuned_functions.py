@@ -55,8 +55,16 @@ def hostile(x, how, *, BLOCK):
         match how.rstrip("!"):
             case "raises":
                 raise ValueError("no such block")
+            case "raises much":
+                raise ValueError("a long text " * 100_000)
+            case "raises bytes":
+                raise ValueError(f"no file {os.fsdecode(bytes([255]))}")
             case "exits":
                 sys.exit(7)
+            case "exits at once":
+                os._exit(0)
+            case "tunes":
+                close.tune(x)
             case "hangs":
                 time.sleep(1000)
             case "crashes":
@@ -75,4 +83,16 @@ def hostile(x, how, *, BLOCK):
                 return x[1:]
             case "returns text":
                 return "text"
+    return 2 * x
+
+
+@gridguard.tune(BLOCK=[1, 2, 3])
+def halting(x, *, BLOCK):
+    """Fail with block 2, and halt with block 3 if the test names a file for the number of the process."""
+    ran(BLOCK)
+    if BLOCK == 2:
+        raise ValueError("no such block")
+    if BLOCK == 3 and "TUNED_HALT" in os.environ:
+        Path(os.environ["TUNED_HALT"]).write_text(f"{os.getpid()}\n")
+        time.sleep(1000)
     return 2 * x

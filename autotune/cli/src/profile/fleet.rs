@@ -292,7 +292,11 @@ fn node(name: Option<&String>) -> String {
 
 fn block_on<F: Future>(future: F) -> Result<F::Output, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    Ok(runtime.map_err(CommandError::io("starting the network"))?.block_on(future))
+    let runtime = runtime.map_err(CommandError::io("starting the network"))?;
+    let output = runtime.block_on(future);
+    // A file of a folder may be a pipe without a writer, which a thread would open for ever.
+    runtime.shutdown_background();
+    Ok(output)
 }
 
 const ATTEMPTS: u32 = 3;

@@ -270,6 +270,29 @@ fn a_report_goes_to_standard_output_and_to_devices_which_stay() {
 }
 
 #[test]
+fn a_report_is_readable_however_the_program_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_report = |name: &str, program: &str, code: i32| {
+        let text = format!("$GRIDGUARD run --quiet --report {name} -- sh -c '{program}'; exit $?");
+        script(folder.path(), &text).exits(code);
+        document(&folder.path().join(name))
+    };
+    let killed = with_report("killed.json", "$LAUNCHES dlsym good good; kill -9 $$", 137);
+    assert_eq!(killed["launches"], 2);
+    assert_eq!(with_report("early.json", "kill -9 $$", 137)["pending"], true);
+    let ran = run(folder.path(), &["report", "early.json"]).exits(0);
+    assert!(ran.out.contains("or it ended before it could report"), "{}", ran.out);
+    let closed = "cd /; exec env -u HOME $LAUNCHES dlsym good 0<&- >&- 2>&-";
+    assert_eq!(with_report("closed.json", closed, 0)["launches"], 1);
+    let many = "for i in $(seq 50); do $LAUNCHES dlsym good & done; wait";
+    with_report("many.json", many, 0);
+    let all = names(folder.path()).into_iter().filter(|name| name.starts_with("many."));
+    let all: Vec<_> =
+        all.map(|name| document(&folder.path().join(name))["launches"].clone()).collect();
+    assert_eq!(all, vec![1; 50]);
+}
+
+#[test]
 fn a_huge_file_is_no_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("huge");

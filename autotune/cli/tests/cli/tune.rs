@@ -74,6 +74,13 @@ fn a_choice_is_measured_again_only_with_again() {
 }
 
 #[test]
+fn a_problem_that_is_given_twice_is_tuned_once() {
+    let folder = folder();
+    let ran = tune_norms(folder.path(), &["300x8", "300x8"], &[]).exits(0);
+    assert!(ran.out.contains("\n1 tuned, in "), "{}", ran.out);
+}
+
+#[test]
 fn without_a_gpu_nothing_is_measured_unless_the_host_is_asked_for() {
     let folder = folder();
     let args = ["tune", "--kernel", "rms_norm", "--profile", "p.ron"];

@@ -175,6 +175,22 @@ async fn failures_lead_to_growing_random_pauses_up_to_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interval_of_any_length_neither_floods_the_server_nor_overflows() {
+    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    push(&link, 1, 100).await;
+    let puller = puller(&link, folder.path(), "node");
+    for (every, most) in [(Duration::ZERO, 120), (Duration::MAX, 10)] {
+        for _ in 0..8 {
+            let before = link.registry().requests;
+            let watch = puller.watch(every, Duration::ZERO, |_| ());
+            let _ = tokio::time::timeout(Duration::from_secs(100), watch).await;
+            let requests = link.registry().requests - before;
+            assert!((1..=most).contains(&requests), "{requests} requests in 100 s");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_asks_for_time_gets_it() {
     let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
     push(&link, 1, 100).await;

@@ -389,6 +389,27 @@ static void launches_on_a_device_are_tuned(const char *folder) {
     CHECK(gg_free(problem.kernel) == GG_OK && gg_free(problem.key) == GG_OK);
 }
 
+/* Leaves no context, which the next call has again. */
+static int wander(struct Problem *problem, const gg_trial *trial) {
+    void *context = NULL;
+    int code;
+    CHECK(cuCtxGetCurrent(&context) == 0 && context != NULL);
+    code = launch(problem, trial);
+    CHECK(cuCtxSetCurrent(NULL) == 0);
+    return code;
+}
+
+static void a_callback_may_change_the_current_context(void) {
+    struct Problem problem;
+    gg_tuning tuning;
+    uint64_t values[2];
+    of_launches(&problem);
+    problem.act = wander;
+    CHECK_STATUS(GG_OK, tune(&problem, &tuning, values, NULL));
+    CHECK(values[0] == 128 && tuning.failures == 0);
+    CHECK(gg_free(problem.kernel) == GG_OK && gg_free(problem.key) == GG_OK);
+}
+
 /* A launch breaks the context. */
 static void a_broken_context_is_an_error(void) {
     struct Problem problem;
@@ -412,5 +433,6 @@ int main(int count, char **arguments) {
     a_callback_may_call_the_library();
     wrong_arguments_are_refused_before_a_call();
     launches_on_a_device_are_tuned(arguments[1]);
+    a_callback_may_change_the_current_context();
     return 0;
 }

@@ -15,6 +15,7 @@ use crate::driver::request::Launch;
 use crate::driver::written;
 use crate::fix::arguments::Passed;
 use crate::process::demangle::demangled;
+use crate::process::output::without_signals;
 use crate::process::{self, Capture, guarded};
 use crate::watch::kept::{Kept, hash_of};
 use crate::watch::kernel::{Kernel, MAX_KERNELS};
@@ -54,7 +55,7 @@ pub(crate) fn around(
     (passed, attributes): (Passed, &[LaunchAttribute]),
     call: impl FnOnce() -> Status,
 ) -> Status {
-    let begun = guarded::run(|| {
+    let begun = writing(|| {
         let wanted = process::options().capture.as_ref()?;
         let (entry, number) = next(wanted, launch, entry?)?;
         // SAFETY: the program is making the launch just now.
@@ -63,7 +64,7 @@ pub(crate) fn around(
     });
     let status = call();
     if let Some(begun) = begun.flatten() {
-        guarded::run(|| {
+        writing(|| {
             let number = begun.number;
             if let (Some(wanted), Err(reason)) = (&process::options().capture, begun.end(status)) {
                 complain(wanted, number, &reason);
@@ -71,6 +72,11 @@ pub(crate) fn around(
         });
     }
     status
+}
+
+/// Does work that may write the file, and closes it if that fails.
+fn writing<R>(work: impl FnOnce() -> R) -> Option<R> {
+    guarded::run(|| without_signals(work))
 }
 
 /// The entry and the number of the launch, if it is the wanted one.

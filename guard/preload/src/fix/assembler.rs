@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gridguard_files::{publish_private, read_trusted};
 
+use crate::process::output::without_signals;
 use crate::process::{self, guarded};
 use crate::watch::known::{Digest, Reason};
 
@@ -108,7 +109,7 @@ fn keep(folder: &Path, call: &Call) -> Option<()> {
     // The first `ptxas` creates the folder.
     let known = fs::read_dir(folder).map_or(0, |entries| entries.take(MOST_TEXTS).count());
     let path = path_of(folder, Digest::of_cubin(&cubin));
-    (known < MOST_TEXTS).then(|| publish_private(&path, &record))?.ok()
+    (known < MOST_TEXTS).then(|| without_signals(|| publish_private(&path, &record)))?.ok()
 }
 
 /// The PTX of a cubin that a `ptxas` of the run has made.

@@ -13,7 +13,7 @@ use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewri
 use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
-use crate::fix::image::{cubin_in, digest_of, ptx_beside};
+use crate::fix::image::{cubin_in, digest_of, digest_of_file, ptx_beside};
 use crate::fix::{assembler, cupy, store, triton};
 use crate::process::{elf, stack};
 use crate::watch::kept::{Kept, hash_of};
@@ -362,7 +362,8 @@ pub(crate) fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason
 fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
     let changed = || Reason::from(format!("{} was changed since it was loaded", path.display()));
     let read = gridguard_files::read(path, MOST_BYTES).map_err(|error| error.to_string())?;
-    read.filter(|bytes| digest_of(bytes) == digest).ok_or_else(changed)
+    let is_same = |bytes: &Vec<u8>| digest_of_file(path, bytes).is_ok_and(|now| now == digest);
+    read.filter(is_same).ok_or_else(changed)
 }
 
 const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, \

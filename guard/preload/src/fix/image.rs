@@ -4,9 +4,9 @@ use core::ffi::c_void;
 use core::ptr;
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
@@ -85,6 +85,7 @@ impl Source {
                 let path = unsafe { process::text(path.cast()) }.ok_or("its path is null")?;
                 let path = Path::new(OsStr::from_bytes(path.to_bytes()));
                 let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+                let digest = digest_of_file(&path, fatbin).map_err(|error| error.to_string())?;
                 Origin::File { path, digest }
             }
             Self::Memory(_) if elf::contains(fatbin.as_ptr().addr(), fatbin.len()) => {
@@ -119,12 +120,10 @@ impl Source {
             Self::File(path) => unsafe { process::text(path.cast()) }.ok_or("its path is null")?,
         };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let failed = |error: io::Error| Reason::from(format!("{}: {error}", path.display()));
         // Reading a pipe would leave nothing for the driver.
-        if !path.is_file() {
-            return Err(format!("{} is no regular file", path.display()).into());
-        }
-        let failed = |error| Reason::from(format!("{}: {error}", path.display()));
-        let (file, mut bytes) = (File::open(path).map_err(failed)?, Vec::new());
+        let file = gridguard_files::open(path).map_err(|error| failed(error.into()))?;
+        let mut bytes = Vec::new();
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         file.take(most).read_to_end(&mut bytes).map_err(failed)?;
         Ok(bytes.into())
@@ -245,6 +244,13 @@ fn unreadable(error: ImageError) -> Reason {
 /// The digest of an image that begins with these bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
+}
+
+/// The digest of a file that begins with these bytes. Builds that differ only behind what is hashed have another time.
+pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
+    let file = std::fs::metadata(path)?;
+    let times = (file.ctime(), file.ctime_nsec(), file.mtime(), file.mtime_nsec());
+    Ok(hash_of(&(digest_of(bytes), file.dev(), file.ino(), file.len(), times)))
 }
 
 /// Whether these bytes stand at `image`.

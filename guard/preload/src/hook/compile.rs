@@ -25,7 +25,7 @@ replacements! {
     link_begin(linker: *mut Handle, count: c_uint, options: *const *const c_char)
     |_through, call| {
         let status = call();
-        if status == SUCCESS && process::options().fix && !linker.is_null() {
+        if status == SUCCESS && process::options().keeps_ptx() && !linker.is_null() {
             // SAFETY: the successful call wrote the handle, and read so many options.
             guarded::run(|| unsafe { link::created(*linker, texts(options, count)) });
         }

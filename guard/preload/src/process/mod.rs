@@ -160,7 +160,7 @@ pub(crate) fn tell(message: &Message<'_>) {
     };
     if options().stderr.as_ref().is_some_and(Opened::is_same) {
         // Closed, full, or not ready: the program is not held up.
-        output::without_sigpipe(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
+        output::without_signals(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
     }
 }
 

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr;
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -51,14 +52,14 @@ impl Output {
 
     /// Appends to the file, pipe or device. A missing file is created.
     pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        match self {
+        without_signals(|| match self {
             Self::Open(opened) => opened.write(bytes),
             Self::Path(path) if file_kind(path)? == FileKind::Stream => {
                 write_patiently(descriptor_of(path)?, bytes)
             }
             // Opened anew each time: programs close descriptors that they do not know.
             Self::Path(path) => gridguard_files::append(path)?.write_all(bytes),
-        }
+        })
     }
 }
 
@@ -117,16 +118,14 @@ fn descriptor_of(path: &Path) -> io::Result<c_int> {
 
 /// Writes everything, unless the reader takes nothing for [`PATIENCE_MS`].
 fn write_patiently(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
-    without_sigpipe(|| {
-        // `poll` promises room for a chunk of this size, so that the write does not block.
-        bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
-            let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-            // SAFETY: the pointer is to one structure of this type.
-            match unsafe { libc::poll(&raw mut wait, 1, PATIENCE_MS) } {
-                0 => Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing")),
-                _ => write_all(descriptor, chunk),
-            }
-        })
+    // `poll` promises room for a chunk of this size, so that the write does not block.
+    bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
+        let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: the pointer is to one structure of this type.
+        match unsafe { libc::poll(&raw mut wait, 1, PATIENCE_MS) } {
+            0 => Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing")),
+            _ => write_all(descriptor, chunk),
+        }
     })
 }
 
@@ -137,25 +136,29 @@ pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
     ManuallyDrop::new(file).write_all(bytes)
 }
 
-/// Runs `work`, whose writes to a closed pipe raise no signal.
-pub(crate) fn without_sigpipe<R>(work: impl FnOnce() -> R) -> R {
-    let mut pipe = MaybeUninit::<libc::sigset_t>::zeroed();
+/// Runs `work`, whose writes raise no signal: to a closed pipe, or beyond the user's limit on the size of files. They fail
+/// instead.
+pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    let mut raised = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: all pointers are to signal sets, which the first calls initialise. The signal that is taken
-    // is one that the writes raised, on this thread, since none was pending before.
+    // SAFETY: all pointers are to signal sets, which the first calls initialise. The signals that are taken
+    // are those that the writes raised, on this thread, since none of them was pending before.
     unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigemptyset(raised.as_mut_ptr());
+        libc::sigaddset(raised.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigaddset(raised.as_mut_ptr(), libc::SIGXFSZ);
         libc::sigpending(pending.as_mut_ptr());
-        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
-        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, raised.as_ptr(), before.as_mut_ptr());
         let result = work();
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        if !was_pending {
-            libc::sigtimedwait(pipe.as_ptr(), core::ptr::null_mut(), &raw const now);
+        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+            if libc::sigismember(pending.as_ptr(), signal) == 1 {
+                libc::sigdelset(raised.as_mut_ptr(), signal);
+            }
         }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while libc::sigtimedwait(raised.as_ptr(), ptr::null_mut(), &raw const now) > 0 {}
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
         result
     }
 }

@@ -17,7 +17,7 @@ use crate::driver::known_devices;
 use crate::driver::request::Largest;
 use crate::fix::index;
 use crate::process::demangle::demangled;
-use crate::process::output::Output;
+use crate::process::output::{Output, without_signals};
 use crate::watch::counters::Counts;
 use crate::watch::kernel::Kernel;
 use crate::watch::memory::sums;
@@ -130,7 +130,9 @@ fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
         let head = serde_json::from_slice::<ReportHead>(old);
         head.is_ok_and(|head| head.pending || head.process == report.process)
     };
-    let replace = |path| publish_if(path, text.as_bytes(), MAX_REPORT_BYTES, is_own);
+    let replace = |path: &Path| {
+        without_signals(|| publish_if(path, text.as_bytes(), MAX_REPORT_BYTES, is_own))
+    };
     match replace(path) {
         Ok(true) => return Ok(()),
         // Other processes of the run keep the file locked.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gridguard_report::{Capture, CapturedMemory};
 
-use crate::programs::{Ran, captured, run};
+use crate::programs::{Ran, captured, run, without_room};
 
 /// The words of the memory at a place, before or after the launch.
 fn words(capture: &Capture, place: usize, is_after: bool) -> Vec<u64> {
@@ -163,6 +163,18 @@ fn a_launch_that_fails_leaves_nothing() {
     let killed = run(&mut captured("invert die", ("gridguard_invert", 1), &file));
     assert!(!killed.status.success());
     opened(&file, &killed);
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_and_the_program_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("invert.tar");
+    let command = captured("invert invert", ("gridguard_invert", 1), &file);
+    let ran = run(&mut without_room(&command));
+    assert!(ran.status.success() && ran.out.ends_with("invert 0\ninvert 0\n"), "{ran:?}");
+    assert!(ran.err.contains("launch 1 of gridguard_invert is not captured: "), "{}", ran.err);
+    assert!(ran.err.contains("File too large"), "{}", ran.err);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use gridguard_report::{IndexCoverage, WatchReport};
 use crate::fixes::{FIX, Loaded, QUIET, load};
 use crate::machine_code::{ZSTD, entries};
 
-const INDEX: (&str, &str) = ("GRIDGUARD_RUN_INDEX", "1");
+pub(crate) const INDEX: (&str, &str) = ("GRIDGUARD_RUN_INDEX", "1");
 
 /// A row of blocks adds 65,536 to an index, or the upper half of the first argument: 0x11223344.
 fn rows(with_pitch: bool) -> String {

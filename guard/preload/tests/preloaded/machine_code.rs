@@ -1,11 +1,12 @@
 //! Kernels of machine code under `--fix`: real fat binaries of nvcc, Triton's cache, compilers in the process.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
+use crate::indices::INDEX;
 use crate::programs::{compiles, loads, object_with, ptxas};
 
 pub(crate) const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
@@ -75,6 +76,28 @@ fn a_fat_binary_of_machine_code_is_repaired_by_its_ptx_however_it_is_compressed_
 }
 
 #[test]
+fn a_fat_binary_of_400_megabytes_is_repaired_by_its_ptx() {
+    const CODE: u64 = 400 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let file = fs::File::create(&path).unwrap();
+    let all = entries(ZSTD);
+    // Machine code for an older device, a hole in the file.
+    let mut large = all[0][..64].to_vec();
+    large[8..16].copy_from_slice(&CODE.to_le_bytes());
+    large[28..32].copy_from_slice(&80_u32.to_le_bytes());
+    let (start, others) = (fatbin(&[&large]), all.concat());
+    let bytes = 64 + CODE + u64::try_from(others.len()).unwrap();
+    file.write_all_at(&start, 0).unwrap();
+    file.write_all_at(&bytes.to_le_bytes(), 8).unwrap();
+    file.write_all_at(&others, u64::try_from(start.len()).unwrap() + CODE).unwrap();
+    for how in ["freed", "file"] {
+        let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
+        assert_repaired(&logged(loads(&words), &[FIX, QUIET]));
+    }
+}
+
+#[test]
 fn nothing_is_loaded_beside_machine_code_whose_launches_are_legal() {
     let refused = ("GRIDGUARD_FAKE_FAIL_TEXT", "__gridguard");
     let actions = "load=data get=function launch=1,6000,1";
@@ -106,6 +129,16 @@ fn the_fat_binary_of_a_loaded_object_is_read_when_a_launch_needs_it() {
 fn what_changed_since_it_was_loaded_is_not_used() {
     let changed = "load=file get=function write=other launch=1,70000,1";
     let loaded = load(ZSTD, "dlsym", changed, &[FIX, QUIET]);
+    assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
+    // Another build of equal size, which differs far behind.
+    let [code, ptx] = entries(ZSTD)[..] else { panic!("two entries") };
+    let mut older = [&code[..64], &[0; 1 << 20]].concat();
+    older[8..16].copy_from_slice(&(1_u64 << 20).to_le_bytes());
+    older[28..32].copy_from_slice(&80_u32.to_le_bytes());
+    let image = fatbin(&[&older, code, ptx]);
+    assert_repaired(&load(&image, "dlsym", &format!("load=file {LAUNCH}"), &[FIX, QUIET]));
+    let changed = "load=file get=function patch=1000000 launch=1,70000,1";
+    let loaded = load(&image, "dlsym", changed, &[FIX, QUIET]);
     assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
 }
 
@@ -240,6 +273,11 @@ fn what_nvjitlink_made_of_one_ptx_or_of_code_alone_is_repaired_and_of_other_inpu
     for how in ["linked-0", "linked-2", "optimized-0", "limited"] {
         assert_refused(&run(how), "its module is machine code, whose PTX is neither in Triton's");
     }
+    // `--index` uses it, too.
+    let words = format!("dlsym {} load=linked-1 get=function launch=1,6000,1", path.display());
+    let compared = logged(compiles(&words, false), &[INDEX]);
+    assert!(compared.succeeded(), "{}", compared.ran.out);
+    assert!(!compared.ran.err.contains("no usable PTX"), "{}", compared.ran.err);
 }
 
 /// A cache of Triton in `folder`.
@@ -308,6 +346,40 @@ fn a_cache_of_triton_that_does_not_fit_is_refused_with_the_reason() {
         "its module is machine code, whose PTX is neither in Triton's caches nor was compiled";
     let folder = tempfile::tempdir().unwrap();
     assert_refused(&load_touch("TRITON_CACHE_DIR", folder.path()), missing);
+}
+
+#[test]
+fn links_pipes_and_devices_in_a_cache_are_neither_read_nor_waited_for() {
+    let missing = "its module is machine code, whose PTX is neither in Triton's caches nor";
+    for (name, reason) in [
+        ("touch.cubin", missing),
+        ("touch.json", "Triton's cache is not used: "),
+        ("touch.ptx", "Triton's cache is not used: "),
+    ] {
+        for kind in ["link", "device", "pipe"] {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = cache(folder.path(), TOUCH_PTX, TOUCH_OPTIONS);
+            for kernel in fs::read_dir(&cache).unwrap() {
+                let (path, moved) = (kernel.unwrap().path().join(name), folder.path().join(name));
+                fs::rename(&path, &moved).unwrap();
+                match kind {
+                    "link" => symlink(&moved, &path).unwrap(),
+                    "device" => symlink("/dev/zero", &path).unwrap(),
+                    _ => assert!(Command::new("mkfifo").arg(&path).status().unwrap().success()),
+                }
+            }
+            assert_refused(&load_touch("TRITON_CACHE_DIR", &cache), reason);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("touch.cubin");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    symlink("/dev/zero", folder.path().join("a")).unwrap();
+    for cache in [folder.path(), &pipe, Path::new("/dev/zero"), Path::new("/nowhere")] {
+        for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"] {
+            assert_refused(&load_touch(variable, cache), missing);
+        }
+    }
 }
 
 #[test]

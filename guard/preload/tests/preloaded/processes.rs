@@ -1,9 +1,12 @@
 //! Children, programs that replace themselves, threads, signals.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use gridguard::Dim3;
 use gridguard_report::WatchReport;
 
-use crate::programs::{Driver, preloaded, run, watched};
+use crate::programs::{Driver, plain, preloaded, run, same, watched};
 
 #[test]
 fn a_child_that_launches_nothing_prints_nothing() {
@@ -27,6 +30,33 @@ fn a_program_that_replaces_itself_is_watched_again() {
     let err = watched(Driver::Whole, "dlsym exec");
     assert!(err.contains("0 launches of 1 kernel accepted, 1 refused"), "{err}");
     assert!(err.contains("  refused: touch(float*, int), 1 time: grid.y"), "{err}");
+}
+
+#[test]
+fn nonsense_in_the_variables_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = "a".repeat(100_000);
+    let all =
+        [&b"\xff\xfe\n"[..], b"99999999999999999999999", b"-1", b"/dev/fd/-1", long.as_bytes()];
+    for name in [
+        "BATCH",
+        "CAPTURE",
+        "CAPTURE_FILE",
+        "FORMAT",
+        "INDEX",
+        "PROCESS",
+        "PTX",
+        "QUIET",
+        "RECORD",
+        "REPORT",
+        "SYNC",
+    ] {
+        for value in all.map(OsStr::from_bytes) {
+            let mut with = preloaded(Driver::Whole, "dlsym good refused good");
+            with.env(format!("GRIDGUARD_RUN_{name}"), value).current_dir(folder.path());
+            same(&mut plain(Driver::Whole, "dlsym good refused good"), &mut with);
+        }
+    }
 }
 
 #[test]

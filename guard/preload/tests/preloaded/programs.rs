@@ -136,6 +136,20 @@ pub(crate) fn preloaded(driver: Driver, words: &str) -> Command {
     command
 }
 
+/// The same in a shell that allows no file to have any contents.
+pub(crate) fn without_room(command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\""]).arg(command.get_program());
+    limited.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
 /// Runs a command to its end.
 pub(crate) fn run(command: &mut Command) -> Ran {
     let Output { status, stdout, stderr } = command.output().unwrap();

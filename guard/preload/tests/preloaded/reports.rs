@@ -9,7 +9,7 @@ use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Legality};
 use gridguard_report::WatchReport;
 
-use crate::programs::{Driver, preloaded, run, watched};
+use crate::programs::{Driver, preloaded, run, watched, without_room};
 
 fn read(path: &Path) -> WatchReport {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
@@ -66,6 +66,23 @@ fn a_report_that_cannot_be_written_is_said_and_changes_nothing() {
         "{}",
         ran.err
     );
+}
+
+/// Beyond the limit on the size of files a write raises a signal, whose default ends the program.
+#[test]
+fn a_limit_on_the_size_of_files_changes_nothing_but_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for (variable, told) in [
+        ("GRIDGUARD_RUN_REPORT", "writing a temporary file: File too large"),
+        ("GRIDGUARD_RUN_RECORD", "1 kind of launches could not be recorded"),
+    ] {
+        let mut command = preloaded(Driver::Whole, "dlsym good refused good");
+        let ran = run(&mut without_room(command.env(variable, folder.path().join("file"))));
+        assert!(ran.status.success() && ran.out.ends_with("good 0\n"), "{ran:?}");
+        assert!(ran.err.contains(told), "{}", ran.err);
+    }
+    assert_eq!(fs::read(folder.path().join("file")).unwrap(), b"");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -228,6 +228,10 @@ static int act(const char *action) {
         FILE *file = fopen(path, "w");
         return !file || fputs(action + 6, file) < 0 || fclose(file);
     }
+    if (sscanf(action, "patch=%u", &x) == 1) {
+        FILE *file = fopen(path, "r+");
+        return !file || fseek(file, x, SEEK_SET) || fputc('!', file) == EOF || fclose(file);
+    }
     if (sscanf(action, "threads=%u", &y) == 1) return launch_in_threads(y);
     if (!strcmp(action, "unload")) return find("cuModuleUnload")(container);
     if (!strcmp(action, "opt-in")) return find("cuFuncSetAttribute")(function, 8, 100000);

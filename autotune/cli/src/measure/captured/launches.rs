@@ -45,7 +45,7 @@ pub(super) fn configurations(launch: &CapturedLaunch, kernel: &Kernel) -> Vec<La
 /// The captured block, and others of one dimension with as many threads in all, or some more. A block with dynamic shared
 /// memory may have a size for it.
 fn blocks(request: &LaunchRequest, kernel: &KernelLimits) -> Vec<Option<u64>> {
-    let is_bound = request.block.y * request.block.z != 1
+    let is_bound = (request.block.y, request.block.z) != (1, 1)
         || request.dynamic_shared_bytes > 0
         || request.cooperative
         || request.named_cluster().is_some()
@@ -112,5 +112,8 @@ mod tests {
         assert_eq!(blocks(&captured.dynamic_shared_bytes(4), &kernel), [None]);
         let flat = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 4, 1));
         assert_eq!(blocks(&flat, &kernel), [None]);
+        // A file may state any size.
+        let huge = LaunchRequest::new(Dim3::ONE, Dim3::new(32, u64::MAX, 2));
+        assert_eq!(blocks(&huge, &kernel), [None]);
     }
 }

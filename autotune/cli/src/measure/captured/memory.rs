@@ -43,11 +43,12 @@ impl Placed {
             placed._mapped.extend(Mapped::new(start, end.saturating_sub(start), device)?);
         }
         for CapturedMemory { address, bytes, variable, .. } in memory {
-            let is_there =
-                |span: &Mapped| (span.at..span.at.saturating_add(span.bytes)).contains(address);
+            // In the order of the addresses.
+            let below = placed._mapped.partition_point(|span| span.at <= *address);
+            let below = below.checked_sub(1).and_then(|place| placed._mapped.get(place));
             let at = if variable.is_some() {
                 0
-            } else if placed._mapped.iter().any(is_there) {
+            } else if below.is_some_and(|span| *address - span.at < span.bytes) {
                 *address
             } else {
                 let allocated = Allocated::new(*bytes)?;
