@@ -192,9 +192,7 @@ impl Kernels {
                 ) => rejected = Some(error),
                 Err(error) => return Err(error),
             }
-            if let Some(profile) = self.guard().profile() {
-                profile.refused();
-            }
+            found.refused();
         }
         let prepared = self.prepare(default, Choice::AUTOMATIC)?;
         Ok(TunedLaunch { prepared, matched, rejected })

@@ -28,7 +28,7 @@ impl Write for Lines {
 }
 
 /// The events, as JSON, and the numbers, by name and label, that `body` causes.
-fn observe(body: impl FnOnce()) -> (Vec<Value>, BTreeMap<String, u64>) {
+pub(crate) fn observe(body: impl FnOnce()) -> (Vec<Value>, BTreeMap<String, u64>) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
