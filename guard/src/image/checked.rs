@@ -48,15 +48,6 @@ impl Image {
         if self.is_ptx { core::str::from_utf8(text).ok() } else { None }
     }
 
-    /// The PTX entries of a fatbin: text, or compressed bytes.
-    pub fn embedded_ptx(&self) -> Vec<&[u8]> {
-        if self.bytes.starts_with(&fatbin::MAGIC) {
-            fatbin::ptx(&self.bytes).collect()
-        } else {
-            Vec::new()
-        }
-    }
-
     /// The target that PTX states, such as `sm_90`.
     pub(crate) fn ptx_target(&self) -> Option<&str> {
         ptx::header(self.ptx()?)?.1
