@@ -11,21 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 /// What ran the timed launches.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    Display,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// A CUDA device.
