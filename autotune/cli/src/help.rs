@@ -35,10 +35,15 @@ fn add(command: Command, path: &str, text: &str) -> Command {
             command.get_after_help().map_or_else(String::new, |end| format!("\n\n{}", end.ansi()));
         return command.after_help(format!("{text}{end}"));
     }
-    match command.find_subcommand(name) {
+    match shown(&command, name) {
         Some(_) => command.mut_subcommand(name, |subcommand| add(subcommand, rest, text)),
         None => command,
     }
+}
+
+/// The subcommand with this name, unless it is hidden.
+fn shown<'c>(command: &'c Command, name: &str) -> Option<&'c Command> {
+    command.get_subcommands().find(|one| one.get_name() == name && !one.is_hide_set())
 }
 
 #[cfg(test)]
@@ -60,7 +65,7 @@ mod tests {
         }
         let here = |path: &str| {
             let mut names = path.split_whitespace();
-            names.try_fold(&all, |command, name| command.find_subcommand(name)).is_some()
+            names.try_fold(&all, shown).is_some()
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) = examples().partition(|(path, _)| here(path));
         assert_eq!(named, here.len());
