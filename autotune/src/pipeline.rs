@@ -142,7 +142,7 @@ pub trait PipelineProblem {
 /// let (profile, _) = Profile::from_document(document, &identity, &environment);
 /// let guard = guard.with_profile(Arc::new(profile));
 /// let budget = Budget::bytes(16 << 10).in_flight(2);
-/// let tuned = pipeline.plan_tuned(&guard, pipeline.tuned(&guard, &key), &budget)?;
+/// let tuned = pipeline.plan_tuned(pipeline.tuned(&guard, &key), &budget)?;
 /// assert_eq!((tuned.matched, tuned.refused), (Match::Exact, None));
 /// assert_eq!(tuned.plan.chunk_items(), outcome.winner.largest_chunk);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

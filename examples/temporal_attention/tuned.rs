@@ -34,9 +34,7 @@ pub(crate) fn choose(
         Ok(tuned) => Ok((tuned, entry.choice())),
         Err(reason) => {
             println!("         not legal here, so the planner chooses: {reason}");
-            if let Some(profile) = guard.profile() {
-                profile.refused();
-            }
+            entry.refused();
             Ok((attention, Choice::AUTOMATIC))
         }
     }

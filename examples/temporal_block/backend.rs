@@ -181,7 +181,7 @@ fn on_device<T: Tensor>(
     let block = TemporalBlock::new(kernels, &stream, job.shape, job.weights)?;
     let (mut pipeline, memory) = block.pipeline()?;
     let tuned = pipeline.tuned(guard, &key(&pipeline, job.budget.max_bytes()));
-    let TunedPlan { plan, matched, refused } = pipeline.plan_tuned(guard, tuned, &job.budget)?;
+    let TunedPlan { plan, matched, refused } = pipeline.plan_tuned(tuned, &job.budget)?;
     if guard.profile().is_some() {
         println!("profile  {matched}");
     }

@@ -111,13 +111,10 @@ fn files(criterion: &mut Criterion) {
 /// What is looked up, how its sizes differ from a tuned shape's, and how an entry matches them.
 type Lookup = (&'static str, fn([u64; 2]) -> [u64; 2], MatchKind);
 
-/// Lookups of every kind, each over all kernels and the same 70 shapes of each: by the full key, and of
-/// kernels that were resolved before.
+/// Lookups of every kind, each over all kernels and the same 70 shapes of each.
 fn lookups(criterion: &mut Criterion) {
     let profile = indexed(document());
     let keys: Vec<Key> = (0..2 * KERNELS).map(key).collect();
-    let kernels: Vec<_> = keys.iter().filter_map(|key| profile.tuned(key)).collect();
-    assert_eq!(kernels.len(), keys.len());
     let kinds: [Lookup; 4] = [
         ("an exact shape", |sizes| sizes, MatchKind::Exact),
         ("a shape of a bucket", |[rows, columns]| [rows + 1, columns + 1], MatchKind::Bucket),
@@ -134,14 +131,6 @@ fn lookups(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (place, asked) = turns();
                 let found = keys.get(place).map(|key| profile.lookup(key, &change(asked)));
-                assert!(found.is_some_and(|found| found.matched.kind() == kind));
-            });
-        });
-        criterion.bench_function(&format!("look up {what} of a resolved kernel"), |bencher| {
-            let mut turns = turns();
-            bencher.iter(|| {
-                let (place, asked) = turns();
-                let found = kernels.get(place).map(|kernel| kernel.lookup(&change(asked)));
                 assert!(found.is_some_and(|found| found.matched.kind() == kind));
             });
         });

@@ -91,12 +91,13 @@ impl Guard {
         }
     }
 
-    /// A guard of the CUDA device with the most free memory, or else of the host under the limits
-    /// `otherwise`, with the reason in [`Self::fallback`].
+    /// A guard of the CUDA device with the most free memory, or else of the host, with the reason in
+    /// [`Self::fallback`]: under the limits of an NVIDIA H200 if the catalogue is built in (feature
+    /// `catalog`), else under [`DeviceLimits::any_device`].
     ///
     /// If there are several devices, each is initialised to query its free memory.
     #[must_use]
-    pub fn best_or(otherwise: impl Into<Arc<DeviceLimits>>) -> Self {
+    pub fn best() -> Self {
         #[cfg(feature = "cuda")]
         let reason = match Self::with_most_free_memory() {
             Ok(guard) => return guard,
@@ -105,14 +106,7 @@ impl Guard {
         #[cfg(not(feature = "cuda"))]
         let reason = FallbackReason::BuiltWithoutCuda;
         observe::fell_back(&reason);
-        Self { fallback: Some(reason), ..Self::host(otherwise) }
-    }
-
-    /// As [`Self::best_or`]; on the host with the limits of an NVIDIA H200 if the catalogue is built in
-    /// (feature `catalog`), else with [`DeviceLimits::any_device`].
-    #[must_use]
-    pub fn best() -> Self {
-        Self::best_or(default_limits())
+        Self { fallback: Some(reason), ..Self::host(default_limits()) }
     }
 
     /// The limits of the guard's device.

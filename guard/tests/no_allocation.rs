@@ -180,13 +180,10 @@ fn every_kind_of_lookup_allocates_nothing() {
         let (matched, allocations) = allocations_of(|| {
             let answer = profile.lookup(key, &[rows, 5]);
             let _ = (answer.choice(), answer.parameters());
-            let tuned = profile.tuned(key).map(|tuned| tuned.lookup(&[rows, 5]));
-            assert!(tuned.is_none_or(|tuned| tuned == answer));
             answer.matched
         });
         assert_eq!((matched, allocations), (kind, 0));
     }
-    assert_eq!(profile.counts().exact, 2);
 }
 
 #[cfg(feature = "profile")]

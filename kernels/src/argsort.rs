@@ -8,12 +8,12 @@ use core::cmp::Ordering;
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::blocks::Rows;
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::rows::Rows;
 
 const SOURCE: &str = source!("argsort.cu");
 

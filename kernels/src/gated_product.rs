@@ -5,7 +5,7 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Rows};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -14,7 +14,6 @@ use crate::operation::{
     Code, HOPPER, Operation, Sealed, U64, check_elements, check_size, memory, named, refused,
     replaced, source,
 };
-use crate::rows::Rows;
 
 const SOURCE: &str = source!("wgmma.cu", "gated_product.cu");
 

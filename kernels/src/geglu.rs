@@ -6,7 +6,7 @@
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -14,7 +14,6 @@ use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
     Code, Operation, Sealed, U64, WARP, check_elements, memory, named, refused, replaced, source,
 };
-use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
 

@@ -192,9 +192,7 @@ impl Kernels {
                 ) => rejected = Some(error),
                 Err(error) => return Err(error),
             }
-            if let Some(profile) = self.guard().profile() {
-                profile.refused();
-            }
+            found.refused();
         }
         let prepared = self.prepare(default, Choice::AUTOMATIC)?;
         Ok(TunedLaunch { prepared, matched, rejected })
@@ -212,7 +210,7 @@ impl Kernels {
         let blocks = blocks.unwrap_or(0) / device.multiprocessors.max(1);
         let wanted = blocks.saturating_mul(request.dynamic_shared_bytes);
         if wanted > device.shared_bytes_per_multiprocessor / 100 * MOST_SHARED_PERCENT {
-            kernel.prefer_shared_memory(SHARED_PERCENT).map_err(CudaError::from)?;
+            kernel.prefer_shared_memory(Some(SHARED_PERCENT)).map_err(CudaError::from)?;
         }
         Ok(())
     }

@@ -48,9 +48,7 @@ mod operation;
 pub mod reflection_pad1d;
 pub mod residual_norm;
 pub mod rms_norm;
-mod rows;
 pub mod softmax;
-mod span;
 pub mod temporal_attention;
 pub mod temporal_block;
 #[cfg(feature = "cuda")]

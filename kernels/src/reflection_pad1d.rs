@@ -7,12 +7,12 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::blocks::{Span, THREADS};
 use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
-use crate::span::{Span, THREADS};
 
 const SOURCE: &str = source!("reflection_pad1d.cu");
 

@@ -8,12 +8,12 @@ use core::ffi::c_void;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use crate::blocks::Rows;
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::Prepared;
 use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
-use crate::rows::Rows;
 
 const SOURCE: &str = source!("residual_norm.cu");
 

@@ -6,12 +6,12 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::blocks::{MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
-use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("row_parts.cu", "rms_norm.cu");
 

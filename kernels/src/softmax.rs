@@ -6,12 +6,12 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::blocks::{MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, WARP, memory, source};
-use crate::rows::{MAX_COLUMNS, Rows};
 
 const SOURCE: &str = source!("softmax.cu");
 

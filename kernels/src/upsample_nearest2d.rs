@@ -10,6 +10,7 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
+use crate::blocks::{Span, THREADS, vector_elements};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
@@ -17,7 +18,6 @@ use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
 };
-use crate::span::{Span, THREADS, vector_elements};
 
 const SOURCE: &str = source!("upsample_nearest2d.cu");
 

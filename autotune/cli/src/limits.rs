@@ -1,9 +1,9 @@
 //! `gridguard limits`: shows the limits of devices and of the GPUs in the catalogue.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gridguard::catalog::{self, CatalogError, Fact, Gpu, Source};
 use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
-use crate::output::{self, note, text};
+use crate::output::{OutputArgs, note, text};
 use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
@@ -27,17 +27,8 @@ pub(crate) struct Limits {
     #[arg(long, value_name = "GPU", num_args = 2.., conflicts_with_all = ["gpu", "device"])]
     #[arg(value_parser = Suggested(gpu_words), hide_possible_values = true)]
     compare: Vec<String>,
-    /// Format of the output
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-}
-
-/// The formats, with RON and indented JSON, because limits are kept as files.
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-    Ron,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -61,8 +52,7 @@ impl Limits {
                 let gpus = self.compare.iter().map(|name| Column::new(name));
                 let gpus: Vec<_> = gpus.collect::<Result<_, _>>()?;
                 let documents: Vec<_> = gpus.iter().map(Column::document).collect();
-                let limits: Vec<_> = gpus.iter().map(|gpu| &*gpu.limits).collect();
-                self.print(text(|f| write_table(f, &gpus)), &documents, &limits)?;
+                self.output.print(&documents, text(|f| write_table(f, &gpus)))?;
             }
         }
         Ok(Exit::Yes)
@@ -70,7 +60,7 @@ impl Limits {
 
     fn print_one(&self, column: &Column) -> Result<(), CommandError> {
         let table = text(|f| write_table(f, core::slice::from_ref(column)));
-        self.print(table, &column.document(), &*column.limits)
+        self.output.print(&column.document(), table)
     }
 
     /// Prints the catalogue and the devices of this machine, if any.
@@ -86,25 +76,7 @@ impl Limits {
         let listed = gpus.iter().map(|gpu| &*gpu.limits);
         let all: Vec<&DeviceLimits> =
             present.iter().map(|limits| &**limits).chain(listed).collect();
-        self.print(text(|f| write_list(f, &present, gpus)), &all, &all)
-    }
-
-    fn print(
-        &self,
-        text: impl Display,
-        json: &impl Serialize,
-        ron: &impl Serialize,
-    ) -> Result<(), CommandError> {
-        let document = match self.format {
-            Format::Text => return output::print(text),
-            Format::Json => {
-                serde_json::to_string_pretty(json).map_err(|error| format!("JSON: {error}"))
-            }
-            Format::Ron => ron::ser::to_string_pretty(ron, ron::ser::PrettyConfig::new())
-                .map_err(|error| format!("RON: {error}")),
-        };
-        let failed = |why| CommandError::Failed(format!("cannot write the limits as {why}"));
-        output::write(&(document.map_err(failed)? + "\n"))
+        self.output.print(&all, text(|f| write_list(f, &present, gpus)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::cuda::Image;
+use gridguard::image::ImageFile;
 use gridguard_files::ReadError;
 use gridguard_ptx::{EntryReport, FOLDED_WORDS, Report, SHIFTED_WORDS, rewrite_entries};
 use serde_json::{Value, json};
@@ -158,7 +158,7 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
     "xyz".chars().zip(reads).filter(|(_, reads)| *reads).map(|(axis, _)| axis)
 }
 
-/// The PTX of a PTX file or a fatbin.
+/// The PTX of a PTX file, a fatbin, or a program with fatbins.
 pub(crate) fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
     ptx_of(path, read(path)?)
 }
@@ -177,18 +177,18 @@ fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
         return Ok(bytes);
     }
     let invalid = |error: &dyn fmt::Display| CommandError::invalid_file(path, error);
-    let image = Image::new(bytes).map_err(|error| invalid(&error))?;
-    match image.embedded_ptx().as_slice() {
+    let file = ImageFile::parse(&bytes).map_err(|error| invalid(&error))?;
+    let texts: Vec<_> = file.images().filter(|image| image.is_ptx()).collect();
+    match texts[..] {
         [] => {
             Err(invalid(&"it holds no PTX, only code for certain GPUs, which cannot be rewritten"))
         }
-        [text] if Image::new(*text).is_ok() => Ok(text.to_vec()),
-        [_] => Err(invalid(&format_args!("its PTX is compressed; {EXTRACT}"))),
-        several => Err(invalid(&format_args!("it holds {} PTX texts; {EXTRACT}", several.len()))),
+        [text] => Ok(text.ptx().map_err(|error| invalid(&error))?.into_owned()),
+        _ => Err(invalid(&format_args!("it holds {} PTX texts; {EXTRACT}", texts.len()))),
     }
 }
 
-/// The magic numbers of cubins and fatbins.
+/// The magic numbers of cubins, programs and fatbins.
 const BINARY: [&[u8]; 2] = [b"\x7fELF", b"\x50\xed\x55\xba"];
 const EXTRACT: &str = "extract it with `cuobjdump --extract-ptx all`, and rewrite that";
 /// No compiler writes larger files.

@@ -128,7 +128,7 @@ impl Tuning {
                 Ok(prepared) => return Ok(prepared),
                 Err(reason) => {
                     tracing::warn!(%reason, matched = %found.matched, "profile entry not used");
-                    guard.profile().iter().for_each(|profile| profile.refused());
+                    found.refused();
                 }
             }
         }

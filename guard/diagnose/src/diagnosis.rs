@@ -5,9 +5,9 @@ use core::fmt;
 use super::codes::causes::{WSL_MEMORY, WSL_REMEDY};
 use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, INDEX, LIMITS, RUN, SANITIZER};
 use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
-use super::failure::{Hint, KnownCause, Origin};
+use super::failure::{Cause, Hint, Origin};
 use super::failure_id::FailureId;
-use super::remarks::{Access, StatedCause};
+use super::remarks::Access;
 use super::shape::{AXIS_BLOCKS, Shape, parts};
 use super::stated::AxisVerdict;
 
@@ -44,22 +44,6 @@ pub struct Diagnosis {
     pub lines: Vec<String>,
 }
 
-/// A possible cause and its remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Cause {
-    /// A stable id if evidence can decide the cause, for example the id of the violated rule.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    pub id: Option<String>,
-    /// The cause.
-    pub what: String,
-    /// The evidence for it, if any.
-    pub why_likely: Option<String>,
-    /// How to fix it.
-    pub remedy: String,
-}
-
 /// Explains `failure`. Causes that `evidence` supports come first, and causes that it excludes are listed in
 /// [`Diagnosis::not`].
 ///
@@ -84,10 +68,10 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let work = &evidence.launch_sizes.work;
     let access = evidence.remarks.access.as_ref().filter(|_| failure.is_cuda());
     let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
-    let empty = evidence.remarks.empty_input().map(Cause::from);
+    let empty = evidence.remarks.empty_input();
     let is_empty = work.shape.is_some_and(|shape| shape.is_empty()) || empty.is_some();
     let shape = work.shape.as_ref().filter(|it| it.is_empty() || empty.is_none());
-    let shape = shape.map(Cause::of_shape).or(empty);
+    let shape = shape.map(Shape::cause).or(empty);
     let shape =
         shape.filter(|_| is_rejected_launch && failure.is_cuda() && !has_rules && !is_legal);
     let decided = [&stated.case, &shape].map(|it| it.as_ref().and_then(|it| it.id.clone()));
@@ -118,7 +102,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
             None => open.push(Cause::known(known, None)),
         }
     }
-    likely.splice(0..0, access.map(Access::cause).map(Cause::from));
+    likely.splice(0..0, access.map(Access::cause));
     let launch = evidence.launch.clone().or(stated.launch);
     let is_undecided = is_rejected_launch
         && !has_rules
@@ -333,29 +317,11 @@ fn filled(command: &str, evidence: &Evidence) -> String {
 }
 
 impl Cause {
-    fn known(known: &KnownCause, why_likely: Option<String>) -> Self {
-        let id = known.hint.map(Hint::id);
-        Self { id, what: known.what.into(), why_likely, remedy: known.remedy.into() }
-    }
-
-    fn of_shape(shape: &Shape) -> Self {
-        let (what, remedy) = shape.cause();
-        let why_likely = Some(format!("the log has {shape}"));
-        Self { id: Some(shape.hint().id()), what, why_likely, remedy }
-    }
-
     fn violated(rule: &ViolatedRule) -> Self {
         let ViolatedRule { id, what, remedy, codes: _ } = rule;
         let why = format!("the launch violates rule {id}");
         let (id, what, remedy) = (Some(id.clone()), what.clone(), remedy.clone());
         Self { id, what, why_likely: Some(why), remedy }
-    }
-}
-
-impl From<StatedCause> for Cause {
-    fn from(stated: StatedCause) -> Self {
-        let StatedCause { hint, what, why, remedy } = stated;
-        Self { id: Some(hint.id()), what, why_likely: Some(why), remedy }
     }
 }
 

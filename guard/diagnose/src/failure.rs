@@ -108,6 +108,22 @@ pub struct KnownCause {
     pub(super) hint: Option<Hint>,
 }
 
+/// A possible cause and its remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Cause {
+    /// A stable id if evidence can decide the cause, for example the id of the violated rule.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub id: Option<String>,
+    /// The cause.
+    pub what: String,
+    /// The evidence for it, if any.
+    pub why_likely: Option<String>,
+    /// How to fix it.
+    pub remedy: String,
+}
+
 /// The kind of evidence that decides whether a known cause applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
@@ -261,6 +277,23 @@ pub(super) const fn driver_only(number: i32, name: &'static str) -> KnownFailure
 /// A failure that only the runtime reports.
 pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
     KnownFailure::new(Origin::Runtime, name).numbered(number)
+}
+
+impl Cause {
+    pub(super) fn known(known: &KnownCause, why_likely: Option<String>) -> Self {
+        let id = known.hint.map(Hint::id);
+        Self { id, what: known.what.into(), why_likely, remedy: known.remedy.into() }
+    }
+
+    pub(super) fn stated(
+        hint: Hint,
+        what: impl Into<String>,
+        why: String,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let (id, why_likely) = (Some(hint.id()), Some(why));
+        Self { id, what: what.into(), why_likely, remedy: remedy.into() }
+    }
 }
 
 impl KnownFailure {

@@ -57,25 +57,19 @@ mod shape;
 #[cfg(feature = "explain")]
 mod stated;
 
-#[cfg(feature = "explain")]
-pub use capability::Capability;
-#[cfg(feature = "explain")]
-pub use clue::Clue;
-#[cfg(feature = "explain")]
-pub use codes::known_failures;
 pub use context::ContextState;
 #[cfg(feature = "explain")]
-pub use diagnosis::{Cause, Diagnosis, diagnose};
-#[cfg(feature = "explain")]
-pub use evidence::{CudaVersion, Evidence, LaunchSizes, ViolatedRule};
-#[cfg(feature = "explain")]
-pub use failure::{KnownCause, KnownFailure, Origin};
-#[cfg(feature = "explain")]
-pub use failure_id::FailureId;
-#[cfg(feature = "explain")]
-pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
-#[cfg(feature = "explain")]
-pub use remarks::Remarks;
+pub use {
+    capability::Capability,
+    clue::Clue,
+    codes::known_failures,
+    diagnosis::{Diagnosis, diagnose},
+    evidence::{CudaVersion, Evidence, LaunchSizes, ViolatedRule},
+    failure::{Cause, KnownCause, KnownFailure, Origin},
+    failure_id::FailureId,
+    parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures},
+    remarks::Remarks,
+};
 
 /// The examples of the README.
 #[cfg(all(doctest, feature = "explain"))]

@@ -1,7 +1,7 @@
 //! What a log says about an access, the machine or the launch, other than sizes, and what follows from it.
 
 use super::capability::Capability;
-use super::failure::Hint;
+use super::failure::{Cause, Hint};
 
 /// What a log says besides sizes and names of functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,26 +59,15 @@ impl Remarks {
     }
 
     /// The cause of an empty grid, if an input is empty.
-    pub(super) fn empty_input(&self) -> Option<StatedCause> {
+    pub(super) fn empty_input(&self) -> Option<Cause> {
         let why = format!("the log says `{}`", self.empty.as_ref()?);
-        Some(StatedCause {
-            hint: Hint::EmptyBatch,
-            what: "the grid is empty, because an input is empty".into(),
+        Some(Cause::stated(
+            Hint::EmptyBatch,
+            "the grid is empty, because an input is empty",
             why,
-            remedy: "check that the input is found and read, and skip the launch if it is empty"
-                .into(),
-        })
+            "check that the input is found and read, and skip the launch if it is empty",
+        ))
     }
-}
-
-/// A cause that the log states.
-#[derive(Debug)]
-pub(super) struct StatedCause {
-    pub(super) hint: Hint,
-    pub(super) what: String,
-    /// The evidence.
-    pub(super) why: String,
-    pub(super) remedy: String,
 }
 
 /// An invalid access to memory, as compute-sanitizer reports it.
@@ -103,7 +92,7 @@ impl Access {
         if self.is_misaligned { Hint::Misaligned } else { Hint::OutOfBounds }
     }
 
-    pub(super) fn cause(&self) -> StatedCause {
+    pub(super) fn cause(&self) -> Cause {
         let Self { kind, space, bytes, kernel, thread, address, is_misaligned, nearest } = self;
         let kernel = kernel.as_deref().unwrap_or("the kernel");
         let verb = match kind.as_str() {
@@ -137,7 +126,7 @@ impl Access {
             format!("check the index against the size of the array in {space} memory")
         };
         let why = format!("compute-sanitizer reports the access{address}");
-        StatedCause { hint: self.hint(), what, why, remedy }
+        Cause::stated(self.hint(), what, why, remedy)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::failure::Hint;
+use super::failure::{Cause, Hint};
 
 /// Blocks that y and z of a grid hold.
 pub(super) const AXIS_BLOCKS: u64 = 65_535;
@@ -59,15 +59,14 @@ impl Shape {
         self.is_empty() || self.long_axis().is_some() || self.blocks() > AXIS_BLOCKS
     }
 
-    pub(super) fn hint(&self) -> Hint {
-        if self.is_empty() { Hint::EmptyBatch } else { Hint::LargeShape }
-    }
-
     /// Why a launch on such a tensor may be refused, and the remedy.
-    pub(super) fn cause(&self) -> (String, String) {
+    pub(super) fn cause(&self) -> Cause {
+        let why = format!("the log has {self}");
         if self.is_empty() {
-            ("the grid is empty, because the batch or a tensor is".into(), SKIP.into())
-        } else if let Some(axis) = self.long_axis() {
+            let what = "the grid is empty, because the batch or a tensor is";
+            return Cause::stated(Hint::EmptyBatch, what, why, SKIP);
+        }
+        let (what, remedy) = if let Some(axis) = self.long_axis() {
             let (parts, each) = parts(axis);
             let what = format!(
                 "the batch or first axis of {axis} may be on grid.y or grid.z, which end at \
@@ -89,7 +88,8 @@ impl Shape {
                  put these blocks on grid.x"
             );
             (what, remedy)
-        }
+        };
+        Cause::stated(Hint::LargeShape, what, why, remedy)
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn only_shapes_that_may_refuse_a_launch_are_notable() {
         let cause = |sizes: &[u64]| Shape::new(sizes).map(|shape| shape.cause());
-        let what = |sizes: &[u64]| cause(sizes).map(|(what, _)| what).unwrap_or_default();
+        let what = |sizes: &[u64]| cause(sizes).map(|it| it.what).unwrap_or_default();
         assert!(what(&[100_000, 8, 8]).contains("of 100000 may be on grid.y"));
         assert!(what(&[8192, 16_384]).contains("134217728 elements"));
         assert!(what(&[0, 1]).contains("empty") && what(&[0]).contains("empty"));
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(cause(sizes), None, "{sizes:?}");
         }
         assert_eq!(Shape::new(&[0; Shape::AXES + 1]), None);
-        let huge = Shape::new(&[u64::MAX, u64::MAX]).map(|it| it.cause().1);
+        let huge = Shape::new(&[u64::MAX, u64::MAX]).map(|it| it.cause().remedy);
         assert_eq!(parts(131_072), (3, 43_691));
         assert!(huge.is_some_and(|it| it.starts_with("process it in ")));
     }

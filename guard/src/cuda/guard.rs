@@ -238,8 +238,8 @@ impl Guard {
         let tuned = self.tuned(&tuning.key, &tuning.names, sizes);
         tuned.entry?;
         let plan = Plan::new(request, batch, limits, tuned.choice());
-        if let (Err(_), Some(profile)) = (&plan, self.profile()) {
-            profile.refused();
+        if plan.is_err() {
+            tuned.refused();
         }
         plan.ok()
     }

@@ -48,15 +48,6 @@ impl Image {
         if self.is_ptx { core::str::from_utf8(text).ok() } else { None }
     }
 
-    /// The PTX entries of a fatbin: text, or compressed bytes.
-    pub fn embedded_ptx(&self) -> Vec<&[u8]> {
-        if self.bytes.starts_with(&fatbin::MAGIC) {
-            fatbin::ptx(&self.bytes).collect()
-        } else {
-            Vec::new()
-        }
-    }
-
     /// The target that PTX states, such as `sm_90`.
     pub(crate) fn ptx_target(&self) -> Option<&str> {
         ptx::header(self.ptx()?)?.1
@@ -102,7 +93,8 @@ fn check_ptx(mut bytes: Vec<u8>) -> Result<Vec<u8>, ImageError> {
 /// Some editors write it before UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(test)]
+#[cfg(feature = "cuda")]
 mod tests {
     use super::*;
 

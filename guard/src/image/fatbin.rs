@@ -18,12 +18,6 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// The PTX entries of a checked fatbin. Compressed entries are not text.
-pub(super) fn ptx(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let entries = entries(bytes).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.kind == PTX).map(|entry| entry.stored)
-}
-
 /// An entry of a fatbin.
 pub(super) struct Entry<'a> {
     /// The kind of its contents.
@@ -113,6 +107,7 @@ pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
 const HEADER_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 16;
 /// The kinds of entries that hold PTX or a cubin.
+#[cfg(feature = "image")]
 pub(super) const PTX: u64 = 1;
 pub(super) const CUBIN: u64 = 2;
 /// The kind of entries that only the linker turns into code (`-dlto`).
@@ -168,12 +163,6 @@ mod tests {
         bytes[6] = 15;
         let error = ImageError::Damaged { part: HEADER, what: "size", value: 15 };
         assert_eq!(check(&bytes), Err(error));
-    }
-
-    #[test]
-    fn ptx_within_is_found() {
-        let bytes = fatbin(&[(1, b".version 8.0"), (2, b"compressed"), (1, b"")]);
-        assert_eq!(ptx(&bytes).collect::<Vec<_>>(), [&b".version 8.0"[..], b""]);
     }
 
     #[cfg(feature = "image")]

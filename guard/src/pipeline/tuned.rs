@@ -111,7 +111,7 @@ impl Pipeline<'_> {
     /// let key = pipeline.key("fill", Policy::default(), Objective::Throughput);
     /// let tuned = pipeline.tuned(&guard, &key);
     /// let pipeline = build(tuned.parameter("fill.block").unwrap_or(64).max(1))?;
-    /// let planned = pipeline.plan_tuned(&guard, tuned, &Budget::bytes(1 << 20).in_flight(4))?;
+    /// let planned = pipeline.plan_tuned(tuned, &Budget::bytes(1 << 20).in_flight(4))?;
     /// assert_eq!(planned.matched.to_string(), "default, because no profile is loaded: load one");
     /// # }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -124,14 +124,13 @@ impl Pipeline<'_> {
     /// planned if it divides the items more evenly.
     ///
     /// An entry that exceeds `budget`, or has other launch parameters than the pipeline, is refused: the
-    /// plan then comes from [`Self::plan`]. The guard's profile counts refusals.
+    /// plan then comes from [`Self::plan`], and the refusal is [reported](TunedChoice::refused).
     ///
     /// # Errors
     ///
     /// As [`Self::plan`].
     pub fn plan_tuned(
         &self,
-        guard: &Guard,
         tuned: TunedChoice<'_>,
         budget: &Budget,
     ) -> Result<TunedPlan, PlanError> {
@@ -141,8 +140,8 @@ impl Pipeline<'_> {
             Some(Err(refused)) => Some(refused),
             None => None,
         };
-        if let (Some(_), Some(profile)) = (&refused, guard.profile()) {
-            profile.refused();
+        if refused.is_some() {
+            tuned.refused();
         }
         Ok(TunedPlan { plan: self.plan(budget)?, matched, refused })
     }

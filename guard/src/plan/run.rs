@@ -1,12 +1,14 @@
 //! Runs the launches of a plan one by one.
 
-use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use derive_more::Display;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
 
 /// A plan that failed at a chunk: which one, and the items done before it. Its message includes the `source`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}")]
 pub struct PartialRun<E: core::error::Error + 'static> {
     /// The index of the failed launch, from 0.
     pub chunk: u64,
@@ -18,16 +20,6 @@ pub struct PartialRun<E: core::error::Error + 'static> {
     pub items: u64,
     /// Why the launch failed.
     pub source: E,
-}
-
-impl<E: core::error::Error + 'static> fmt::Display for PartialRun<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { chunk, launches, items_done, items, source } = self;
-        write!(
-            f,
-            "launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}"
-        )
-    }
 }
 
 impl<E: core::error::Error + 'static> core::error::Error for PartialRun<E> {}

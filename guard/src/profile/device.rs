@@ -1,7 +1,6 @@
 //! The device and the software versions of a profile's measurements.
 
 use core::cmp::Ordering;
-use core::fmt;
 use std::fs;
 use std::thread::available_parallelism;
 
@@ -12,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 /// What ran the timed launches.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// A CUDA device.
@@ -22,12 +21,6 @@ pub enum Backend {
     Cuda,
     /// The CPU, under the limits of a device.
     Host,
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 /// The device that a profile was measured on.

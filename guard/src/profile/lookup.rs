@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use super::device::{DeviceIdentity, Environment};
 use super::document::Document;
 use super::index::ShapeIndex;
-use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
+use super::matching::{DefaultReason, Layer, Match};
 use super::model::{Entry, Key, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
 use crate::observe;
@@ -24,7 +24,6 @@ pub struct Profile {
     kernels: HashMap<Key, ShapeIndex, RandomState>,
     /// The keys in the order of [`Key::purpose`], to distinguish edited code from code that was never tuned.
     purposes: Vec<Key>,
-    counters: LookupCounters,
 }
 
 /// An entry and its origin.
@@ -34,13 +33,6 @@ struct LayeredEntry {
     layer: Layer,
     degraded: bool,
     is_confirmed: bool,
-}
-
-/// The entries of one key, for servers that resolve a kernel once.
-#[derive(Clone, Copy, Debug)]
-pub struct TunedKernel<'a> {
-    profile: &'a Profile,
-    index: &'a ShapeIndex,
 }
 
 /// The result of a lookup.
@@ -133,27 +125,14 @@ impl Profile {
         let purpose = |other: &Key| other.purpose().cmp(&key.purpose());
         let is_tuned = self.purposes.binary_search_by(purpose).is_ok();
         let reason = if is_tuned { DefaultReason::OtherSource } else { DefaultReason::NoEntries };
-        self.counted(TunedChoice::default_for(reason))
+        TunedChoice::default_for(reason)
     }
 
-    /// The entries of a key, if there are any.
+    /// The names of the sizes of a key's entries, in order. `None` if it has no entries.
     #[doc(hidden)]
     #[must_use]
-    pub fn tuned(&self, key: &Key) -> Option<TunedKernel<'_>> {
-        self.kernels.get(key).map(|index| TunedKernel { profile: self, index })
-    }
-
-    /// Counts an entry whose choice was rejected when it was planned.
-    pub fn refused(&self) {
-        observe::choice_refused();
-        self.counters.count_refused();
-    }
-
-    /// The number of lookups so far.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn counts(&self) -> LookupCounts {
-        self.counters.snapshot()
+    pub fn size_names(&self, key: &Key) -> Option<&[String]> {
+        self.kernels.get(key).map(ShapeIndex::names)
     }
 
     /// The entries of all layers by key, sizes and layer, including entries that a higher layer hides.
@@ -174,33 +153,14 @@ impl Profile {
         if let Some(found) = found.filter(|found| found.is_confirmed) {
             let reason = DefaultReason::Confirmed { kind: matched.kind() };
             let layer = Some(found.layer);
-            return self.counted(TunedChoice { layer, ..TunedChoice::default_for(reason) });
+            return TunedChoice { layer, ..TunedChoice::default_for(reason) };
         }
-        self.counted(TunedChoice {
+        TunedChoice {
             matched,
             entry: found.map(|found| &found.entry),
             layer: found.map(|found| found.layer),
             degraded: found.is_some_and(|found| found.degraded),
-        })
-    }
-
-    #[inline]
-    fn counted<'a>(&self, choice: TunedChoice<'a>) -> TunedChoice<'a> {
-        self.counters.count(choice.matched.kind(), choice.degraded);
-        choice
-    }
-}
-
-impl<'a> TunedKernel<'a> {
-    /// As [`Profile::lookup`].
-    pub fn lookup(&self, sizes: &[u64]) -> TunedChoice<'a> {
-        self.profile.find(self.index, sizes)
-    }
-
-    /// The names of the sizes, in order.
-    #[must_use]
-    pub fn names(&self) -> &'a [String] {
-        self.index.names()
+        }
     }
 }
 
@@ -226,6 +186,11 @@ impl<'a> TunedChoice<'a> {
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<u64> {
         value_of(self.parameters(), name)
+    }
+
+    /// Reports that the launch is planned without the entry, because its choice is not legal.
+    pub fn refused(&self) {
+        observe::choice_refused();
     }
 }
 

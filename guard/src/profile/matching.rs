@@ -1,7 +1,5 @@
 //! Kinds of matches between an entry and a shape, and counts of lookups by kind.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
@@ -93,21 +91,9 @@ pub enum DefaultReason {
 }
 
 /// The kind of a [`Match`].
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    Display,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
     /// [`Match::Exact`].
@@ -132,60 +118,5 @@ impl Match {
             Self::Neighbour { .. } => MatchKind::Neighbour,
             Self::Default(_) => MatchKind::Default,
         }
-    }
-}
-
-/// The numbers of lookups of a profile, by result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct LookupCounts {
-    /// Lookups with an exact match.
-    pub exact: u64,
-    /// Lookups with a match in the same powers of two.
-    pub bucket: u64,
-    /// Lookups with a match within an octave.
-    pub neighbour: u64,
-    /// Lookups without a match.
-    pub default: u64,
-    /// Matches of an entry measured with another major version of the driver.
-    pub degraded: u64,
-    /// Matches whose choice was rejected when it was planned.
-    pub refused: u64,
-}
-
-/// [`LookupCounts`] as relaxed atomics: no lock, a few nanoseconds each.
-#[derive(Debug, Default)]
-pub(super) struct LookupCounters {
-    kinds: [AtomicU64; 4],
-    degraded: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl LookupCounters {
-    #[inline]
-    pub(super) fn count(&self, kind: MatchKind, is_degraded: bool) {
-        let [exact, bucket, neighbour, default] = &self.kinds;
-        let counter = match kind {
-            MatchKind::Exact => exact,
-            MatchKind::Bucket => bucket,
-            MatchKind::Neighbour => neighbour,
-            MatchKind::Default => default,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        if is_degraded {
-            self.degraded.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    #[cold]
-    pub(super) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn snapshot(&self) -> LookupCounts {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [exact, bucket, neighbour, default] = self.kinds.each_ref().map(load);
-        let (degraded, refused) = (load(&self.degraded), load(&self.refused));
-        LookupCounts { exact, bucket, neighbour, default, degraded, refused }
     }
 }

@@ -4,14 +4,15 @@ use core::fmt;
 use core::num::NonZeroU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::choice::{Choice, Strategy};
 
 /// Whether a launch's data is in the L2 cache before it is timed.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum L2 {
     /// The cache is flushed before each sample.
@@ -22,9 +23,9 @@ pub enum L2 {
 }
 
 /// How launches are submitted to the device.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Submission {
     /// One by one, from the host.
@@ -35,9 +36,9 @@ pub enum Submission {
 }
 
 /// The conditions of the measurements.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("{l2}-{submission}")]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The state of the L2 cache.
@@ -47,20 +48,25 @@ pub struct Policy {
 }
 
 /// The goal of a choice.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Objective {
     /// The least time for the whole batch.
     #[default]
     Throughput,
     /// The largest chunk whose launch stays within a time limit, for servers that share a device.
+    #[display("latency {max_launch_us}us")]
     Latency {
         /// The time limit of one launch in microseconds. For a pipeline, of the first chunks in flight.
         max_launch_us: u64,
     },
     /// The least time for the whole batch within a workspace.
+    #[display(
+        "memory {bytes} bytes{}",
+        if *bytes_per_item == 0 { String::new() } else { format!(", {bytes_per_item} an item") }
+    )]
     Memory {
         /// Workspace per item, in bytes; 0 for a pipeline, whose plan has the size of its scratch.
         bytes_per_item: u64,
@@ -97,9 +103,9 @@ impl Key {
 /// A planner's choice as stored in a profile.
 ///
 /// The planner applies it within the limits, and reports an error if it is not legal.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum StoredChoice {
     /// The planner's default.
@@ -112,6 +118,7 @@ pub enum StoredChoice {
     /// For a rewritten kernel, as few launches of parts of the grid as possible.
     Shifted,
     /// Several launches, one per chunk.
+    #[display("chunks of {max_items}")]
     Chunked {
         /// The most items of a chunk.
         max_items: NonZeroU64,
@@ -415,29 +422,6 @@ fn check_named(field: &'static str, named: &Named) -> Result<(), EntryError> {
     Ok(())
 }
 
-impl fmt::Display for Policy {
-    /// `cold-eager`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.l2.serialize(&mut *f)?;
-        f.write_str("-")?;
-        self.submission.serialize(f)
-    }
-}
-
-impl fmt::Display for Objective {
-    /// `throughput`, `latency 200us`, `memory 1048576 bytes, 64 an item`, `memory 1048576 bytes`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Throughput => f.write_str("throughput"),
-            Self::Latency { max_launch_us } => write!(f, "latency {max_launch_us}us"),
-            Self::Memory { bytes_per_item: 0, bytes } => write!(f, "memory {bytes} bytes"),
-            Self::Memory { bytes_per_item, bytes } => {
-                write!(f, "memory {bytes} bytes, {bytes_per_item} an item")
-            }
-        }
-    }
-}
-
 impl fmt::Display for Key {
     /// `rms_norm registers f16, cold-eager, throughput`: everything but the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -448,16 +432,6 @@ impl fmt::Display for Key {
             }
         }
         write!(f, ", {}, {}", self.policy, self.objective)
-    }
-}
-
-impl fmt::Display for StoredChoice {
-    /// `automatic`, `whole`, `folded`, `shifted`, `chunks of 8192`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Chunked { max_items } => write!(f, "chunks of {max_items}"),
-            other => other.serialize(f),
-        }
     }
 }
 

@@ -166,9 +166,9 @@ fn threads_that_race_load_the_same_profile() {
 fn a_share_of_the_cache_is_asked_for_as_shared_memory() {
     with_fake(&[], || {
         let kernel = kernel(&guard(), "idle");
-        kernel.prefer_default_shared_memory().expect("the driver's own choice");
-        kernel.prefer_shared_memory(75).expect("it is a share");
-        let refused = kernel.prefer_shared_memory(101).expect_err("more than all");
+        kernel.prefer_shared_memory(None).expect("the driver's own choice");
+        kernel.prefer_shared_memory(Some(75)).expect("it is a share");
+        let refused = kernel.prefer_shared_memory(Some(101)).expect_err("more than all");
         assert_eq!(
             (refused.call, &*refused.name),
             ("cuFuncSetAttribute", "CUDA_ERROR_INVALID_VALUE")

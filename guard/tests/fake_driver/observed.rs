@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gridguard::cuda::Args;
 use gridguard::profile::{Key, Profile};
-use gridguard::{Axis, DeviceLimits, Guard};
+use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::with_fake;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ impl Write for Lines {
 }
 
 /// The events, as JSON, and the numbers, by name and label, that `body` causes.
-fn observe(body: impl FnOnce()) -> (Vec<Value>, BTreeMap<String, u64>) {
+pub(crate) fn observe(body: impl FnOnce()) -> (Vec<Value>, BTreeMap<String, u64>) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -162,8 +162,7 @@ fn a_refused_chunk_and_a_missed_shape_are_reported() {
 #[test]
 fn a_guard_that_falls_back_to_the_host_says_why() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "")], || {
-        let limits = DeviceLimits::any_device();
-        let (events, _) = observe(|| assert!(!Guard::best_or(limits).is_cuda()));
+        let (events, _) = observe(|| assert!(!Guard::best().is_cuda()));
         assert_eq!(events.len(), 1, "{events:?}");
         let reason = events[0]["fields"]["reason"].as_str().expect("a text");
         assert!(reason.contains("sees no device"), "{reason}");

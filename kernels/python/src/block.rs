@@ -193,7 +193,7 @@ impl<T: Element + 'static> Prepared<T> {
         let objective = Objective::Memory { bytes_per_item: 0, bytes: budget.max_bytes() };
         let entry = pipeline.key("temporal_block", Policy::default(), objective);
         let tuned = pipeline.tuned(guard, &entry);
-        let plan = pipeline.plan_tuned(guard, tuned, &budget).map_err(stopped)?.plan;
+        let plan = pipeline.plan_tuned(tuned, &budget).map_err(stopped)?.plan;
         let context = guard.context().ok_or_else(not_prepared)?;
         let more_streams: Result<_, DriverError> =
             (1..plan.in_flight()).map(|_| context.new_stream()).collect();

@@ -144,7 +144,7 @@ fn use_entry(outcome: &TuningOutcome) {
     let tuned = untuned.tuned(&guard, &key);
     let block = tuned.parameter(BLOCK).expect("it is in the entry");
     let index = BLOCKS.iter().position(|other| *other == block).expect("one of both");
-    let planned = problem.built[index].0.plan_tuned(&guard, tuned, &BUDGET).expect("legal");
+    let planned = problem.built[index].0.plan_tuned(tuned, &BUDGET).expect("legal");
     assert_eq!((planned.matched, planned.refused), (Match::Exact, None));
     let plan = planned.plan;
     let winner = &outcome.winner;

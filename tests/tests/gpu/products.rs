@@ -198,5 +198,4 @@ fn a_product_is_tuned_and_launches_the_algorithm_of_the_profile() {
     entry.parameters = vec![("algorithm".to_owned(), last + 1)];
     let wrong = with(entry);
     assert_eq!(wrong.product::<f16>(sizes, WORKSPACE).expect("a product").algorithm(), 0);
-    assert_eq!(wrong.profile().expect("a profile").counts().refused, 1);
 }

@@ -68,8 +68,6 @@ fn an_entry_is_replayed_for_its_own_shape_and_its_neighbours_and_for_no_other() 
     let far = prepare(10 * ROWS);
     assert!(matches!(far.matched, Match::Default(_)));
     assert_ne!(far.prepared.plan().strategy(), Strategy::Chunked);
-    let counts = kernels.guard().profile().expect("one").counts();
-    assert_eq!((counts.exact, counts.bucket, counts.default), (1, 1, 1));
     assert_eq!(misses.snapshot().len(), 2);
 }
 
@@ -98,7 +96,6 @@ fn an_entry_that_is_not_legal_here_is_a_miss_and_the_default_serves() {
     assert_eq!((tuned.matched, tuned.prepared.plan().len()), (Match::Exact, 2));
     let tuned = kernels.prepare_tuned(norm(ROWS), policy, objective).expect("the default");
     assert!(tuned.rejected.expect("no such parameter").to_string().contains("warps"));
-    assert_eq!(kernels.guard().profile().expect("one").counts().refused, 2);
 }
 
 #[test]

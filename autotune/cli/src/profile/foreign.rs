@@ -92,9 +92,8 @@ impl KeyArgs {
             ref several => return Err(ambiguous(kernel, several)),
         };
         let sizes = parse(sizes)?;
-        let tuned = profile.tuned(&key);
-        let names: Vec<&str> = match &tuned {
-            Some(tuned) => tuned.names().iter().map(String::as_str).collect(),
+        let names: Vec<&str> = match profile.size_names(&key) {
+            Some(names) => names.iter().map(String::as_str).collect(),
             None => names.iter().map(|(name, _)| name.as_str()).collect(),
         };
         // The lookup reports a wrong number of sizes.

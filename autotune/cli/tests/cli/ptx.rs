@@ -127,11 +127,12 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
             b"\x7fELF".to_vec(),
             "the image is truncated: its ELF header ends at byte 64, but it has 4 bytes".into(),
         ),
+        (fatbin(&[]), "the file contains neither a cubin nor PTX".into()),
         (
-            fatbin(&[]),
+            fatbin(&[(2, b"compressed")]),
             "it holds no PTX, only code for certain GPUs, which cannot be rewritten".into(),
         ),
-        (fatbin(&[(1, b"\x12\x34\x56")]), format!("its PTX is compressed; {extract}")),
+        (fatbin(&[(1, b"\x12\x34\x56")]), "line 1, column 1: unexpected byte 0x12".into()),
         (
             fatbin(&[(1, PTX.as_bytes()), (1, PTX.as_bytes())]),
             format!("it holds 2 PTX texts; {extract}"),
@@ -143,6 +144,10 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
     }
     fs::write(folder.path().join("a"), fatbin(&[(1, PTX.as_bytes())])).expect("a file");
     assert!(run(folder.path(), &["ptx", "a"]).exits(1).out.starts_with("entry"));
+    let compressed = include_bytes!("../../../../guard/tests/kernel_images/zstd.fatbin");
+    fs::write(folder.path().join("compressed"), compressed).expect("a file");
+    let rewritten = run(folder.path(), &["ptx", "compressed"]);
+    assert!(rewritten.out.contains("without_parameters"), "{}", rewritten.out);
     let error = run(folder.path(), &["ptx", "missing"]).exits(2).err;
     assert_eq!(error, "error: missing: no such file\n");
     let error = run(folder.path(), &["ptx", "a", "--entry", "scal"]).exits(2).err;

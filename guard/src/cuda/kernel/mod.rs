@@ -204,25 +204,13 @@ impl Kernel {
     /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
     /// function; the rest stays cache. By default the driver reserves enough shared memory for the
     /// occupancy that registers and threads allow. It rounds up to a size that the device has, and reserves
-    /// more if one block needs it.
+    /// more if one block needs it. `None` leaves the share to the driver again.
     ///
     /// # Errors
     ///
     /// [`DriverError`] if the driver refuses, such as more than 100 percent.
-    pub fn prefer_shared_memory(&self, percent: u8) -> Result<(), DriverError> {
-        self.set_carveout(percent.into())
-    }
-
-    /// Leaves the share of shared memory to the driver again.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverError`] if the driver refuses.
-    pub fn prefer_default_shared_memory(&self) -> Result<(), DriverError> {
-        self.set_carveout(-1)
-    }
-
-    fn set_carveout(&self, percent: i32) -> Result<(), DriverError> {
+    pub fn prefer_shared_memory(&self, percent: Option<u8>) -> Result<(), DriverError> {
+        let percent = percent.map_or(-1, i32::from);
         let Inner { driver, context, function, .. } = *self.inner;
         let _current = Pushed::new(driver, context)?;
         let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;

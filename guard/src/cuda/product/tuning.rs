@@ -36,14 +36,13 @@ impl Product {
     /// Chooses the algorithm of the guard's profile, measured by the default policy. Algorithm indices are
     /// only valid for the exact sizes.
     pub(super) fn choose_tuned(&mut self, guard: &Guard) {
-        let Some(profile) = guard.profile() else { return };
         let tuned = guard.tuned(&self.key(Policy::default()), &NAMES, &self.sizes());
         if tuned.matched != Match::Exact {
             return;
         }
         let algorithm = tuned.parameter(Self::ALGORITHM);
         if algorithm.is_none_or(|algorithm| self.choose(algorithm).is_err()) {
-            profile.refused();
+            tuned.refused();
         }
     }
 

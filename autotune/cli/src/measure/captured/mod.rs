@@ -109,10 +109,7 @@ impl Replay {
         let percent = own.and_then(|(_, percent)| u8::try_from(*percent).ok());
         let percent = percent.or(self.capture.launch().carveout);
         if self.carveout != Some(percent) {
-            match percent {
-                Some(percent) => self.kernel.prefer_shared_memory(percent)?,
-                None => self.kernel.prefer_default_shared_memory()?,
-            }
+            self.kernel.prefer_shared_memory(percent)?;
             self.carveout = Some(percent);
         }
         let mut values = KernelArgs::new();
