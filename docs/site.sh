@@ -10,7 +10,7 @@ version=0.5.4
 
 tools=$target/tools/mdbook
 "$tools/bin/mdbook" --version 2>/dev/null | grep -qF "$version" ||
-    cargo install --quiet --locked --no-default-features --features search --root "$tools" "mdbook@$version"
+    cargo install --quiet --debug --locked --no-default-features --features search --root "$tools" "mdbook@$version"
 "$tools/bin/mdbook" build docs --dest-dir "$site"
 # A page that mdBook could not read is missing or empty.
 for page in docs/*.md; do

@@ -2,7 +2,7 @@
 # Signed profiles through real servers, each started here: Debian's docker-registry with a password, S3 by moto, and a
 # folder. Then the tests of gridguard-fleet that need the registry, and ten thousand simulated nodes.
 #
-#   tests/fleet.sh [OPTION...]   options of cargo for the tests, for example --release
+#   tests/fleet.sh [OPTION...]   options of cargo for the tests, for example --release, or the names of some of them
 #
 # Needs apt, pip and openssl to install what is missing into the target folder. GRIDGUARD is the command to test; by
 # default it is built with the feature `fleet`.

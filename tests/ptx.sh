@@ -10,6 +10,7 @@
 #                        candle's kernels, rewritten and assembled for sm_90 with their reports, and what
 #                        compares them on a GPU (tests/ptx/differential.py). CANDLE_PTX names a folder that has
 #                        their PTX, if it need not be built.
+#   tests/ptx.sh tools   fetches the tools alone
 #   tests/ptx.sh candle NAME
 #                        PTX of a source of candle's, such as quantized; prints its path
 #   tests/ptx.sh index FOLDER...
@@ -153,6 +154,7 @@ if [ "${1:-}" = candle ]; then
     exit
 fi
 part "fetch the tools" tools
+[ "${1:-}" != tools ] || exit 0
 gridguard=${GRIDGUARD:-$target/debug/gridguard}
 [ -n "${GRIDGUARD:-}" ] || part "build gridguard" cargo build --quiet --package gridguard-cli
 small=(affine cast conv fill indexing reduce sort ternary unary)
@@ -183,7 +185,7 @@ full)
     measure "$work/turing" sm_75 --all-rewritten --registers
     ;;
 *)
-    echo "usage: tests/ptx.sh [ci | full | pack FOLDER | candle NAME | index FOLDER...]" >&2
+    echo "usage: tests/ptx.sh [ci | full | tools | pack FOLDER | candle NAME | index FOLDER...]" >&2
     exit 2
     ;;
 esac

@@ -4,7 +4,9 @@ mod attack;
 mod inputs;
 mod report;
 
+use std::collections::HashSet;
 use std::error::Error;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +19,14 @@ use gridguard_server::options::time;
 use gridguard_server::tensors::Endpoint;
 use half::{bf16, f16};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper::body::{Bytes, Incoming};
+use hyper::http::Extensions;
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
+use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::TokioExecutor;
 use mimalloc::MiMalloc;
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, block_in_place};
@@ -87,6 +91,8 @@ enum Format {
 /// What all requests share.
 struct Sender<T: Element> {
     client: Client<HttpConnector, Full<Bytes>>,
+    /// Our ends of the connections that have served a request.
+    kept: Mutex<HashSet<SocketAddr>>,
     uri: Uri,
     /// One for each shape.
     inputs: Vec<Inputs<T>>,
@@ -132,7 +138,7 @@ fn run<T: Element + 'static>(options: Options) -> Fallible<Report> {
     let (server, resource) = (options.url.trim_end_matches('/'), options.resource.name());
     let uri = format!("{server}/v1/{resource}").parse()?;
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let sender = Arc::new(Sender { client, uri, inputs, options });
+    let sender = Arc::new(Sender { client, kept: Mutex::default(), uri, inputs, options });
     Runtime::new()?.block_on(async {
         let attack = sender.options.attack.begin(&sender.uri)?;
         if attack.is_some() {
@@ -224,9 +230,7 @@ impl<T: Element> Sender<T> {
         keeps: bool,
     ) -> Fallible<(StatusCode, Option<Bytes>, Option<Duration>)> {
         let body = self.inputs(number).map(|inputs| inputs.body(number)).unwrap_or_default();
-        let body = Full::new(body);
-        let request = Request::builder().method(Method::POST).uri(self.uri.clone()).body(body)?;
-        let response = self.client.request(request).await.map_err(|error| with_sources(&error))?;
+        let response = self.request(body).await?;
         let status = response.status();
         let timing =
             response.headers().get("server-timing").and_then(|timing| timing.to_str().ok());
@@ -241,6 +245,36 @@ impl<T: Element> Sender<T> {
         }
         Ok((status, None, waited))
     }
+
+    /// The reply to a request. A server may close a kept connection while a request is on its way there. Such a request
+    /// is sent again: it changes nothing on the server. A connection that fails with its first request is an error.
+    async fn request(&self, body: Bytes) -> Fallible<Response<Incoming>> {
+        loop {
+            let request = Request::post(self.uri.clone()).body(Full::new(body.clone()))?;
+            match self.client.request(request).await {
+                Ok(response) => {
+                    self.kept.lock().extend(local_address(response.extensions()));
+                    return Ok(response);
+                }
+                Err(error) if self.has_lost_kept(&error) => {}
+                Err(error) => return Err(with_sources(&error).into()),
+            }
+        }
+    }
+
+    /// Whether a kept connection failed. It is kept no longer.
+    fn has_lost_kept(&self, error: &ClientError) -> bool {
+        let mut extensions = Extensions::new();
+        if let Some(connected) = error.connect_info() {
+            connected.get_extras(&mut extensions);
+        }
+        local_address(&extensions).is_some_and(|address| self.kept.lock().remove(&address))
+    }
+}
+
+/// Our end of a connection.
+fn local_address(of: &Extensions) -> Option<SocketAddr> {
+    of.get::<HttpInfo>().map(HttpInfo::local_addr)
 }
 
 /// The wait of `queue;dur=1.5, batch;dur=20`, which is in milliseconds.

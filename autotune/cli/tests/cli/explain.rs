@@ -278,8 +278,8 @@ fn a_log_in_color_in_utf_16_or_without_a_final_newline_is_read() {
 #[test]
 fn a_repeated_failure_is_explained_once() {
     let line = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n";
-    let ran = explain(&[], line.repeat(100_000).as_bytes());
-    assert!(ran.out.starts_with("line 1, reported 100000 times: [rank0]: "), "{}", ran.out);
+    let ran = explain(&[], line.repeat(20_000).as_bytes());
+    assert!(ran.out.starts_with("line 1, reported 20000 times: [rank0]: "), "{}", ran.out);
     assert_eq!(ran.out.matches("possible causes").count(), 1);
 }
 

@@ -1,5 +1,5 @@
 //! Programs without `unsafe` that try to make a launch touch memory that is gone, or that other work
-//! uses: each one waits, is refused, or (in `tests/compile-fail`) does not compile.
+//! uses: each one waits, is refused, or (in the workspace's `tests/compile-fail`) does not compile.
 //!
 //! The fake driver reports work that nothing orders.
 #![forbid(unsafe_code)]

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 pub mod allocator;
-mod compile_fail;
 pub mod conformance;
 mod corpus;
 pub mod fake_driver;
@@ -14,7 +13,6 @@ pub mod process;
 mod race;
 mod random;
 
-pub use compile_fail::do_not_compile;
 pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
 pub use limits::assert_same_limits;
 pub use process::assert_passed;

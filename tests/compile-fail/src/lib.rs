@@ -1,0 +1,1 @@
+//! Programs that must not compile, with the compiler's messages: `programs`.
