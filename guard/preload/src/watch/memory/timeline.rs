@@ -1,8 +1,8 @@
 //! The device memory that the process held, over time: its peak in each of equal steps. The steps become longer as the
 //! program runs, so that their number is bounded.
 
+use core::mem::MaybeUninit;
 use std::sync::Mutex;
-use std::time::Instant;
 
 use gridguard_report::MemoryTimeline;
 
@@ -15,7 +15,7 @@ const FIRST_STEP_MS: u64 = 10;
 static TIMELINE: Mutex<Option<Box<Timeline>>> = Mutex::new(None);
 
 struct Timeline {
-    begun: Instant,
+    begun_ms: u64,
     step_ms: u64,
     devices: [[Step; STEPS]; DEVICES],
 }
@@ -47,8 +47,8 @@ pub(super) fn note(device: u8, bytes: u64) {
         && let Ok(mut timeline) = TIMELINE.try_lock()
     {
         let timeline = timeline.get_or_insert_with(Timeline::begin);
-        let now_ms = u64::try_from(timeline.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        timeline.note(device, now_ms, bytes);
+        let since_ms = now_ms().saturating_sub(timeline.begun_ms);
+        timeline.note(device, since_ms, bytes);
     }
 }
 
@@ -70,12 +70,12 @@ pub(super) fn reset() {
 impl Timeline {
     fn begin() -> Box<Self> {
         let devices = [[Step::default(); STEPS]; DEVICES];
-        Box::new(Self { begun: Instant::now(), step_ms: FIRST_STEP_MS, devices })
+        Box::new(Self { begun_ms: now_ms(), step_ms: FIRST_STEP_MS, devices })
     }
 
-    fn note(&mut self, device: usize, now_ms: u64, bytes: u64) {
+    fn note(&mut self, device: usize, since_ms: u64, bytes: u64) {
         let place = loop {
-            let place = usize::try_from(now_ms / self.step_ms).unwrap_or(usize::MAX);
+            let place = usize::try_from(since_ms / self.step_ms).unwrap_or(usize::MAX);
             if place < STEPS {
                 break place;
             }
@@ -99,6 +99,18 @@ impl Timeline {
     }
 }
 
+/// The time of the kernel's last tick, some milliseconds ago at most. Reading it costs much less than the exact time.
+fn now_ms() -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the pointer is to a structure of this type, which is valid as zeros, too.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, now.as_mut_ptr());
+        now.assume_init()
+    };
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000) + u64::try_from(now.tv_nsec / 1_000_000).unwrap_or(0)
+}
+
 /// Makes one step of each two.
 fn halve(steps: &mut [Step; STEPS]) {
     for place in 0..STEPS {
@@ -114,8 +126,8 @@ mod tests {
     #[test]
     fn a_timeline_has_the_peak_of_each_step() {
         let mut timeline = Timeline::begin();
-        for (now_ms, bytes) in [(0, 5), (9, 2), (31, 7), (32, 3), (55, 4)] {
-            timeline.note(1, now_ms, bytes);
+        for (since_ms, bytes) in [(0, 5), (9, 2), (31, 7), (32, 3), (55, 4)] {
+            timeline.note(1, since_ms, bytes);
         }
         let peaks = |timeline: &Timeline| timeline.of(1).expect("known").peaks;
         assert_eq!(peaks(&timeline), [5, 2, 2, 7, 3, 4]);
