@@ -228,7 +228,7 @@ impl Guard {
     /// match is recorded in the miss log.
     ///
     /// The choice need not be legal: if planning with it fails, plan again with [`Choice::AUTOMATIC`]
-    /// and call [`Profile::refused`].
+    /// and call [`TunedChoice::refused`].
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
         let tuned = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),
