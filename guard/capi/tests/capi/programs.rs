@@ -67,18 +67,19 @@ fn the_same_programs_are_cpp() {
     }
 }
 
-/// The block of the README after `begin`.
-fn block_of_the_readme(begin: &str) -> &'static str {
-    let text = include_str!("../../README.md").split_once(begin).expect("a block").1;
-    text.split_once("```").expect("its end").0
+/// The first block of the README in this language after `heading`.
+fn block_of_the_readme(heading: &str, language: &str) -> &'static str {
+    let text = include_str!("../../README.md").split_once(heading).expect("a heading").1;
+    let block = text.split_once(&format!("```{language}\n")).expect("a block").1;
+    block.split_once("```").expect("its end").0
 }
 
 #[test]
 fn the_functions_of_the_readme_compile() {
-    for before in ["from chunk to chunk:\n\n```c\n", "before anything is timed:\n\n```c\n"] {
+    for heading in ["\n## Launch\n", "\n## Tune\n"] {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("functions.c");
-        std::fs::write(&source, block_of_the_readme(before)).expect("it is written");
+        std::fs::write(&source, block_of_the_readme(heading, "c")).expect("it is written");
         let source = source.to_str().expect("UTF-8");
         Program::linked("gcc", &["-std=c99", "-shared", "-fPIC"], source, &[library()]);
     }
@@ -88,8 +89,8 @@ fn the_functions_of_the_readme_compile() {
 fn the_program_of_the_readme_prints_what_the_readme_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("readme.c");
-    std::fs::write(&source, block_of_the_readme("```c\n")).expect("it is written");
+    std::fs::write(&source, block_of_the_readme("", "c")).expect("it is written");
     let source = source.to_str().expect("UTF-8");
     let program = Program::linked("gcc", &["-std=c99"], source, &[library()]);
-    assert_eq!(program.run(&[], &[]), block_of_the_readme("```text\n"));
+    assert_eq!(program.run(&[], &[]), block_of_the_readme("", "text"));
 }
