@@ -1,5 +1,6 @@
 //! Takes the allocations of the program, and returns the live ones, their sums and their stacks.
 
+mod clock;
 pub(crate) mod live;
 pub(crate) mod request;
 pub(crate) mod stacks;

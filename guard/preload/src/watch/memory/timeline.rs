@@ -1,10 +1,11 @@
 //! The device memory that the process held, over time: its peak in each of equal steps. The steps become longer as the
 //! program runs, so that their number is bounded.
 
-use core::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use gridguard_report::MemoryTimeline;
+
+use crate::watch::memory::clock::now_ns;
 
 /// Steps of a timeline, before each two become one.
 const STEPS: usize = 256;
@@ -99,16 +100,8 @@ impl Timeline {
     }
 }
 
-/// The time of the kernel's last tick, some milliseconds ago at most. Reading it costs much less than the exact time.
 fn now_ms() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the pointer is to a structure of this type, which is valid as zeros, too.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, now.as_mut_ptr());
-        now.assume_init()
-    };
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1000) + u64::try_from(now.tv_nsec / 1_000_000).unwrap_or(0)
+    now_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
 }
 
 /// Makes one step of each two.
