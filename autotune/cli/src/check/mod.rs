@@ -115,7 +115,7 @@ pub(crate) struct Check {
     #[arg(long, requires = "batch_axis")]
     max_items: bool,
     /// File with one JSON request per line, or - for standard input; writes one JSON verdict per line
-    #[arg(long, value_name = "FILE|-", requires = "whose", conflicts_with_all = LAUNCH_ARGUMENTS.split(' '))]
+    #[arg(long, value_name = "FILE|-", requires = "whose", conflicts_with_all = LAUNCH_ARGUMENTS)]
     requests: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
@@ -369,8 +369,23 @@ impl Check {
 }
 
 /// Arguments of one launch. With `--requests`, each request has its own.
-const LAUNCH_ARGUMENTS: &str = "grid image block shared_mem cluster cooperative dependent param_bytes registers local_mem \
-    static_shared_mem kernel_max_shared_mem kernel_max_threads batch_axis max_items";
+const LAUNCH_ARGUMENTS: [&str; 15] = [
+    "grid",
+    "image",
+    "block",
+    "shared_mem",
+    "cluster",
+    "cooperative",
+    "dependent",
+    "param_bytes",
+    "registers",
+    "local_mem",
+    "static_shared_mem",
+    "kernel_max_shared_mem",
+    "kernel_max_threads",
+    "batch_axis",
+    "max_items",
+];
 
 /// The largest legal multiple of `unit` up to [`MOST_ITEMS`]; `None` if all are legal. All smaller multiples are
 /// legal too.

@@ -151,8 +151,10 @@ impl Explain {
         let file = self.profile.as_deref().filter(|path| path.is_file());
         let read = file.map(entry::read).transpose()?;
         let device = read.as_ref().map(|read| read.document.device());
+        if let Some(device) = device.filter(|device| device.backend == Backend::Host) {
+            return Target::host(&device.name);
+        }
         match (device, Target::device(0)) {
-            (Some(device), _) if device.backend == Backend::Host => Target::host(&device.name),
             (_, Ok(target)) => Ok(target),
             (Some(device), Err(_)) => Target::absent(&device.name),
             (None, Err(reason)) => {
