@@ -396,8 +396,12 @@ def main():
         checked = lambda ordered: [(program, program.command and check(program, folder)) for program in ordered]
         for running in [workers.submit(checked, ordered) for ordered in programs(folder)]:
             for program, found in running.result():
-                failures += found or []
-                (missing if found is None else [] if found else done).append(program.name)
+                if found is None:
+                    missing.append(program.name)
+                elif found:
+                    failures += found
+                else:
+                    done.append(program.name)
     report = {"passed": done, "missing": missing, "failed": len(failures)}
     with open(options.report, "w") as file:
         file.write(json.dumps(report, indent=1) + "\n")

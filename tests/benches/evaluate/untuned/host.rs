@@ -1,5 +1,7 @@
 //! The problems on the host.
 
+use std::iter::repeat;
+
 use gridguard::profile::Named;
 use gridguard::{Guard, KernelLimits, LaunchLimits, PlannedLaunch, launch_chunk_on_host};
 use gridguard_autotune::{FailureKind, MeasureFailure};
@@ -57,22 +59,14 @@ impl BackEnd for OnHost {
     }
 
     fn wrong(&mut self) -> Result<u64, MeasureFailure> {
-        let wrong = match self.problem {
-            Passes { .. } => {
-                let expected = self.problem.expected();
-                self.output.iter().filter(|x| **x != expected).count()
-            }
-            problem => {
-                let each = index(problem.elements_per_item());
-                let items = self.input.chunks(each).zip(self.output.chunks(each));
-                let wrong = |(input, output): (&[f32], &[f32])| {
-                    let is_wrong =
-                        |(place, x): &(usize, &f32)| result(problem, input, *place) != **x;
-                    output.iter().enumerate().filter(is_wrong).count()
-                };
-                items.map(wrong).sum()
-            }
+        let (problem, each) = (self.problem, index(self.problem.elements_per_item()));
+        // Passes have no input.
+        let inputs = self.input.chunks(each).chain(repeat(&[][..]));
+        let wrong = |(input, output): (&[f32], &[f32])| {
+            let is_wrong = |(place, x): &(usize, &f32)| result(problem, input, *place) != **x;
+            output.iter().enumerate().filter(is_wrong).count()
         };
+        let wrong: usize = inputs.zip(self.output.chunks(each)).map(wrong).sum();
         Ok(u64::try_from(wrong).unwrap_or(u64::MAX))
     }
 }
