@@ -93,8 +93,7 @@ fn check_ptx(mut bytes: Vec<u8>) -> Result<Vec<u8>, ImageError> {
 /// Some editors write it before UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
-#[cfg(test)]
-#[cfg(feature = "cuda")]
+#[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
 

@@ -129,8 +129,7 @@ impl LaunchRequest {
     }
 }
 
-#[cfg(test)]
-#[cfg(feature = "serde")]
+#[cfg(all(test, feature = "serde"))]
 mod tests {
     use super::*;
 

@@ -69,8 +69,7 @@ fn load(names: &[&str]) -> Result<(CublasLtFunctions, String), LibraryUnavailabl
     libraries::find(CudaLibrary::CublasLt, names, CublasLtFunctions::resolve, is_stub)
 }
 
-#[cfg(test)]
-#[cfg(target_os = "linux")]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
