@@ -92,8 +92,10 @@ impl Guard {
     }
 
     /// A guard of the CUDA device with the most free memory, or else of the host, with the reason in
-    /// [`Self::fallback`]: under the limits of an NVIDIA H200 if the catalogue is built in (feature
-    /// `catalog`), else under [`DeviceLimits::any_device`].
+    /// [`Self::fallback`].
+    ///
+    /// The host has the limits of an NVIDIA H200 if the catalogue is built in (feature `catalog`), else
+    /// [`DeviceLimits::any_device`].
     ///
     /// If there are several devices, each is initialised to query its free memory.
     #[must_use]

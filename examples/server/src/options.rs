@@ -88,7 +88,7 @@ pub struct Limits {
     /// Longest wait of a request for others of its shape and type
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
     pub batch_wait: Duration,
-    /// Size of the tensors from which on a batch does not wait
+    /// A batch with tensors of at least this size does not wait
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size)]
     pub batch_bytes: u64,
     /// Largest number of connections; others get 429 and are closed
@@ -100,7 +100,7 @@ pub struct Limits {
     /// Time limit for the body of a request
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub body_timeout: Duration,
-    /// Longest time in which a client may read nothing of a reply
+    /// Time limit for a client that reads nothing of a reply
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub write_timeout: Duration,
     /// Bytes of a reply that a client must read each second, after --write-timeout

@@ -246,8 +246,9 @@ impl<T: Element> Sender<T> {
         Ok((status, None, waited))
     }
 
-    /// The reply to a request. A server may close a kept connection while a request is on its way there. Such a request
-    /// is sent again: it changes nothing on the server. A connection that fails with its first request is an error.
+    /// The reply to a request. A server may close a kept connection while a request is on its way there. The generator
+    /// sends such a request again, since no request changes the server. A connection that fails with its first request
+    /// is an error.
     async fn request(&self, body: Bytes) -> Fallible<Response<Incoming>> {
         loop {
             let request = Request::post(self.uri.clone()).body(Full::new(body.clone()))?;

@@ -13,7 +13,7 @@ use crate::ptx::index::set_parameters;
 /// The indices of a kernel.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct KernelIndex {
-    /// The first size at which an index wraps along an axis, if the other axes are unchanged.
+    /// The first size of an axis that makes an index wrap, if the other axes are unchanged.
     wraps_from: BTreeMap<&'static str, u64>,
     /// Indices that wrap in this launch or for some values of parameters, with the condition.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -246,7 +246,7 @@ pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
 }
 
-/// The digest of a file that begins with these bytes. Builds that differ only behind what is hashed have another time.
+/// The digest of a file that begins with these bytes. Builds that differ only behind these bytes have other times.
 pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
     let file = std::fs::metadata(path)?;
     let times = (file.ctime(), file.ctime_nsec(), file.mtime(), file.mtime_nsec());
