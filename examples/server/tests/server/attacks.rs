@@ -277,12 +277,13 @@ fn slow_readers_do_not_keep_others_out() {
 
 #[test]
 fn idle_connections_keep_neither_clients_nor_operators_out() {
-    let server = Server::start(&["--connections", "16"]);
-    let said = attacked(&server, "idle", "32", "20");
+    // The attackers get 40 of them, and the client 20: one for each request, so that none waits for another.
+    let server = Server::start(&["--connections", "80"]);
+    let said = attacked(&server, "idle", "96", "20");
     // Those that were too many are closed at once, with a reply.
     assert!(said["attack"]["ends"]["429"].as_u64().expect("refused ones") > 0, "{said}");
     // The client of this test has its full share, and operators are still served.
-    let idle: Vec<TcpStream> = (0..16).map(|_| server.connect()).collect();
+    let idle: Vec<TcpStream> = (0..80).map(|_| server.connect()).collect();
     wait_until(|| server.metric("gridguard_server_connections_refused_total", "") > 0.0);
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.get("/readyz").status, 200);
