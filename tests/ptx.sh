@@ -179,7 +179,9 @@ sample() {
     cupy=$("$python" -c 'import cupy; print(cupy.__path__[0])')
     "$CUDA_TOOLS/bin/nvcc" -ptx -arch=sm_80 -std=c++17 -I "$CUDA_TOOLS/include" -I "$cupy/_core/include" \
         -o "$folder/cupy/elementwise.ptx" "$folder/cupy/elementwise.cu"
-    cublas=$("$python" -c 'import nvidia; print(nvidia.__path__[0])')/cu13/include
+    cublas=$("$python" -c '
+import nvidia, pathlib
+print(next(header.parent for path in nvidia.__path__ for header in pathlib.Path(path).glob("cu13/include/cublas_v2.h")))')
     mkdir -p "$folder/ggml"
     ggml "$folder/ggml"
 }
