@@ -16,11 +16,19 @@
 #   tests/ptx.sh index FOLDER...
 #                        counts 32-bit indices that wrap in the PTX of these projects, runs each reported entry in an
 #                        interpreter, and writes bench-data/results/host/index.txt; minutes of one core for each project
+#   tests/ptx.sh sample FOLDER
+#                        PTX of ggml, Triton, Liger, CuPy and Numba for sm_80 and sm_90, in a folder for each project;
+#                        files that are there are kept; hours of one core. PYTHON names a Python that has the packages.
+#   tests/ptx.sh forms FOLDER
+#                        counts the entries of such a sample that get forms, assembles some, and writes
+#                        bench-data/results/host/forms.txt
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
 work=$target/ptx
 candle=0.11.1
+ggml=0.1.161
+packages=(torch==2.11.0 triton==3.6.0 liger-kernel==0.6.2 cupy-cuda13x==14.2.0 numba-cuda==0.30.4 numba==0.68.1)
 architectures=(sm_80 sm_86 sm_90 sm_100 sm_120)
 
 # A newer nvvm writes a PTX version that this ptxas rejects, so all have one version.
@@ -32,17 +40,19 @@ tools() {
         nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.3.5.0.6
 }
 
-# The sources of candle-kernels as cargo has them.
-candle_sources() {
+# crate_sources NAME VERSION: the folder of a crate as cargo has it.
+crate_sources() {
     mkdir -p "$work/fetch/src"
-    printf '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2024"\n[dependencies]\ncandle-kernels = "=%s"\n[workspace]\n' \
-        "$candle" >"$work/fetch/Cargo.toml"
+    printf '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2024"\n[dependencies]\n%s = "=%s"\n[workspace]\n' \
+        "$1" "$2" >"$work/fetch/Cargo.toml"
     touch "$work/fetch/src/lib.rs"
     cargo metadata --format-version 1 --manifest-path "$work/fetch/Cargo.toml" | python3 -c '
 import json, os, sys
 packages = json.load(sys.stdin)["packages"]
-print(next(os.path.dirname(one["manifest_path"]) for one in packages if one["name"] == "candle-kernels"))'
+print(next(os.path.dirname(one["manifest_path"]) for one in packages if one["name"] == sys.argv[1]))' "$1"
 }
+
+candle_sources() { crate_sources candle-kernels "$candle"; }
 
 # candle FOLDER OPTION... NAME...: PTX of these sources of candle's, kept from an earlier run.
 candle() {
@@ -121,6 +131,74 @@ print(",".join(sum(names, [])))' <"$folder/$name.json")")
     cp tests/ptx/{differential,candle_launches,words,gpu}.py "$folder/"
 }
 
+# The sources of ggml that its CMakeLists.txt compiles by default.
+ggml_files() {
+    local from type
+    from=$(crate_sources llama-cpp-sys-2 "$ggml")/llama.cpp/ggml/src/ggml-cuda
+    printf '%s\n' "$from"/*.cu "$from"/template-instances/{mmq,mmf,fattn-tile,fattn-mma}*.cu
+    for type in q4_0 q8_0 f16 bf16; do
+        echo "$from/template-instances/fattn-vec-instance-$type-$type.cu"
+    done
+}
+
+# ggml FOLDER: compiles them with the same options.
+ggml() {
+    local crate key value type
+    crate=$(crate_sources llama-cpp-sys-2 "$ggml")/llama.cpp/ggml
+    export crate folder=$1 CUDA_TOOLS cublas definitions=
+    for key in Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 BF16 F16; do
+        for value in Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 BF16 F16; do
+            [[ $key == "$value" && $key != Q4_1 && $key != Q5_? ]] && type=1 || type=0
+            definitions+=" -DGGML_CUDA_FA_${key}_$value=$type"
+        done
+    done
+    # shellcheck disable=SC2016
+    ggml_files | xargs -P "$(nproc)" -I {} bash -c '
+        to=$folder/$(basename "$1" .cu).ptx
+        [ ! -s "$to" ] || exit 0
+        "$CUDA_TOOLS/bin/nvcc" -ptx -O3 -arch=sm_90 -std=c++17 -use_fast_math -extended-lambda \
+            --expt-relaxed-constexpr --disable-warnings $definitions -I"$CUDA_TOOLS/include" -I"$cublas" \
+            -I"$crate/include" -I"$crate/src" -o "$to.part" "$1" && mv "$to.part" "$to"' - {}
+}
+
+# sample FOLDER
+sample() {
+    local folder=$1 python=${PYTHON:-} cupy project
+    if [ -z "$python" ]; then
+        python=$target/tools/sample/bin/python
+        [ -x "$python" ] || python3 -m venv "$target/tools/sample"
+        "$python" -m pip install --quiet "${packages[@]}"
+    fi
+    # Numba looks for libnvvm without its version.
+    mkdir -p "$work/nvvm"
+    ln -sf "$CUDA_TOOLS/lib/libnvvm.so.4" "$work/nvvm/libnvvm.so"
+    LD_LIBRARY_PATH=$work/nvvm:$CUDA_TOOLS/lib "$python" tests/ptx/samples.py numba "$folder/numba"
+    for project in triton liger cupy; do
+        "$python" tests/ptx/samples.py "$project" "$folder/$project"
+    done
+    cupy=$("$python" -c 'import cupy; print(cupy.__path__[0])')
+    "$CUDA_TOOLS/bin/nvcc" -ptx -arch=sm_80 -std=c++17 -I "$CUDA_TOOLS/include" -I "$cupy/_core/include" \
+        -o "$folder/cupy/elementwise.ptx" "$folder/cupy/elementwise.cu"
+    cublas=$("$python" -c '
+import nvidia, pathlib
+print(next(header.parent for path in nvidia.__path__ for header in pathlib.Path(path).glob("cu13/include/cublas_v2.h")))')
+    mkdir -p "$folder/ggml"
+    ggml "$folder/ggml"
+}
+
+# forms FOLDER: counts what `sample` made.
+forms() {
+    {
+        printf 'commit  %s\ndate    %s\n' "$(git rev-parse --short=8 HEAD)" "$(date --iso-8601)"
+        printf 'command tests/ptx.sh sample FOLDER, then tests/ptx.sh forms FOLDER\n'
+        printf 'ggml    that of llama-cpp-sys-2 %s, nvcc 13.0 for sm_90\n' "$ggml"
+        printf 'others  tests/ptx/samples.py; %s\n' "${packages[*]}"
+        printf 'sources %s of the %s of ggml that it compiles by default\n\n' "$(find "$1/ggml" -name '*.ptx' | wc -l)" "$(ggml_files | wc -l)"
+        python3 tests/ptx/forms.py "$CUDA_TOOLS/bin/ptxas" "$gridguard" "$1"/*/
+    } >"$work/forms.txt"
+    cp "$work/forms.txt" bench-data/results/host/forms.txt
+}
+
 # index FOLDER...: the details of what was not confirmed stay in the work folder.
 index() {
     local folders
@@ -155,8 +233,17 @@ if [ "${1:-}" = candle ]; then
 fi
 part "fetch the tools" tools
 [ "${1:-}" != tools ] || exit 0
+if [ "${1:-}" = sample ]; then
+    part "the sample" sample "$(realpath --canonicalize-missing "${2:?where to write the sample}")"
+    exit
+fi
 gridguard=${GRIDGUARD:-$target/debug/gridguard}
 [ -n "${GRIDGUARD:-}" ] || part "build gridguard" cargo build --quiet --package gridguard-cli
+if [ "${1:-}" = forms ]; then
+    mkdir -p "$work"
+    part "count forms" forms "${2:?the folder of the sample}"
+    exit
+fi
 small=(affine cast conv fill indexing reduce sort ternary unary)
 all=("${small[@]}" binary quantized)
 if [ "${1:-}" = pack ]; then
@@ -185,7 +272,7 @@ full)
     measure "$work/turing" sm_75 --all-rewritten --registers
     ;;
 *)
-    echo "usage: tests/ptx.sh [ci | full | tools | pack FOLDER | candle NAME | index FOLDER...]" >&2
+    echo "usage: tests/ptx.sh [ci | full | tools | pack FOLDER | candle NAME | index FOLDER... | sample FOLDER | forms FOLDER]" >&2
     exit 2
     ;;
 esac

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the PTX of kernels that other projects' compilers make: samples.py triton|cupy|numba FOLDER.
+"""Writes the PTX of kernels that other projects' compilers make: samples.py triton|liger|cupy|numba FOLDER.
 
 Needs no GPU, but the project's package. For CuPy it writes a source, which nvcc compiles with CuPy's include folder:
 
     nvcc -ptx -arch=sm_80 -I cupy/_core/include -o FOLDER/elementwise.ptx FOLDER/elementwise.cu
 
 The kernels have the patterns of each project's tutorials and operators: elementwise, strided, row-wise,
-reductions and products.
+reductions and products. Liger's kernels are its own: its functions run on the host, and each kernel that they
+launch is compiled for sm_90 instead.
 """
 import pathlib
 import sys
@@ -175,4 +176,66 @@ def triton_samples():
             write(f"{kernel.fn.__name__}_{block}", triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["ptx"])
 
 
-{"triton": triton_samples, "cupy": cupy_samples, "numba": numba_samples}[project]()
+def liger_samples():
+    import importlib
+    import types
+
+    import torch
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    class Host:
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, _device=None):
+            return 0
+
+        def get_active_torch_device(self):
+            return torch.device("cpu")
+
+    compile_or_launch = triton.runtime.JITFunction.run
+
+    def compile_only(self, *arguments, grid, warmup, **options):
+        made = compile_or_launch(self, *arguments, grid=grid, warmup=True, **options)
+        write(f"{made.name}-{made.hash[:12]}", made.asm["ptx"])
+        return made
+
+    triton.runtime.driver.set_active(Host())
+    triton.runtime.JITFunction.run = compile_only
+    torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(multi_processor_count=132)
+    rows, columns, words = 64, 1024, 4096
+
+    def call(module, function, *arguments):
+        getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function)(*arguments)
+
+    for kind in (torch.float32, torch.bfloat16):
+        def empty(*sizes):
+            return torch.empty(sizes, dtype=kind)
+
+        x, weight, scores, heads = empty(rows, columns), empty(columns), empty(rows, words), empty(2, 4, 64, 64)
+        targets = torch.zeros(rows, dtype=torch.int64)
+        call("rms_norm", "rms_norm_forward", x, weight, 1e-6, 0.0, "llama", None)
+        call("fused_add_rms_norm", "fused_add_rms_norm_forward", x, x, weight, 1e-6, 0.0, "llama")
+        call("layer_norm", "layer_norm_forward", x, weight, weight, 1e-6)
+        call("group_norm", "group_norm_forward", empty(4, 64, 256), 64, 8, empty(64), empty(64), 1e-6)
+        for gated in ("geglu", "swiglu"):
+            call(gated, f"{gated}_forward", x, x)
+            call(gated, f"{gated}_backward", x, x, x)
+        call("dyt", "liger_dyt_fwd", x, empty(1), weight, weight)
+        call("softmax", "_softmax_forward", x)
+        call("sparsemax", "_sparsemax_forward", x, -1)
+        call("jsd", "jsd_forward", scores, scores, None, 0.5, -100, False)
+        call("kl_div", "kldiv_forward_triton", scores, scores, False, "batchmean", 1e-10)
+        call("tvd", "tv_distance_forward_triton", scores, scores, None, "batchmean", -100, False)
+        call("cross_entropy", "cross_entropy_forward", scores, targets, None, -100, 0.0, 0.1, "mean", None, False)
+        rotation = empty(1, 64, 128)
+        call("rope", "rope_forward", empty(2, 8, 64, 128), empty(2, 2, 64, 128), rotation, rotation)
+        call("multi_token_attention", "_mask_inf_forward", heads)
+        call("fused_neighborhood_attention", "fused_neighborhood_attention_forward", heads, heads, heads)
+
+
+{"triton": triton_samples, "liger": liger_samples, "cupy": cupy_samples, "numba": numba_samples}[project]()
