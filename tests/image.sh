@@ -50,6 +50,9 @@ inside gridguard limits h200 | grep -F 65535 >/dev/null
 if inside gridguard check --gpu h200 --grid 1,76800,1 --block 128 >"$work/verdict"; then exit 1; fi
 grep -qF 'grid.y is 76800 blocks' "$work/verdict"
 echo 'RuntimeError: CUDA error: invalid configuration argument' | inside gridguard explain | grep . >/dev/null
+# Registries of fleets: the command has the feature and certificates, so that only the connection fails.
+if inside gridguard profile list oci://127.0.0.1:1/profiles 2>"$work/refused"; then exit 1; fi
+grep -qi 'connection refused' "$work/refused"
 
 # The server computes, and ends as its operator asks.
 inside gridguard-server --devices host --listen 127.0.0.1:0 --admin 127.0.0.1:0 --misses "misses-$$.ron" >"$work/printed" 2>"$work/log" &

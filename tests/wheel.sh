@@ -13,7 +13,7 @@ set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
 glibc=manylinux_2_17
-limit=12000000
+limit=13000000
 mkdir -p "$CARGO_TARGET_DIR"
 folder=$(mktemp --directory "$CARGO_TARGET_DIR/wheel.XXXXXX")
 trap 'rm --recursive "$folder"' EXIT
@@ -35,6 +35,7 @@ try() {
     "$folder/user/bin/pytest" --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml \
         --import-mode importlib kernels/python/tests/test_documents.py
     GRIDGUARD=$folder/user/bin/gridguard tests/install.sh
+    "${bare[@]}" gridguard profile list --help >/dev/null
     rm --recursive "$folder/user"
 }
 

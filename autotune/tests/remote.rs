@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -369,6 +370,35 @@ fn the_children_of_a_candidate_end_with_it() {
     assert_eq!(failure.kind, FailureKind::Timeout);
     let started = fs::read_to_string(folder.path().join("started")).expect("an id");
     assert!(ends(started.parse().expect("a number")));
+}
+
+#[test]
+fn a_request_ends_at_once_when_measuring_is_to_stop() {
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    let stop = || STOPPED.load(Ordering::Relaxed);
+    let start = || this_program("measures");
+    let opened = Remote::spawn_until(stop, start, "faulty", timeouts());
+    let mut remote = opened.expect("a measurer");
+    remote.check(&candidate(FINE)).expect("fine");
+    let id = remote.process_id().expect("a process");
+    let stopper = thread::spawn(|| {
+        thread::sleep(Duration::from_millis(100));
+        STOPPED.store(true, Ordering::Relaxed);
+    });
+    // The time limit of the request is ten minutes.
+    let begun = Instant::now();
+    let failure = remote.check(&candidate(HANGS)).expect_err("stopped");
+    assert!(begun.elapsed() < LIMIT);
+    assert_eq!(
+        (failure.kind, &*failure.message),
+        (FailureKind::Ended, "measuring was interrupted")
+    );
+    assert!(!is_running(id), "its process still runs");
+    // No other process starts.
+    assert_eq!(remote.check(&candidate(FINE)).expect_err("stopped").kind, FailureKind::Ended);
+    assert_eq!(remote.process_id(), None);
+    stopper.join().expect("no panic");
+    assert!(Remote::spawn_until(stop, start, "faulty", timeouts()).is_err());
 }
 
 #[test]

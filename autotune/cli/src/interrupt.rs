@@ -3,6 +3,9 @@
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(unix)]
+use nix::sys::signal::{SigHandler, Signal, signal};
+
 use crate::error::{CommandError, INTERRUPTED};
 use crate::output::note;
 
@@ -27,4 +30,18 @@ pub(crate) fn at_once() -> Result<(), CommandError> {
 /// Ignores signals, because the parent process ends this one.
 pub(crate) fn ignore() -> Result<(), CommandError> {
     Ok(ctrlc::set_handler(|| {})?)
+}
+
+/// Makes a write beyond `ulimit -f` an error, in place of a signal that ends the command.
+#[cfg(unix)]
+#[allow(unsafe_code, reason = "installs a handler of a signal")]
+pub(crate) fn fail_at_file_limit() {
+    extern "C" fn nothing(_: i32) {}
+    // Unlike an ignored signal, a handled one has its default again in a program that `run` becomes.
+    // SAFETY: the handler does nothing, so it may run at any time.
+    let before = unsafe { signal(Signal::SIGXFSZ, SigHandler::Handler(nothing)) };
+    if matches!(before, Ok(SigHandler::SigIgn)) {
+        // SAFETY: as before this function. It fails only for signals that cannot be ignored.
+        let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    }
 }

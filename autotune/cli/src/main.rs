@@ -118,6 +118,8 @@ impl Subcommands {
 }
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    interrupt::fail_at_file_limit();
     let command = || help::with_examples(Command::command());
     let parsed = Command::from_arg_matches(&command().get_matches());
     let parsed = parsed.unwrap_or_else(|error| error.exit());

@@ -19,7 +19,7 @@ pub use serve::{ServeError, serve, serve_on};
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Measurer, Portion, Sample};
-use process::{Limit, Process};
+use process::{Limit, Process, Stop};
 use protocol::Request;
 
 /// How long the tuner waits for a measuring process.
@@ -87,6 +87,7 @@ pub struct Remote {
     printed: String,
     fatal_defaults: u32,
     lost: Option<RemoteError>,
+    stop: Option<Stop>,
 }
 
 impl Remote {
@@ -100,8 +101,32 @@ impl Remote {
         problem: impl Into<String>,
         timeouts: Timeouts,
     ) -> Result<Self, RemoteError> {
+        Self::start(Box::new(command), problem.into(), timeouts, None)
+    }
+
+    /// As [`Self::spawn`], until `stop` returns true. The current request then fails with kind `Ended`, and the process
+    /// is killed. `stop` is called often, on the thread that measures.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::spawn`].
+    pub fn spawn_until(
+        stop: impl Fn() -> bool + Send + 'static,
+        command: impl Fn() -> Command + Send + 'static,
+        problem: impl Into<String>,
+        timeouts: Timeouts,
+    ) -> Result<Self, RemoteError> {
+        Self::start(Box::new(command), problem.into(), timeouts, Some(Box::new(stop)))
+    }
+
+    fn start(
+        command: Box<dyn Fn() -> Command + Send>,
+        problem: String,
+        timeouts: Timeouts,
+        stop: Option<Stop>,
+    ) -> Result<Self, RemoteError> {
         let mut remote = Self {
-            command: Box::new(command),
+            command,
             problem: String::new(),
             timeouts,
             configurations: Vec::new(),
@@ -109,6 +134,7 @@ impl Remote {
             printed: String::new(),
             fatal_defaults: 0,
             lost: None,
+            stop,
         };
         remote.reopen(problem)?;
         Ok(remote)
@@ -167,7 +193,7 @@ impl Remote {
     /// Opens the problem, in a new process if there is none.
     fn open(&mut self, alive: Option<Process>) -> Result<Process, RemoteError> {
         // One time limit for the start and the request.
-        let limit = Limit::new(self.timeouts.open);
+        let limit = Limit::new(self.timeouts.open, self.stop.as_ref());
         let is_new = alive.is_none();
         let mut process = match alive {
             Some(process) => process,
@@ -201,8 +227,13 @@ impl Remote {
             return Ok(process);
         }
         for _ in 1..MAX_ATTEMPTS {
-            if let Ok(process) = self.open(None) {
-                return Ok(process);
+            match self.open(None) {
+                Ok(process) => return Ok(process),
+                // Asked to stop.
+                Err(RemoteError::Open(failure)) if failure.kind == FailureKind::Ended => {
+                    return Err(failure);
+                }
+                Err(_) => {}
             }
             thread::sleep(BETWEEN_ATTEMPTS);
         }
@@ -216,7 +247,8 @@ impl Remote {
         request: &Request,
     ) -> Measured<T> {
         let mut process = self.process()?;
-        let mut result = process.ask(request, Limit::new(self.timeouts.request));
+        let mut result =
+            process.ask(request, Limit::new(self.timeouts.request, self.stop.as_ref()));
         match result {
             Err(failure) if failure.kind.is_fatal() => {
                 result = Err(self.end(process, failure));

@@ -23,16 +23,20 @@ pub(super) struct Process {
     last_request: u64,
 }
 
-/// A time limit for one or several steps.
+/// Returns true once measuring must end. Asked on the tuner's thread.
+pub(super) type Stop = Box<dyn Fn() -> bool + Send>;
+
+/// A time limit for one or several steps, which also end once `stop` returns true.
 #[derive(Clone, Copy)]
-pub(super) struct Limit {
+pub(super) struct Limit<'a> {
     start: Instant,
     within: Duration,
+    stop: Option<&'a Stop>,
 }
 
-impl Limit {
-    pub(super) fn new(within: Duration) -> Self {
-        Self { start: Instant::now(), within }
+impl<'a> Limit<'a> {
+    pub(super) fn new(within: Duration, stop: Option<&'a Stop>) -> Self {
+        Self { start: Instant::now(), within, stop }
     }
 
     fn left(self) -> Duration {
@@ -57,7 +61,7 @@ impl Process {
     }
 
     /// Waits for the greeting.
-    pub(super) fn wait_until_ready(&mut self, limit: Limit) -> Measured<()> {
+    pub(super) fn wait_until_ready(&mut self, limit: Limit<'_>) -> Measured<()> {
         match self.receive(limit)? {
             PROTOCOL => Ok(()),
             other => Err(self.unexpected(&format!("protocol {other}"))),
@@ -68,13 +72,13 @@ impl Process {
     pub(super) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &Request,
-        limit: Limit,
+        limit: Limit<'_>,
     ) -> Measured<T> {
         self.send(request, limit)?;
         self.receive(limit)
     }
 
-    fn send(&mut self, request: &Request, limit: Limit) -> Measured<()> {
+    fn send(&mut self, request: &Request, limit: Limit<'_>) -> Measured<()> {
         self.last_request += 1;
         let numbered = Numbered { id: self.last_request, message: request };
         // Zero would be no limit.
@@ -90,8 +94,19 @@ impl Process {
     }
 
     /// The response to the last request.
-    fn receive<T: DeserializeOwned>(&mut self, limit: Limit) -> Measured<T> {
-        let line = match self.responses.recv_timeout(limit.left()) {
+    fn receive<T: DeserializeOwned>(&mut self, limit: Limit<'_>) -> Measured<T> {
+        let received = loop {
+            if limit.stop.is_some_and(|stop| stop()) {
+                return Err(MeasureFailure::new(FailureKind::Ended, "measuring was interrupted"));
+            }
+            let left = limit.left();
+            let wait = if limit.stop.is_some() { left.min(BETWEEN_LOOKS) } else { left };
+            match self.responses.recv_timeout(wait) {
+                Err(RecvTimeoutError::Timeout) if wait < left => {}
+                received => break received,
+            }
+        };
+        let line = match received {
             Ok(Ok(line)) => line,
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
                 return Err(self.unexpected(&error.to_string()));
@@ -127,7 +142,7 @@ impl Process {
     }
 
     pub(super) fn close(&mut self, within: Duration) {
-        if self.send(&Request::Close, Limit::new(within)).is_ok() {
+        if self.send(&Request::Close, Limit::new(within, None)).is_ok() {
             self.group.wait(within);
         }
     }
@@ -143,3 +158,5 @@ impl Drop for Process {
 const CLOSED: &str = "the measuring process closed its connection";
 /// How long to wait for the end and the stderr of a process that closed its connection.
 const DYING: Duration = Duration::from_secs(1);
+/// Between two looks whether measuring must end. A person does not notice this delay.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);

@@ -54,9 +54,14 @@ impl Health {
         Self { workers: watch::Sender::new(starting), draining: AtomicBool::new(false) }
     }
 
-    /// Changes the state of a worker.
+    /// Changes the state of a worker. Logs a failure, but only once for all workers of a device.
     pub fn set(&self, worker: usize, new: WorkerState) {
         self.workers.send_modify(|workers| {
+            if let WorkerState::Failed(failure) = &new
+                && is_new(workers, worker, failure)
+            {
+                tracing::error!(worker, %failure, "a device cannot be used");
+            }
             if let Some(state) = workers.get_mut(worker) {
                 *state = new;
             }
@@ -145,5 +150,43 @@ impl WorkerState {
 
     fn failure(&self) -> Option<ServeError> {
         if let Self::Failed(failure) = self { Some(failure.clone().into()) } else { None }
+    }
+}
+
+/// Whether no worker has failed like this. While a worker starts, its device is not known, and the reason decides.
+fn is_new(workers: &[WorkerState], worker: usize, failure: &DeviceFailure) -> bool {
+    let starts = workers.get(worker) == Some(&WorkerState::Starting);
+    !workers.iter().any(|other| match other {
+        WorkerState::Failed(other) if starts => other.reason == failure.reason,
+        WorkerState::Failed(other) => other == failure,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_new_once_for_all_workers_of_a_device() {
+        let failed = |device: &str, reason: &str| DeviceFailure {
+            device: device.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let mut workers = vec![WorkerState::Starting; 2];
+        let first = failed("worker 0", "no driver");
+        assert!(is_new(&workers, 0, &first));
+        workers[0] = WorkerState::Failed(first);
+        assert!(!is_new(&workers, 1, &failed("worker 1", "no driver")));
+        assert!(is_new(&workers, 1, &failed("worker 1", "no memory")));
+        workers = vec![WorkerState::Failed(failed("H200 (0)", "ECC")); 2];
+        assert!(!is_new(&workers, 1, &failed("H200 (0)", "ECC")));
+        workers[1] = WorkerState::Ready(Device {
+            name: "H200 (1)".to_owned(),
+            is_gpu: true,
+            memory: 1,
+            operations_per_second: 1,
+        });
+        assert!(is_new(&workers, 1, &failed("H200 (1)", "ECC")));
     }
 }

@@ -132,17 +132,16 @@ fn backends(
     profiles: &Arc<Profiles>,
 ) -> Fallible<Vec<Factory>> {
     let all = || -> Fallible<Vec<usize>> {
-        let devices = device_count()?;
+        let devices = device_count().map_err(|reason| format!("{reason}; {WITHOUT_DEVICE}"))?;
+        if devices == 0 {
+            return Err(format!("the driver has no device; {WITHOUT_DEVICE}").into());
+        }
         Compiler::find()?;
         CublasLt::find()?;
-        if devices == 0 {
-            Err("the driver has no device".into())
-        } else {
-            Ok((0..devices).collect())
-        }
+        Ok((0..devices).collect())
     };
     let ordinals = match &options.devices {
-        Devices::Ordinals(ordinals) => ordinals.clone(),
+        Devices::Ordinals(ordinals) => all().map(|_| ordinals.clone())?,
         Devices::All => all()?,
         Devices::Host => Vec::new(),
         Devices::Auto => all().unwrap_or_else(|reason| {
@@ -221,6 +220,8 @@ async fn upkeep(
     }
 }
 
+const WITHOUT_DEVICE: &str =
+    "`gridguard doctor` explains how to mend it, and `--devices host` needs no GPU";
 /// Histograms keep every value until then, or until they are read.
 const METRICS_EVERY: Duration = Duration::from_secs(5);
 /// An interval of zero is none.

@@ -43,7 +43,6 @@ pub fn start(
             let work = AssertUnwindSafe(|| work(&queue, &health, number, backend));
             let ended = catch_unwind(work).unwrap_or_else(|_| Err(failed(&name, PANICKED)));
             if let Err(failure) = ended {
-                tracing::error!(worker = number, %failure, "a device cannot be used");
                 health.set(number, WorkerState::Failed(failure.clone()));
                 if !health.has_workers() {
                     queue.fail(&failure.into());

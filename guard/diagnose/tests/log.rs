@@ -76,7 +76,7 @@ fn a_long_line_is_scanned_to_its_end_and_shown_truncated() {
     assert_eq!(shown, [(1, Some(700), 1), (2, Some(2), 1)]);
     let found = findings(&format!("CUDA error: 700 \u{fc}{long} CUDA error: 700"));
     assert_eq!((found.len(), found[0].times), (1, 1));
-    assert!(found[0].text.len() <= SHOWN_BYTES);
+    assert!(found[0].text.len() <= SHOWN_BYTES && found[0].text.ends_with('\u{2026}'));
 }
 
 #[test]

@@ -161,10 +161,21 @@ fn tuned(
         command
     };
     let timeouts = Timeouts { request: timeout, ..Timeouts::default() };
-    let mut child =
-        Child { start: Some((Box::new(start), problem, timeouts)), remote: None, raised: None };
+    let signal = Arc::new(Mutex::new(None));
+    let raised_here = Arc::clone(&signal);
+    let stop = move || {
+        let mut raised = raised_here.lock();
+        if raised.is_none() {
+            *raised = Python::attach(|py| py.check_signals()).err();
+        }
+        raised.is_some()
+    };
+    let mut child = Child {
+        start: Some(Box::new(move || Remote::spawn_until(stop, start, problem, timeouts))),
+        remote: None,
+    };
     let result = space.measure(&function.key(), &mut child);
-    if let Some(error) = child.raised.take() {
+    if let Some(error) = signal.lock().take() {
         return Err(error);
     }
     let printed = child.remote.as_mut().and_then(Remote::take_printed).unwrap_or_default();
@@ -208,26 +219,16 @@ fn tuned(
     .to_string())
 }
 
-/// How a process is started, and what it opens.
-type Start = (Box<dyn Fn() -> Command + Send>, String, Timeouts);
-
 /// The child process, started at the first request, so that a search of known results needs none.
 struct Child {
-    start: Option<Start>,
+    start: Option<Box<dyn FnOnce() -> Result<Remote, RemoteError> + Send>>,
     remote: Option<Remote>,
-    /// The exception of a signal, for example of Ctrl-C.
-    raised: Option<PyErr>,
 }
 
 impl Child {
     fn remote(&mut self) -> Measured<&mut Remote> {
-        if let Err(error) = Python::attach(|py| py.check_signals()) {
-            self.raised = Some(error);
-            return Err(MeasureFailure::new(FailureKind::Ended, "measuring was interrupted"));
-        }
-        if let Some((start, problem, timeouts)) = self.start.take() {
-            let remote = Remote::spawn(start, problem, timeouts);
-            self.remote = Some(remote.map_err(|error| match error {
+        if let Some(start) = self.start.take() {
+            self.remote = Some(start().map_err(|error| match error {
                 RemoteError::Open(failure) => failure,
                 other => MeasureFailure::new(FailureKind::Ended, other.to_string()),
             })?);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -164,18 +165,22 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-def test_a_killed_search_ends_its_process_and_the_next_one_resumes(functions, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_search_that_is_stopped_ends_its_process_and_the_next_one_resumes(functions, tmp_path, how):
     functions()
     halted = tmp_path / "halted"
     program = "import numpy, tuned_functions; tuned_functions.halting.tune(numpy.ones(4))"
     environment = {**os.environ, "TUNED_HALT": str(halted), "PYTHONPATH": os.pathsep.join(sys.path)}
     # The killed tuner leaves its copy of the arguments.
     environment["TMPDIR"] = str(tmp_path)
-    tuner = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    tuner = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: halted.exists() and halted.read_text().endswith("\n"))
-    tuner.kill()
-    tuner.wait()
     state = Path("/proc", halted.read_text().strip(), "stat")
+    tuner.send_signal(how)
+    # Long before the time limit of the request, which sleeps.
+    _, printed = tuner.communicate(timeout=30)
+    assert tuner.returncode == -how
+    assert how == signal.SIGKILL or printed.rstrip().endswith("KeyboardInterrupt")
     # A zombie of a container without an init process stays.
     wait_until(lambda: not state.exists() or ") Z " in state.read_text())
     blocks_that_ran(tmp_path)

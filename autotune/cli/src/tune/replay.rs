@@ -48,14 +48,15 @@ pub(super) fn run(
             "a captured launch is replayed outside of graphs: use an eager policy",
         ));
     }
-    let target = match device {
-        None => Target::device(0)?,
-        Some(DeviceSelection::Ordinal(ordinal)) => Target::device(ordinal)?,
+    let ordinal = match device {
+        None => 0,
+        Some(DeviceSelection::Ordinal(ordinal)) => ordinal,
         Some(_) => {
             return Err(invalid("a captured launch is replayed on one device: name its ordinal"));
         }
     };
     let capture = Capture::open(file).map_err(|error| CommandError::invalid_file(file, error))?;
+    let target = Target::device(ordinal)?;
     let launch = capture.launch();
     for line in differences(launch, &target) {
         note(line);

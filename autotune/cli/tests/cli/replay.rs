@@ -148,6 +148,7 @@ fn what_cannot_be_captured_is_said_before_the_program_starts() {
 fn files_and_devices_that_cannot_be_replayed_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("other.tar"), "no archive").unwrap();
+    capture(folder.path(), &["iota_x", "--capture-to", "whole.tar"], &["iota"]).exits(0);
     let with = |words: &[&str]| -> Ran {
         with_driver(folder.path(), &[&["tune", "--replay"], words].concat())
             .output()
@@ -159,10 +160,17 @@ fn files_and_devices_that_cannot_be_replayed_are_refused() {
         (&["other.tar"], 2, "other.tar: it is no whole capture of `gridguard run --capture`: "),
         (&["other.tar", "--device", "host"], 2, "on one device: name its ordinal"),
         (&["other.tar", "--policy", "cold-graph"], 2, "use an eager policy"),
-        (&["other.tar", "--device", "7"], 3, "device"),
+        (&["whole.tar", "--device", "7"], 3, "device"),
+        (&["other.tar", "--device", "7"], 2, "other.tar: "),
         (&["other.tar", "--profile", "p.ron"], 2, "cannot be used with"),
     ] {
         let ran = with(words).exits(code);
         assert!(ran.err.contains(why), "{words:?}: {}", ran.err);
+    }
+    // The file is named first, also where there is no device.
+    for (file, why) in [("missing.tar", "missing.tar: "), ("other.tar", "it is no whole capture")] {
+        let mut command = command(folder.path(), &["tune", "--replay", file]);
+        let ran = Ran::from(command.env_remove("LD_LIBRARY_PATH").output().unwrap()).exits(2);
+        assert!(ran.err.contains(why), "{}", ran.err);
     }
 }

@@ -148,6 +148,21 @@ fn clients_that_send_or_read_slowly_are_cut_off() {
 }
 
 #[test]
+fn missing_devices_are_named_once_and_with_a_remedy() {
+    for devices in ["0", "1,0", "all"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-server"));
+        command.args(["--devices", devices, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        // Also where there is a driver.
+        let ended = command.env("CUDA_VISIBLE_DEVICES", "").output().expect("the server is built");
+        let log = String::from_utf8(ended.stderr).expect("text");
+        assert_eq!((ended.status.code(), ended.stdout.len()), (Some(2), 0), "{log}");
+        // An event, and a line for people.
+        let lines: Vec<_> = log.lines().collect();
+        assert!(lines.len() == 2 && lines.iter().all(|it| it.contains("--devices host")), "{log}");
+    }
+}
+
+#[test]
 fn the_host_takes_the_limits_of_a_compute_capability() {
     let server = Server::start(&["--gpu", "9.0"]);
     let workers = server.get("/healthz").json()["workers"].to_string();

@@ -128,6 +128,15 @@ pub(super) fn truncated(text: &str, bytes: usize) -> &str {
     (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
+/// `text`, or its beginning and `…` in at most `bytes`.
+pub(super) fn shortened(text: &str, bytes: usize) -> String {
+    const MARK: &str = "\u{2026}";
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    truncated(text, bytes.saturating_sub(MARK.len())).to_owned() + MARK
+}
+
 /// `line` without escape sequences; other control characters become spaces.
 pub(super) fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());

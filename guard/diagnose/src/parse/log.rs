@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, BufRead};
 
 use super::driver_log::{DriverLine, KEPT, is_about_sizes};
-use super::input::truncated;
+use super::input::shortened;
 use super::recognize::{Context, Recognized, is_device_assertion, recognize};
 use super::traceback::{LASTING_LINES, Traceback};
 use super::{facts, input, remarks};
@@ -154,7 +154,7 @@ impl LogScanner {
                 if self.driver_log.len() == KEPT {
                     self.driver_log.remove(0);
                 }
-                self.driver_log.push(truncated(message, SHOWN_BYTES).to_owned());
+                self.driver_log.push(shortened(message, SHOWN_BYTES));
                 let invalid = FailureId::from_code(INVALID_VALUE).into();
                 is_about_sizes(message).then_some(invalid)
             }
@@ -209,8 +209,8 @@ impl LogScanner {
         }
         facts::read(text, &mut finding.evidence);
         if finding.evidence.assertion.is_none() && is_device_assertion(&text.to_ascii_lowercase()) {
-            let assertion = truncated(text, SHOWN_BYTES).trim_end_matches('.');
-            finding.evidence.assertion = Some(assertion.to_owned());
+            let assertion = shortened(text.trim_end_matches('.'), SHOWN_BYTES);
+            finding.evidence.assertion = Some(assertion);
         }
         let failure = finding.failure;
         let place = self.findings.iter().position(|it| is_new && it.failure == failure);
@@ -283,7 +283,7 @@ impl LogScanner {
             self.findings.push(LogFinding {
                 failure,
                 line,
-                text: truncated(text, SHOWN_BYTES).to_owned(),
+                text: shortened(text, SHOWN_BYTES),
                 times: 0,
                 evidence: Evidence::default(),
                 consequence_of: cause_of(&failure, &self.findings),

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 
 use super::facts::{number, number_after};
-use super::input::truncated;
+use super::input::{shortened, truncated};
 use super::phrases::automaton;
 use super::sizes::arguments;
 use super::work;
@@ -158,7 +158,7 @@ fn empty(text: &str, lower: &str) -> Option<String> {
     let of_number = matches!(found?, "n = 0" | "n=0");
     let is_input = of_number || INPUTS.split(' ').any(|word| lower.contains(word));
     (is_input && !OTHERS.split(' ').any(|word| lower.contains(word)))
-        .then(|| truncated(text.trim(), SHOWN_BYTES).to_owned())
+        .then(|| shortened(text.trim(), SHOWN_BYTES))
 }
 
 /// Grid and block of `kernel<<<grid, block>>>`, unless they are numbers.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 
 use super::facts::number;
-use super::input::truncated;
+use super::input::{shortened, truncated};
 use super::phrases::automaton;
 use super::sizes::{has_sizes, read_launch};
 use super::work;
@@ -100,7 +100,7 @@ impl Traceback {
             self.kernel.get_or_insert(kernel);
         }
         self.above.clear();
-        self.above.push_str(truncated(text, SHOWN_BYTES));
+        self.above.push_str(&shortened(text, SHOWN_BYTES));
     }
 
     /// Moves the clues to the evidence of the failure that `text` reports.
@@ -165,7 +165,7 @@ impl Traceback {
             let row = rows[found.pattern()];
             let is_part = ends_in_a_word(text, found.start(), found.end());
             if !is_part && (is_innermost || ROWS[row].place != Place::Innermost) {
-                let shown = || around(text, found.start(), found.end()).to_owned();
+                let shown = || around(text, found.start(), found.end());
                 self.found.entry(row).or_insert_with(shown);
             }
         }
@@ -249,10 +249,10 @@ fn unmangled(name: &str) -> String {
 const KERNEL_BYTES: usize = 400;
 
 /// The beginning of `text`, or if `text[start..end]` is behind it, the word around that and what follows.
-fn around(text: &str, start: usize, end: usize) -> &str {
+fn around(text: &str, start: usize, end: usize) -> String {
     let before = text.get(..start).filter(|_| end > SHOWN_BYTES).unwrap_or_default();
     let word = before.rfind([' ', '=', '(']).map_or(0, |place| place.saturating_add(1));
-    truncated(text.get(word..).unwrap_or(text), SHOWN_BYTES)
+    shortened(text.get(word..).unwrap_or(text), SHOWN_BYTES)
 }
 
 /// Whether a word with a space, as `in sort`, ends within a longer one.
@@ -296,6 +296,20 @@ mod tests {
                 assert!(found.iter().any(|clue| clue.row == row), "{word}");
             }
         }
+    }
+
+    #[test]
+    fn a_line_that_is_cut_ends_with_a_mark() {
+        for repeated in ["x", "\u{fc}"] {
+            for start in ["", "y"] {
+                let line = format!("File \"{start}.py\", in argsort {}", repeated.repeat(200));
+                let text = &clues(&line)[0].text;
+                assert!(text.ends_with(&format!("{repeated}\u{2026}")), "{text}");
+                assert!((SHOWN_BYTES - 1..=SHOWN_BYTES).contains(&text.len()), "{text}");
+            }
+        }
+        let whole = format!("{:-<SHOWN_BYTES$}", "File \"a.py\", in argsort ");
+        assert_eq!(clues(&whole)[0].text, whole);
     }
 
     #[test]
