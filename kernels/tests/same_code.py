@@ -17,7 +17,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = re.compile(r'\bsource!\(\s*((?:"[^"]+\.cu",?\s*)+)\)')
 
 
 def read(revision, path):
@@ -28,17 +27,9 @@ def read(revision, path):
     ).stdout
 
 
-def sources(revision):
-    """The whole source of each kernel, as the macro `source!` of the Rust files joins it."""
-    command = ["git", "grep", "-l", "source!(", *([revision] if revision else []), "--", "kernels/src"]
-    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    found = {}
-    for file in files:
-        for match in SOURCES.finditer(read(revision, file.split(":")[-1])):
-            names = re.findall(r'"([^"]+)"', match[1])
-            parts = [f'#line 1 "{name}"\n' + read(revision, f"kernels/cu/{name}") for name in ["prelude.cu", *names]]
-            found[names[-1].removesuffix(".cu")] = "\n".join(parts)
-    return found
+def joined(revision, parts):
+    """The whole source of a kernel, as the macro `source!` joins it."""
+    return "\n".join(f'#line 1 "{part}"\n' + read(revision, f"kernels/cu/{part}") for part in parts.split(","))
 
 
 def source_hash(source):
@@ -99,12 +90,14 @@ def code_sections(cubin):
 
 def main():
     revision, configurations, *profiles = sys.argv[1:]
-    old, new, compiler = sources(revision), sources(None), Compiler()
-    lines, different = sorted(set(open(configurations).read().splitlines())), []
+    compiler, sources, different = Compiler(), {}, []
+    lines = sorted(set(open(configurations).read().splitlines()))
     for line in lines:
-        kernel, target, rest = line.split(" ", 2)
+        parts, target, rest = line.split(" ", 2)
         defines = re.findall(r'\("(\w+)", "(\d+)"\)', rest)
-        pair = [old[kernel], new[kernel]]
+        if parts not in sources:
+            sources[parts] = [joined(one, parts) for one in (revision, None)]
+        pair = sources[parts]
         # Equal PTX gives equal machine code, and takes a tenth of the time.
         ptx = [instructions(compiler.compile(source, target, defines, "PTX")) for source in pair]
         if ptx[0] != ptx[1]:
@@ -117,8 +110,8 @@ def main():
         return 1
     for profile in map(pathlib.Path, profiles):
         text = profile.read_text()
-        for kernel, source in old.items():
-            text = text.replace(source_hash(source), source_hash(new[kernel]))
+        for old, new in sources.values():
+            text = text.replace(source_hash(old), source_hash(new))
         profile.write_text(text)
     return 0
 

@@ -165,9 +165,16 @@ impl AttentionBackward {
         if device.compute_capability != HOPPER {
             return 1;
         }
-        if self.slice.is_some() {
+        if let Some(slice) = self.slice {
             let is_small = warps == GROUP && is_narrow && *element != ElementType::F32;
-            return if is_small && !*biased && !*strided { 3 } else { 1 };
+            // A last slice of fewer keys needs more registers than three blocks leave.
+            let is_cut = !shape.keys.div_ceil(ROWS).is_multiple_of(slice);
+            let has_many_sums = self.warpgroup && shape.head_dim > 16 && shape.frames > 128;
+            return match is_small && !*biased && !*strided {
+                true if is_cut && has_many_sums => 2,
+                true => 3,
+                false => 1,
+            };
         }
         match (self.warpgroup, *element, warps, problems) {
             (true, _, GROUP, _) if is_narrow && *biased && shape.keys > 56 => 3,
@@ -398,6 +405,11 @@ mod tests {
         let biased = TemporalAttention::new(shape(49, 49, 32), F16, &hopper).expect("served");
         let biased = AttentionBackward::new(biased.with_bias(), &hopper).expect("served");
         assert_eq!((biased.parameters.rounds, biased.resident_blocks(&hopper)), (6, 4));
+        let resident = |frames| {
+            let backward = backward(shape(frames, frames, 32), F16, &hopper).expect("served");
+            backward.resident_blocks(&hopper)
+        };
+        assert_eq!([144, 145, 176, 192].map(resident), [3, 2, 2, 3]);
         let keeps_cache = |frames, element| {
             backward(shape(frames, frames, 64), element, &hopper).expect("served").keeps_cache()
         };

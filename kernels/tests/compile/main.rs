@@ -146,9 +146,11 @@ fn write_source(code: &Code, folder: &Path) -> Result<(), String> {
     std::fs::write(file, text + code.source).map_err(|error| error.to_string())
 }
 
-/// Appends a line with kernel, target and macros for `same_code.py`, which compares the machine code of two revisions.
+/// Appends a line with the parts of the source, target and macros for `same_code.py`, which compares the machine code of two revisions.
 fn write_configuration(code: &Code, options: &CompileOptions, file: &Path) -> Result<(), String> {
-    let line = format!("{} {} {:?}\n", code.kernel, options.target(), options.defines);
+    let part = |line: &'static str| line.strip_prefix("#line 1 \"")?.strip_suffix('"');
+    let parts = code.source.lines().filter_map(part).collect::<Vec<_>>().join(",");
+    let line = format!("{parts} {} {:?}\n", options.target(), options.defines);
     let file = std::fs::File::options().append(true).create(true).open(file);
     file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|error| error.to_string())
 }
