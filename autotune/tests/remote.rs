@@ -29,20 +29,17 @@ const ABORTS: u64 = 1;
 const HANGS: u64 = 2;
 const EXITS: u64 = 3;
 const PRINTS: u64 = 4;
-const RESPONDS_LATE: u64 = 5;
-const PANICS: u64 = 6;
-const IS_WRONG: u64 = 7;
-const CLOSES_THE_CONNECTION: u64 = 8;
-const FORGES: u64 = 9;
-const READS_INPUT: u64 = 10;
-const FLOODS: u64 = 11;
-const STARTS_A_PROCESS: u64 = 12;
-const CANNOT_END: u64 = 13;
+const PANICS: u64 = 5;
+const IS_WRONG: u64 = 6;
+const CLOSES_THE_CONNECTION: u64 = 7;
+const FORGES: u64 = 8;
+const READS_INPUT: u64 = 9;
+const FLOODS: u64 = 10;
+const STARTS_A_PROCESS: u64 = 11;
+const CANNOT_END: u64 = 12;
 
-/// A request that is to time out takes this long; all else must happen within it on a busy machine.
-const REQUEST: Duration = Duration::from_secs(5);
-/// How long a test waits for what must happen soon.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long a test waits for what must happen, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(600);
 
 struct Faulty;
 
@@ -59,7 +56,6 @@ impl Faulty {
                 process::exit(3);
             }
             PRINTS => io::stdout().write_all(b"frobnicate\n").expect("prints"),
-            RESPONDS_LATE => thread::sleep(REQUEST + Duration::from_secs(2)),
             PANICS => panic!("the candidate panics"),
             IS_WRONG => return Err(MeasureFailure::new(FailureKind::Mismatch, "wrong at 7")),
             CLOSES_THE_CONNECTION => close_connection(),
@@ -88,6 +84,7 @@ impl Faulty {
                 tracer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
                 tracer.spawn().expect("a tracer").wait().expect("traces on");
             }
+            _ if env::var_os(FOLDER).is_some() && shared("broken").exists() => process::abort(),
             _ => thread::sleep(Duration::from_micros(200)),
         }
         Ok(())
@@ -111,7 +108,7 @@ fn close_connection() {
     thread::sleep(Duration::from_secs(3600));
 }
 
-/// Traces the process `TRACED`, which no one else can then reap, until a file `released` exists.
+/// Traces the process `TRACED`, which no one else can then reap, until its file `traced` is deleted.
 #[allow(unsafe_code, reason = "there is no safe interface")]
 fn trace() {
     let traced: i32 = env::var("TRACED").expect("an id").parse().expect("a number");
@@ -119,7 +116,7 @@ fn trace() {
     let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, traced, 0, 0) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
     publish("traced", 0);
-    while !shared("released").exists() {
+    while shared("traced").exists() {
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -193,7 +190,7 @@ fn this_program(role: &str) -> Command {
 }
 
 fn timeouts() -> Timeouts {
-    Timeouts { open: LIMIT, request: Duration::from_secs(600), close: LIMIT, kill: LIMIT }
+    Timeouts { open: LIMIT, request: LIMIT, close: LIMIT, kill: LIMIT }
 }
 
 fn remote() -> Remote {
@@ -237,18 +234,24 @@ fn ends(id: u32) -> bool {
 
 /// Checks a candidate that must end its process, between others that run on.
 fn fatal(fault: u64) -> MeasureFailure {
-    fatal_to(remote(), fault)
+    fatal_to(remote(), fault).expect("the others run on")
 }
 
-fn fatal_to(mut remote: Remote, fault: u64) -> MeasureFailure {
-    remote.check(&candidate(FINE)).expect("fine");
+fn fatal_to(mut remote: Remote, fault: u64) -> Result<MeasureFailure, MeasureFailure> {
+    remote.check(&candidate(FINE))?;
     let id = remote.process_id().expect("a process");
     let failure = remote.check(&candidate(fault)).expect_err("fatal");
     assert_eq!(remote.process_id(), None);
     assert!(!is_running(id), "its process still runs");
-    remote.sample(&candidate(FINE), Portion::Sequence).expect("runs on");
+    remote.sample(&candidate(FINE), Portion::Sequence)?;
     assert!(remote.lost().is_none());
-    failure
+    Ok(failure)
+}
+
+/// Calls `test` with ever longer time limits for a request, until the machine does within one what the test needs.
+fn with_time(test: impl Fn(Duration) -> Option<()>) {
+    let limits = [2, 10, 60, 600].into_iter().map(Duration::from_secs);
+    limits.into_iter().find_map(test).expect("a machine that is fast enough");
 }
 
 #[test]
@@ -258,7 +261,7 @@ fn configurations_are_transferred_completely() {
     let [first, ..] = &configurations[..] else {
         panic!("no configuration");
     };
-    assert_eq!(configurations.len(), 14);
+    assert_eq!(configurations.len(), 13);
     assert_eq!(first.parameters, [("fault".to_owned(), FINE)]);
     assert_eq!((first.request.grid.y, first.batch.map(|one| one.items())), (70_000, Some(70_000)));
     assert_eq!(first.limits.device(), &DeviceLimits::any_device());
@@ -350,8 +353,8 @@ fn a_candidate_that_closes_the_connection_is_a_crash() {
     assert_eq!(failure.message, "the measuring process closed its connection");
 }
 
-/// In a folder that the processes share, with a request that times out.
-fn in_folder(kill: Duration) -> (Remote, TempDir) {
+/// In a folder that the processes share.
+fn in_folder(timeouts: Timeouts) -> (Remote, TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_owned();
     let command = move || {
@@ -359,17 +362,19 @@ fn in_folder(kill: Duration) -> (Remote, TempDir) {
         command.env(FOLDER, &path);
         command
     };
-    let timeouts = Timeouts { request: REQUEST, kill, ..timeouts() };
     (Remote::spawn(command, "faulty", timeouts).expect("a measurer"), folder)
 }
 
 #[test]
 fn the_children_of_a_candidate_end_with_it() {
-    let (mut remote, folder) = in_folder(LIMIT);
-    let failure = remote.check(&candidate(STARTS_A_PROCESS)).expect_err("hangs");
-    assert_eq!(failure.kind, FailureKind::Timeout);
-    let started = fs::read_to_string(folder.path().join("started")).expect("an id");
-    assert!(ends(started.parse().expect("a number")));
+    with_time(|request| {
+        let (mut remote, folder) = in_folder(Timeouts { request, ..timeouts() });
+        let failure = remote.check(&candidate(STARTS_A_PROCESS)).expect_err("hangs");
+        assert_eq!(failure.kind, FailureKind::Timeout);
+        let started = fs::read_to_string(folder.path().join("started")).ok()?;
+        assert!(ends(started.parse().expect("a number")));
+        Some(())
+    });
 }
 
 #[test]
@@ -403,37 +408,42 @@ fn a_request_ends_at_once_when_measuring_is_to_stop() {
 
 #[test]
 fn a_process_that_cannot_be_ended_is_reported_and_measuring_continues() {
-    let (mut remote, folder) = in_folder(Duration::from_millis(200));
-    remote.check(&candidate(FINE)).expect("fine");
-    let id = remote.process_id().expect("a process");
-    let failure = remote.check(&candidate(CANNOT_END)).expect_err("hangs");
-    assert!(folder.path().join("traced").exists(), "it is not traced");
-    assert_eq!(failure.kind, FailureKind::Unended, "{failure}");
-    let expected = format!(
-        "the measuring process did not respond within 5s; \
-         process {id} did not end within 200ms of being killed and may still use the device"
-    );
-    assert_eq!(failure.message, expected);
-    remote.check(&candidate(FINE)).expect("in another process");
-    assert!(unended_processes().contains(&id));
-    drop(remote);
+    with_time(|request| {
+        let kill = Duration::from_millis(200);
+        let (mut remote, folder) = in_folder(Timeouts { request, kill, ..timeouts() });
+        let id = remote.process_id().expect("a process");
+        let failure = remote.check(&candidate(CANNOT_END)).expect_err("hangs");
+        fs::exists(folder.path().join("traced")).expect("a folder").then_some(())?;
+        assert_eq!(failure.kind, FailureKind::Unended, "{failure}");
+        let expected = format!(
+            "the measuring process did not respond within {request:?}; \
+             process {id} did not end within 200ms of being killed and may still use the device"
+        );
+        assert_eq!(failure.message, expected);
+        let in_another_process = remote.check(&candidate(FINE));
+        assert!(unended_processes().contains(&id));
+        drop(remote);
 
-    fs::write(folder.path().join("released"), "").expect("written");
-    let start = Instant::now();
-    while unended_processes().contains(&id) {
-        assert!(start.elapsed() < LIMIT, "it is still there");
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert!(!Path::new("/proc").join(id.to_string()).exists(), "it is a zombie");
+        fs::remove_file(folder.path().join("traced")).expect("removed");
+        let start = Instant::now();
+        while unended_processes().contains(&id) {
+            assert!(start.elapsed() < LIMIT, "it is still there");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!Path::new("/proc").join(id.to_string()).exists(), "it is a zombie");
+        in_another_process.ok().map(drop)
+    });
 }
 
 #[test]
-fn a_candidate_that_hangs_or_responds_late_times_out() {
-    for fault in [HANGS, RESPONDS_LATE] {
-        let failure = fatal_to(with(Timeouts { request: REQUEST, ..timeouts() }), fault);
+fn a_candidate_that_hangs_times_out() {
+    with_time(|request| {
+        let failure = fatal_to(with(Timeouts { request, ..timeouts() }), HANGS).ok()?;
         assert_eq!(failure.kind, FailureKind::Timeout);
-        assert_eq!(failure.message, "the measuring process did not respond within 5s");
-    }
+        let expected = format!("the measuring process did not respond within {request:?}");
+        assert_eq!(failure.message, expected);
+        Some(())
+    });
 }
 
 #[test]
@@ -448,7 +458,7 @@ fn a_process_killed_between_requests_fails_no_candidate() {
 
 #[test]
 fn three_crashes_of_the_default_end_measuring() {
-    let mut remote = remote();
+    let (mut remote, folder) = in_folder(timeouts());
     // The default: the first configuration with the automatic choice.
     let default = candidate(FINE);
     for _ in 0..3 {
@@ -456,14 +466,11 @@ fn three_crashes_of_the_default_end_measuring() {
     }
     assert!(remote.lost().is_none());
     remote.check(&default).expect("fine");
-    drop(remote);
-
-    let none = Timeouts { request: Duration::ZERO, ..timeouts() };
-    let mut remote = with(none);
+    fs::write(folder.path().join("broken"), "").expect("written");
     for _ in 0..3 {
         assert!(remote.lost().is_none());
-        let failure = remote.check(&default).expect_err("no time at all");
-        assert_eq!(failure.kind, FailureKind::Timeout);
+        let failure = remote.check(&default).expect_err("broken");
+        assert_eq!(failure.kind, FailureKind::Crash);
     }
     assert!(matches!(remote.lost(), Some(RemoteError::FatalDefault { times: 3, .. })));
     let failure = remote.check(&candidate(IS_WRONG)).expect_err("the end");

@@ -174,7 +174,7 @@ fn processes_that_first_use_a_kernel_together_leave_one_whole_entry_on_disk() {
             let here = folder.join(format!("round-{round}"));
             std::fs::create_dir_all(&here).expect("a folder");
             std::fs::write(here.join(std::process::id().to_string()), "").expect("written");
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_secs(600);
             while std::fs::read_dir(&here).expect("a folder").count() < PROCESSES {
                 assert!(Instant::now() < deadline, "another process is missing");
                 std::thread::yield_now();

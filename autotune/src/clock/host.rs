@@ -112,7 +112,7 @@ mod tests {
         for (l2, expected) in [(L2::Cold, 1), (L2::Hot, 2)] {
             let (runs, sample) = runs_of_a_sample(l2);
             assert_eq!(runs, expected);
-            assert!((2e6..2e9).contains(&sample.time_ns), "{sample:?}");
+            assert!((2e6..3.6e12).contains(&sample.time_ns), "{sample:?}");
             assert_eq!(sample.clock_mhz, None);
         }
     }

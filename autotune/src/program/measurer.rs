@@ -16,7 +16,7 @@ use super::report::times_ns;
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{CLOCK_DEVIATION, Measurer, Portion, Sample};
-use crate::remote::group::{End, ProcessGroup};
+use crate::remote::group::{CLOSING, End, ProcessGroup};
 
 /// Checks and times candidates by running the program of a [`ProgramProblem`].
 ///
@@ -182,6 +182,3 @@ const MAX_TIMES: usize = 64;
 const POLL: Duration = Duration::from_millis(100);
 /// How long a killed program may take to end.
 const KILLING: Duration = Duration::from_secs(5);
-/// How long to wait for the rest of the output of an ended program. A process that left the group may keep
-/// the output open.
-const CLOSING: Duration = Duration::from_secs(10);

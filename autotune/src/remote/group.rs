@@ -227,4 +227,8 @@ impl Capture {
 
 /// Bytes of standard error that are kept: enough for a panic message and its location.
 pub(crate) const KEPT_BYTES: usize = 2048;
+/// How long to wait for the end of a process that closed its connection, and for the rest of the output of an ended one.
+/// It takes seconds on a busy machine, or if the memory of a device is freed. A process that left the group may keep the
+/// output open.
+pub(crate) const CLOSING: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);

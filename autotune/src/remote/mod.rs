@@ -19,6 +19,7 @@ pub use serve::{ServeError, serve, serve_on};
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Measurer, Portion, Sample};
+use group::CLOSING;
 use process::{Limit, Process, Stop};
 use protocol::Request;
 
@@ -184,7 +185,7 @@ impl Remote {
 
     /// Keeps the output of a process that is no longer used.
     fn keep_printed(&mut self, process: &Process) {
-        let printed = process.group.take_printed(ENDING);
+        let printed = process.group.take_printed(CLOSING);
         if !printed.is_empty() {
             self.printed = printed;
         }
@@ -306,8 +307,6 @@ fn gone(why: impl fmt::Display) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Ended, format!("measuring has ended: {why}"))
 }
 
-/// How long to wait for the output of an ended process.
-const ENDING: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 3;
 /// Between two attempts: a driver takes this long to clean up after a killed process.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::group::{KEPT_BYTES, ProcessGroup};
+use super::group::{CLOSING, KEPT_BYTES, ProcessGroup};
 use super::protocol::{MAX_LINE_BYTES, Numbered, PROTOCOL, Request, read_lines};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::{shown, write_line};
@@ -133,8 +133,8 @@ impl Process {
 
     /// A crash with the exit status and the end of stderr, or with `message` if the process still runs.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
-        if let Some(end) = self.group.wait(DYING) {
-            let stderr = self.group.stderr(DYING);
+        if let Some(end) = self.group.wait(CLOSING) {
+            let stderr = self.group.stderr(CLOSING);
             let separator = if stderr.trim().is_empty() { "" } else { ": " };
             message = format!("the measuring process died ({end}){separator}{}", stderr.trim());
         }
@@ -156,7 +156,5 @@ impl Drop for Process {
 }
 
 const CLOSED: &str = "the measuring process closed its connection";
-/// How long to wait for the end and the stderr of a process that closed its connection.
-const DYING: Duration = Duration::from_secs(1);
 /// Between two looks whether measuring must end. A person does not notice this delay.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);

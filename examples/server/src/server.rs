@@ -137,20 +137,24 @@ fn connect(
                 Ok(Ok(())) => {}
                 // No request comes any more: the connection ends by itself.
                 Ok(Err(_)) => return pending().await,
-                Err(_) => return,
+                // Before the connection is closed, so that its client finds it counted.
+                Err(_) => {
+                    counter!("gridguard_server_late_readers_total").increment(1);
+                    tracing::debug!("a client read its reply too slowly");
+                    return;
+                }
             }
         }
     };
     let connection = graceful.watch(connection);
     tokio::spawn(async move {
         tokio::select! {
+            // A reply that is late may also exceed the time limit of a write.
+            biased;
+            () = late => {}
             ended = connection => if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended");
             },
-            () = late => {
-                counter!("gridguard_server_late_readers_total").increment(1);
-                tracing::debug!("a client read its reply too slowly");
-            }
         }
         drop(share);
     });

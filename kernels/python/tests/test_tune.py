@@ -136,7 +136,7 @@ def test_a_reference_also_judges_the_default(functions):
         ("exits", "launch", "it raised SystemExit: 7"),
         ("exits at once", "crash", "the measuring process died (exit status: 0)"),
         ("tunes", "launch", "the program tunes when it is imported, or in a tuned function"),
-        ("hangs", "timeout", "did not respond within 3s"),
+        ("hangs", "timeout", "did not respond within 5s"),
         ("crashes", "crash", "the measuring process died"),
         ("forks", "launch", "it forked"),
         ("changes", "mismatch", "it changed its input x: name it in `outputs`"),
@@ -146,20 +146,20 @@ def test_a_reference_also_judges_the_default(functions):
     ],
 )
 def test_a_hostile_candidate_fails_and_a_hostile_default_is_an_error(functions, how, kind, text):
-    x = numpy.ones(4)
-    tuned = functions().hostile.tune(x, how)
+    x, name = numpy.ones(4), "hanging" if how == "hangs" else "hostile"
+    tuned = getattr(functions(), name).tune(x, how)
     assert tuned.values == {"BLOCK": 0} and len(tuned.failures) == 1
     if how == "returns less":
         return
     assert text in tuned.failures[0]
     with pytest.raises(gridguard.TuneError) as error:
-        functions().hostile.tune(x, f"{how}!")
+        getattr(functions(), name).tune(x, f"{how}!")
     assert error.value.kind == kind and text in str(error.value)
     assert (x == 1).all()
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

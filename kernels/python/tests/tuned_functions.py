@@ -48,7 +48,15 @@ def wrong(x, *, BLOCK):
     return x + 2
 
 
-@gridguard.tune(BLOCK=[0, 1], timeout=3)
+@gridguard.tune(BLOCK=[0, 1], timeout=5)
+def hanging(x, how, *, BLOCK):
+    """Hang with block 1, or with both if `how` ends with an exclamation mark."""
+    if BLOCK == 1 or how.endswith("!"):
+        time.sleep(1000)
+    return 2 * x
+
+
+@gridguard.tune(BLOCK=[0, 1], timeout=600)
 def hostile(x, how, *, BLOCK):
     """Do what `how` says with block 1, or with both if it ends with an exclamation mark."""
     if BLOCK == 1 or how.endswith("!"):
@@ -65,8 +73,6 @@ def hostile(x, how, *, BLOCK):
                 os._exit(0)
             case "tunes":
                 close.tune(x)
-            case "hangs":
-                time.sleep(1000)
             case "crashes":
                 ctypes.string_at(0)
             case "forks":

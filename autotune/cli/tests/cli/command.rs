@@ -83,14 +83,19 @@ pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
 /// Sends a signal such as `-INT` to the command alone, once it handles it, and waits for its end.
 pub(crate) fn signal(child: Child, signal: &str) -> Ran {
     let number = [("-HUP", 1), ("-INT", 2), ("-TERM", 15)].iter().find(|(name, _)| *name == signal);
-    let start = Instant::now();
-    while number.is_some_and(|(_, number)| !handles(child.id(), *number)) {
-        assert!(start.elapsed() < Duration::from_secs(60), "the signal is never handled");
-        sleep(Duration::from_millis(5));
-    }
+    wait_until(|| number.is_none_or(|(_, number)| handles(child.id(), *number)));
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
     child.wait_with_output().expect("the command ends").into()
+}
+
+/// Waits until a condition holds, however busy the machine is.
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(600), "the condition never holds");
+        sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether a process handles a signal.

@@ -1,12 +1,9 @@
 //! Hostile use: contradictory arguments, closed outputs, no home folder, signals.
 
 use std::fs::{self, File, OpenOptions};
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use crate::command::{Ran, command, gridguard, parsed, run, signal, start};
+use crate::command::{Ran, command, gridguard, parsed, run, signal, start, wait_until};
 use tempfile::TempDir;
 
 const REJECTED: [&str; 7] = ["check", "--gpu", "h200", "--grid", "1,65536", "--block", "1"];
@@ -179,7 +176,7 @@ fn a_plot_may_go_to_a_pipe_that_is_read_later() {
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let child = start(folder.path(), &tune(&["--profile", "p.ron", "--plot", "pipe"]));
     // What is tuned is only then.
-    wait_for(&folder.path().join("p.ron"));
+    wait_until(|| folder.path().join("p.ron").exists());
     let plot = fs::read_to_string(&pipe).expect("read");
     assert!(plot.starts_with("<svg") && plot.trim_end().ends_with("</svg>"));
     Ran::from(child.wait_with_output().expect("ends")).exits(0);
@@ -227,15 +224,6 @@ fn the_user_s_folder_must_be_an_absolute_path() {
     }
 }
 
-/// Waits until a file exists.
-fn wait_for(path: &Path) {
-    let start = Instant::now();
-    while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the file never appears");
-        sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_signal_ends_the_run_in_order_with_one_document() {
     for asked in ["-TERM", "-HUP"] {
@@ -243,7 +231,7 @@ fn a_signal_ends_the_run_in_order_with_one_document() {
         let more = ["--shape", "300000x8", "--profile", "p.ron", "--format", "json"];
         let child = start(folder.path(), &tune(&more));
         // The first problem is stored, and the second takes much longer.
-        wait_for(&folder.path().join("p.ron"));
+        wait_until(|| folder.path().join("p.ron").exists());
         let ran = signal(child, asked).exits(130);
         let json = ran.json();
         assert_eq!((&json["interrupted"], &json["left"]), (&true.into(), &1.into()));

@@ -3,14 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use gridguard::catalog;
 use gridguard::profile::{DeviceIdentity, Objective, StoredChoice};
 use tempfile::TempDir;
 
-use crate::command::{Ran, command, gridguard, parsed, run, signal, start};
+use crate::command::{Ran, command, gridguard, parsed, run, signal, start, wait_until};
 
 const README: &str = include_str!("../../README.md");
 
@@ -60,14 +58,6 @@ fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn started(folder: &Path) -> Vec<String> {
     let text = fs::read_to_string(folder.join("started")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
-}
-
-fn wait_until(condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(300), "the condition never holds");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -14,17 +14,17 @@ use crate::run::{built, preload};
 
 const OPTIONS: [&str; 2] = ["--report", "--record"];
 
-/// Runs `gridguard run OPTIONS -- launches dlsym ACTION...` within twenty seconds.
+/// Runs `gridguard run OPTIONS -- launches dlsym ACTION...`.
 fn run_launches(folder: &Path, options: &[&str], actions: &[&str]) -> Ran {
     let mut command = limited(folder, gridguard().to_str().unwrap());
     command.arg("run").args(options).arg("--").arg(built().join("launches")).arg("dlsym");
     command.args(actions).output().unwrap().into()
 }
 
-/// A command with the fake driver that is ended after twenty seconds, with the exit code 124.
+/// A command with the fake driver that is ended if it hangs, with the exit code 124.
 fn limited(folder: &Path, program: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["20", program]).current_dir(folder).stdin(Stdio::null());
+    command.args(["600", program]).current_dir(folder).stdin(Stdio::null());
     command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", preload());
     command.env("GRIDGUARD", gridguard()).env("LAUNCHES", built().join("launches"));
     command

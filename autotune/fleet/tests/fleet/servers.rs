@@ -39,7 +39,7 @@ fn start(folder: &Path, port: u16) -> Server {
     let server = Server(child.expect("docker-registry runs"));
     let begun = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "the registry does not listen");
+        assert!(begun.elapsed() < Duration::from_secs(600), "the registry does not listen");
         std::thread::sleep(Duration::from_millis(20));
     }
     server

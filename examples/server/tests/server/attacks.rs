@@ -3,24 +3,32 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{Server, attention, body, load, post, random, read_reply, text, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Sends ordinary requests beside an attack, checks that each is served, and returns the load generator's report.
-fn attacked(server: &Server, attack: &str, attackers: &str, requests: &str) -> Value {
-    let ordinary = ["--shape", "1x1x2x4", "--rate", "20", "--requests", requests];
-    let limits = ["--duration", "1h", "--timeout", "1h", "--concurrency", "1000"];
-    let attack = ["--attack", attack, "--attackers", attackers, "--format", "json"];
-    let loaded = load(server, &[&ordinary[..], &limits, &attack].concat());
-    assert!(loaded.status.success(), "{}", text(&loaded));
-    let said: Value = serde_json::from_slice(&loaded.stdout).expect("JSON");
-    let served = serde_json::json!({ "200": requests.parse::<u64>().expect("a number") });
-    assert_eq!(said["statuses"], served, "{said}");
-    assert_eq!(server.get("/healthz").status, 200);
-    said
+/// Sends ordinary requests beside an attack, checks that each is served, and returns the load generator's report. Sends
+/// them again at half the rate, until `ends` connections of the attack end meanwhile, however slow the machine is.
+fn attacked(server: &Server, attack: &str, attackers: &str, requests: &str, ends: u64) -> Value {
+    let mut rate = 20.0;
+    loop {
+        let at_rate = rate.to_string();
+        let ordinary = ["--shape", "1x1x2x4", "--requests", requests];
+        let limits = ["--rate", &at_rate, "--concurrency", "1000"];
+        let attack = ["--attack", attack, "--attackers", attackers, "--format", "json"];
+        let loaded = load(server, &[&ordinary[..], &limits, &attack].concat());
+        assert!(loaded.status.success(), "{}", text(&loaded));
+        let said: Value = serde_json::from_slice(&loaded.stdout).expect("JSON");
+        let served = serde_json::json!({ "200": requests.parse::<u64>().expect("a number") });
+        assert_eq!(said["statuses"], served, "{said}");
+        assert_eq!(server.get("/healthz").status, 200);
+        if said["attack"]["connections"].as_u64().expect("a number") >= ends {
+            return said;
+        }
+        rate /= 2.0;
+    }
 }
 
 /// How the connections of the attack ended: each with one of these.
@@ -55,9 +63,8 @@ fn computing(server: &Server, path: &str, body: &[u8]) -> TcpStream {
 fn a_hot_shape_does_not_starve_another_one() {
     // The attackers have a full batch ready at all times.
     let server = Server::start(&["--batch-bytes", "1MiB"]);
-    let said = attacked(&server, "hot-shape", "16", "30");
+    let said = attacked(&server, "hot-shape", "16", "30", 16);
     assert_ends(&said, &["200"]);
-    assert!(said["attack"]["connections"].as_u64().expect("a number") >= 16, "{said}");
     server.stop();
 }
 
@@ -65,12 +72,12 @@ fn a_hot_shape_does_not_starve_another_one() {
 fn masks_leave_no_memory_behind() {
     // Each request is a full batch, so that there is always one.
     let server = Server::start(&["--max-bodies", "64MiB", "--batch-bytes", "1MiB"]);
-    attacked(&server, "masks", "4", "30");
+    attacked(&server, "masks", "4", "30", 1);
     let before = server.resident();
     let mut served = 0;
     // Each body has 768 KiB.
     while served < 80 {
-        let said = attacked(&server, "masks", "4", "40");
+        let said = attacked(&server, "masks", "4", "40", 1);
         served += said["attack"]["ends"]["200"].as_u64().expect("some are served");
     }
     assert_idle(&server);
@@ -83,7 +90,7 @@ fn masks_leave_no_memory_behind() {
 fn a_header_of_a_million_tensors_is_refused_before_it_is_read_or_parsed() {
     let server = Server::start(&[]);
     let before = server.resident();
-    let said = attacked(&server, "header", "4", "30");
+    let said = attacked(&server, "header", "4", "30", 1);
     assert_ends(&said, &["413"]);
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 128 << 20, "{grown} bytes more");
@@ -102,14 +109,14 @@ fn a_header_of_a_million_tensors_is_refused_before_it_is_read_or_parsed() {
 
 #[test]
 fn work_that_takes_too_long_is_refused_with_the_estimate() {
-    let server = Server::start(&["--max-work", "100ms"]);
-    let said = attacked(&server, "quadratic", "2", "30");
+    let server = Server::start(&["--max-work", "10ms"]);
+    let said = attacked(&server, "quadratic", "2", "30", 1);
     assert_ends(&said, &["422"]);
     let reply = server.post("/v1/attention", &quadratic(400));
     assert_eq!(reply.error(), (422, "too_much_work".to_owned()));
     let error = reply.json()["error"].clone();
-    assert_eq!(error["limit_ms"], 100);
-    assert!(error["estimate_ms"].as_u64().expect("a number") > 100, "{error}");
+    assert_eq!(error["limit_ms"], 10);
+    assert!(error["estimate_ms"].as_u64().expect("a number") > 10, "{error}");
     assert!(server.metric("gridguard_server_operations_per_second", "") > 0.0);
     assert_idle(&server);
     server.stop();
@@ -183,7 +190,7 @@ fn a_batch_whose_client_left_stops_between_chunks() {
 #[test]
 fn clients_that_leave_take_no_places_from_those_that_stay() {
     let server = Server::start(&["--queue-work", "300d"]);
-    let said = attacked(&server, "leavers", "16", "40");
+    let said = attacked(&server, "leavers", "16", "40", 1);
     assert_ends(&said, &["left"]);
     assert_idle(&server);
     let [accepted, answered, abandoned] = ["accepted", "answered", "abandoned"]
@@ -194,15 +201,16 @@ fn clients_that_leave_take_no_places_from_those_that_stay() {
 
 #[test]
 fn the_server_ends_in_time_whatever_its_worker_computes() {
-    let options = ["--max-work", "100d", "--queue-work", "300d", "--drain", "1s"];
+    let options = ["--max-work", "100d", "--queue-work", "300d", "--drain", "100ms"];
     let block = ["--channels", "640", "--dtype", "f32"];
     let x = random(1024 * 640, 1);
-    // A single chunk of the block takes longer than this test may, even if nobody waits for it.
+    // A single chunk of the block takes much longer than the server may, even if nobody waits for it.
     let chunk = body(&[("x", &[1, 1024, 640], &x)]);
-    for (path, body, stays) in [
-        ("/v1/attention", &quadratic(5000), true),
-        ("/v1/attention", &quadratic(5000), false),
-        ("/v1/block", &chunk, false),
+    let (late, still) = ("the time to shut down passed", "a worker still computes");
+    for (path, body, stays, ends) in [
+        ("/v1/attention", &quadratic(5000), true, &[late][..]),
+        ("/v1/attention", &quadratic(5000), false, &["all clients left", still]),
+        ("/v1/block", &chunk, false, &[still]),
     ] {
         let mut server = Server::start(&[&options[..], &block].concat());
         let stream = computing(&server, path, body);
@@ -211,11 +219,10 @@ fn the_server_ends_in_time_whatever_its_worker_computes() {
             wait_until(|| server.metric("gridguard_server_in_flight", "") == 0.0);
         }
         server.signal(Signal::TERM);
-        let begun = Instant::now();
         let status = server.ended();
-        // Far below the time of the batch, and above the delay of a busy machine.
-        assert!(begun.elapsed() < Duration::from_secs(20), "{path} {:?}", begun.elapsed());
-        assert_eq!(status.code(), Some(if stays { 1 } else { 0 }), "{path}: {}", server.log());
+        let log = server.log();
+        assert_eq!(status.code(), Some(if stays { 1 } else { 0 }), "{path}: {log}");
+        assert!(ends.iter().any(|end| log.contains(end)), "{path}: {log}");
         drop(stream);
     }
 }
@@ -269,7 +276,7 @@ fn a_slow_reader_keeps_its_reply_and_nothing_else_and_not_for_long() {
 #[test]
 fn slow_readers_do_not_keep_others_out() {
     let server = Server::start(&["--max-bodies", "128MiB"]);
-    attacked(&server, "slow-readers", "4", "60");
+    attacked(&server, "slow-readers", "4", "60", 0);
     // The attackers are gone in the middle of their replies.
     assert_idle(&server);
     server.stop();
@@ -279,7 +286,7 @@ fn slow_readers_do_not_keep_others_out() {
 fn idle_connections_keep_neither_clients_nor_operators_out() {
     // The attackers get 40 of them, and the client 20: one for each request, so that none waits for another.
     let server = Server::start(&["--connections", "80"]);
-    let said = attacked(&server, "idle", "96", "20");
+    let said = attacked(&server, "idle", "96", "20", 1);
     // Those that were too many are closed at once, with a reply.
     assert!(said["attack"]["ends"]["429"].as_u64().expect("refused ones") > 0, "{said}");
     // The client of this test has its full share, and operators are still served.
@@ -307,7 +314,7 @@ fn bodies_that_are_cut_or_wrong_about_their_length_or_endless_cost_nothing() {
         ("endless", &["413", "413 then connection reset", "408"]),
     ] {
         let before = server.resident();
-        let said = attacked(&server, attack, "8", "40");
+        let said = attacked(&server, attack, "8", "40", 1);
         let is_reset = |end: &String| end == "connection reset" && attack == "endless";
         let ends_seen = said["attack"]["ends"].as_object().expect("ends");
         assert!(!ends_seen.is_empty(), "{said}");

@@ -104,7 +104,8 @@ fn device_that_says(
 async fn start(backends: Vec<Factory>) -> Running {
     let each_alone =
         ["--batch-wait", "0s", "--batch-bytes", "1", "--queue", "4", "--peer-share", "100"];
-    let options = ["gridguard-server", "--drain", "1h"].into_iter().chain(each_alone);
+    let limits = ["--drain", "1h", "--header-timeout", "1h", "--body-timeout", "1h"];
+    let options = ["gridguard-server"].into_iter().chain(limits).chain(each_alone);
     let options = Options::parse_from(options);
     let health = Arc::new(Health::new(backends.len()));
     let limits = options.limits.clone();

@@ -25,7 +25,7 @@ fn begin(server: &Server, body: &[u8]) -> TcpStream {
 fn load_is_served_without_error_in_closed_and_open_loops() {
     let server = Server::start(&["--channels", "16"]);
     let small = ["--shape", "3x2x4x8", "--verify-every", "1", "--channels", "16"];
-    let requests = ["--requests", "60", "--duration", "1h"];
+    let requests = ["--requests", "60"];
     for more in [
         &["--dtype", "f16"][..],
         &["--dtype", "bf16"],
@@ -71,8 +71,7 @@ fn overload_is_429_with_retry_after_and_no_accepted_request_is_lost() {
 
 #[test]
 fn sigterm_under_load_finishes_what_was_accepted_and_refuses_what_comes() {
-    let mut server =
-        Server::start(&["--batch-wait", "1h", "--drain", "1h", "--body-timeout", "1h"]);
+    let mut server = Server::start(&["--batch-wait", "1h"]);
     let (_, body) = attention(&[1, 2, 4], 1);
     let queued: Vec<_> = (0..8).map(|_| begin(&server, &body)).collect();
     wait_until(|| server.metric("gridguard_server_queued", "") == 8.0);
@@ -100,7 +99,7 @@ fn sigterm_under_load_finishes_what_was_accepted_and_refuses_what_comes() {
 
 #[test]
 fn what_is_not_done_in_time_after_sigterm_is_reported() {
-    let mut server = Server::start(&["--drain", "0s", "--body-timeout", "1h"]);
+    let mut server = Server::start(&["--drain", "0s"]);
     let mut half = server.connect();
     half.write_all(&post("/v1/attention", &[0; 100])[..120]).unwrap();
     wait_until(|| server.metric("gridguard_server_in_flight", "") == 1.0);
@@ -174,8 +173,7 @@ fn the_host_takes_the_limits_of_a_compute_capability() {
 fn thousands_of_requests_leave_no_memory_behind() {
     let server = Server::start(&["--batch-wait", "0s"]);
     // 96 KiB each.
-    let options =
-        ["--shape", "512x1x1x32", "--verify-every", "0", "--concurrency", "4", "--duration", "1h"];
+    let options = ["--shape", "512x1x1x32", "--verify-every", "0", "--concurrency", "4"];
     let send = |requests: &str| {
         let loaded = load(&server, &[&options[..], &["--requests", requests]].concat());
         assert!(loaded.status.success(), "{}", text(&loaded));

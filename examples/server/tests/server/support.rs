@@ -42,8 +42,13 @@ impl Server {
         server
     }
 
-    /// Starts the server of a command, on a free port.
+    /// Starts the server of a command, on a free port. Time limits that the command does not give are an hour.
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        for limit in ["--header-timeout", "--body-timeout", "--write-timeout", "--drain"] {
+            if command.get_args().all(|argument| argument != limit) {
+                command.args([limit, "1h"]);
+            }
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let log = File::create(folder.path().join("log")).expect("a log");
         let mut child = command
@@ -175,10 +180,11 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Runs the load generator.
+/// Runs the load generator, which sends all its requests, however long that takes.
 pub(crate) fn load(server: &Server, options: &[&str]) -> Output {
     let mut command = Command::new(program("gridguard-load", "gridguard-load"));
-    command.arg(server.url()).args(options).output().expect("it is built")
+    let limits = ["--duration", "1h", "--timeout", "1h"];
+    command.arg(server.url()).args(limits).args(options).output().expect("it is built")
 }
 
 pub(crate) fn text(output: &Output) -> String {

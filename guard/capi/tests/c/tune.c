@@ -103,7 +103,7 @@ static int work(struct Problem *problem, const gg_trial *trial) {
     if (trial->output != NULL) {
         trial->output[0] = 1.5;
     } else {
-        sleep_us(trial->values[0] == 128 ? 100 : 1000);
+        sleep_us(trial->values[0] == 128 ? 100 : 5000);
     }
     return 0;
 }

@@ -223,6 +223,12 @@ static void capture_at(const char *name, CUstream stream) {
         begin_capture(stream, MODE_RELAXED, pthread_self());
 }
 
+static void others_go_on(unsigned long long ms) {
+    pthread_mutex_unlock(&mutex);
+    usleep((useconds_t)(1000 * ms));
+    pthread_mutex_lock(&mutex);
+}
+
 static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream handle, void **params,
                        void **extra) {
     STREAM;
@@ -238,11 +244,8 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
     if (!answer) answer = submit(stream, &op);
     if (answer || !capture_of(stream)) free(op.args); /* else the graph owns it */
     unsigned long long ms = setting("GRIDGUARD_FAKE_LAUNCH_MS", 0);
-    if (ms) { /* other threads go on meanwhile */
-        pthread_mutex_unlock(&mutex);
-        usleep((useconds_t)(1000 * ms));
-        pthread_mutex_lock(&mutex);
-    }
+    if (ms) others_go_on(ms);
+    while (setting("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", 0) && !capture_of(stream)) others_go_on(1);
     if (!answer) capture_at("GRIDGUARD_FAKE_CAPTURE_AFTER", stream);
     return answer;
 }

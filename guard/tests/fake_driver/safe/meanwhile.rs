@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, DeviceMemory, LaunchError, PipelineScratch};
 use gridguard::pipeline::{Budget, Buffer, Monitor, Pipeline, Progress, RunError, StageError};
@@ -20,6 +20,7 @@ const MODES: [CUstreamCaptureMode; 3] = [
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     RELAXED,
 ];
+const ACTIVE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
 const SPLIT: u64 = 3 * 65_535;
 
 /// Ends the capture of the stream, and launches its graph, which must be empty.
@@ -144,16 +145,20 @@ fn a_launch_with_a_workspace_stops_too() {
 
 #[test]
 fn a_thread_that_captures_its_own_way_is_waited_for() {
-    with_fake(&[("GRIDGUARD_FAKE_LAUNCH_MS", "40")], || {
+    with_fake(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], || {
         let guard = guard();
         let on = stream(&guard);
         let kernel = kernel(&guard, "fake_iota_y");
         let mut out = poisoned(&stream(&guard), ITEMS);
         let launched = thread::scope(|scope| {
             scope.spawn(|| {
-                thread::sleep(std::time::Duration::from_millis(20));
+                while launches().is_empty() {
+                    thread::sleep(std::time::Duration::from_millis(1));
+                }
                 on.begin_capture(MODES[0]).expect("the stream is idle");
-                thread::sleep(std::time::Duration::from_millis(60));
+                while on.capture_status().expect("a status") == ACTIVE {
+                    thread::sleep(std::time::Duration::from_millis(1));
+                }
                 let ended = on.end_capture(CUgraphInstantiate_flags(0));
                 assert!(!matches!(ended, Ok(Some(_))), "the capture is invalid");
             });

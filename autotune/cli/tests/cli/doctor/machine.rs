@@ -141,8 +141,11 @@ impl Machine {
         self.program("python3", &script.replace("cat", "/bin/cat"))
     }
 
+    /// Runs `gridguard doctor`, which is patient unless `args` say how long.
     pub(crate) fn doctor(&self, args: &[&str]) -> Ran {
-        self.run(&[&["doctor"], args].concat())
+        let patience: &[&str] =
+            if args.contains(&"--patience") { &[] } else { &["--patience", "10m"] };
+        self.run(&[&["doctor"], patience, args].concat())
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Ran {

@@ -23,7 +23,7 @@ fn a_choice_that_was_just_tuned_passes() {
     let tune = ["tune", "--device", "host", "--policy", "hot-eager"];
     run(folder.path(), &[&tune[..], &args].concat()).exits(0);
     // However busy the machine is, one launch more or less makes no such difference.
-    let verify = ["verify", "p.ron", "--tolerance", "100%"];
+    let verify = ["verify", "p.ron", "--tolerance", "1000%"];
     let ran = profile(&folder, &verify).exits(0);
     assert!(
         ran.out.starts_with("kernel    types  shape   measured for  stored choice"),
@@ -105,8 +105,8 @@ fn a_choice_that_exceeds_its_latency_limit_fails() {
     let all = profile(&folder, &args).exits(0).json();
     let all_ns = all["verified"][0]["median_ns"].as_u64().expect("a time");
     let mut long = hot(norm(20_000, LATE));
-    // All rows take four times as long, the fewest that are a chunk a small part of it.
-    let max_launch_us = all_ns / 4000;
+    // All rows take longer however busy the machine was, the fewest that are a chunk a small part of it.
+    let max_launch_us = all_ns / 32_000;
     long.key.objective = Objective::Latency { max_launch_us };
     put(&folder, "p.ron", [long]);
     let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
