@@ -6,7 +6,6 @@
 //! answer is open and could change the choice.
 
 use core::cmp::Ordering;
-use core::time::Duration;
 
 use gridguard::profile::StopReason;
 
@@ -141,14 +140,14 @@ fn stop_reason(search: &Search<'_>, places: &[usize]) -> Option<StopReason> {
 /// Whether an open comparison is worth no more samples.
 fn is_spent(search: &Search<'_>) -> bool {
     let candidates = count(search.series.len()).max(SMALL_SPACE);
-    search.evaluations >= MOST_SAMPLES * candidates && search.elapsed() >= LONG
+    search.evaluations >= MOST_SAMPLES * candidates && search.sampled_ns >= LONG_NS
 }
 
 /// A difference of 2 % or less is a tie.
 const TIE_FACTOR: f64 = 1.02;
 /// The finals of a long search end at this average of samples per candidate.
 const MOST_SAMPLES: u64 = 20;
-/// A sample of a device takes a millisecond, so this is some thousand samples.
-const LONG: Duration = Duration::from_secs(3);
+/// Some thousand samples, or fewer of slow candidates.
+const LONG_NS: f64 = 3e9;
 /// Smaller spaces get the samples of this many candidates.
 const SMALL_SPACE: u64 = 6;

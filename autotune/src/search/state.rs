@@ -59,6 +59,8 @@ pub(crate) struct Search<'a> {
     pub(crate) throttle: Throttle,
     started: Instant,
     pub(crate) evaluations: u64,
+    /// Nanoseconds of all samples, also of an earlier process, so that a resumed search ends like a whole one.
+    pub(crate) sampled_ns: f64,
     expected: u64,
     round: u64,
     stage: Stage,
@@ -81,6 +83,7 @@ impl<'a> Search<'a> {
             throttle: Throttle::default(),
             started: Instant::now(),
             evaluations: 0,
+            sampled_ns: 0.0,
             expected: 0,
             round: 0,
             stage: Stage::Check,
@@ -247,6 +250,7 @@ impl<'a> Search<'a> {
                 Ok(sample) => sample,
                 Err(failure) => return self.fail(place, failure).map(|()| None),
             };
+            self.sampled_ns += time_ns + SAMPLE_NS;
             let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
             self.observer.throttled(pause);
         }
@@ -280,3 +284,6 @@ impl<'a> Search<'a> {
         self.observer.progress(&progress);
     }
 }
+
+/// About what a sample takes on a device beside its time: preparing the cache, and waiting.
+const SAMPLE_NS: f64 = 1e6;
