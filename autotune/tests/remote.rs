@@ -248,7 +248,7 @@ fn fatal_to(mut remote: Remote, fault: u64) -> Result<MeasureFailure, MeasureFai
     Ok(failure)
 }
 
-/// Calls `test` with ever longer time limits for a request, until the machine does within one what the test needs.
+/// Calls `test` with ever longer time limits for a request, until the machine is fast enough for one.
 fn with_time(test: impl Fn(Duration) -> Option<()>) {
     let limits = [2, 10, 60, 600].into_iter().map(Duration::from_secs);
     limits.into_iter().find_map(test).expect("a machine that is fast enough");

@@ -32,7 +32,7 @@ pub(crate) fn ignore() -> Result<(), CommandError> {
     Ok(ctrlc::set_handler(|| {})?)
 }
 
-/// Makes a write beyond `ulimit -f` an error, in place of a signal that ends the command.
+/// Makes a write beyond `ulimit -f` an error. By default it is a signal that ends the command.
 #[cfg(unix)]
 #[allow(unsafe_code, reason = "installs a handler of a signal")]
 pub(crate) fn fail_at_file_limit() {

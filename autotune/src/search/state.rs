@@ -285,5 +285,5 @@ impl<'a> Search<'a> {
     }
 }
 
-/// About what a sample takes on a device beside its time: preparing the cache, and waiting.
+/// The overhead of a sample on a device: the cache is prepared, and the host waits.
 const SAMPLE_NS: f64 = 1e6;
