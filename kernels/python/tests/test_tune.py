@@ -169,7 +169,11 @@ def wait_until(condition):
 def test_a_search_that_is_stopped_ends_its_process_and_the_next_one_resumes(functions, tmp_path, how):
     functions()
     halted = tmp_path / "halted"
-    program = "import numpy, tuned_functions; tuned_functions.halting.tune(numpy.ones(4))"
+    # Shells start background jobs with an ignored SIGINT, which Python then leaves ignored.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "import numpy, tuned_functions; tuned_functions.halting.tune(numpy.ones(4))"
+    )
     environment = {**os.environ, "TUNED_HALT": str(halted), "PYTHONPATH": os.pathsep.join(sys.path)}
     # The killed tuner leaves its copy of the arguments.
     environment["TMPDIR"] = str(tmp_path)
