@@ -17,9 +17,11 @@ fn a_function_is_tuned_and_stored_in_a_profile() {
     assert!(output.status.success() && out.starts_with("transpose: throughput\n"), "{out}");
     assert!(out.contains("candidates timed, 0 failed"), "{out}");
 
-    let file = std::fs::read_dir(folder.path()).expect("a folder").flatten();
-    let file = file.map(|entry| entry.path()).find(|path| path.extension().is_some());
-    let text = std::fs::read_to_string(file.expect("a profile")).expect("text");
+    let files = std::fs::read_dir(folder.path()).expect("a folder").flatten();
+    let mut profiles =
+        files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|it| it == "ron"));
+    let text = std::fs::read_to_string(profiles.next().expect("a profile")).expect("text");
+    assert_eq!(profiles.next(), None, "one device, one profile");
     let document = Document::parse(&text).expect("a profile").document;
     let [entry] = document.entries() else { panic!("{text}") };
     assert_eq!((&*entry.key.kernel, &*entry.found.tolerance), ("transpose", "0"));
