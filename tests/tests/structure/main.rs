@@ -1,42 +1,31 @@
-//! The structure of the workspace: dependencies between packages and between files point one way.
+//! The structure of the workspace: packages depend on the layers above them, and the files of a package do not import
+//! each other in a circle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod graph;
 mod modules;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Command;
 
 use modules::Modules;
 use serde::Deserialize;
 
-/// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 13] = [
-    ("gridguard-data", &[]),
-    ("gridguard-diagnose", &[]),
-    ("gridguard-files", &[]),
-    ("gridguard-ptx", &[]),
-    ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-files", "gridguard-ptx"]),
-    ("gridguard-report", &["gridguard", "gridguard-diagnose", "gridguard-files"]),
-    ("gridguard-capi", &["gridguard", "gridguard-autotune"]),
-    ("gridguard-preload", &["gridguard", "gridguard-files", "gridguard-report"]),
-    ("gridguard-kernels", &["gridguard", "gridguard-files"]),
-    ("gridguard-candle", &["gridguard", "gridguard-kernels"]),
-    ("gridguard-autotune", &["gridguard", "gridguard-files"]),
-    ("gridguard-fleet", &["gridguard", "gridguard-files"]),
-    (
-        "gridguard-cli",
-        &[
-            "gridguard",
-            "gridguard-autotune",
-            "gridguard-files",
-            "gridguard-fleet",
-            "gridguard-kernels",
-            "gridguard-ptx",
-            "gridguard-report",
-        ],
-    ),
+/// The packages for users, in layers. A package depends only on packages of the layers before its own.
+const LAYERS: [&[&str]; 13] = [
+    &["gridguard-data"],
+    &["gridguard-files"],
+    &["gridguard-ptx"],
+    &["gridguard-index"],
+    &["gridguard-diagnose"],
+    &["gridguard"],
+    &["gridguard-pipeline"],
+    &["gridguard-kernels"],
+    &["gridguard-autotune"],
+    &["gridguard-fleet"],
+    &["gridguard-report"],
+    &["gridguard-preload", "gridguard-capi", "gridguard-candle", "gridguard-python"],
+    &["gridguard-cli"],
 ];
 
 #[derive(Deserialize)]
@@ -47,6 +36,7 @@ struct Workspace {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    /// The registries to publish to: none, or any.
     publish: Option<Vec<String>>,
     dependencies: Vec<Dependency>,
     targets: Vec<Target>,
@@ -55,6 +45,7 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
+    /// `dev` or `build`.
     kind: Option<String>,
     path: Option<PathBuf>,
 }
@@ -66,89 +57,69 @@ struct Target {
 }
 
 #[test]
-fn packages_depend_only_on_those_that_the_design_allows() {
-    let allowed: BTreeMap<_, BTreeSet<_>> =
-        ALLOWED.iter().map(|(name, others)| (*name, others.iter().copied().collect())).collect();
-    let packages = published();
-    let names: BTreeSet<_> = packages.iter().map(|package| package.name.as_str()).collect();
-    assert_eq!(names, allowed.keys().copied().collect(), "published packages");
-    for Package { name, dependencies, .. } in &packages {
-        for dependency in dependencies {
-            let own = dependency.path.is_some() && dependency.kind.is_none();
-            let other = dependency.name.as_str();
-            assert!(!own || allowed[name.as_str()].contains(other), "{name} depends on {other}");
+fn packages_depend_only_on_the_layers_above_them() {
+    for Package { name, publish, dependencies, .. } in packages() {
+        assert!(publish.is_some() || layer(&name).is_some(), "{name} has no layer");
+        // Examples and tests are below all layers.
+        let Some(own) = layer(&name) else { continue };
+        let used = dependencies.iter().filter(|one| one.path.is_some() && one.kind.is_none());
+        for other in used.map(|one| &*one.name) {
+            let is_above = layer(other).is_some_and(|other| other < own);
+            assert!(is_above, "{name} depends on {other}, which is not above it");
         }
     }
 }
 
 #[test]
-fn no_files_of_a_package_import_each_other_in_a_circle() {
-    let mut found = Vec::new();
+fn the_files_of_a_package_do_not_import_each_other_in_a_circle() {
+    let mut circles = Vec::new();
     let mut files = 0;
-    for Package { name, targets, .. } in published() {
-        for Target { src_path, kind } in targets {
-            if kind.iter().any(|kind| ["lib", "bin", "cdylib"].contains(&kind.as_str())) {
-                let modules = Modules::of_crate(&src_path);
-                files += modules.len();
-                let root = src_path.parent().expect("a folder");
-                found.extend(
-                    modules.cycles().iter().map(|cycle| describe(&name, root, &modules, cycle)),
-                );
-            }
+    let packages = packages().into_iter().filter(|package| layer(&package.name).is_some());
+    for Target { src_path, kind } in packages.flat_map(|package| package.targets) {
+        if kind.iter().any(|kind| ["lib", "bin", "cdylib"].contains(&kind.as_str())) {
+            let modules = Modules::of_crate(&src_path);
+            files += modules.len();
+            circles.extend(modules.circles());
         }
     }
     assert!(files > 100, "{files} files were read");
-    assert!(found.is_empty(), "files that import each other:\n{}", found.join("\n"));
+    assert!(circles.is_empty(), "files that import each other: {circles:#?}");
 }
 
 #[test]
-fn a_circle_of_two_files_is_found() {
+fn a_circle_is_found_through_paths_and_through_the_re_export_of_a_parent() {
     let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("lib.rs", "mod one; mod two; mod three; pub use one::One;");
-    write("one.rs", "use crate::two::Two; pub struct One(Two);");
-    write("two.rs", "pub struct Two; impl Two { fn one(_: super::one::One) {} }");
-    write(
-        "three.rs",
-        "#[cfg(test)] mod tests { use crate::One; } pub struct Three(crate::two::Two);",
-    );
-    let cycles = Modules::of_crate(&folder.path().join("lib.rs")).cycles();
-    assert_eq!(cycles, [[folder.path().join("one.rs"), folder.path().join("two.rs")]]);
+    let path = |name: &str| folder.path().join(name);
+    let circles = |files: &[(&str, &str)]| {
+        files.iter().for_each(|(name, text)| std::fs::write(path(name), text).unwrap());
+        Modules::of_crate(&path("lib.rs")).circles()
+    };
+    let found = circles(&[
+        ("lib.rs", "mod one; mod two; mod three; pub use one::One;"),
+        ("one.rs", "use crate::two::Two; pub struct One(Two);"),
+        ("two.rs", "pub struct Two; impl Two { fn one(_: super::one::One) {} }"),
+        ("three.rs", "#[cfg(test)] mod tests { use crate::One; } struct Three(crate::two::Two);"),
+    ]);
+    assert_eq!(found, BTreeSet::from([vec![path("one.rs"), path("two.rs")]]));
+    let one = ("one.rs", "pub struct One;");
+    let two = ("two.rs", "use crate::One; pub struct Two(One);");
+    // The root re-exports `One` alone, so there is no circle yet.
+    assert!(circles(&[one, two, ("lib.rs", "mod one; mod two; pub use one::One;")]).is_empty());
+    let found = circles(&[("lib.rs", "mod one; mod two; pub use {one::One, two::Two};")]);
+    assert_eq!(found, BTreeSet::from([vec![path("lib.rs"), path("two.rs")]]));
 }
 
-#[test]
-fn a_module_that_imports_through_the_re_export_of_its_parent_is_in_a_circle() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("lib.rs", "mod one; mod two; pub use one::One;");
-    write("one.rs", "pub struct One;");
-    write("two.rs", "use crate::One; pub struct Two(One);");
-    // The root re-exports from `one` alone, so that is no circle yet.
-    let root = folder.path().join("lib.rs");
-    assert!(Modules::of_crate(&root).cycles().is_empty());
-    write("lib.rs", "mod one; mod two; pub use one::One; pub use two::Two;");
-    let cycles = Modules::of_crate(&root).cycles();
-    assert_eq!(cycles, [[folder.path().join("lib.rs"), folder.path().join("two.rs")]]);
+/// The layer of a package for users.
+fn layer(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&name))
 }
 
-/// The published packages of the workspace.
-fn published() -> Vec<Package> {
+fn packages() -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let workspace: Workspace = serde_json::from_slice(&output.stdout).expect("metadata");
-    workspace.packages.into_iter().filter(|package| package.publish.is_none()).collect()
-}
-
-/// A cycle as lines: each of its references.
-fn describe(package: &str, root: &Path, modules: &Modules, cycle: &[PathBuf]) -> String {
-    let name = |file: &Path| file.strip_prefix(root).unwrap_or(file).display().to_string();
-    let references = modules.references_within(cycle);
-    let lines = references
-        .iter()
-        .map(|(from, to)| format!("{package}: {} refers to {}\n", name(from), name(to)));
-    lines.collect()
+    serde_json::from_slice::<Workspace>(&output.stdout).expect("metadata").packages
 }

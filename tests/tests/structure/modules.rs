@@ -37,16 +37,25 @@ impl Modules {
     }
 
     /// The sets of files that refer to each other in a circle, each sorted.
-    pub(crate) fn cycles(&self) -> Vec<Vec<PathBuf>> {
-        super::graph::cycles(&self.edges)
+    pub(crate) fn circles(&self) -> BTreeSet<Vec<PathBuf>> {
+        let reach: BTreeMap<_, _> =
+            self.edges.keys().map(|file| (file, self.reachable(file))).collect();
+        let circle = |file| -> Vec<PathBuf> {
+            let back = |other: &&&PathBuf| reach.get(**other).is_some_and(|to| to.contains(file));
+            reach[file].iter().filter(back).map(|other| PathBuf::clone(other)).collect()
+        };
+        self.edges.keys().map(circle).filter(|circle| !circle.is_empty()).collect()
     }
 
-    /// The references between the files of a cycle.
-    pub(crate) fn references_within(&self, cycle: &[PathBuf]) -> Vec<(&Path, &Path)> {
-        let within = |file: &PathBuf| cycle.contains(file);
-        let edges = self.edges.iter().filter(|(from, _)| within(from));
-        let pairs = edges.flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
-        pairs.filter(|(_, to)| within(to)).map(|(from, to)| (&**from, &**to)).collect()
+    /// The files that `file` refers to, also through others.
+    fn reachable<'a>(&'a self, file: &'a PathBuf) -> BTreeSet<&'a PathBuf> {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![file]);
+        while let Some(file) = open.pop() {
+            open.extend(
+                self.edges.get(file).into_iter().flatten().filter(|to| reached.insert(*to)),
+            );
+        }
+        reached
     }
 
     /// How many files the crate has.
