@@ -38,7 +38,7 @@ pack() {
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
     cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
-    rm -rf "$folder/index" && cp -r bench-data/index "$folder/" || return 1
+    rm -rf "$folder/index" && cp -r guard/index/corpus "$folder/index" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do

@@ -205,12 +205,12 @@ index() {
     folders=$(printf '%s:' "$@")
     mkdir -p "$work"
     INDEX_PTX=${folders%:} INDEX_TABLE=$work/index.txt \
-        cargo test --quiet --release --package gridguard-ptx --test index_projects -- --ignored
+        cargo test --quiet --release --package gridguard-index --test projects -- --ignored
     {
         printf 'commit  %s\ndate    %s\n' "$(git rev-parse --short=8 HEAD)" "$(date --iso-8601)"
         printf 'command tests/ptx.sh index FOLDER...; times are of one core beside other work\n\n'
         awk 'BEGIN { RS = ""; ORS = "\n\n" } NR <= 3' "$work/index.txt"
-        cat bench-data/index/projects.txt
+        cat guard/index/corpus/projects.txt
     } >bench-data/results/host/index.txt
     echo "not confirmed: $work/index.txt"
 }

@@ -3,7 +3,7 @@
 
 # wraps.py GRIDGUARD FOLDER REPORT.json [corpus|programs]
 #
-# FOLDER has bench-data/index as `index`, and may have candle/candle-plain.
+# FOLDER has guard/index/corpus as `index`, and may have candle/candle-plain.
 #
 # corpus: each pair of kernels runs one below its first bad size and at that size, where the faulty kernel must write the
 # same memory as the mended one, and then another. The command must call the first launch safe and the second one not.
@@ -44,7 +44,7 @@ LAUNCHES = 1000
 
 
 class Case:
-    """A pair of kernels, as the sources in bench-data/index state it."""
+    """A pair of kernels, as the sources in guard/index/corpus state it."""
 
     def __init__(self, source, text, name, sizes):
         self.source, self.name = source, name

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use crate::error::{Position, PtxError};
 use crate::header::Problem;
-use crate::lexer::{Kind, Lexer, Token};
+use crate::lexer::{Lexer, Token, TokenKind};
 use crate::refusal::Reason;
 use crate::special::{Read, Values, is_special, reads, refused_instruction, refused_register};
-use crate::statement::{Instruction, Statement, Statements, What};
+use crate::statement::{Instruction, Statement, StatementKind, Statements};
 
 /// A function that is or may be called.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,9 @@ pub(crate) struct Body<'a> {
 impl<'a> Body<'a> {
     /// Reads the body that `open` begins, and returns a lexer after it.
     pub(crate) fn read(text: &'a [u8], open: &Token<'a>) -> Result<(Self, Lexer<'a>), PtxError> {
-        let mut statements = Statements::of(text, open);
+        let mut statements = Statements::new(text, open);
         let mut reader = Reader::default();
-        while let Some(statement) = statements.next()? {
+        while let Some(statement) = statements.next_statement()? {
             reader.add(&statement);
         }
         Ok((reader.finish(), statements.lexer))
@@ -59,19 +59,19 @@ impl<'a> Reader<'a> {
     fn add(&mut self, statement: &Statement<'_, 'a>) {
         let (label, tokens) = (self.label.take(), statement.tokens);
         let Some(first) = tokens.first() else { return };
-        match &statement.what {
-            What::Other => {}
-            What::Label => {
+        match &statement.kind {
+            StatementKind::Other => {}
+            StatementKind::Label => {
                 self.end_early(first.start);
                 self.check_names(tokens);
                 self.label = Some(first.text);
                 self.body.labels.push(first.text);
             }
-            What::Directive => {
+            StatementKind::Directive => {
                 self.check_names(tokens);
                 self.directive(label, tokens);
             }
-            What::Instruction(instruction) => {
+            StatementKind::Instruction(instruction) => {
                 if !instruction.continues() {
                     self.end_early(first.start);
                 }
@@ -104,7 +104,8 @@ impl<'a> Reader<'a> {
                 self.targets.entry(label.unwrap_or_default()).or_default().extend(names);
             }
             b".global" | b".const" => {
-                let name = tokens.iter().find(|token| token.kind == Kind::Word).unwrap_or(first);
+                let name =
+                    tokens.iter().find(|token| token.kind == TokenKind::Word).unwrap_or(first);
                 self.body.variable.get_or_insert(Problem::new(Reason::OwnVariable, name));
             }
             _ => {}
@@ -199,7 +200,7 @@ impl<'a> Call<'a> {
             is(index, b',').then_some(())?;
             index += 1;
         }
-        let target = *tokens.get(index).filter(|token| token.kind == Kind::Word)?;
+        let target = *tokens.get(index).filter(|token| token.kind == TokenKind::Word)?;
         let mut call = Call { target, arguments_end: None, has_arguments: false, list: None };
         index += 1;
         if is(index, b',') && is(index + 1, b'(') {
@@ -209,7 +210,7 @@ impl<'a> Call<'a> {
             index = end + 1;
         }
         if is(index, b',') {
-            call.list = Some(*tokens.get(index + 1).filter(|token| token.kind == Kind::Word)?);
+            call.list = Some(*tokens.get(index + 1).filter(|token| token.kind == TokenKind::Word)?);
             index += 2;
         }
         (is(index, b';') && index + 1 == tokens.len()).then_some(call)

@@ -9,7 +9,7 @@ use crate::lexer::{Token, lossy};
 use crate::module::{Item, Module};
 use crate::names::Names;
 use crate::refusal::{Reason, Refusal};
-use crate::statement::{Instruction, Statement, Statements, What};
+use crate::statement::{Instruction, Statement, StatementKind, Statements};
 
 /// A variable that a text declares outside of its functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,13 +101,13 @@ impl<'a> Extractor<'_, 'a> {
     fn function(&mut self, item: &Item<'a>) -> Result<(), PtxError> {
         let Some(open) = &item.header.open else { return Ok(()) };
         let function = item.header.name.text;
-        let mut statements = Statements::of(self.module.text, open);
+        let mut statements = Statements::new(self.module.text, open);
         let mut registers = 0;
-        while let Some(Statement { tokens, what }) = statements.next()? {
-            let instruction = match &what {
-                What::Instruction(instruction) => Some(instruction),
-                What::Directive => None,
-                What::Label | What::Other => continue,
+        while let Some(Statement { tokens, kind }) = statements.next_statement()? {
+            let instruction = match &kind {
+                StatementKind::Instruction(instruction) => Some(instruction),
+                StatementKind::Directive => None,
+                StatementKind::Label | StatementKind::Other => continue,
             };
             let mut loaded = Vec::new();
             for (at, token) in tokens.iter().enumerate() {

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::error::{Position, PtxError};
-use crate::lexer::{Kind, Lexer, Token};
+use crate::lexer::{Lexer, Token, TokenKind};
 use crate::refusal::Reason;
 use crate::special::{is_special, refused_directive};
 
@@ -53,7 +53,7 @@ impl<'a> Header<'a> {
         let mut parameters = None;
         let mut token = reader.next()?;
         // `.attribute(...)`, then the return value of a function.
-        while token.kind == Kind::Dotted {
+        while token.kind == TokenKind::Dotted {
             if BEGINS_ANOTHER.contains(&token.text) {
                 return Err(token.unexpected("a name"));
             }
@@ -69,7 +69,7 @@ impl<'a> Header<'a> {
             token = reader.next()?;
         }
         let name = token;
-        if name.kind != Kind::Word {
+        if name.kind != TokenKind::Word {
             return Err(name.unexpected("a name"));
         }
         reader.check_name(&name);
@@ -81,14 +81,14 @@ impl<'a> Header<'a> {
         let mut is_pragma = false;
         loop {
             match token.kind {
-                Kind::Punctuation(b'{') => break,
-                Kind::Punctuation(b';') if is_pragma => is_pragma = false,
-                Kind::Punctuation(b';') => break,
-                Kind::Dotted => {
+                TokenKind::Punctuation(b'{') => break,
+                TokenKind::Punctuation(b';') if is_pragma => is_pragma = false,
+                TokenKind::Punctuation(b';') => break,
+                TokenKind::Dotted => {
                     is_pragma = token.text == b".pragma";
                     reader.check_directive(&token);
                 }
-                Kind::Number | Kind::Text | Kind::Punctuation(b',') => {}
+                TokenKind::Number | TokenKind::Text | TokenKind::Punctuation(b',') => {}
                 _ => return Err(token.unexpected("a directive, `{` or `;`")),
             }
             token = reader.next()?;
@@ -192,14 +192,16 @@ impl<'a> Parameter<'a> {
     fn add(&mut self, token: Token<'a>) -> Result<(), PtxError> {
         let is_alignment = core::mem::replace(&mut self.is_alignment, token.is_dotted(".align"));
         match token.kind {
-            Kind::Dotted if token.text == b".ptr" => self.is_pointer = true,
-            Kind::Dotted => self.element_bytes = self.element_bytes.or(bytes_of(token.text)),
-            Kind::Number if is_alignment && self.is_pointer => {}
-            Kind::Number if is_alignment => self.align = number(token.text).unwrap_or(u64::MAX),
-            Kind::Number => self.elements = number(token.text),
-            Kind::Punctuation(b'[') => self.dimensions += 1,
-            Kind::Punctuation(b']') => {}
-            Kind::Word => self.subject = Some(token),
+            TokenKind::Dotted if token.text == b".ptr" => self.is_pointer = true,
+            TokenKind::Dotted => self.element_bytes = self.element_bytes.or(bytes_of(token.text)),
+            TokenKind::Number if is_alignment && self.is_pointer => {}
+            TokenKind::Number if is_alignment => {
+                self.align = number(token.text).unwrap_or(u64::MAX);
+            }
+            TokenKind::Number => self.elements = number(token.text),
+            TokenKind::Punctuation(b'[') => self.dimensions += 1,
+            TokenKind::Punctuation(b']') => {}
+            TokenKind::Word => self.subject = Some(token),
             _ => return Err(token.unexpected("a parameter")),
         }
         self.subject.get_or_insert(token);
@@ -233,7 +235,8 @@ pub(crate) fn bytes_of(kind: &[u8]) -> Option<u64> {
 
 /// An integer literal of PTX: decimal, octal after `0`, hexadecimal after `0x`, binary after `0b`, each with an
 /// optional `U`.
-pub(crate) fn number(text: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn number(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     let text = text.strip_suffix('U').unwrap_or(text);
     let (digits, radix) = match text.as_bytes() {
@@ -251,7 +254,7 @@ mod tests {
 
     fn header(text: &str) -> Result<Header<'_>, PtxError> {
         let mut lexer = Lexer::new(text.as_bytes());
-        let keyword = lexer.next().expect("a token").expect("a keyword");
+        let keyword = lexer.next_token().expect("a token").expect("a keyword");
         Header::read(&mut lexer, &keyword)
     }
 

@@ -4,23 +4,30 @@ use crate::error::{Position, PtxError};
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum TokenKind {
     /// A name, a register, an opcode.
     Word,
     /// A word after a dot: a directive, a modifier, a selector such as `.x`.
     Dotted,
+    /// A number, in any of PTX's notations.
     Number,
+    /// A string with its quotes.
     Text,
+    /// Any other character.
     Punctuation(u8),
 }
 
+/// A token with its place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Token<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) text: &'a [u8],
+pub struct Token<'a> {
+    /// What it is.
+    pub kind: TokenKind,
+    /// Its bytes.
+    pub text: &'a [u8],
     /// The offset of its first byte.
-    pub(crate) start: usize,
-    pub(crate) at: Position,
+    pub start: usize,
+    /// Its line and column.
+    pub at: Position,
 }
 
 impl<'a> Token<'a> {
@@ -29,17 +36,20 @@ impl<'a> Token<'a> {
         self.start + self.text.len()
     }
 
-    pub(crate) fn is(&self, byte: u8) -> bool {
-        self.kind == Kind::Punctuation(byte)
+    /// Whether it is this character of punctuation.
+    #[must_use]
+    pub fn is(&self, byte: u8) -> bool {
+        self.kind == TokenKind::Punctuation(byte)
     }
 
     pub(crate) fn is_dotted(&self, text: &str) -> bool {
-        self.kind == Kind::Dotted && self.text == text.as_bytes()
+        self.kind == TokenKind::Dotted && self.text == text.as_bytes()
     }
 
     /// The name, if it is a word.
-    pub(crate) fn word(&self) -> Option<&'a [u8]> {
-        (self.kind == Kind::Word).then_some(self.text)
+    #[must_use]
+    pub fn word(&self) -> Option<&'a [u8]> {
+        (self.kind == TokenKind::Word).then_some(self.text)
     }
 
     pub(crate) fn unexpected(&self, expected: &'static str) -> PtxError {
@@ -54,8 +64,8 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
 }
 
 /// Reads tokens one by one.
-#[derive(Clone)]
-pub(crate) struct Lexer<'a> {
+#[derive(Clone, Debug)]
+pub struct Lexer<'a> {
     text: &'a [u8],
     offset: usize,
     line: u64,
@@ -63,7 +73,9 @@ pub(crate) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    pub(crate) const fn new(text: &'a [u8]) -> Self {
+    /// Begins at the start of `text`.
+    #[must_use]
+    pub const fn new(text: &'a [u8]) -> Self {
         Self { text, offset: 0, line: 1, line_start: 0 }
     }
 
@@ -80,7 +92,11 @@ impl<'a> Lexer<'a> {
     }
 
     /// The next token; `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<Token<'a>>, PtxError> {
+    ///
+    /// # Errors
+    ///
+    /// [`PtxError`] at an unterminated comment or string, or a byte that PTX does not have.
+    pub fn next_token(&mut self) -> Result<Option<Token<'a>>, PtxError> {
         #[cfg(test)]
         let begin = self.offset;
         self.skip()?;
@@ -92,16 +108,20 @@ impl<'a> Lexer<'a> {
         };
         let second = rest.first().copied().unwrap_or(0);
         let (kind, end) = match first {
-            b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'$' => (Kind::Word, self.run(start + 1, is_word)),
-            b'%' if is_word(second) => (Kind::Word, self.run(start + 1, is_word)),
-            b'.' if is_word(second) => (Kind::Dotted, self.dotted(start + 1)),
-            b'0'..=b'9' => (Kind::Number, self.run(start, |byte| is_word(byte) || byte == b'.')),
+            b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'$' => {
+                (TokenKind::Word, self.run(start + 1, is_word))
+            }
+            b'%' if is_word(second) => (TokenKind::Word, self.run(start + 1, is_word)),
+            b'.' if is_word(second) => (TokenKind::Dotted, self.dotted(start + 1)),
+            b'0'..=b'9' => {
+                (TokenKind::Number, self.run(start, |byte| is_word(byte) || byte == b'.'))
+            }
             b'"' => {
                 self.offset = start + 1;
                 self.skip_past(b"\"", at, Some("a string"))?;
-                (Kind::Text, self.offset)
+                (TokenKind::Text, self.offset)
             }
-            b'!'..=b'~' => (Kind::Punctuation(first), start + 1),
+            b'!'..=b'~' => (TokenKind::Punctuation(first), start + 1),
             byte => return Err(PtxError::UnexpectedByte { byte, at }),
         };
         self.offset = end;
@@ -113,7 +133,7 @@ impl<'a> Lexer<'a> {
 
     /// The next token. It is an error if the text ends, because `what`, which begins at `at`, is unterminated.
     pub(crate) fn need(&mut self, what: &'static str, at: Position) -> Result<Token<'a>, PtxError> {
-        self.next()?.ok_or(PtxError::Unterminated { what, at })
+        self.next_token()?.ok_or(PtxError::Unterminated { what, at })
     }
 
     fn position(&self) -> Position {
@@ -230,7 +250,7 @@ mod tests {
     fn tokens(text: &str) -> Vec<&str> {
         let mut lexer = Lexer::new(text.as_bytes());
         let mut found = Vec::new();
-        while let Some(token) = lexer.next().expect("tokens") {
+        while let Some(token) = lexer.next_token().expect("tokens") {
             found.push(core::str::from_utf8(token.text).expect("ASCII"));
         }
         found
@@ -260,7 +280,7 @@ mod tests {
     #[test]
     fn positions_count_lines_in_comments_and_strings_too() {
         let mut lexer = Lexer::new(b"a\n /*\n\n*/ b \"x\ny\" c");
-        let mut at = || lexer.next().expect("a token").map(|it| (it.at.line, it.at.column));
+        let mut at = || lexer.next_token().expect("a token").map(|it| (it.at.line, it.at.column));
         let found: Vec<_> = core::iter::from_fn(&mut at).collect();
         assert_eq!(found, [(1, 1), (4, 4), (4, 6), (5, 4)]);
     }
@@ -270,7 +290,7 @@ mod tests {
         let error = |text: &[u8]| {
             let mut lexer = Lexer::new(text);
             loop {
-                match lexer.next() {
+                match lexer.next_token() {
                     Ok(Some(_)) => {}
                     Ok(None) => break None,
                     Err(error) => break Some(error.to_string()),

@@ -6,7 +6,6 @@ mod error;
 mod extract;
 mod fold;
 mod header;
-mod index;
 mod lexer;
 mod module;
 mod names;
@@ -15,6 +14,7 @@ mod report;
 mod rewrite;
 mod special;
 mod statement;
+pub mod syntax;
 mod usage;
 mod values;
 mod variable;
@@ -23,10 +23,6 @@ mod write;
 pub use error::{Position, PtxError};
 pub use extract::{Extracted, Variable, extract};
 pub use fold::{FOLDED_WORDS, Fold, SHIFTED_WORDS, shifted_words};
-pub use index::{
-    EntryIndex, EntryPlaces, First, MOST_LIMITS, Reason as IndexReason, Size, SizeLimit, SizeTerm,
-    Sizes, SourceLine, Verdict, Wrap, index,
-};
 pub use refusal::{Reason, Refusal};
 pub use report::{EntryReport, Form, Forms, Report, Rewritten};
 pub use rewrite::{rewrite, rewrite_entries};

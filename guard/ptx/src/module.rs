@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::body::Body;
 use crate::error::{NEWEST_MAJOR, PtxError};
 use crate::header::Header;
-use crate::lexer::{Kind, Lexer, Token, lossy};
+use crate::lexer::{Lexer, Token, TokenKind, lossy};
 use crate::variable::Declared;
 
 /// The parts of a text that matter for rewriting it.
@@ -60,10 +60,10 @@ impl<'a> Module<'a> {
         module.first_directives(&mut lexer)?;
         // The outermost open block, the depth of the token in it, and the linkage before the token.
         let (mut open, mut depth, mut linkage) = (None, 0_usize, None);
-        while let Some(token) = lexer.next()? {
+        while let Some(token) = lexer.next_token()? {
             let begin = linkage.take();
             match token.kind {
-                Kind::Dotted => match token.text {
+                TokenKind::Dotted => match token.text {
                     b".visible" | b".weak" | b".extern" | b".common" => {
                         linkage = Some(begin.unwrap_or(token.start));
                     }
@@ -82,11 +82,11 @@ impl<'a> Module<'a> {
                     }
                     _ => {}
                 },
-                Kind::Punctuation(b'{') => {
+                TokenKind::Punctuation(b'{') => {
                     open.get_or_insert(token);
                     depth += 1;
                 }
-                Kind::Punctuation(b'}') => {
+                TokenKind::Punctuation(b'}') => {
                     depth =
                         depth.checked_sub(1).ok_or_else(|| token.unexpected("a declaration"))?;
                     open = open.filter(|_| depth > 0);
@@ -115,10 +115,10 @@ impl<'a> Module<'a> {
 
     /// Reads `.version MAJOR.MINOR` and `.target NAME` at the start of the text.
     fn first_directives(&mut self, lexer: &mut Lexer<'a>) -> Result<(), PtxError> {
-        let version = lexer.next()?.filter(|token| token.is_dotted(".version"));
-        let number = lexer.next()?.filter(|token| token.kind == Kind::Number);
-        let directive = lexer.next()?.filter(|token| token.is_dotted(".target"));
-        let target = lexer.next()?.filter(|token| token.kind == Kind::Word);
+        let version = lexer.next_token()?.filter(|token| token.is_dotted(".version"));
+        let number = lexer.next_token()?.filter(|token| token.kind == TokenKind::Number);
+        let directive = lexer.next_token()?.filter(|token| token.is_dotted(".target"));
+        let target = lexer.next_token()?.filter(|token| token.kind == TokenKind::Word);
         let (Some(_), Some(number), Some(_), Some(target)) = (version, number, directive, target)
         else {
             return Err(PtxError::NotPtx);
@@ -178,7 +178,7 @@ impl<'a> Module<'a> {
         let mut next = || lexer.need("the section", keyword.at);
         let mut token = next()?;
         while !token.is(b'{') {
-            if !matches!(token.kind, Kind::Word | Kind::Dotted) {
+            if !matches!(token.kind, TokenKind::Word | TokenKind::Dotted) {
                 return Err(token.unexpected("a name or `{`"));
             }
             token = next()?;
@@ -186,11 +186,11 @@ impl<'a> Module<'a> {
         loop {
             token = next()?;
             match token.kind {
-                Kind::Word => {
+                TokenKind::Word => {
                     self.section_words.insert(token.text);
                 }
-                Kind::Punctuation(b'{') => return Err(token.unexpected("a value")),
-                Kind::Punctuation(b'}') => return Ok(()),
+                TokenKind::Punctuation(b'{') => return Err(token.unexpected("a value")),
+                TokenKind::Punctuation(b'}') => return Ok(()),
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Special registers and instructions that read the grid, or that cannot be split.
 
-use crate::lexer::{Kind, Token};
+use crate::lexer::{Token, TokenKind};
 use crate::refusal::Reason;
 
 /// A set of the values that forms replace. Each value has a number: the block index on x, y and z is 0 to 2, the grid
@@ -63,7 +63,7 @@ impl Read {
 pub(crate) fn reads(tokens: &[Token<'_>]) -> impl Iterator<Item = Read> {
     tokens.iter().enumerate().filter_map(|(first, token)| {
         let register = register(token)?;
-        let selector = tokens.get(first + 1).filter(|next| next.kind == Kind::Dotted);
+        let selector = tokens.get(first + 1).filter(|next| next.kind == TokenKind::Dotted);
         let axis = selector
             .and_then(|selector| SELECTORS.iter().position(|axis| axis.contains(&selector.text)));
         Some(Read { first, last: first + usize::from(axis.is_some()), register, axis })

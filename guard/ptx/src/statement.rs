@@ -1,17 +1,20 @@
 //! The statements of a function's body.
 
 use crate::error::PtxError;
-use crate::lexer::{Kind, Lexer, Token};
+use crate::lexer::{Lexer, Token, TokenKind};
 
 /// A statement of a body.
-pub(crate) struct Statement<'t, 'a> {
+#[derive(Debug)]
+pub struct Statement<'t, 'a> {
     /// Its tokens, with its semicolon or colon.
-    pub(crate) tokens: &'t [Token<'a>],
-    pub(crate) what: What<'t, 'a>,
+    pub tokens: &'t [Token<'a>],
+    /// What it is.
+    pub kind: StatementKind<'t, 'a>,
 }
 
 /// What a statement is.
-pub(crate) enum What<'t, 'a> {
+#[derive(Debug)]
+pub enum StatementKind<'t, 'a> {
     /// `{`, `}` or `.loc`.
     Other,
     /// A label and its colon.
@@ -23,11 +26,14 @@ pub(crate) enum What<'t, 'a> {
 }
 
 /// `[@[!]PREDICATE] OPCODE[.MODIFIER]... OPERANDS;`
-pub(crate) struct Instruction<'t, 'a> {
-    pub(crate) opcode: Token<'a>,
-    pub(crate) modifiers: &'t [Token<'a>],
+#[derive(Debug)]
+pub struct Instruction<'t, 'a> {
+    /// The first part of its name, such as `ld`.
+    pub opcode: Token<'a>,
+    /// The other parts, such as `.global` and `.u32`.
+    pub modifiers: &'t [Token<'a>],
     /// The index of the first token after opcode and modifiers.
-    pub(crate) operands: usize,
+    pub operands: usize,
 }
 
 impl<'t, 'a> Instruction<'t, 'a> {
@@ -37,10 +43,10 @@ impl<'t, 'a> Instruction<'t, 'a> {
             (false, _) => 0,
             (true, is_negated) => 2 + usize::from(is_negated),
         };
-        let is_dotted = |token: &&Token<'_>| token.kind == Kind::Dotted;
+        let is_dotted = |token: &&Token<'_>| token.kind == TokenKind::Dotted;
         index += usize::from(index > 0 && tokens.get(index).as_ref().is_some_and(is_dotted));
         let opcode = tokens.get(index).or(tokens.last()).ok_or(PtxError::NotPtx)?;
-        if opcode.kind != Kind::Word {
+        if opcode.kind != TokenKind::Word {
             return Err(opcode.unexpected("an instruction"));
         }
         let after = tokens.get(index + 1..).unwrap_or_default();
@@ -55,7 +61,8 @@ impl<'t, 'a> Instruction<'t, 'a> {
 }
 
 /// Reads the statements of one body, whose opening brace was read.
-pub(crate) struct Statements<'a> {
+#[derive(Debug)]
+pub struct Statements<'a> {
     pub(crate) lexer: Lexer<'a>,
     /// The opening brace, for errors.
     open: Token<'a>,
@@ -69,39 +76,44 @@ pub(crate) struct Statements<'a> {
 
 impl<'a> Statements<'a> {
     /// The statements of the body that `open` begins.
-    pub(crate) fn of(text: &'a [u8], open: &Token<'a>) -> Self {
+    #[must_use]
+    pub fn new(text: &'a [u8], open: &Token<'a>) -> Self {
         let lexer = Lexer::after(text, open);
         Self { lexer, open: *open, depth: 1, next: None, tokens: Vec::new() }
     }
 
     /// The next statement. `None` at the end of the body.
-    pub(crate) fn next(&mut self) -> Result<Option<Statement<'_, 'a>>, PtxError> {
+    ///
+    /// # Errors
+    ///
+    /// [`PtxError`] where the text is no statement of PTX.
+    pub fn next_statement(&mut self) -> Result<Option<Statement<'_, 'a>>, PtxError> {
         self.tokens.clear();
         if self.depth == 0 {
             return Ok(None);
         }
         let first = self.take()?;
-        let mut what = What::Other;
+        let mut kind = StatementKind::Other;
         match first.kind {
-            Kind::Punctuation(b'{') => self.depth += 1,
-            Kind::Punctuation(b'}') if self.depth == 1 => {
+            TokenKind::Punctuation(b'{') => self.depth += 1,
+            TokenKind::Punctuation(b'}') if self.depth == 1 => {
                 self.depth = 0;
                 return Ok(None);
             }
-            Kind::Punctuation(b'}') => self.depth -= 1,
-            Kind::Dotted if first.text == b".loc" => self.location()?,
-            Kind::Dotted => {
+            TokenKind::Punctuation(b'}') => self.depth -= 1,
+            TokenKind::Dotted if first.text == b".loc" => self.location()?,
+            TokenKind::Dotted => {
                 self.until_semicolon()?;
-                what = What::Directive;
+                kind = StatementKind::Directive;
             }
-            Kind::Word if self.take_if(b':')? => what = What::Label,
-            Kind::Word | Kind::Punctuation(b'@') => {
+            TokenKind::Word if self.take_if(b':')? => kind = StatementKind::Label,
+            TokenKind::Word | TokenKind::Punctuation(b'@') => {
                 self.until_semicolon()?;
-                what = What::Instruction(Instruction::of(&self.tokens)?);
+                kind = StatementKind::Instruction(Instruction::of(&self.tokens)?);
             }
             _ => return Err(first.unexpected("a statement")),
         }
-        Ok(Some(Statement { tokens: &self.tokens, what }))
+        Ok(Some(Statement { tokens: &self.tokens, kind }))
     }
 
     /// The next token, which belongs to no statement yet.
@@ -141,10 +153,10 @@ impl<'a> Statements<'a> {
         loop {
             let token = self.take()?;
             match token.kind {
-                Kind::Punctuation(b'{') => depth += 1,
-                Kind::Punctuation(b'}') if depth == 0 => return Err(token.unexpected("`;`")),
-                Kind::Punctuation(b'}') => depth -= 1,
-                Kind::Punctuation(b';') if depth == 0 => return Ok(()),
+                TokenKind::Punctuation(b'{') => depth += 1,
+                TokenKind::Punctuation(b'}') if depth == 0 => return Err(token.unexpected("`;`")),
+                TokenKind::Punctuation(b'}') => depth -= 1,
+                TokenKind::Punctuation(b';') if depth == 0 => return Ok(()),
                 _ => {}
             }
         }
@@ -173,7 +185,7 @@ impl<'a> Statements<'a> {
     fn numbers(&mut self) -> Result<(), PtxError> {
         for _ in 0..3 {
             let token = self.take()?;
-            if token.kind != Kind::Number {
+            if token.kind != TokenKind::Number {
                 return Err(token.unexpected("a number"));
             }
         }

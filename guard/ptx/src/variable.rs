@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::error::PtxError;
 use crate::header::{bytes_of, number};
-use crate::lexer::{Kind, Lexer, Token};
+use crate::lexer::{Lexer, Token, TokenKind};
 
 /// `[LINKAGE] .global|.const [.attribute(...)] [.align N] [.v2|.v4] .TYPE NAME[N]... [= VALUES];`
 #[derive(Debug)]
@@ -36,30 +36,30 @@ impl<'a> Declared<'a> {
         let end = loop {
             let token = next()?;
             match token.kind {
-                Kind::Punctuation(b';') if depth == 0 => break token.end(),
-                Kind::Punctuation(b'(' | b'{' | b'[') => depth += 1,
-                Kind::Punctuation(b')' | b'}' | b']') => {
+                TokenKind::Punctuation(b';') if depth == 0 => break token.end(),
+                TokenKind::Punctuation(b'(' | b'{' | b'[') => depth += 1,
+                TokenKind::Punctuation(b')' | b'}' | b']') => {
                     depth = depth.checked_sub(1).ok_or_else(|| token.unexpected("`;`"))?;
                     // The size of an array that its values give.
                     count = count.filter(|_| has_values || !before.is(b'['));
                 }
-                Kind::Punctuation(b'=') => has_values = true,
+                TokenKind::Punctuation(b'=') => has_values = true,
                 // Names with a number each.
-                Kind::Punctuation(b'<') => count = None,
-                Kind::Dotted if matches!(token.text, b".entry" | b".func") => {
+                TokenKind::Punctuation(b'<') => count = None,
+                TokenKind::Dotted if matches!(token.text, b".entry" | b".func") => {
                     return Err(token.unexpected("`;`"));
                 }
                 _ if has_values || before.is_dotted(".align") => {}
-                Kind::Dotted if depth == 0 => match token.text {
+                TokenKind::Dotted if depth == 0 => match token.text {
                     b".v2" => count = count.and_then(|count| count.checked_mul(2)),
                     b".v4" => count = count.and_then(|count| count.checked_mul(4)),
                     kind => element = element.or(bytes_of(kind)),
                 },
-                Kind::Number if before.is(b'[') => {
+                TokenKind::Number if before.is(b'[') => {
                     let size = number(token.text);
                     count = count.zip(size).and_then(|(count, size)| count.checked_mul(size));
                 }
-                Kind::Word if depth == 0 => names.push(token),
+                TokenKind::Word if depth == 0 => names.push(token),
                 _ => {}
             }
             before = token;

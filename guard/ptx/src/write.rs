@@ -10,7 +10,7 @@ use crate::module::{Item, Module};
 use crate::names::Names;
 use crate::report::{ALIGNMENT, Form};
 use crate::special::{Values, reads};
-use crate::statement::{Instruction, Statement, Statements, What};
+use crate::statement::{Instruction, Statement, StatementKind, Statements};
 use crate::usage::Usage;
 use crate::values;
 
@@ -120,10 +120,10 @@ impl<'a> Writer<'_, 'a> {
             }
             None => values::load(all),
         });
-        let mut statements = Statements::of(self.module.text, open);
-        while let Some(Statement { tokens, what }) = statements.next()? {
+        let mut statements = Statements::new(self.module.text, open);
+        while let Some(Statement { tokens, kind }) = statements.next_statement()? {
             let mut opcode = None;
-            if let What::Instruction(instruction) = what {
+            if let StatementKind::Instruction(instruction) = kind {
                 opcode = Some(instruction.opcode.start);
                 self.instruction(&instruction, tokens, body, form);
             }

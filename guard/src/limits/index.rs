@@ -115,10 +115,10 @@ impl IndexLimit {
 }
 
 #[cfg(feature = "ptx")]
-impl From<gridguard_ptx::SizeLimit> for IndexLimit {
-    fn from(limit: gridguard_ptx::SizeLimit) -> Self {
-        let term = |term: gridguard_ptx::SizeTerm| {
-            let gridguard_ptx::SizeTerm { factor, grid, block } = term;
+impl From<gridguard_index::SizeLimit> for IndexLimit {
+    fn from(limit: gridguard_index::SizeLimit) -> Self {
+        let term = |term: gridguard_index::SizeTerm| {
+            let gridguard_index::SizeTerm { factor, grid, block } = term;
             IndexTerm { factor, grid, block }
         };
         Self { terms: limit.terms.into_iter().map(term).collect(), most: limit.most }

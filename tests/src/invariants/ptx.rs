@@ -1,6 +1,7 @@
 //! PTX: any bytes are rewritten or rejected, forms read no replaced register, and indices are analysed.
 
-use gridguard_ptx::{Form, PtxError, Report, Sizes, Verdict, index, rewrite, rewrite_entries};
+use gridguard_index::{Sizes, Verdict, index};
+use gridguard_ptx::{Form, PtxError, Report, rewrite, rewrite_entries};
 
 /// Any bytes are PTX, or an error with a position. The rewritten text is PTX again and contains the whole original. Its
 /// forms read the driver's grid only where they compute the replaced values.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use gridguard::{Axis, Dim3, IndexLimit};
-use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap};
 use serde::Serialize;
 
 use crate::error::CommandError;

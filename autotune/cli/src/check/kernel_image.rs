@@ -9,7 +9,7 @@ use clap::Args;
 use cpp_demangle::{DemangleOptions, Symbol};
 use gridguard::image::{FileImage, ImageFile, KernelAttributes};
 use gridguard::{DeviceLimits, Rule};
-use gridguard_ptx::{EntryIndex, index};
+use gridguard_index::{EntryIndex, index};
 use serde::Serialize;
 
 use crate::error::CommandError;

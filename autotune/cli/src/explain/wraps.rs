@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gridguard::Axis;
 use gridguard::diagnose::{Evidence, ViolatedRule};
-use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 
 use crate::error::CommandError;
 use crate::output::note;

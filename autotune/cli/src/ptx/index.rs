@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
 use super::sarif::{self, from};

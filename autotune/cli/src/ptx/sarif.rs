@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use gridguard_ptx::{EntryIndex, First, Position, Verdict, Wrap};
+use gridguard_index::{EntryIndex, First, Position, Verdict, Wrap};
 use serde_json::{Value, json};
 
 use crate::links::PAGE;

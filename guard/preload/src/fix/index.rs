@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gridguard::ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use gridguard::{Axis, Dim3, IndexLimit};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use gridguard_report::{IndexCoverage, IndexUse, Nearness};
 
 use crate::driver::Driver;

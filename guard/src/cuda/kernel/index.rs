@@ -4,7 +4,7 @@ use core::hash::BuildHasher;
 use std::hash::RandomState;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use gridguard_ptx::{EntryPlaces, Sizes};
+use gridguard_index::{EntryPlaces, Sizes};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 

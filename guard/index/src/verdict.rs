@@ -3,8 +3,9 @@
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::error::Position;
-use crate::lexer::lossy;
+use gridguard_ptx::Position;
+
+use crate::lossy;
 
 use super::bound::{Bound, Bounds};
 use super::code::Code;

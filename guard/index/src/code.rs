@@ -3,9 +3,8 @@
 use core::ops::Range;
 use std::collections::HashMap;
 
-use crate::error::PtxError;
-use crate::lexer::{Kind, Token};
-use crate::statement::{Statements, What};
+use gridguard_ptx::PtxError;
+use gridguard_ptx::syntax::{StatementKind, Statements, Token, TokenKind};
 
 use super::sizes::Reason;
 
@@ -66,17 +65,17 @@ impl<'a> Code<'a> {
     pub(super) fn read(text: &'a [u8], open: &Token<'a>) -> Result<Self, PtxError> {
         let mut code =
             Self { scopes: vec![HashMap::new()], prefixes: vec![Vec::new()], ..Self::default() };
-        let mut statements = Statements::of(text, open);
+        let mut statements = Statements::new(text, open);
         let (mut blocks, mut names, mut lists) = (Vec::new(), HashMap::new(), HashMap::new());
         let (mut current, mut location, mut label) = (Open::new(0), None, None);
-        while let Some(statement) = statements.next()? {
+        while let Some(statement) = statements.next_statement()? {
             let tokens = statement.tokens;
             let Some(first) = tokens.first() else { continue };
-            match &statement.what {
-                What::Other if first.is(b'{') => code.open_scope(),
-                What::Other if first.is(b'}') => code.close_scope(),
-                What::Other => location = location_of(tokens),
-                What::Label => {
+            match &statement.kind {
+                StatementKind::Other if first.is(b'{') => code.open_scope(),
+                StatementKind::Other if first.is(b'}') => code.close_scope(),
+                StatementKind::Other => location = location_of(tokens),
+                StatementKind::Label => {
                     label = Some(first.text);
                     let here = code.instructions.len();
                     if current.block.instructions.start != here {
@@ -84,13 +83,13 @@ impl<'a> Code<'a> {
                     }
                     names.insert(first.text, blocks.len());
                 }
-                What::Directive if first.text == b".branchtargets" => {
+                StatementKind::Directive if first.text == b".branchtargets" => {
                     let words: Vec<_> = tokens.iter().filter_map(Token::word).collect();
                     lists.insert(label.unwrap_or_default(), words);
                 }
-                What::Directive if first.text == b".reg" => code.declare(tokens),
-                What::Directive => {}
-                What::Instruction(instruction) => {
+                StatementKind::Directive if first.text == b".reg" => code.declare(tokens),
+                StatementKind::Directive => {}
+                StatementKind::Instruction(instruction) => {
                     let guard = code.guard(tokens);
                     let begin = code.tokens.len();
                     let before = instruction.operands - instruction.modifiers.len() - 1;
@@ -221,7 +220,7 @@ fn is_numbered(name: &[u8], prefix: &[u8]) -> bool {
 /// File and line of `.loc FILE LINE COLUMN`.
 fn location_of(tokens: &[Token<'_>]) -> Option<(u64, u64)> {
     let number = |at: usize| -> Option<u64> {
-        let token = tokens.get(at).filter(|token| token.kind == Kind::Number)?;
+        let token = tokens.get(at).filter(|token| token.kind == TokenKind::Number)?;
         core::str::from_utf8(token.text).ok()?.parse().ok()
     };
     Some((number(1)?, number(2)?))

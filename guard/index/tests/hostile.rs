@@ -3,12 +3,12 @@
 
 use std::fmt::Write;
 
-use gridguard_ptx::{IndexReason, Size, Sizes, Verdict, index};
+use gridguard_index::{Reason, Size, Sizes, Verdict, index};
 use proptest::prelude::{ProptestConfig, any, prop, proptest};
 
-/// The PTX of a source of `bench-data/index`.
+/// The PTX of a source of `guard/index/corpus`.
 fn ptx(source: &str) -> String {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench-data/index/sm_90");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/sm_90");
     std::fs::read_to_string(format!("{folder}/{source}.ptx")).expect("PTX")
 }
 
@@ -55,7 +55,7 @@ fn a_verdict_and_limits_end_when_no_work_is_left() {
                 let less = entry.verdict_within(&sizes, &mut left);
                 assert!(left == 0 || less == verdict, "{} {most}", entry.name);
                 if most == 0 && done > 0 {
-                    assert_eq!(less, Verdict::Unknown(IndexReason::TooComplex));
+                    assert_eq!(less, Verdict::Unknown(Reason::TooComplex));
                     assert_eq!(entry.limits_within(&sizes, &mut left), []);
                 }
             }
@@ -83,7 +83,7 @@ fn a_kernel_of_many_indices_takes_no_more_work_than_it_has() {
         sizes.set(Size::Parameter { index: 1, offset: 0 }, launch);
         let verdict = entry.verdict_within(&sizes, &mut left);
         if left == 0 {
-            assert_eq!(verdict, Verdict::Unknown(IndexReason::TooComplex));
+            assert_eq!(verdict, Verdict::Unknown(Reason::TooComplex));
             return;
         }
         assert_eq!(verdict, Verdict::Safe);
@@ -95,9 +95,9 @@ fn a_kernel_of_many_indices_takes_no_more_work_than_it_has() {
 fn a_loop_with_two_entrances_is_unknown() {
     let body = "setp.lt.u32 %p1, %x, 7;\n@%p1 bra B;\nA: add.s32 %i, %x, 1;\nB: add.s32 %i, %x, 2;\n\
                 setp.lt.u32 %p2, %i, %n;\n@%p2 bra A;\nmul.wide.s32 %rd2, %i, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::ControlFlow));
+    assert_eq!(verdict(body), Verdict::Unknown(Reason::ControlFlow));
     let body = "brx.idx %x, nowhere;\nmul.wide.s32 %rd2, %x, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::ControlFlow));
+    assert_eq!(verdict(body), Verdict::Unknown(Reason::ControlFlow));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn an_inner_register_hides_an_outer_one() {
 #[test]
 fn a_call_whose_accesses_are_not_followed_is_unknown() {
     let body = "call (r), f, (a);\nmul.wide.u32 %rd2, %x, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(IndexReason::Call));
+    assert_eq!(verdict(body), Verdict::Unknown(Reason::Call));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Operands and types of instructions.
 
-use crate::lexer::{Kind, Token};
+use gridguard_ptx::syntax::{Token, TokenKind, number};
 
 use super::code::{Code, Instruction};
 
@@ -72,9 +72,9 @@ pub(super) fn operands<'a>(code: &Code<'a>, instruction: &Instruction) -> Vec<Op
     let (mut begin, mut depth) = (range.start, 0_usize);
     for at in range.clone() {
         match code.tokens[at].kind {
-            Kind::Punctuation(b'{' | b'[' | b'(') => depth += 1,
-            Kind::Punctuation(b'}' | b']' | b')') => depth = depth.saturating_sub(1),
-            Kind::Punctuation(b',') if depth == 0 => {
+            TokenKind::Punctuation(b'{' | b'[' | b'(') => depth += 1,
+            TokenKind::Punctuation(b'}' | b']' | b')') => depth = depth.saturating_sub(1),
+            TokenKind::Punctuation(b',') if depth == 0 => {
                 operands.push(operand(code, begin, at));
                 begin = at + 1;
             }
@@ -90,17 +90,17 @@ pub(super) fn operands<'a>(code: &Code<'a>, instruction: &Instruction) -> Vec<Op
 fn operand<'a>(code: &Code<'a>, begin: usize, end: usize) -> Operand<'a> {
     let tokens = &code.tokens[begin..end];
     let names = || {
-        let words = (begin..end).filter(|at| code.tokens[*at].kind == Kind::Word);
+        let words = (begin..end).filter(|at| code.tokens[*at].kind == TokenKind::Word);
         words.map(|at| code.ids[at]).collect::<Vec<_>>()
     };
     match tokens {
-        [one] if one.kind == Kind::Word => match is_special(one.text) {
+        [one] if one.kind == TokenKind::Word => match is_special(one.text) {
             true => Operand::Special(one.text, b""),
             false => Operand::Register(code.ids[begin]),
         },
-        [one] if one.kind == Kind::Number => constant(one.text, 1),
-        [sign, one] if sign.is(b'-') && one.kind == Kind::Number => constant(one.text, -1),
-        [one, selector] if one.kind == Kind::Word && selector.kind == Kind::Dotted => {
+        [one] if one.kind == TokenKind::Number => constant(one.text, 1),
+        [sign, one] if sign.is(b'-') && one.kind == TokenKind::Number => constant(one.text, -1),
+        [one, selector] if one.kind == TokenKind::Word && selector.kind == TokenKind::Dotted => {
             Operand::Special(one.text, selector.text)
         }
         [open, .., close] if open.is(b'[') && close.is(b']') => {
@@ -125,7 +125,7 @@ fn offset(tokens: &[Token<'_>]) -> i128 {
 }
 
 fn constant<'a>(text: &[u8], sign: i128) -> Operand<'a> {
-    match crate::header::number(text) {
+    match number(text) {
         Some(value) => Operand::Constant(sign * i128::from(value)),
         None => Operand::Other,
     }

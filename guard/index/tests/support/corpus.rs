@@ -1,9 +1,9 @@
-//! Reads the kernels of `bench-data/index` and the facts known about them.
+//! Reads the kernels of `guard/index/corpus` and the facts known about them.
 
 use std::fs;
 use std::path::PathBuf;
 
-use gridguard_ptx::Size;
+use gridguard_index::Size;
 
 /// A pair of kernels.
 pub(crate) struct Case {
@@ -25,7 +25,7 @@ impl Case {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../bench-data/index")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
 /// The cases that the sources state.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gridguard_ptx::Size;
+use gridguard_index::Size;
 
 use crate::interpreter::{Kernel, Thread};
 

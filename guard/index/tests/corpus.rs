@@ -1,4 +1,4 @@
-//! The kernels of `bench-data/index`: each faulty one is found with its first bad size, no mended one is reported.
+//! The kernels of `guard/index/corpus`: each faulty one is found with its first bad size, no mended one is reported.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "support/corpus.rs"]
@@ -7,9 +7,9 @@ mod corpus;
 use std::collections::HashMap;
 
 use corpus::{Case, cases, texts};
-use gridguard_ptx::{
-    EntryIndex, EntryPlaces, First, IndexReason, MOST_LIMITS, Size, SizeLimit, SizeTerm, Sizes,
-    Verdict, index,
+use gridguard_index::{
+    EntryIndex, EntryPlaces, First, MOST_LIMITS, Reason, Size, SizeLimit, SizeTerm, Sizes, Verdict,
+    index,
 };
 
 /// The sizes of `case` with `value` for the varied one.
@@ -127,7 +127,7 @@ fn an_index_from_memory_is_unknown_with_that_reason() {
         mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];\n\
         mul.lo.s32 %r4, %r3, %r1; mul.wide.s32 %rd5, %r4, 4; add.s64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r2;\nret;\n}\n";
     let mut entries = index(text.as_bytes()).expect("PTX");
-    assert_eq!(entries[0].verdict(&Sizes::default()), Verdict::Unknown(IndexReason::Loaded));
+    assert_eq!(entries[0].verdict(&Sizes::default()), Verdict::Unknown(Reason::Loaded));
 }
 
 /// The sum of a limit.

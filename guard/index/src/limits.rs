@@ -34,11 +34,11 @@ impl EntryIndex {
     /// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out) {\n\
     ///     ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\nshl.b32 %r2, %r1, 16;\n\
     ///     mul.wide.s32 %rd2, %r2, 4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}\n";
-    /// let limits = gridguard_ptx::index(ptx.as_bytes())?.remove(0).limits(&Default::default());
+    /// let limits = gridguard_index::index(ptx.as_bytes())?.remove(0).limits(&Default::default());
     /// // gridDim.y * 65536 - 65536 <= 2147483647
     /// assert_eq!((limits[0].terms[1].factor, limits[0].terms[1].grid), (65536, [0, 1, 0]));
     /// assert_eq!((limits[0].terms[0].factor, limits[0].most), (-65536, 2147483647));
-    /// # Ok::<(), gridguard_ptx::PtxError>(())
+    /// # Ok::<(), gridguard_index::PtxError>(())
     /// ```
     pub fn limits(&mut self, sizes: &Sizes) -> Vec<SizeLimit> {
         self.limits_within(sizes, &mut { MOST_WORK })

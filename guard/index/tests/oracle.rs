@@ -12,7 +12,7 @@ mod launches;
 use std::fmt::Write;
 
 use corpus::{Case, cases, texts};
-use gridguard_ptx::{Size, Sizes, Verdict, index};
+use gridguard_index::{Size, Sizes, Verdict, index};
 use interpreter::{Kernel, Thread, kernels};
 use launches::launch;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use gridguard_ptx::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use interpreter::{Kernel, kernels};
 use launches::{Found, differing, launch};
 

@@ -1,4 +1,5 @@
-//! 32-bit arithmetic on indices that wraps.
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
 
 mod arithmetic;
 mod bound;
@@ -21,9 +22,8 @@ mod words;
 use core::ops::Range;
 use std::collections::HashMap;
 
-use crate::error::PtxError;
-use crate::lexer::{Kind, Lexer, lossy};
-use crate::module::{Item, Module};
+use gridguard_ptx::syntax::{Entry, Lexer, TokenKind, entries, number};
+pub use gridguard_ptx::{Position, PtxError};
 
 pub use limits::{MOST_LIMITS, SizeLimit, SizeTerm};
 pub use sizes::{Reason, Size, Sizes};
@@ -42,7 +42,7 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// # Examples
 ///
 /// ```
-/// use gridguard_ptx::{Size, Sizes, Verdict, index};
+/// use gridguard_index::{Size, Sizes, Verdict, index};
 ///
 /// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out) {\n\
 ///     ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\nshl.b32 %r2, %r1, 16;\n\
@@ -56,14 +56,11 @@ pub use verdict::{EntryIndex, First, SourceLine, Verdict, Wrap};
 /// let Verdict::Wraps(wraps) = entry.verdict(&sizes) else { panic!("it wraps") };
 /// assert_eq!(wraps[0].expression, "blockIdx.y * 65536");
 /// assert_eq!(wraps[0].formula, "gridDim.y * 65536 > 2147549183");
-/// # Ok::<(), gridguard_ptx::PtxError>(())
+/// # Ok::<(), gridguard_index::PtxError>(())
 /// ```
 pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
-    let text = without_zeros(ptx);
-    let module = Module::read(text)?;
-    let files = files(text);
-    let entries = module.items.iter().filter(|item| item.is_entry);
-    entries.filter_map(|item| entry(text, item, &files).transpose()).collect()
+    let files = files(ptx);
+    entries(ptx)?.iter().map(|entry| analyze(ptx, entry, &files)).collect()
 }
 
 /// The places of the entries in a text, so that the indices of one are found without reading the others again.
@@ -77,11 +74,8 @@ impl EntryPlaces {
     ///
     /// [`PtxError`] if the text is not PTX.
     pub fn read(ptx: &[u8]) -> Result<Self, PtxError> {
-        let module = Module::read(without_zeros(ptx))?;
-        let defined =
-            module.items.iter().filter(|item| item.is_entry && item.header.open.is_some());
-        let place = |item: &Item<'_>| (lossy(item.header.name.text), item.start..item.end);
-        Ok(Self(defined.map(place).collect()))
+        let place = |entry: Entry<'_>| (lossy(entry.name.text), entry.range);
+        Ok(Self(entries(ptx)?.into_iter().map(place).collect()))
     }
 
     /// The indices of the entry `name` of `ptx`, which is the text that was read. Their positions count from the entry,
@@ -100,34 +94,27 @@ impl EntryPlaces {
     }
 }
 
-fn without_zeros(ptx: &[u8]) -> &[u8] {
-    let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    ptx.get(..end).unwrap_or_default()
-}
-
-fn entry(
+fn analyze(
     text: &[u8],
-    item: &Item<'_>,
+    Entry { name, parameters: list, open, .. }: &Entry<'_>,
     files: &HashMap<u64, String>,
-) -> Result<Option<EntryIndex>, PtxError> {
-    let Some(open) = &item.header.open else { return Ok(None) };
+) -> Result<EntryIndex, PtxError> {
     let code = code::Code::read(text, open)?;
-    let list = item.header.parameters.list.clone().unwrap_or(open.start..open.start);
     let names = parameters(text, list.start, list.end)?;
     let known = names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
     let block = block(text, list.end, open.start)?;
     let mut entry = EntryIndex::of(&code, trace::Trace::of(&code, &known, block), files);
-    entry.name = lossy(item.header.name.text);
-    entry.at = item.header.name.at;
+    entry.name = lossy(name.text);
+    entry.at = name.at;
     entry.parameters = names.iter().map(|name| lossy(name)).collect();
-    Ok(Some(entry))
+    Ok(entry)
 }
 
 /// The names of the parameters that are declared from `begin` to `end`.
 fn parameters(text: &[u8], begin: usize, end: usize) -> Result<Vec<&[u8]>, PtxError> {
     let mut lexer = Lexer::new(text.get(begin..end).unwrap_or_default());
     let (mut names, mut last) = (Vec::new(), None);
-    while let Some(token) = lexer.next()? {
+    while let Some(token) = lexer.next_token()? {
         if token.is(b',') {
             names.extend(last.take());
         }
@@ -141,9 +128,9 @@ fn parameters(text: &[u8], begin: usize, end: usize) -> Result<Vec<&[u8]>, PtxEr
 fn block(text: &[u8], begin: usize, end: usize) -> Result<[Option<(i128, i128)>; 3], PtxError> {
     let mut lexer = Lexer::new(text.get(begin..end).unwrap_or_default());
     let (mut block, mut exact, mut axis) = ([None; 3], None, 0);
-    while let Some(token) = lexer.next()? {
+    while let Some(token) = lexer.next_token()? {
         match token.kind {
-            Kind::Dotted => {
+            TokenKind::Dotted => {
                 exact = match token.text {
                     b".reqntid" => Some(true),
                     b".maxntid" => Some(false),
@@ -154,8 +141,8 @@ fn block(text: &[u8], begin: usize, end: usize) -> Result<[Option<(i128, i128)>;
                     block = [Some((1, 1)); 3];
                 }
             }
-            Kind::Number => {
-                let size = crate::header::number(token.text).map(i128::from);
+            TokenKind::Number => {
+                let size = number(token.text).map(i128::from);
                 if let (Some(exact), Some(size), Some(slot)) = (exact, size, block.get_mut(axis)) {
                     *slot = Some(if exact { (size, size) } else { (1, size.max(1)) });
                 }
@@ -165,6 +152,11 @@ fn block(text: &[u8], begin: usize, end: usize) -> Result<[Option<(i128, i128)>;
         }
     }
     Ok(block)
+}
+
+/// Names are ASCII in any PTX that a compiler wrote.
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The names of source files by their numbers.
