@@ -62,7 +62,7 @@ struct Open<'a> {
 }
 
 impl<'a> Code<'a> {
-    pub(super) fn read(text: &'a [u8], open: &Token<'a>) -> Result<Self, PtxError> {
+    pub(crate) fn read(text: &'a [u8], open: &Token<'a>) -> Result<Self, PtxError> {
         let mut code =
             Self { scopes: vec![HashMap::new()], prefixes: vec![Vec::new()], ..Self::default() };
         let mut statements = Statements::new(text, open);
@@ -224,4 +224,9 @@ fn location_of(tokens: &[Token<'_>]) -> Option<(u64, u64)> {
         core::str::from_utf8(token.text).ok()?.parse().ok()
     };
     Some((number(1)?, number(2)?))
+}
+
+/// Names are ASCII in any PTX that a compiler wrote.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

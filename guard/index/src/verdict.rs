@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gridguard_ptx::Position;
 
-use crate::lossy;
-
 use super::bound::{Bound, Bounds};
-use super::code::Code;
+use super::code::{Code, lossy};
 use super::poly::Poly;
 use super::sizes::{Reason, Size, Sizes};
 use super::trace::{Signed, Trace};
