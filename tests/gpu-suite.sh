@@ -44,10 +44,6 @@ pack() {
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
         gcc -shared -fPIC -Wl,-Bsymbolic -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
     done
-    # The C library's tuner, linked with the fake driver by its name, which is the driver's.
-    cargo build --release -p gridguard-capi --features tune &&
-        gcc -O2 -I guard/capi/include -o "$folder/capi-tune" guard/capi/tests/c/tune.c "${library%/*}/libgridguard_capi.a" \
-            -L "$folder/fake-driver" -l:libcuda.so.1 -lpthread -ldl -lm || return 1
     # What the driver reports about candle's kernels is compared with what their images state; and candle
     # itself runs with and without a guard.
     if command -v "${NVCC:-nvcc}" >/dev/null; then
@@ -377,7 +373,6 @@ run() {
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
     step evaluate 400 "$folder/evaluate" --device 0 --starts 2 --profile "$results"/profiles/*.ron --output "$results/evaluate.json"
-    step capi-tune 60 env GRIDGUARD_PROFILES=off "$folder/capi-tune" "$(mktemp -d)"
     step choices 295 "$folder/evaluate" --device 0 --choices 20 --samples 9 --budget 220s --output "$results/choices.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"

@@ -244,11 +244,6 @@
 #define GG_LAYER_NONE 4
 
 /**
- * The function runs on the host, and gets no stream.
- */
-#define GG_ON_HOST 1
-
-/**
  * The result of a call.
  */
 enum gg_status
@@ -292,10 +287,6 @@ enum gg_status
    * The library reached one of its own limits, or has a defect.
    */
   GG_INTERNAL = 8,
-  /**
-   * A tuning ended without a choice, or its files cannot be written: see `gg_error_message`.
-   */
-  GG_TUNING = 9,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -963,148 +954,6 @@ typedef struct gg_parameter {
   uint64_t value;
 } gg_parameter;
 
-/**
- * A launch parameter and its values. This structure never changes.
- */
-typedef struct gg_range {
-  /**
-   * Its name. `chunk` is the number of items of a launch.
-   */
-  const char *name;
-  /**
-   * Its values, the default first.
-   */
-  const uint64_t *values;
-  /**
-   * The number of values. With 0 values of `chunk`, all items, half of them, a quarter and so on are tried.
-   */
-  size_t count;
-} gg_range;
-
-/**
- * What `gg_tune` may vary, and how it compares outputs. Zeros are the defaults.
- */
-typedef struct gg_space {
-  /**
-   * Set it to `sizeof(gg_space)`.
-   */
-  size_t struct_size;
-  /**
-   * The sizes of the problem, the number of items first.
-   */
-  const struct gg_parameter *sizes;
-  /**
-   * The number of sizes.
-   */
-  size_t size_count;
-  /**
-   * The launch parameters.
-   */
-  const struct gg_range *ranges;
-  /**
-   * The number of launch parameters.
-   */
-  size_t range_count;
-  /**
-   * Elements of the output that are compared, 1 to 2^30.
-   */
-  size_t output_count;
-  /**
-   * How far an element may be from the default's, relative to its magnitude or to the mean magnitude of the output,
-   * whichever is larger.
-   */
-  double tolerance;
-  /**
-   * Ends the search after this time in milliseconds; 0 for no limit. A search that ends early stores no entry.
-   */
-  uint64_t max_ms;
-  /**
-   * The folder whose profile gets the entry; NULL for the user's folder.
-   */
-  const char *folder;
-  /**
-   * A file that keeps all results, so that an interrupted search resumes; NULL for none.
-   */
-  const char *journal;
-  /**
-   * The ordinal of the device.
-   */
-  uint32_t device;
-  /**
-   * `GG_ON_HOST` or 0.
-   */
-  uint32_t flags;
-} gg_space;
-
-/**
- * One call of a function that is being tuned.
- */
-typedef struct gg_trial {
-  /**
-   * The size of the structure, which a later version may append to.
-   */
-  size_t struct_size;
-  /**
-   * The `CUstream` to launch on.
-   */
-  void *stream;
-  /**
-   * A value of each range, in the order of the ranges.
-   */
-  const uint64_t *values;
-  /**
-   * In a check, memory for the elements of the output; else NULL.
-   */
-  double *output;
-} gg_trial;
-
-/**
- * Launches one candidate on `trial->stream`, or runs it on the host. Returns 0, or any other number if it fails.
- *
- * If `trial->output` is not NULL, it first overwrites the output on the same stream, so that elements that the launch
- * leaves out are found. It waits for the stream afterwards, and writes all elements to `trial->output`: one that is
- * missing there is NaN, which equals nothing. Otherwise the call is timed, and need not wait.
- *
- * The primary context of the device is current. The callback may call any function of this library and of CUDA, and
- * may free any handle. It must return: an exception that leaves it ends the process, and `longjmp` out of it is
- * undefined.
- */
-typedef int32_t (*gg_trial_callback)(const struct gg_trial *trial, void *user_data);
-
-/**
- * The result of `gg_tune`.
- */
-typedef struct gg_tuning {
-  /**
-   * Set it to `sizeof(gg_tuning)`.
-   */
-  size_t struct_size;
-  /**
-   * The median time of the choice in nanoseconds.
-   */
-  uint64_t median_ns;
-  /**
-   * The median time of the default in nanoseconds.
-   */
-  uint64_t default_ns;
-  /**
-   * Candidates.
-   */
-  size_t candidates;
-  /**
-   * Candidates that failed, or whose output differs.
-   */
-  size_t failures;
-  /**
-   * 1 if the search is complete and its entry is stored, else 0.
-   */
-  uint32_t stored;
-  /**
-   * 0.
-   */
-  uint32_t reserved;
-} gg_tuning;
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1413,30 +1262,6 @@ gg_status gg_free(void *handle);
  * Thread-safe.
  */
 uint32_t gg_version(void);
-
-/**
- * Finds the fastest values of the ranges of `space` for `launch`, and stores them in a profile, where
- * `gg_profile_look_up` finds them. Writes the choice to `values`, one for each range, and its times to `out`. `report`,
- * which may be NULL, gets a table of all candidates.
- *
- * The default has the first value of each range. It stays unless another candidate is clearly faster. A candidate
- * whose output differs from the default's never wins. `GG_TUNING` if the default fails.
- *
- * All calls of `launch` are on the calling thread, whose current context is the same afterwards. The stream is of the
- * device's primary context, which the CUDA runtime uses. Retain the context if nothing else does, because its memory and
- * modules end with it. A candidate that breaks the context breaks it for the whole
- * process. Needs NVRTC, unless it runs on the host.
- *
- * Thread-safe, but two tunings of one device at the same time disturb each other.
- */
-gg_status gg_tune(const struct gg_key *key,
-                  const struct gg_space *space,
-                  gg_trial_callback launch,
-                  void *user_data,
-                  struct gg_tuning *out,
-                  uint64_t *values,
-                  struct gg_text **report,
-                  struct gg_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

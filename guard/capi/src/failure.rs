@@ -4,8 +4,6 @@ use gridguard::catalog::CatalogError;
 #[cfg(feature = "cuda")]
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{Error, Violation};
-#[cfg(feature = "tune")]
-use gridguard_autotune::TuneFnError;
 
 /// The result of a call.
 #[repr(i32)]
@@ -29,8 +27,6 @@ pub enum gg_status {
     GG_PARAMETERS = 7,
     /// The library reached one of its own limits, or has a defect.
     GG_INTERNAL = 8,
-    /// A tuning ended without a choice, or its files cannot be written: see `gg_error_message`.
-    GG_TUNING = 9,
 }
 
 /// Why a call failed.
@@ -65,9 +61,6 @@ pub(crate) enum Failure {
     #[cfg(feature = "cuda")]
     #[error("the driver does not know the parameters of kernel {kernel}: pass their sizes")]
     UnknownParameters { kernel: String },
-    #[cfg(feature = "tune")]
-    #[error(transparent)]
-    Tuning(Box<TuneFnError>),
     #[error("gridguard failed: {0}")]
     Panicked(String),
 }
@@ -121,14 +114,6 @@ impl Failure {
             Self::TooManyObjects | Self::Panicked(_) => gg_status::GG_INTERNAL,
             #[cfg(feature = "cuda")]
             Self::Parameters { .. } | Self::UnknownParameters { .. } => gg_status::GG_PARAMETERS,
-            #[cfg(feature = "tune")]
-            Self::Tuning(error) => match **error {
-                TuneFnError::Range(_)
-                | TuneFnError::Latency
-                | TuneFnError::Tolerance(_)
-                | TuneFnError::Entry(_) => gg_status::GG_INVALID_ARGUMENT,
-                _ => gg_status::GG_TUNING,
-            },
             Self::Library(error) => status_of(error),
         }
     }

@@ -29,8 +29,6 @@ mod memory;
 #[cfg(feature = "profile")]
 mod profile;
 mod text;
-#[cfg(feature = "tune")]
-mod tune;
 
 pub use check::*;
 pub use config::*;
@@ -47,5 +45,3 @@ pub use limits::*;
 #[cfg(feature = "profile")]
 pub use profile::*;
 pub use text::*;
-#[cfg(feature = "tune")]
-pub use tune::*;

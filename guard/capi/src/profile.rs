@@ -342,4 +342,4 @@ const fn number_of(reason: DefaultReason) -> u32 {
 }
 
 /// More sizes than any entry has.
-pub(crate) const MAX_SIZES: usize = 1 << 10;
+const MAX_SIZES: usize = 1 << 10;

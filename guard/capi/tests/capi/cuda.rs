@@ -10,10 +10,10 @@ use crate::build::{Program, library};
 /// Makes glibc overwrite freed memory, so that a later use shows.
 const OVERWRITE_FREED: [(&str, &str); 1] = [("MALLOC_PERTURB_", "165")];
 
-pub(crate) const C99: (&str, &[&str]) = ("gcc", &["-std=c99"]);
-pub(crate) const SANITIZED: (&str, &[&str]) =
+const C99: (&str, &[&str]) = ("gcc", &["-std=c99"]);
+const SANITIZED: (&str, &[&str]) =
     ("gcc", &["-std=c99", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
-pub(crate) const CPP11: (&str, &[&str]) = ("g++", &["-x", "c++", "-std=c++11"]);
+const CPP11: (&str, &[&str]) = ("g++", &["-x", "c++", "-std=c++11"]);
 
 /// The driver of this process, which the programs link.
 pub(crate) fn driver() -> PathBuf {
@@ -72,7 +72,7 @@ fn an_exception_that_leaves_a_callback_ends_the_process() {
 }
 
 /// What `abort` raises.
-pub(crate) const SIGABRT: i32 = 6;
+const SIGABRT: i32 = 6;
 
 #[test]
 fn an_old_driver_needs_the_sizes_of_parameters() {

@@ -10,5 +10,3 @@ mod examples;
 mod header;
 mod programs;
 mod symbols;
-#[cfg(feature = "tune")]
-mod tune;

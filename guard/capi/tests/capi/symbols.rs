@@ -22,8 +22,7 @@ fn the_library_exports_exactly_the_listed_functions() {
     let text = String::from_utf8(output.stdout).expect("text");
     let mut exported: Vec<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     exported.sort_unstable();
-    let built = |name: &String| cfg!(feature = "tune") || name != "gg_tune";
-    assert_eq!(exported, listed().into_iter().filter(built).collect::<Vec<_>>());
+    assert_eq!(exported, listed());
 }
 
 #[test]

@@ -15,26 +15,6 @@ static const char PTX[] = "// fake idle params=8\n"
 
 static void throws(const gg_event *, void *) { throw 7; }
 
-#ifdef TUNE
-static int32_t throws_too(const gg_trial *, void *) { throw 7; }
-
-static void call() {
-    gg_key_info info = {};
-    gg_key *key = nullptr;
-    gg_space space = {};
-    gg_tuning tuning = {};
-    gg_parameter size = {"items", 1};
-    info.struct_size = sizeof info;
-    info.kernel = "k";
-    CHECK_STATUS(GG_OK, gg_key_create(&info, &key, nullptr));
-    space.struct_size = sizeof space;
-    space.sizes = &size;
-    space.size_count = space.output_count = 1;
-    space.flags = GG_ON_HOST;
-    tuning.struct_size = sizeof tuning;
-    gg_tune(key, &space, throws_too, nullptr, &tuning, nullptr, nullptr, nullptr);
-}
-#else
 static void call() {
     void *context = nullptr, *module = nullptr, *function = nullptr;
     gg_guard_options options = {};
@@ -52,7 +32,6 @@ static void call() {
     gg_config config = attention();
     gg_launch(kernel, &config, params, nullptr, nullptr, nullptr);
 }
-#endif
 
 int main() {
     (void)throws;
