@@ -1,23 +1,17 @@
 //! The exact text of the most important diagnoses, in `texts.txt`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use expect_test::expect_file;
 use gridguard_diagnose::{
     Capability, CudaVersion, Diagnosis, Evidence, FailureId, LogScanner, ViolatedRule, diagnose,
 };
 
-const TEXTS: &str = include_str!("texts.txt");
-
 #[test]
 fn the_most_important_diagnoses_have_exactly_their_texts() {
     let texts: Vec<String> = diagnoses().iter().map(ToString::to_string).collect();
-    assert_eq!(texts.join("\n\n") + "\n", TEXTS);
-}
-
-#[test]
-fn no_line_of_a_diagnosis_ends_with_a_full_stop() {
-    for line in TEXTS.lines() {
-        assert!(!line.ends_with('.'), "{line}");
-    }
+    let texts = texts.join("\n\n") + "\n";
+    assert!(texts.lines().all(|line| !line.ends_with('.')));
+    expect_file!["texts.txt"].assert_eq(&texts);
 }
 
 fn diagnoses() -> Vec<Diagnosis> {

@@ -6,36 +6,35 @@ mod cuda_errors;
 mod errors;
 mod launches;
 mod pipelines;
-#[cfg(feature = "profile")]
 mod profiles;
-mod remedies;
 
 use std::collections::BTreeSet;
-use std::error::Error;
 
+use expect_test::expect_file;
 use gridguard::{
     Axis, Dim3, IndexLimit, IndexTerm, KernelLimits, LaunchLimits, LaunchRequest, Rule, Violations,
 };
-
-/// Violations and the text that they must have.
-type Snapshot = (Violations, &'static str);
+use gridguard_test_support::check_messages;
 
 #[test]
-fn every_violation_has_exactly_its_text() {
-    for (violations, text) in snapshots() {
-        assert_eq!(violations.iter().count(), text.lines().count(), "{text}");
-        let (lines, shown) = (text.lines(), violations.to_string());
-        let lines: Vec<_> =
-            lines.zip(&violations).map(|(line, one)| format!("{line} [{}]", one.rule)).collect();
-        assert_eq!(shown, lines.join("\n"));
-    }
+fn every_message_has_exactly_its_text() {
+    let violations = |all: Vec<Violations>| all.iter().map(ToString::to_string).collect();
+    let mut sections = vec![
+        ("violations of a launch", violations(launches::violations())),
+        ("violations of a batch", violations(batches::violations())),
+    ];
+    sections.extend(errors::sections());
+    sections.extend(cuda_errors::sections());
+    sections.extend(pipelines::sections());
+    sections.extend(profiles::sections());
+    check_messages(&expect_file!["messages.txt"], &sections);
 }
 
 #[test]
 fn every_rule_has_a_snapshot_with_its_text() {
-    let seen: BTreeSet<Rule> = snapshots()
+    let seen: BTreeSet<Rule> = all_violations()
         .iter()
-        .flat_map(|(violations, _)| violations.iter().map(|violation| violation.rule))
+        .flat_map(|violations| violations.iter().map(|violation| violation.rule))
         .collect();
     let all: BTreeSet<Rule> = Rule::ALL.iter().copied().collect();
     let missing: Vec<_> = all.difference(&seen).map(|rule| rule.id()).collect();
@@ -44,7 +43,7 @@ fn every_rule_has_a_snapshot_with_its_text() {
 
 #[test]
 fn every_violation_is_one_line_in_lower_case_without_a_full_stop() {
-    for (violations, _) in snapshots() {
+    for violations in all_violations() {
         for violation in &violations {
             let text = violation.to_string();
             assert!(
@@ -57,9 +56,9 @@ fn every_violation_is_one_line_in_lower_case_without_a_full_stop() {
     }
 }
 
-fn snapshots() -> Vec<Snapshot> {
-    let mut all = launches::snapshots();
-    all.extend(batches::snapshots());
+fn all_violations() -> Vec<Violations> {
+    let mut all = launches::violations();
+    all.extend(batches::violations());
     all
 }
 
@@ -81,14 +80,4 @@ fn by_row(kernel: &mut KernelLimits) {
 /// One block of one thread, with `blocks` blocks along `axis`.
 fn blocks_along(axis: Axis, blocks: u64) -> LaunchRequest {
     LaunchRequest::new(Dim3::ONE.with(axis, blocks), Dim3::ONE)
-}
-
-/// Compares the text of each error. The text must not repeat the source error, because most programs print
-/// both.
-fn read_as(errors: &[(&dyn Error, &str)]) {
-    for (error, text) in errors {
-        assert_eq!(error.to_string(), *text);
-        let cause = error.source().map(ToString::to_string);
-        assert!(cause.is_none_or(|cause| !text.contains(&cause)), "printed twice: {text}");
-    }
 }

@@ -9,12 +9,14 @@ pub mod fake_driver;
 pub mod fake_library;
 pub mod invariants;
 mod limits;
+mod messages;
 pub mod process;
 mod race;
 mod random;
 
 pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
 pub use limits::assert_same_limits;
+pub use messages::{Section, check_messages, texts};
 pub use process::assert_passed;
 pub use race::{THREADS, race};
 pub use random::Random;
