@@ -39,8 +39,6 @@
 //!   installed nvcc, or are the newest without nvcc. Your own manifest can choose another (such as `cuda-12080`).
 //! - `host`: runs plans on the CPU with rayon.
 //! - `catalog`: limits of well-known GPUs, and a corpus of reported launches that overflowed.
-//! - `diagnose`: explains CUDA failures from error codes, messages and logs; adds `.diagnosis()` to the
-//!   errors.
 //! - `profile`: tuned choices from RON files, one per device.
 //! - `image`: what cubins, PTX and fatbins state about their kernels, without a GPU.
 //! - `ptx`: rewrites PTX, so that a grid that is too large is launched in parts without a declaration.
@@ -56,11 +54,10 @@
 
 #[cfg(feature = "catalog")]
 pub mod catalog;
+mod context;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "the one module that calls the driver")]
 pub mod cuda;
-#[cfg(feature = "diagnose")]
-mod diagnosis;
 mod dim;
 mod error;
 mod guard;
@@ -77,13 +74,9 @@ mod plan;
 pub mod profile;
 mod record;
 
+pub use context::ContextState;
 pub use dim::{Axis, Dim3};
 pub use error::Error;
-/// What CUDA failures mean: the package `gridguard-diagnose`. Errors of this crate have a method
-/// `diagnosis`, and launches, limits and violations convert into `Evidence`.
-#[cfg(feature = "diagnose")]
-pub use gridguard_diagnose as diagnose;
-pub use gridguard_diagnose::ContextState;
 /// Rewriting of PTX: the package `gridguard-ptx`. It needs no CUDA; `Guard::load_ptx` loads the result.
 #[cfg(feature = "ptx")]
 pub use gridguard_ptx as ptx;

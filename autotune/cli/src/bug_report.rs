@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use gridguard::diagnose::CudaVersion;
 use gridguard::{DeviceLimits, cuda};
+use gridguard_diagnose::CudaVersion;
 use gridguard_report::WatchReport;
 use serde_json::{Map, Value, json};
 

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use gridguard::diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
 use gridguard::{DeviceLimits, Dim3, cuda};
-use gridguard_report::{ExplainedLog, FindWraps, KnownLimits};
+use gridguard_diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
+use gridguard_report::{ExplainedLog, FindWraps, KnownLimits, device_evidence};
 
 use crate::check::size;
 use crate::device::DeviceChoice;
@@ -108,7 +108,7 @@ impl Explain {
 
     /// The launch of the arguments, and the facts about the chosen device, with its driver if it is of this machine.
     fn machine(&self, device: Option<&DeviceLimits>) -> Evidence {
-        let mut evidence = device.map(Evidence::from).unwrap_or_default();
+        let mut evidence = device.map(device_evidence).unwrap_or_default();
         evidence.kernel.clone_from(&self.kernel);
         let sizes = |size: Option<Dim3>| size.map(|it| [it.x, it.y, it.z]);
         evidence.launch_sizes.grid = sizes(self.grid);

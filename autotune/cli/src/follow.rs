@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use gridguard::diagnose::{LogScanner, MAX_FINDINGS};
+use gridguard_diagnose::{LogScanner, MAX_FINDINGS};
 
 use crate::error::{CommandError, Exit};
 use crate::files::open;

@@ -1,7 +1,8 @@
 //! Explains failures: their meaning, their usual causes, and their remedies.
 
-use gridguard::diagnose::{Diagnosis, Evidence, FailureId, ViolatedRule, diagnose};
 use gridguard::explain;
+use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
+use gridguard_report::{Diagnose, device_evidence, launch_config, violated_rules};
 
 use crate::config::{gg_batch, gg_config};
 use crate::error::{entry, gg_error};
@@ -38,14 +39,13 @@ pub unsafe extern "C" fn gg_explain(
         }
         // SAFETY: the caller does not free the handle meanwhile.
         let limits = &unsafe { handles::get(limits, "limits") }?.limits;
-        let mut evidence = Evidence::from(limits.device());
+        let mut evidence = device_evidence(limits.device());
         if let Some(config) = config {
             let request = config.request()?;
             let batch = batch.map(|batch| batch.declared()).transpose()?;
             let violations = explain(&request, batch.as_ref(), limits);
-            let rules = violations.iter().map(ViolatedRule::from).collect();
-            let launch = Evidence::from(&request).launch;
-            evidence = Evidence { launch, violated_rules: Some(rules), ..evidence };
+            evidence.launch = Some(launch_config(&request));
+            evidence.violated_rules = Some(violated_rules(&violations));
         }
         Ok(text_of(&diagnose(&FailureId::from_code(code), &evidence)))
     };
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn gg_error_explain(
     let make = || {
         // SAFETY: the caller does not free the handle meanwhile.
         let failed = unsafe { handles::get(failed, "failed") }?;
-        let diagnosis = failed.failure.library().and_then(gridguard::Error::diagnosis);
+        let diagnosis = failed.failure.library().and_then(Diagnose::diagnosis);
         let none = || Failure::NotFound("CUDA has no error for this failure".into());
         diagnosis.as_ref().map(text_of).ok_or_else(none)
     };

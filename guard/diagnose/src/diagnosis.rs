@@ -4,7 +4,9 @@ use core::fmt;
 
 use super::codes::causes::{WSL_MEMORY, WSL_REMEDY};
 use super::codes::commands::{BLOCKING, CHECK, DRIVER_LOG, HOST, INDEX, LIMITS, RUN, SANITIZER};
-use super::evidence::{CudaVersion, Evidence, LaunchSizes, Verdict, ViolatedRule, says};
+use super::evidence::{
+    CudaVersion, Evidence, LaunchConfig, LaunchSizes, Verdict, ViolatedRule, says,
+};
 use super::failure::{Cause, Hint, Origin};
 use super::failure_id::FailureId;
 use super::remarks::Access;
@@ -103,7 +105,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         }
     }
     likely.splice(0..0, access.map(Access::cause));
-    let launch = evidence.launch.clone().or(stated.launch);
+    let launch = evidence.launch.or(stated.launch);
     let is_undecided = is_rejected_launch
         && !has_rules
         && !is_legal
@@ -217,8 +219,8 @@ struct Stated {
     pair: Option<Cause>,
     /// Cases whose sizes are within the limit.
     fits: Vec<String>,
-    /// The launch that the sizes imply, as options of `gridguard check`.
-    launch: Option<String>,
+    /// The launch that the sizes imply.
+    launch: Option<LaunchConfig>,
 }
 
 impl Stated {
@@ -229,8 +231,11 @@ impl Stated {
         }
         let LaunchSizes { block, work, .. } = &evidence.launch_sizes;
         let threads = block.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-        let launch =
-            |blocks: u64, threads: u64| format!("--grid 1,{blocks},1 --block {threads},1,1");
+        let launch = |blocks: u64, threads: u64| LaunchConfig {
+            grid: [1, blocks, 1],
+            block: [threads, 1, 1],
+            ..LaunchConfig::default()
+        };
         if let Some((threads, below, above)) = work.pair(threads).filter(|_| is_rejected_launch) {
             let (works, fails) = (work.works.unwrap_or(0), work.fails.unwrap_or(0));
             let (parts, blocks) = parts(above);
@@ -300,7 +305,7 @@ fn filled(command: &str, evidence: &Evidence) -> String {
     let Evidence { device_name, program, .. } = evidence;
     // A launch that violates no rule need not be checked again.
     let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
-    let launch = evidence.launch.as_ref().filter(|_| !is_legal);
+    let launch = evidence.launch.filter(|_| !is_legal).map(|launch| launch.options());
     let program = program.as_ref().map_or("PROGRAM".to_owned(), |it| format!("python {it}"));
     match (command, launch, device_name) {
         (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),

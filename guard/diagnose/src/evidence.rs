@@ -13,9 +13,8 @@ use super::stated::WorkSizes;
 pub struct Evidence {
     /// The device's name, such as `NVIDIA H200`.
     pub device_name: Option<String>,
-    /// The failed launch, as options of `gridguard check`, such as
-    /// `--grid 1,76800,1 --block 128,1,1`.
-    pub launch: Option<String>,
+    /// The failed launch.
+    pub launch: Option<LaunchConfig>,
     /// The rules that the launch violates. Empty if it was checked and violates none.
     pub violated_rules: Option<Vec<ViolatedRule>>,
     /// The CUDA version that the driver supports.
@@ -64,6 +63,49 @@ pub struct Evidence {
     pub max_shared_bytes: Option<u64>,
     /// What else the log says.
     pub remarks: Remarks,
+}
+
+/// The configuration of a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks of the grid on x, y and z.
+    pub grid: [u64; 3],
+    /// Threads of a block on x, y and z.
+    pub block: [u64; 3],
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u64,
+    /// Blocks of a cluster on x, y and z.
+    pub cluster: Option<[u64; 3]>,
+    /// Whether all blocks must be co-resident.
+    pub cooperative: bool,
+    /// Whether it may begin before the previous launch ends.
+    pub dependent: bool,
+    /// The kernel's parameters, in bytes; 0 if unknown.
+    pub parameter_bytes: u64,
+    /// The most threads of a block that the kernel's registers allow.
+    pub kernel_threads: Option<u64>,
+}
+
+impl LaunchConfig {
+    /// The launch as options of `gridguard check`.
+    pub(super) fn options(&self) -> String {
+        let sizes = |[x, y, z]: [u64; 3]| format!("{x},{y},{z}");
+        let nonzero = |bytes: u64| (bytes > 0).then(|| bytes.to_string());
+        let options = [
+            ("--grid", Some(sizes(self.grid))),
+            ("--block", Some(sizes(self.block))),
+            ("--shared-mem", nonzero(self.shared_bytes)),
+            ("--cluster", self.cluster.map(sizes)),
+            ("--cooperative", self.cooperative.then(String::new)),
+            ("--dependent", self.dependent.then(String::new)),
+            ("--param-bytes", nonzero(self.parameter_bytes)),
+            ("--kernel-max-threads", self.kernel_threads.map(|it| it.to_string())),
+        ];
+        let options = options.into_iter().filter_map(|(name, value)| {
+            value.map(|value| format!("{name} {value}").trim_end().to_owned())
+        });
+        options.collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Known sizes of a launch. An axis that is not stated is 1.
@@ -399,6 +441,27 @@ mod tests {
     fn bytes_are_displayed_with_a_binary_unit() {
         let texts = [0, 1023, 1024, 20 << 30, u64::MAX].map(|bytes| Bytes(bytes).to_string());
         assert_eq!(texts, ["0 bytes", "1023 bytes", "1.00 KiB", "20.00 GiB", "16384.00 PiB"]);
+    }
+
+    #[test]
+    fn a_launch_becomes_options_of_the_check_command() {
+        let (grid, block) = ([1, 76_800, 1], [128, 1, 1]);
+        let launch = LaunchConfig { grid, block, ..LaunchConfig::default() };
+        let plain = "--grid 1,76800,1 --block 128,1,1";
+        assert_eq!(launch.options(), plain);
+        let (cluster, kernel_threads) = (Some([2, 1, 1]), Some(512));
+        let full = LaunchConfig {
+            shared_bytes: 16_384,
+            cluster,
+            cooperative: true,
+            dependent: true,
+            parameter_bytes: 8,
+            kernel_threads,
+            ..launch
+        };
+        let options = "--shared-mem 16384 --cluster 2,1,1 --cooperative --dependent --param-bytes 8 \
+                       --kernel-max-threads 512";
+        assert_eq!(full.options(), format!("{plain} {options}"));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Entries of the failure tables, and the functions that build them.
 
-use super::context::ContextState;
-
 /// The reporter of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -269,9 +267,7 @@ pub(super) const fn renumbered(
 
 /// A failure that only the driver reports.
 pub(super) const fn driver_only(number: i32, name: &'static str) -> KnownFailure {
-    let is_lost = matches!(ContextState::after(number), ContextState::Lost);
-    let failure = KnownFailure::new(Origin::Driver, name).numbered(number);
-    KnownFailure { sticky: is_lost, late: is_lost, ..failure }
+    KnownFailure::new(Origin::Driver, name).numbered(number)
 }
 
 /// A failure that only the runtime reports.
@@ -384,7 +380,11 @@ impl KnownFailure {
         Self { commands, ..self }
     }
 
-    /// For failures that CUDA does not report. For the others, see [`ContextState`].
+    /// A kernel failed: a later call reports it, and so does every call after that.
+    pub(super) const fn loses_context(self) -> Self {
+        self.sticky().late()
+    }
+
     pub(super) const fn sticky(self) -> Self {
         Self { sticky: true, ..self }
     }

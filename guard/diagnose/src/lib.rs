@@ -21,57 +21,33 @@
 //!
 //! # Features
 //!
-//! - `explain` (default): everything above. Otherwise the package only has [`ContextState`], the table of
-//!   results that make a context unusable. `gridguard` always uses this table, so that guard, diagnoses and
-//!   tuner agree on it.
 //! - `serde`: [`Diagnosis`] and [`FailureId`] can be serialized.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(
-    not(feature = "explain"),
-    allow(rustdoc::broken_intra_doc_links, reason = "the links are to items of that feature")
-)]
 
-mod context;
-
-#[cfg(feature = "explain")]
 mod capability;
-#[cfg(feature = "explain")]
 mod clue;
-#[cfg(feature = "explain")]
 mod codes;
-#[cfg(feature = "explain")]
 mod diagnosis;
-#[cfg(feature = "explain")]
 mod evidence;
-#[cfg(feature = "explain")]
 mod failure;
-#[cfg(feature = "explain")]
 mod failure_id;
-#[cfg(feature = "explain")]
 mod parse;
-#[cfg(feature = "explain")]
 mod remarks;
-#[cfg(feature = "explain")]
 mod shape;
-#[cfg(feature = "explain")]
 mod stated;
 
-pub use context::ContextState;
-#[cfg(feature = "explain")]
-pub use {
-    capability::Capability,
-    clue::Clue,
-    codes::known_failures,
-    diagnosis::{Diagnosis, diagnose},
-    evidence::{CudaVersion, Evidence, LaunchSizes, ViolatedRule},
-    failure::{Cause, KnownCause, KnownFailure, Origin},
-    failure_id::FailureId,
-    parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures},
-    remarks::Remarks,
-};
+pub use capability::Capability;
+pub use clue::Clue;
+pub use codes::known_failures;
+pub use diagnosis::{Diagnosis, diagnose};
+pub use evidence::{CudaVersion, Evidence, LaunchConfig, LaunchSizes, ViolatedRule};
+pub use failure::{Cause, KnownCause, KnownFailure, Origin};
+pub use failure_id::FailureId;
+pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
+pub use remarks::Remarks;
 
 /// The examples of the README.
-#[cfg(all(doctest, feature = "explain"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExamples;

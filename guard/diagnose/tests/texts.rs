@@ -3,7 +3,8 @@
 
 use expect_test::expect_file;
 use gridguard_diagnose::{
-    Capability, CudaVersion, Diagnosis, Evidence, FailureId, LogScanner, ViolatedRule, diagnose,
+    Capability, CudaVersion, Diagnosis, Evidence, FailureId, LaunchConfig, LogScanner,
+    ViolatedRule, diagnose,
 };
 
 #[test]
@@ -25,7 +26,11 @@ fn diagnoses() -> Vec<Diagnosis> {
 fn launches() -> Vec<Diagnosis> {
     let too_large = Evidence {
         device_name: Some("NVIDIA H200".into()),
-        launch: Some("--grid 1,76800,1 --block 128,1,1".into()),
+        launch: Some(LaunchConfig {
+            grid: [1, 76_800, 1],
+            block: [128, 1, 1],
+            ..LaunchConfig::default()
+        }),
         violated_rules: Some(vec![ViolatedRule {
             id: "grid-dim-y".into(),
             what: "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200)".into(),

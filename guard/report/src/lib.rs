@@ -3,7 +3,9 @@
 //!
 //! # Features
 //!
-//! - `explain`, on by default: [`ExplainedLog`], the failures in a log.
+//! - `explain`, on by default: [`ExplainedLog`], the failures in a log, and [`Diagnose`], the errors of the guard as
+//!   CUDA's failures.
+//! - `cuda`: [`Diagnose`] for the errors of the driver and of launches.
 //! - `capture`: [`Capture`], a launch with its memory in a file.
 //! - `html`: reports and the curves of a tuner as one page of HTML.
 
@@ -11,6 +13,8 @@
 
 #[cfg(all(unix, feature = "capture"))]
 mod capture;
+#[cfg(feature = "explain")]
+mod evidence;
 mod frame;
 #[cfg(feature = "html")]
 mod html;
@@ -29,6 +33,8 @@ mod text;
 pub use capture::{
     CAPTURE_FORMAT, Capture, CaptureError, CaptureWriter, CapturedLaunch, CapturedMemory,
 };
+#[cfg(feature = "explain")]
+pub use evidence::{Diagnose, device_evidence, launch_config, violated_rules};
 pub use frame::PythonFrame;
 #[cfg(feature = "html")]
 pub use html::{HtmlError, TuningCurve, TuningPage, report_page};

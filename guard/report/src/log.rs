@@ -1,7 +1,7 @@
 //! The CUDA failures in a message or a log, each with its diagnosis, as `gridguard explain` writes them.
 //!
 //! ```
-//! use gridguard::diagnose::Evidence;
+//! use gridguard_diagnose::Evidence;
 //! use gridguard_report::{ExplainedLog, scan};
 //!
 //! let (log, _) = scan("CUDA error: invalid configuration argument");

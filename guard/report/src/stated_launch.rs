@@ -4,10 +4,12 @@ use core::fmt;
 
 use gridguard::catalog::{self, CatalogError};
 use gridguard::{
-    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
-    validate,
+    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Rule, Violation,
+    Violations, validate,
 };
-use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
+use gridguard_diagnose::{Capability, Evidence, LaunchConfig, LaunchSizes, ViolatedRule};
+
+use crate::evidence::{launch_config, violated_rule};
 
 /// Finds the 32-bit indices that wrap in the launch that some facts state, with its kernel, grid and block.
 pub type FindWraps<'a> = dyn Fn(&Evidence) -> Vec<ViolatedRule> + 'a;
@@ -56,40 +58,21 @@ pub(crate) fn checked(
         max_threads_per_block: kernel_threads,
         ..KernelLimits::default()
     };
-    let (device_name, mut rules) = match device.or(stated.as_deref()) {
+    let (device_name, violations) = match device.or(stated.as_deref()) {
         Some(device) => {
             let violations = violations(&request, device, &kernel);
-            let rules = violations.iter().map(ViolatedRule::from).collect();
             // The catalogue names the limits of `sm_86` `any sm_86`.
             let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
-            (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
+            let name = catalog::limits(name).is_ok().then(|| name.to_owned());
+            (name, violations.iter().cloned().collect())
         }
         None => on_catalogue(&request, &kernel)?,
     };
-    let mut launch = Evidence::from(&request).launch;
-    if let Some(threads) = kernel_threads {
-        for rule in rules.iter_mut().filter(|rule| rule.id == "kernel-threads-per-block") {
-            // The driver returns the code for registers.
-            rule.codes = &[1, 9, 701];
-            rule.remedy += ", or compile the kernel for fewer registers (maxregs in CUDA.jl, \
-                            --maxrregcount in nvcc)";
-        }
-        launch = launch.map(|launch| format!("{launch} --kernel-max-threads {threads}"));
-    }
-    for rule in rules.iter_mut().filter(|rule| rule.id == "dynamic-shared-memory-opt-in") {
-        let bytes = request.dynamic_shared_bytes;
-        rule.remedy = format!(
-            "before the launch, call cudaFuncSetAttribute(kernel, \
-             cudaFuncAttributeMaxDynamicSharedMemorySize, {bytes}), or in CuPy set \
-             kernel.max_dynamic_shared_size_bytes = {bytes}; or request less"
-        );
-    }
-    for rule in rules.iter_mut().filter(|rule| rule.id == "shared-memory-total") {
-        rule.remedy += "; opting in does not allow more";
-    }
+    let mut rules: Vec<_> = violations.iter().map(stated_rule).collect();
     rules.extend(wraps.into_iter().flat_map(|wraps| wraps(&evidence)));
     // A legal launch of any GPU need not be checked again.
-    launch = launch.filter(|_| !rules.is_empty() || device.is_some());
+    let launch = (!rules.is_empty() || device.is_some())
+        .then(|| LaunchConfig { kernel_threads, ..launch_config(&request) });
     // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
     let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
@@ -101,7 +84,7 @@ pub(crate) fn checked(
 fn on_catalogue(
     request: &LaunchRequest,
     kernel: &KernelLimits,
-) -> Result<(Option<String>, Vec<ViolatedRule>), CatalogError> {
+) -> Result<(Option<String>, Vec<Violation>), CatalogError> {
     let gpus = catalog::gpus()?;
     let mut found: Vec<(Violation, usize)> = Vec::new();
     for gpu in gpus {
@@ -119,21 +102,44 @@ fn on_catalogue(
         }
     }
     found.sort_by_key(|(_, count)| gpus.len() - count);
-    let rule = |(violation, count): &(Violation, usize)| {
-        let mut violation = violation.clone();
+    let owned_by_all = |(mut violation, count): (Violation, usize)| {
         if let Owner::Device(name) = &mut violation.owner {
             *name = match gpus.len() {
-                all if all == *count => format!("all {all} GPUs of the catalogue"),
+                all if all == count => format!("all {all} GPUs of the catalogue"),
                 all => format!("{name}, one of {count} such GPUs of {all} in the catalogue"),
             };
         }
-        ViolatedRule::from(&violation)
+        violation
     };
     let is_on_some = found.first().is_some_and(|(_, count)| *count < gpus.len());
     let mut on_some = gpus.iter().filter(|_| is_on_some);
     let first = on_some.find(|gpu| !violations(request, &gpu.limits, kernel).is_empty());
     let name = first.map(|gpu| gpu.limits.name.clone());
-    Ok((name, found.iter().map(rule).collect()))
+    Ok((name, found.into_iter().map(owned_by_all).collect()))
+}
+
+/// The violated rule in the words of somebody who has a log, but not the launching code.
+fn stated_rule(violation: &Violation) -> ViolatedRule {
+    let mut rule = violated_rule(violation);
+    match violation.rule {
+        Rule::KernelThreadsPerBlock => {
+            // The driver returns the code for registers.
+            rule.codes = &[1, 9, 701];
+            rule.remedy += ", or compile the kernel for fewer registers (maxregs in CUDA.jl, \
+                            --maxrregcount in nvcc)";
+        }
+        Rule::DynamicSharedMemoryOptIn => {
+            let bytes = violation.requested;
+            rule.remedy = format!(
+                "before the launch, call cudaFuncSetAttribute(kernel, \
+                 cudaFuncAttributeMaxDynamicSharedMemorySize, {bytes}), or in CuPy set \
+                 kernel.max_dynamic_shared_size_bytes = {bytes}; or request less"
+            );
+        }
+        Rule::SharedMemoryTotal => rule.remedy += "; opting in does not allow more",
+        _ => {}
+    }
+    rule
 }
 
 /// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory, or else those

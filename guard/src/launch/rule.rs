@@ -238,8 +238,8 @@ impl Rule {
 
     /// The codes that a launch that breaks this rule can fail with, the driver's own first. Empty if CUDA
     /// does not check the rule.
-    #[cfg_attr(not(feature = "diagnose"), allow(dead_code, reason = "only diagnoses need them"))]
-    pub(crate) const fn possible_codes(self) -> &'static [i32] {
+    #[must_use]
+    pub const fn possible_codes(self) -> &'static [i32] {
         match self.row().codes {
             Codes::Returns(codes) | Codes::May(codes) => codes,
         }

@@ -33,7 +33,8 @@ impl Violation {
     }
 
     /// The message without its remedy: the value, the limit and its owner.
-    pub(crate) fn problem(&self) -> String {
+    #[must_use]
+    pub fn problem(&self) -> String {
         let Self { rule, axis, requested, limit, owner, remedy: _ } = self;
         let message = match rule {
             Rule::ClusterSize if *requested == 0 => {

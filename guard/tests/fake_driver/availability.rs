@@ -47,8 +47,6 @@ fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
             "cudarc loads another libcuda than libcuda.so.1: remove libraries that are no driver, \
              such as a toolkit's stub, from the library path"
         );
-        let diagnosis = reason.diagnosis().expect("a failure of CUDA");
-        assert_eq!(diagnosis.failure.number(), Some(34));
         let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
         assert_eq!(Guard::best().fallback(), Some(&reason));
     });

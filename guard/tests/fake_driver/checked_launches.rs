@@ -83,19 +83,6 @@ fn captured_launches_are_counted_instead_of_synchronised() {
 }
 
 #[test]
-fn the_diagnosis_of_a_checked_launch_names_it() {
-    with_fake(&[(FAULT, "0")], || {
-        let guard = guard().with_checked_launches(true);
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let error = idle(&guard, &kernel, &stream).expect_err("the fault at once");
-        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
-        let why = cause.why_likely.expect("the launch");
-        assert!(why.starts_with("the faulting launch is idle (grid 8 x 1 x 1, "), "{why}");
-    });
-}
-
-#[test]
 fn the_environment_turns_checks_on_for_raw_launches() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");

@@ -193,46 +193,6 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
 }
 
 #[test]
-fn a_diagnosis_names_the_suspects() {
-    with_fake(&[(FAULT, "0")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let line = line!() + 1;
-        idle(&guard, &kernel, &stream).expect("the fault comes later");
-        let suspect = format!("idle (grid 8 x 1 x 1, {}:{line}:9)", file!());
-        let at_a_wait = guard.synchronize(&stream).expect_err("the fault").diagnosis();
-        let at_a_launch = idle(&guard, &kernel, &stream).expect_err("the fault").diagnosis();
-        for diagnosis in [at_a_wait, at_a_launch] {
-            let cause = diagnosis.expect("a failure of CUDA").causes.swap_remove(0);
-            assert_eq!(
-                cause.what,
-                "an earlier kernel failed; the call that reports the error is not at fault"
-            );
-            let why = format!("recent launches, newest last: {suspect}");
-            assert_eq!(cause.why_likely, Some(why));
-        }
-    });
-}
-
-#[test]
-fn a_diagnosis_counts_the_suspects_that_it_does_not_name() {
-    with_fake(&[(FAULT, "10")], || {
-        let unchecked = guard();
-        let kernel = kernel(&unchecked, "idle");
-        let stream = context(&unchecked).default_stream();
-        for _ in 0..11 {
-            idle(&unchecked, &kernel, &stream).expect("it comes later");
-        }
-        let error = unchecked.synchronize(&stream).expect_err("the fault");
-        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
-        let why = cause.why_likely.expect("the launches");
-        assert!(why.starts_with("recent launches, newest last: 3 others, idle (grid"), "{why}");
-        assert_eq!(why.matches("idle").count(), 8);
-    });
-}
-
-#[test]
 fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_recorded() {
     with_fake(&[(FAULT, "1")], || {
         let guard = guard();

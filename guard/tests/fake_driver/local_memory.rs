@@ -4,7 +4,6 @@
 use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError};
-use gridguard::diagnose::Evidence;
 use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -101,10 +100,6 @@ fn a_launch_out_of_memory_names_the_local_memory_of_all_resident_threads() {
                 "cuLaunchKernel returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; the kernel's \
                  local memory takes 65536 bytes x 270336 resident threads = 17716740096 bytes"
             );
-            let first = &error.diagnosis(&Evidence::default()).causes[0];
-            assert!(first.what.contains("local memory"), "{first:?}");
-            let why = "the kernel's 65536 bytes per thread x 270336 resident threads = 16.50 GiB";
-            assert_eq!(first.why_likely.as_deref(), Some(why));
         }
         assert_eq!(launch(&guard, "small"), Ok(1), "as much as every context has");
     });

@@ -29,8 +29,6 @@ fn stops_at(chunk: u8) {
              CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701): too many resources requested for launch"
         )
     );
-    let diagnosis = error.diagnosis().expect("a failure of CUDA");
-    assert_eq!(diagnosis.failure.number(), Some(701));
     let LaunchError::Stopped(stopped) = error else {
         panic!("another error: {error:?}");
     };

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use gridguard::catalog;
 use gridguard::check::CheckRequest;
-use gridguard::diagnose::Evidence;
 use gridguard::{DeviceLimits, cuda};
-use gridguard_report::{ExplainedLog, scan};
+use gridguard_report::{ExplainedLog, device_evidence, scan};
 use pyo3::prelude::*;
 
 use crate::error::{failed, invalid};
@@ -53,7 +52,7 @@ pub(crate) fn explain(
         (None, None) => None,
         (gpu, device) => Some(limits_of(gpu, device)?),
     };
-    let evidence = device.as_deref().map(Evidence::from).unwrap_or_default();
+    let evidence = device.as_deref().map(device_evidence).unwrap_or_default();
     let (log, assumed) = scan(text.trim());
     let explained = ExplainedLog::new(&log, &evidence, device.as_deref()).map_err(invalid)?;
     Ok((json(&explained)?, explained.to_string(), assumed.map(|failure| failure.to_string())))

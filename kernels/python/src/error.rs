@@ -4,6 +4,7 @@ use core::fmt::Display;
 
 use gridguard_kernels::KernelError;
 use gridguard_kernels::temporal_block::BlockError;
+use gridguard_report::Diagnose;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
 

@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 
-use gridguard::diagnose::{LogFinding, LogScanner, MAX_FINDINGS, diagnose};
+use gridguard_diagnose::{LogFinding, LogScanner, MAX_FINDINGS, diagnose};
 
 /// The longest text of a finding.
 const MAX_SHOWN_BYTES: usize = 400;

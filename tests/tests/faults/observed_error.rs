@@ -3,9 +3,10 @@
 use gridguard::cuda::{
     CudaError, DriverError, ImageError, LaunchError, LibraryUnavailable, LoadError, NvrtcError,
 };
-use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard::profile::{ProfileError, ProfileNotice};
 use gridguard::{FallbackReason, Guard};
+use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
+use gridguard_report::Diagnose;
 use serde::{Deserialize, Serialize};
 
 /// An error, or the outcome without one.
@@ -62,7 +63,7 @@ impl ObservedError {
     }
 
     fn driver(path: &str, error: &DriverError) -> Self {
-        let diagnosis = error.diagnosis(&Evidence::default());
+        let diagnosis = error.diagnosis();
         let path = format!("{path}/{} {}", error.code, error.name);
         let launches = error.suspects().map(|blame| blame.launches().iter());
         let blamed = launches.into_iter().flatten().map(|launch| Blamed {
@@ -74,7 +75,7 @@ impl ObservedError {
         Self {
             code: Some(error.code),
             blamed: blamed.collect(),
-            ..Self::error(path, error.to_string(), Some(&diagnosis))
+            ..Self::error(path, error.to_string(), diagnosis.as_ref())
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{CompileOptions, Compiler, driver_version};
-use gridguard::diagnose::LogScanner;
+use gridguard_diagnose::LogScanner;
 
 use super::support::{context, guard, stream};
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gridguard::cuda::{self, CudaError, LibraryUnavailable};
-use gridguard::diagnose::CudaVersion;
+use gridguard_diagnose::CudaVersion;
+use gridguard_report::Diagnose;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, Subject, remedy};

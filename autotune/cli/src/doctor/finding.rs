@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
+use gridguard_diagnose::{Diagnosis, LogScanner, diagnose};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gridguard::cuda::{Compiler, LibraryUnavailable};
-use gridguard::diagnose::CudaVersion;
+use gridguard_diagnose::CudaVersion;
 
 use super::child;
 use super::driver::{Driver, DriverFault, LIBCUDA, loaded_library, version_number};

@@ -8,8 +8,9 @@ use gridguard::cuda::{
     self, Args, CompileOptions, Compiler, ComputeMode, CudaError, DriverError, Kernel, LaunchError,
     Module,
 };
-use gridguard::diagnose::{Evidence, FailureId};
 use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
+use gridguard_diagnose::FailureId;
+use gridguard_report::Diagnose;
 
 use super::finding::{Finding, Level, Subject, remedy, remedy_of_message, shorten};
 
@@ -147,7 +148,7 @@ impl From<CudaError> for SmokeTestError {
             // The kernel accesses only its own memory, so the device is at fault.
             let DriverError { call, code, name, .. } = error;
             let remedy = match FailureId::from_code(*code).entry().name {
-                ECC => remedy(Some(error.diagnosis(&Evidence::default()))),
+                ECC => remedy(error.diagnosis()),
                 _ => CHECK_MEMORY.to_owned(),
             };
             return Self { why: format!("{call} returned {name} ({code}) after a kernel"), remedy };

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
-use gridguard::diagnose::CudaVersion;
 use gridguard::image::Architecture;
+use gridguard_diagnose::CudaVersion;
 use humantime::format_duration;
 use serde::Deserialize;
 

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 use std::path::Path;
 
 use gridguard::Axis;
-use gridguard::diagnose::{Evidence, ViolatedRule};
+use gridguard_diagnose::{Evidence, ViolatedRule};
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 
 use crate::error::CommandError;

@@ -6,6 +6,7 @@ use crate::failure::{Hint, KnownFailure, driver, renumbered};
 
 pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(77, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress")
+        .loses_context()
         .says("an illegal memory access was encountered")
         .says("invalid __global__ read of size")
         .says("invalid __global__ write of size")
@@ -23,6 +24,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("order the streams with events, and free after the last use")
         .run(EXECUTION),
     renumbered(4, 719, "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
+        .loses_context()
         .follows()
         .says("unspecified launch failure")
         .says("invalid __shared__ read of size")
@@ -42,6 +44,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("look for an Xid in the system log")
         .run(&[SANITIZER, BLOCKING, XIDS]),
     renumbered(59, 710, "CUDA_ERROR_ASSERT", "cudaErrorAssert")
+        .loses_context()
         .says("device-side assert triggered")
         .means("an assertion in device code failed")
         .cause(
@@ -59,6 +62,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[EARLIER_KERNEL])
         .run(&[BLOCKING]),
     renumbered(74, 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "cudaErrorMisalignedAddress")
+        .loses_context()
         .says("misaligned address")
         .means("a kernel accessed memory at an address that is not a multiple of the access size")
         .cause(
@@ -76,6 +80,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[EARLIER_KERNEL])
         .run(EXECUTION),
     renumbered(73, 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "cudaErrorIllegalInstruction")
+        .loses_context()
         .says("an illegal instruction was encountered")
         .means("a kernel executed an instruction that the device does not support")
         .cause(
@@ -87,6 +92,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("check the kernel's inline assembly")
         .run(EXECUTION),
     renumbered(6, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout")
+        .loses_context()
         .says("the launch timed out and was terminated")
         .means("a kernel ran longer than the system allows on a device that drives a display")
         .cause("the display driver's watchdog stopped the kernel")
@@ -95,24 +101,28 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("run it on less data, in a debugger")
         .run(&["nvidia-smi -q -d COMPUTE", BLOCKING]),
     renumbered(72, 714, "CUDA_ERROR_HARDWARE_STACK_ERROR", "cudaErrorHardwareStackError")
+        .loses_context()
         .says("hardware stack error")
         .means("the call stack of a kernel overflowed or was corrupted")
         .cause("recursion or large local arrays need more stack than the limit")
         .fix("raise CU_LIMIT_STACK_SIZE, or recurse less")
         .run(EXECUTION),
     renumbered(75, 717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "cudaErrorInvalidAddressSpace")
+        .loses_context()
         .says("operation not supported on global/shared address space")
         .means("an instruction for one address space was given an address of another")
         .cause("a shared-memory pointer is used as a global one, or the reverse")
         .fix("check the pointer casts")
         .run(EXECUTION),
     renumbered(76, 718, "CUDA_ERROR_INVALID_PC", "cudaErrorInvalidPc")
+        .loses_context()
         .says("invalid program counter")
         .means("a kernel jumped to an address that holds no code")
         .cause("a host function pointer is called on the device, or the stack was corrupted")
         .fix("take the address of a device function in device code")
         .run(EXECUTION),
     renumbered(39, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable")
+        .loses_context()
         .says("uncorrectable ECC error encountered")
         .says("ecc error")
         .means("device memory lost data that its error correction (ECC) could not restore")
@@ -120,18 +130,21 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .fix("drain the device and reset it; replace it if no more rows can be remapped")
         .run(HARDWARE),
     renumbered(80, 220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "cudaErrorNvlinkUncorrectable")
+        .loses_context()
         .says("uncorrectable NVLink error detected during the execution")
         .means("an NVLink between devices lost data")
         .cause("an NVLink or a switch is faulty: hardware, not the program")
         .fix("read the link's error counters; reset the device, and replace the part if it recurs")
         .run(&["nvidia-smi nvlink -e", XIDS]),
     driver(226, "CUDA_ERROR_CONTAINED", "cudaErrorContained")
+        .loses_context()
         .says("invalid access of peer gpu memory over nvlink or a hardware error")
         .means("a memory or NVLink error was contained to this process, which has to be restarted")
         .cause("another process or device of the fabric failed, or memory is faulty")
         .fix("restart the process, and look for an Xid in the system log")
         .run(HARDWARE),
     driver(721, "CUDA_ERROR_TENSOR_MEMORY_LEAK", "cudaErrorTensorMemoryLeak")
+        .loses_context()
         .says("tensor memory not completely freed")
         .means("a kernel exited without freeing the tensor memory it had allocated")
         .cause("a path through the kernel exits before tcgen05.dealloc")
@@ -144,6 +157,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .cause("its signal never arrives")
         .fix("look for a missing signal or failed peer"),
     driver(911, "CUDA_ERROR_EXTERNAL_DEVICE", "cudaErrorExternalDevice")
+        .loses_context()
         .says("an async error has occured in external entity outside of CUDA")
         .says("an async error has occurred in external entity outside of CUDA")
         .means("an engine or device outside CUDA, which a stream waits for, reported an error")

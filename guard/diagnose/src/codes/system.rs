@@ -183,6 +183,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[MPS_FULL])
         .run(MPS_LOG),
     driver(810, "CUDA_ERROR_MPS_CLIENT_TERMINATED", "cudaErrorMpsClientTerminated")
+        .loses_context()
         .says("the MPS client has been terminated by the server")
         .means("the MPS server ended this process's use of the device")
         .cause("this or another client of the device failed")

@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-use gridguard_diagnose::ContextState;
-
+use crate::context::ContextState;
 use crate::cuda::driver::history::{History, LaunchRecord};
 use crate::cuda::driver::symbols::{Driver, Handle, Status};
 
@@ -24,6 +23,9 @@ pub enum FaultSuspects {
 }
 
 impl FaultSuspects {
+    /// The most launches that a message names; [`FaultSuspects::launches`] has all.
+    pub const NAMED: usize = 8;
+
     /// The launches that may have caused `status`, unless the call that returned it did: those in
     /// `context`, or else in the current one.
     pub(crate) fn collect(
@@ -84,7 +86,8 @@ fn one_of(f: &mut fmt::Formatter<'_>, launches: &[LaunchRecord], forgotten: u64)
         1 => f.write_str("; suspect: 1 launch since the last synchronisation")?,
         all => write!(f, "; suspects: {all} launches since the last synchronisation")?,
     }
-    let named = launches.get(launches.len().saturating_sub(NAMED)..).unwrap_or_default();
+    let named =
+        launches.get(launches.len().saturating_sub(FaultSuspects::NAMED)..).unwrap_or_default();
     if u64::try_from(named.len()).is_ok_and(|named| named < all) {
         write!(f, ", the last {} on record", named.len())?;
     }
@@ -93,6 +96,3 @@ fn one_of(f: &mut fmt::Formatter<'_>, launches: &[LaunchRecord], forgotten: u64)
     }
     Ok(())
 }
-
-/// Launches that a message names; [`FaultSuspects::launches`] has all.
-pub(crate) const NAMED: usize = 8;

@@ -21,7 +21,7 @@ impl ContextState {
     /// The state after the `CUresult`, or the `cudaError_t` of CUDA 10.1 or later, `code`.
     ///
     /// ```
-    /// use gridguard_diagnose::ContextState;
+    /// use gridguard::ContextState;
     ///
     /// assert_eq!(ContextState::after(700), ContextState::Lost); // CUDA_ERROR_ILLEGAL_ADDRESS
     /// assert_eq!(ContextState::after(2), ContextState::Usable); // CUDA_ERROR_OUT_OF_MEMORY
@@ -68,6 +68,7 @@ impl ContextState {
     }
 
     /// Whether work may continue in the context. `false` if unknown.
+    #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Usable)
     }
