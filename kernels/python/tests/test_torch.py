@@ -654,7 +654,7 @@ def test_every_reason_is_documented():
     written = r'(?:Err\(|Some\(|return (?:\[\], )?|\n +reason = |count\()"([a-z ]+)"'
     found = {reason for source in sources for reason in re.findall(written, (root / "kernels" / source).read_text())}
     assert {"device", "dropout", "first call during capture", "memory", "transform"} <= found
-    documented = (root / "docs/pytorch.md").read_text()
+    documented = (root / "docs/pytorch-served.md").read_text()
     assert not [reason for reason in found if f"`{reason}`" not in documented]
 
 
