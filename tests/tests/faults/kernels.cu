@@ -75,8 +75,3 @@ extern "C" __global__ void fault_recursion(u64 *out, u64 first, u64 items, u64 f
 extern "C" __global__ void fault_jump(u64 *out, u64 first, u64 items, u64 faulty, u64 how, u64 cycles, u64 code) {
     if (at_fault(out, first, items, faulty, cycles)) reinterpret_cast<void (*)(u64 *)>(how)(out);
 }
-
-// The test overwrites its instructions.
-extern "C" __global__ void fault_instruction(u64 *out, u64 first, u64 items, u64 faulty, u64 how, u64 cycles, u64 code) {
-    if (at_fault(out, first, items, faulty, cycles)) out[0] = how;
-}
