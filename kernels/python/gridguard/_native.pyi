@@ -45,8 +45,6 @@ class Attention:
     @property
     def served(self) -> int:
         """The number of calls that `serve` computed."""
-    is_recorded: bool
-    """Whether `serve` returns None for common calls too, so that Python code sees all calls."""
     def serve(
         self,
         query: Tensor,

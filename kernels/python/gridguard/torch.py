@@ -11,7 +11,6 @@ After `install` the kernels also serve calls of PyTorch's own function::
     gridguard.torch.install()
 
 `stats` counts the calls that were served, and why the others were not. `chunked` runs any module or function in chunks.
-`python -m gridguard.torch MODULE:FUNCTION` reports the calls of a function, and the gain by the kernels.
 """
 
 from __future__ import annotations
@@ -56,8 +55,3 @@ __all__ = [
     "tuning",
     "uninstall",
 ]
-
-if __name__ == "__main__":
-    from gridguard._profile import main
-
-    main()

@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 use core::hash::Hash;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use gridguard::cuda::LaunchError;
@@ -39,7 +39,6 @@ pub(crate) struct Attention {
     /// Replaces the kernels in tests, on CPU tensors.
     stand_in: Option<Py<PyAny>>,
     served: AtomicU64,
-    recorded: AtomicBool,
 }
 
 /// Why the kernels do not serve a call. Nothing was launched.
@@ -113,7 +112,6 @@ impl Attention {
             state: State::new(torch)?,
             stand_in,
             served: AtomicU64::new(0),
-            recorded: AtomicBool::new(false),
         })
     }
 
@@ -128,17 +126,6 @@ impl Attention {
     #[getter]
     fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
-    }
-
-    #[getter]
-    fn is_recorded(&self) -> bool {
-        self.recorded.load(Ordering::Relaxed)
-    }
-
-    /// Whether `serve` returns `None` for common calls too, so that Python code sees all calls.
-    #[setter]
-    fn set_is_recorded(&self, recorded: bool) {
-        self.recorded.store(recorded, Ordering::Relaxed);
     }
 
     /// Whether this thread records or transforms functions or operators, and would not see a launch.
@@ -220,8 +207,7 @@ impl Attention {
         let [query, key, value] = tensors;
         let py = query.py();
         // A function mode would see reads of the tensors' attributes.
-        if self.is_recorded()
-            || !tensors.iter().all(|tensor| self.is_plain(tensor))
+        if !tensors.iter().all(|tensor| self.is_plain(tensor))
             || self.state.is_transformed(py)?
             || self.state.is_profiled(py)?
             || self.needs_gradients(tensors)?

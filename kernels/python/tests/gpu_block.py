@@ -14,7 +14,7 @@ from gpu import device_us, host_us, options_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _profile
+from gridguard import GridguardError
 
 MIB = 1 << 20
 # Items, frames, channels and heads: AnimateDiff at 320 x 512, its next level, and others.
@@ -45,7 +45,6 @@ def main() -> int:
         compiled,
         training,
         step,
-        profile,
     )
     with torch.no_grad():
         return run_checks(checks, (), options, figures)
@@ -286,18 +285,6 @@ def step() -> None:
             row[f"{name}, MiB"] = torch.cuda.max_memory_allocated() // MIB
         rows.append(row)
         print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-
-
-def profile() -> None:
-    """Measure the attentions of a module where it calls them."""
-    for items in (15_360, 70_000):
-        module, x = block(320, 5), hidden(items, 16, 320)
-        with _profile.Recorder(_profile._device_us) as recorder:
-            module(x)
-        (site,) = recorder.sites()
-        assert site.calls == 2 and site.reason is None and isinstance(site.kernels, float), site
-        figures[f"profile of {items} items"] = _profile.text([site], True)
-        print(figures[f"profile of {items} items"])
 
 
 def timing() -> None:
