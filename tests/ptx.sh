@@ -205,7 +205,7 @@ index() {
     folders=$(printf '%s:' "$@")
     mkdir -p "$work"
     INDEX_PTX=${folders%:} INDEX_TABLE=$work/index.txt \
-        cargo test --quiet --release --package gridguard-index --test projects -- --ignored
+        cargo test --quiet --release --package gridguard-index --test index -- --ignored
     {
         printf 'commit  %s\ndate    %s\n' "$(git rev-parse --short=8 HEAD)" "$(date --iso-8601)"
         printf 'command tests/ptx.sh index FOLDER...; times are of one core beside other work\n\n'

@@ -1,6 +1,5 @@
 //! The catalogue's data: launches from issue reports get the expected verdicts, and the limits of every
 //! GPU are plausible.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,4 @@
 //! Profile files in unusual states: pipes, links, modes.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;

@@ -1,5 +1,4 @@
 //! Cubins that are incomplete or damaged are refused before they reach the driver.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard::cuda::{Image, ImageError};
 

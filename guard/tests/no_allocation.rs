@@ -1,7 +1,5 @@
 //! Guarding a legal launch allocates nothing.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[cfg(feature = "profile")]
 use gridguard::profile::{
     DefaultReason, Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile,
     Provenance, StoredChoice, Summary,
@@ -10,10 +8,7 @@ use gridguard::{
     Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits,
     LaunchRequest, Plan, Strategy, validate,
 };
-use gridguard_test_support::allocator::{Counting, allocations_of};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use gridguard_test_support::allocator::allocations_of;
 
 fn limits() -> LaunchLimits {
     LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"))
@@ -132,13 +127,11 @@ fn a_guard_that_validates_and_plans_legal_launches_allocates_nothing() {
     assert_eq!(allocations, 0);
 }
 
-#[cfg(feature = "profile")]
 fn key(kernel: &str) -> Key {
     Key { kernel: kernel.into(), source: "0f1e".into(), dtypes: "f16".into(), ..Key::default() }
 }
 
 /// A profile of one kernel with 64 and 4,096 rows.
-#[cfg(feature = "profile")]
 fn profile(guard: &Guard) -> Profile {
     let mut document = Document::new(guard.identity(), Environment::default());
     for rows in [64, 4096] {
@@ -157,7 +150,6 @@ fn profile(guard: &Guard) -> Profile {
     Profile::from_document(document, &guard.identity(), &Environment::default()).0
 }
 
-#[cfg(feature = "profile")]
 #[test]
 fn every_kind_of_lookup_allocates_nothing() {
     let guard = Guard::host(DeviceLimits::any_device());
@@ -186,7 +178,6 @@ fn every_kind_of_lookup_allocates_nothing() {
     }
 }
 
-#[cfg(feature = "profile")]
 #[test]
 fn a_guard_allocates_for_a_miss_the_first_time_alone() {
     let guard = Guard::host(DeviceLimits::any_device());

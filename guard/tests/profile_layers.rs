@@ -1,5 +1,4 @@
 //! Loads profiles from several layers, including empty ones.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use core::num::NonZeroU64;
 use std::fs::{self, File};

@@ -1,5 +1,4 @@
 //! Profiles of earlier versions are parsed, and written byte for byte.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use core::num::NonZeroU64;
 

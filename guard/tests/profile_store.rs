@@ -1,5 +1,4 @@
 //! Concurrent writers of one profile: no entry is lost, and readers see complete files.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -68,7 +67,10 @@ const WRITES: &str = "writes";
 /// This binary, running the test `writer` in a role.
 fn writer_process(role: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.args(["--exact", "writer", "--nocapture"]).env(ROLE, role).env(PATH, path);
+    command
+        .args(["--exact", "profile_store::writer", "--nocapture"])
+        .env(ROLE, role)
+        .env(PATH, path);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -178,7 +180,9 @@ fn on_a_full_disk_the_old_file_is_unchanged_and_no_temporary_file_is_left() {
     let this = std::env::current_exe().expect("this binary");
     let mut limited = Command::new("sh");
     // Ignoring the signal turns it into an error. Blocks of 512 bytes or of 1,024, by the shell.
-    limited.args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" --exact writer"]).arg(this);
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" --exact profile_store::writer"])
+        .arg(this);
     limited.env(ROLE, "too large for its limit").env(PATH, &path);
     let ran = limited.output().expect("a shell");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));

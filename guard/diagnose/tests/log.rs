@@ -1,5 +1,4 @@
 //! What is found in logs.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard_diagnose::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, diagnose};
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Lines of many programs, each with the failure that it reports: `messages.txt`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard_diagnose::{LogScanner, known_failures};
 

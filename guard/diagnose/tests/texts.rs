@@ -1,5 +1,4 @@
 //! The exact text of the most important diagnoses, in `texts.txt`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use expect_test::expect_file;
 use gridguard_diagnose::{

@@ -1,12 +1,8 @@
 //! The kernels of `guard/index/corpus`: each faulty one is found with its first bad size, no mended one is reported.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-#[path = "support/corpus.rs"]
-mod corpus;
 
 use std::collections::HashMap;
 
-use corpus::{Case, cases, texts};
+use crate::cases::{Case, cases, texts};
 use gridguard_index::{
     EntryIndex, EntryPlaces, First, MOST_LIMITS, Reason, Size, SizeLimit, SizeTerm, Sizes, Verdict,
     index,

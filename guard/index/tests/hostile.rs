@@ -1,5 +1,4 @@
 //! Hostile texts: the analysis ends, never panics, and is right or unknown.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fmt::Write;
 

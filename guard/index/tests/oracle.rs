@@ -1,26 +1,18 @@
 //! Verdicts beside an interpreter: a safe launch accesses the same memory with and without wraps, and the first bad
 //! size is the first that does not.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-#[path = "support/corpus.rs"]
-mod corpus;
-#[path = "support/interpreter.rs"]
-mod interpreter;
-#[path = "support/launches.rs"]
-mod launches;
 
 use std::fmt::Write;
 
-use corpus::{Case, cases, texts};
+use crate::cases::{Case, cases, texts};
+use crate::interpreter::{Kernel, Thread, kernels};
+use crate::launches::launch;
 use gridguard_index::{Size, Sizes, Verdict, index};
-use interpreter::{Kernel, Thread, kernels};
-use launches::launch;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 use proptest::{prop_assert, prop_assert_eq};
 
 /// A thread whose accesses differ if 32-bit values do not wrap.
 fn differing(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
-    launches::differing(kernel, launch, STEPS, 1).thread
+    crate::launches::differing(kernel, launch, STEPS, 1).thread
 }
 
 fn with(case: &Case, value: i64) -> Vec<(Size, i64)> {

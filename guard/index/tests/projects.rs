@@ -1,11 +1,5 @@
 //! Verdicts about PTX of other projects, beside an interpreter: what is reported happens at its first size and not
 //! below it. `tests/ptx.sh index` runs it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-#[path = "support/interpreter.rs"]
-mod interpreter;
-#[path = "support/launches.rs"]
-mod launches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use crate::interpreter::{Kernel, kernels};
+use crate::launches::{Found, differing, launch};
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
-use interpreter::{Kernel, kernels};
-use launches::{Found, differing, launch};
 
 /// Counts of a project.
 #[derive(Default)]

@@ -1,5 +1,4 @@
 //! Which entries are refused, and which texts are errors.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard_ptx::{PtxError, Reason, Refusal, rewrite};
 

@@ -1,5 +1,4 @@
 //! What a rewritten text looks like.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard_ptx::{Reason, Rewritten, rewrite, rewrite_entries};
 

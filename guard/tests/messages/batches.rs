@@ -2,7 +2,7 @@
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Plan, Strategy, Violations};
 
-use crate::{blocks_along, by_row, on_h200};
+use super::{blocks_along, by_row, on_h200};
 
 fn refused(request: LaunchRequest, batch: BatchAxis, choice: Choice) -> Violations {
     Plan::new(&request, Some(&batch), &on_h200(|_| {}), choice).expect_err("there is no plan")

@@ -6,7 +6,7 @@ use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
 use gridguard_test_support::{Section, texts};
 
-use crate::on_h200;
+use super::on_h200;
 
 pub(crate) fn sections() -> Vec<Section> {
     vec![

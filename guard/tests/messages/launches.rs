@@ -5,7 +5,7 @@ use gridguard::{
     Violations, validate, validate_co_resident,
 };
 
-use crate::{blocks_along, by_row, on_h200};
+use super::{blocks_along, by_row, on_h200};
 
 /// `request` for a kernel without known limits on an H200.
 fn plain(request: LaunchRequest) -> Violations {

@@ -9,7 +9,7 @@ use gridguard_test_support::invariants::backoff::{
 };
 use proptest::prelude::*;
 
-use crate::cases;
+use super::cases;
 
 proptest! {
     #![proptest_config(cases(3000))]

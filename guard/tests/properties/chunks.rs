@@ -4,7 +4,7 @@ use gridguard::{Chunk, Chunks};
 use gridguard_test_support::invariants::size;
 use proptest::prelude::*;
 
-use crate::cases;
+use super::cases;
 
 /// Up to this number, all chunks are checked. Beyond it, only some neighbours are.
 const WALKED: u64 = 100_000;

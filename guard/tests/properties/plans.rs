@@ -10,7 +10,7 @@ use gridguard_test_support::invariants::plans::{
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(crate::cases(5000))]
+    #![proptest_config(super::cases(5000))]
 
     #[test]
     fn what_is_planned_is_legal_and_whole_and_what_is_refused_is_hopeless(case in cases()) {

@@ -6,7 +6,7 @@ use gridguard_test_support::invariants::validation::{
 };
 use proptest::prelude::*;
 
-use crate::cases;
+use super::cases;
 
 proptest! {
     #![proptest_config(cases(5000))]

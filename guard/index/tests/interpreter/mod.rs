@@ -4,7 +4,6 @@
 //! not kept: every load, atomic and call answers the same number, every floating-point operation 1, and every
 //! comparison of floating-point numbers is false. A shuffle answers the thread's own value.
 
-#[path = "machine.rs"]
 mod machine;
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,9 +15,7 @@ pub(crate) struct Kernel {
     /// The bytes of each parameter.
     pub(crate) parameters: Vec<i128>,
     /// The block size that the entry requires, or the threads that it allows.
-    #[allow(dead_code, reason = "a test that shares this file")]
     pub(crate) required: Option<[i128; 3]>,
-    #[allow(dead_code, reason = "a test that shares this file")]
     pub(crate) most_threads: i128,
     names: HashMap<String, usize>,
     instructions: Vec<Instruction>,

@@ -1,5 +1,4 @@
 //! The exact text of every message that a user can see.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod batches;
 mod cuda_errors;

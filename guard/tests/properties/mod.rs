@@ -1,5 +1,4 @@
 //! Properties of every number of items, every request and every plan.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod backoff;
 mod chunks;

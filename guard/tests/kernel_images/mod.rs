@@ -13,7 +13,6 @@
 //! | `linked.so` | the same | `nvcc` 13.0, `-dlink` for sm_90, then `g++ -shared` |
 //! | `intermediate.o` | `callee.cu` | `nvcc` 13.0, `-rdc=true` for lto_90 |
 //! | `zstd.fatbin`, `lz4.fatbin` | `kernels.ptx`, a debug build for sm_80, a build for sm_90a | `fatbinary` 13.0, `-compress-mode` `default`, `speed` |
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod hostile;
 mod linked;

@@ -1,0 +1,6 @@
+//! Logs, messages of many programs, and the texts of diagnoses.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod log;
+mod messages;
+mod texts;
