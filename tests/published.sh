@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What would be published compiles from its own files. Then `cargo install gridguard-cli` as from crates.io: a folder of
 # packages stands for the registry. The command has the library that `gridguard run` preloads, which is a package of its
-# own, and passes `tests/install.sh`. Without that package it says what to do. Without optimisation, so that it takes two
+# own, and passes `tests/install.sh`. Without a library it says what to do. Without optimisation, so that it takes two
 # minutes. Needs gcc, but no GPU.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -48,9 +48,8 @@ install "$folder/whole"
 [ "$(watched "$folder/whole")" -gt 0 ]
 GRIDGUARD=$folder/whole/bin/gridguard tests/install.sh
 
-echo '-- without that package'
+echo '-- without a library'
 rm -r "$folder"/registry/gridguard-preload-*
-# The variable names no library; that it is set makes cargo run the build script again.
 GRIDGUARD_PRELOAD_LIBRARY='' install "$folder/part"
 if watched "$folder/part" 2>"$folder/error"; then
     echo 'it has run without a library' >&2
@@ -58,4 +57,11 @@ if watched "$folder/part" 2>"$folder/error"; then
 fi
 [ "$(wc --lines <"$folder/error")" = 1 ]
 grep --quiet 'pip install gridguard.*--library' "$folder/error"
+
+echo '-- a library that does not build'
+if install "$folder/none" 2>"$folder/error"; then
+    echo 'it was installed without its library' >&2
+    exit 1
+fi
+grep --quiet 'set GRIDGUARD_PRELOAD_LIBRARY to nothing' "$folder/error"
 echo 'the published command is whole'

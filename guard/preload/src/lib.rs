@@ -33,6 +33,15 @@ use fix::assembler;
 use hook::{callers, session, unwatched};
 use process::{caches, guarded};
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// `gridguard run` preloads only a library of its own version.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_upper_case_globals, reason = "its name is for `dlsym`, as the names of C functions")]
+pub static gridguard_preload_version: [u8; VERSION.len()] = match VERSION.as_bytes().first_chunk() {
+    Some(version) => *version,
+    None => [0; VERSION.len()],
+};
+
 /// Called by the loader, after the C library is ready and before the program begins.
 #[cfg(not(test))]
 #[used]

@@ -1,26 +1,24 @@
 //! Finds the library that `gridguard run` preloads: a named one, the one in this command, or one beside it.
-//!
-//! The library in the command is written to a folder of the user, below its digest, and compared at each use.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use gridguard_files::{ReadError, publish_private, read_trusted, user_cache_folder};
-use rustix::fs::{StatVfsMountFlags, statvfs};
-use rustix::io::Errno;
+use object::{Object, ObjectSection, ObjectSymbol, ReadCache};
 
+#[cfg(feature = "embedded-library")]
+use super::embedded;
 use crate::error::CommandError;
-use crate::files::read_start;
 
 /// The name of the library, which also finds it in `LD_PRELOAD`.
 pub(super) const LIBRARY: &str = "libgridguard_preload.so";
 const LIBRARY_VARIABLE: &str = "GRIDGUARD_PRELOAD";
-/// The library as `build.rs` compressed it; empty in builds without one.
-const EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.lz4"));
-/// Begins the name of the folder, so that two versions of the command use one each.
-const DIGEST: &str = env!("GRIDGUARD_PRELOAD_DIGEST");
+/// Where the library may be, from the folder of the command. The last is cargo's folder for tests.
+const PLACES: [&str; 5] = ["", "../libexec/gridguard", "../lib/gridguard", "../lib", "deps"];
+/// The variable in which the library states its version.
+const VERSION_SYMBOL: &str = "gridguard_preload_version";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The path of the library, which the loader can take.
 pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError> {
@@ -34,33 +32,13 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
             Err(CommandError::Failed(format!("{LIBRARY} was not found; looked for {path}")))
         };
     }
-    if EMBEDDED.is_empty() {
-        return beside_the_command();
+    #[cfg(feature = "embedded-library")]
+    if let Some(library) = embedded::library() {
+        return embedded::install(&library?);
     }
-    let library = lz4_flex::decompress_size_prepended(EMBEDDED).map_err(|error| {
-        CommandError::Failed(format!("this command is damaged: {LIBRARY}: {error}"))
-    })?;
-    let mut failures = Vec::new();
-    for folder in folders() {
-        match install(&folder.join(DIGEST), &library) {
-            Ok(path) => return Ok(path),
-            Err(why) => failures.push(format!("{}: {why}", folder.display())),
-        }
-    }
-    Err(CommandError::Failed(format!(
-        "{LIBRARY} cannot be written; set XDG_CACHE_HOME to a folder of yours, or name the library with \
-         --library:\n  {}",
-        failures.join("\n  ")
-    )))
-}
-
-/// A build without a library finds it beside the command, in the library folder of an installation, or in cargo's
-/// folder for tests.
-fn beside_the_command() -> Result<PathBuf, CommandError> {
     let program = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new(""));
-    let places =
-        ["", "../lib", "../lib/gridguard", "deps"].map(|place| folder.join(place).join(LIBRARY));
+    let places = PLACES.map(|place| folder.join(place).join(LIBRARY));
     // Anybody can put a library into a folder such as /tmp.
     let is_open = |path: &Path| fs::metadata(path).is_ok_and(|folder| folder.mode() & 0o002 != 0);
     let is_own = |path: &&PathBuf| path.is_file() && !path.parent().is_some_and(is_open);
@@ -73,11 +51,21 @@ fn beside_the_command() -> Result<PathBuf, CommandError> {
     )))
 }
 
+/// Refuses a library that the loader would skip, with a message, to run the program unwatched; and one of another version,
+/// which does not understand this command.
 fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     let found = fs::canonicalize(path).map_err(CommandError::io(LIBRARY))?;
-    // The loader skips other files with a message, and runs the program unwatched.
-    if read_start(&found, 4)? != b"\x7fELF" {
-        return Err(CommandError::invalid_file(&found, "is no shared library"));
+    let invalid = |why: &str| Err(CommandError::invalid_file(&found, why));
+    let file = File::open(&found).map_err(CommandError::io(found.display().to_string()))?;
+    match stated_version(file) {
+        None => return invalid("is no shared library"),
+        Some(None) => return invalid("is another library, or one of an earlier gridguard"),
+        Some(Some(version)) if version != VERSION => {
+            return invalid(&format!(
+                "is of gridguard {version}, this command is of {VERSION}: install both from one release"
+            ));
+        }
+        Some(Some(_)) => {}
     }
     match check_path(&found) {
         Ok(()) => Ok(found),
@@ -88,140 +76,24 @@ fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     }
 }
 
-/// The folders for the library, best first: the user's cache, the folder of the login session, and one in /tmp.
-fn folders() -> impl Iterator<Item = PathBuf> {
-    let runtime =
-        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let own = format!("gridguard-{}", rustix::process::geteuid().as_raw());
-    let cache = user_cache_folder("GRIDGUARD_PRELOAD_CACHE", "gridguard/preload");
-    [cache, runtime.map(|folder| folder.join("gridguard")), Some(env::temp_dir().join(own))]
-        .into_iter()
-        .flatten()
-}
-
-/// Writes the library into `folder` unless it is there, and returns its path if nobody else can replace it.
-fn install(folder: &Path, library: &[u8]) -> Result<PathBuf, String> {
-    check_place(folder)?;
-    let path = folder.join(LIBRARY);
-    if !holds(&path, library)? {
-        publish_private(&path, library).map_err(|error| error.to_string())?;
-    }
-    // Another user may have made the folder first, in a parent that everybody can write to, or may change a link to it.
-    let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
-    check_place(&folder)?;
-    let path = folder.join(LIBRARY);
-    if holds(&path, library)? {
-        Ok(path)
-    } else {
-        Err("another process replaces the library".to_owned())
-    }
-}
-
-/// Whether the file is the library, and nobody else can have written it.
-fn holds(path: &Path, library: &[u8]) -> Result<bool, String> {
-    let limit = u64::try_from(library.len()).unwrap_or(u64::MAX);
-    match read_trusted(path, limit) {
-        Ok(found) => Ok(found.is_some_and(|found| found == library)),
-        // Another file of the user, which is replaced.
-        Err(ReadError::TooLarge { .. }) => Ok(false),
-        Err(error) => Err(error.to_string()),
-    }
+/// The version that a library states, if any; `None` if the file is no library.
+fn stated_version(file: File) -> Option<Option<String>> {
+    let data = ReadCache::new(file);
+    let library = object::File::parse(&data).ok()?;
+    let version = || {
+        let symbol = library.dynamic_symbols().find(|it| it.name() == Ok(VERSION_SYMBOL))?;
+        let section = library.section_by_index(symbol.section_index()?).ok()?;
+        let bytes = section.data_range(symbol.address(), symbol.size()).ok()??;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    Some(version())
 }
 
 /// Refuses a path that the loader would cut.
-fn check_path(path: &Path) -> Result<(), String> {
+pub(super) fn check_path(path: &Path) -> Result<(), String> {
     let is_cut = |byte: &u8| [b' ', b':', b'\t', b'\n'].contains(byte);
     match path.as_os_str().as_encoded_bytes().iter().any(is_cut) {
         true => Err("the loader takes no path with a space or a colon".to_owned()),
         false => Ok(()),
-    }
-}
-
-/// Refuses a folder that another user can replace by renaming a parent, or whose files may not be executed. Looks at
-/// the nearest folder that exists.
-fn check_place(folder: &Path) -> Result<(), String> {
-    check_path(folder)?;
-    let user = rustix::process::geteuid().as_raw();
-    let Some(resolved) = folder.ancestors().find_map(|parent| fs::canonicalize(parent).ok()) else {
-        return Err("has no parent that exists".to_owned());
-    };
-    for parent in resolved.ancestors() {
-        let stated = fs::metadata(parent).map_err(|error| error.to_string())?;
-        // In a folder with the sticky bit, others can rename only their own files.
-        let is_writable = stated.mode() & 0o022 != 0 && stated.mode() & 0o1000 == 0;
-        if is_writable || ![0, user].contains(&stated.uid()) {
-            return Err(format!("another user can replace {}", parent.display()));
-        }
-    }
-    match statvfs(&resolved) {
-        Ok(stated) if stated.f_flag.contains(StatVfsMountFlags::NOEXEC) => {
-            Err("is mounted without permission to execute (noexec)".to_owned())
-        }
-        Ok(_) | Err(Errno::NOSYS) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
-
-    use super::*;
-
-    const LIBRARY_BYTES: &[u8] = b"a library";
-
-    #[test]
-    fn a_library_is_written_once_and_restored_if_something_changed_it() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cache").join("digest");
-        let path = install(&folder, LIBRARY_BYTES).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let written = fs::metadata(&path).unwrap().ino();
-        assert_eq!(install(&folder, LIBRARY_BYTES).unwrap(), path);
-        assert_eq!(fs::metadata(&path).unwrap().ino(), written, "not written again");
-        for changed in [&b"another"[..], b"", b"a much longer library"] {
-            fs::write(&path, changed).unwrap();
-            install(&folder, LIBRARY_BYTES).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), LIBRARY_BYTES);
-        }
-    }
-
-    #[test]
-    fn folders_that_others_can_change_and_links_are_refused() {
-        let home = tempfile::tempdir().unwrap();
-        let refused = |folder: &Path| install(folder, LIBRARY_BYTES).unwrap_err();
-        let open = home.path().join("open");
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(refused(&open.join("digest")).contains("another user can replace"));
-        assert!(!open.join("digest").exists(), "nothing was written");
-        let other = home.path().join("other");
-        fs::write(&other, LIBRARY_BYTES).unwrap();
-        let folder = home.path().join("links");
-        fs::create_dir(&folder).unwrap();
-        symlink(&other, folder.join(LIBRARY)).unwrap();
-        assert!(refused(&folder).contains("is a link"), "{}", refused(&folder));
-        // The loader gets the folder itself: the link may change.
-        let (own, link) = (home.path().join("own"), home.path().join("link"));
-        fs::create_dir(&own).unwrap();
-        symlink(&own, &link).unwrap();
-        assert_eq!(install(&link, LIBRARY_BYTES).unwrap(), own.join(LIBRARY));
-        assert!(refused(&home.path().join("a b")).contains("space"));
-        fs::write(home.path().join("file"), "").unwrap();
-        assert!(install(&home.path().join("file/digest"), LIBRARY_BYTES).is_err());
-        assert!(install(Path::new("/proc/gridguard"), LIBRARY_BYTES).is_err());
-    }
-
-    #[test]
-    fn a_folder_that_another_user_prepared_is_refused() {
-        let shared = tempfile::tempdir().unwrap();
-        fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();
-        let own = shared.path().join("gridguard-0");
-        install(&own.join("digest"), LIBRARY_BYTES).unwrap();
-        // Only root can give it away.
-        if chown(&own, Some(4711), None).is_ok() {
-            let refused = install(&own.join("digest"), LIBRARY_BYTES).unwrap_err();
-            assert!(refused.contains("another user can replace"), "{refused}");
-        }
     }
 }

@@ -1,6 +1,8 @@
 //! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains refused launches and allocations.
 
 mod capture;
+#[cfg(feature = "embedded-library")]
+mod embedded;
 mod library;
 mod output;
 mod session;
@@ -64,7 +66,11 @@ pub(crate) struct Run {
     /// The batch size of the program: the summary then names the batch that exceeds a limit
     #[arg(long, value_name = "N", value_parser = from_1())]
     batch: Option<u64>,
-    /// A library to preload instead of this command's own
+    /// A libgridguard_preload.so to preload instead of this command's own
+    ///
+    /// By default the first of these is preloaded: the file that GRIDGUARD_PRELOAD names; the library in this command,
+    /// unless it was built without; the library beside this command, then in ../libexec/gridguard, ../lib/gridguard and
+    /// ../lib. Its version must be that of the command
     #[arg(long, value_name = "FILE.so")]
     library: Option<PathBuf>,
     /// Print no summary at the end
