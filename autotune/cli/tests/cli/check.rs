@@ -2,39 +2,25 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{Ran, run_with_input};
+use crate::command::{Ran, Words, run_with_input};
 
 fn lines(ran: &Ran) -> Vec<Value> {
     ran.out.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
 }
 
-fn gridguard(args: &[&str]) -> Ran {
+fn gridguard(args: &(impl Words + ?Sized)) -> Ran {
     with_input(args, "")
 }
 
-fn with_input(args: &[&str], input: &str) -> Ran {
+fn with_input(args: &(impl Words + ?Sized), input: &str) -> Ran {
     run_with_input(args, input.as_bytes())
 }
 
-const MOTIVATING: [&str; 13] = [
-    "check",
-    "--gpu",
-    "h200",
-    "--grid",
-    "1,76800,1",
-    "--block",
-    "128",
-    "--batch-axis",
-    "y",
-    "--items",
-    "15360",
-    "--blocks-per-item",
-    "5",
-];
+const MOTIVATING: &str = "check --gpu h200 --grid 1,76800,1 --block 128 --batch-axis y --items 15360 --blocks-per-item 5";
 
 #[test]
 fn the_motivating_case_is_legal_in_two_chunks() {
-    let ran = gridguard(&MOTIVATING);
+    let ran = gridguard(MOTIVATING);
     assert_eq!(ran.code, Some(0));
     assert_eq!(
         ran.out,
@@ -49,7 +35,7 @@ fn the_motivating_case_is_legal_in_two_chunks() {
 
 #[test]
 fn a_verdict_as_json_has_name_verdict_violations_and_plan() {
-    let ran = gridguard(&[&MOTIVATING[..], &["--format", "json"]].concat());
+    let ran = gridguard(&format!("{MOTIVATING} --format json"));
     let message = "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): \
                    split axis y into 2 launches of 38400, or fold it into x";
     assert_eq!(
@@ -72,9 +58,9 @@ fn a_verdict_as_json_has_name_verdict_violations_and_plan() {
 
 #[test]
 fn a_legal_launch_is_whole_and_a_rejected_one_exits_1() {
-    let legal = gridguard(&["check", "--gpu", "h200", "--grid", "1,65535", "--block", "128"]);
+    let legal = gridguard("check --gpu h200 --grid 1,65535 --block 128");
     assert_eq!((legal.code, legal.out.lines().next()), (Some(0), Some("legal (NVIDIA H200)")));
-    let rejected = gridguard(&["check", "--gpu", "h200", "--grid", "1,65536", "--block", "128"]);
+    let rejected = gridguard("check --gpu h200 --grid 1,65536 --block 128");
     assert_eq!(
         (rejected.code, rejected.out.lines().next()),
         (Some(1), Some("rejected (NVIDIA H200)"))
@@ -83,54 +69,32 @@ fn a_legal_launch_is_whole_and_a_rejected_one_exits_1() {
 
 #[test]
 fn every_option_of_check_reaches_its_rule() {
-    let cases: [(&[&str], &str); 12] = [
-        (&["--block", "1,1,65"], "block-dim-z"),
-        (&["--block", "1025"], "threads-per-block"),
-        (&["--block", "129", "--kernel-max-threads", "128"], "kernel-threads-per-block"),
-        (&["--block", "257", "--registers", "210"], "registers-per-block"),
-        (&["--block", "1", "--local-mem", "524288"], "local-memory"),
-        (&["--block", "1", "--shared-mem", "232449"], "shared-memory-total"),
+    let cases: [(&str, &str); 12] = [
+        ("--block 1,1,65", "block-dim-z"),
+        ("--block 1025", "threads-per-block"),
+        ("--block 129 --kernel-max-threads 128", "kernel-threads-per-block"),
+        ("--block 257 --registers 210", "registers-per-block"),
+        ("--block 1 --local-mem 524288", "local-memory"),
+        ("--block 1 --shared-mem 232449", "shared-memory-total"),
         (
-            &["--block=1", "--shared-mem=1153", "--static-shared-mem=48000", "--no-opt-in"],
+            "--block=1 --shared-mem=1153 --static-shared-mem=48000 --no-opt-in",
             "dynamic-shared-memory-opt-in",
         ),
-        (&["--block", "1", "--cluster", "16"], "cluster-size"),
-        (&["--block", "1", "--cluster", "3"], "cluster-divides-grid"),
-        (&["--block", "1", "--param-bytes", "32765"], "parameter-bytes"),
+        ("--block 1 --cluster 16", "cluster-size"),
+        ("--block 1 --cluster 3", "cluster-divides-grid"),
+        ("--block 1 --param-bytes 32765", "parameter-bytes"),
         (
-            &[
-                "--block",
-                "1",
-                "--batch-axis",
-                "x",
-                "--items",
-                "16",
-                "--elements-per-item",
-                "2147483648",
-                "--index-bits",
-                "32",
-            ],
+            "--block 1 --batch-axis x --items 16 --elements-per-item 2147483648 --index-bits 32",
             "index-wrap",
         ),
         (
-            &[
-                "--block",
-                "1",
-                "--batch-axis",
-                "x",
-                "--items",
-                "16",
-                "--workspace-per-item",
-                "11",
-                "--memory",
-                "10",
-            ],
+            "--block 1 --batch-axis x --items 16 --workspace-per-item 11 --memory 10",
             "workspace-memory",
         ),
     ];
     for (options, rule) in cases {
-        let base = ["check", "--gpu", "h200", "--format", "json", "--grid", "16"];
-        let ran = gridguard(&[&base[..], options].concat());
+        let base = "check --gpu h200 --format json --grid 16";
+        let ran = gridguard(&format!("{base} {options}"));
         assert_eq!(ran.code, Some(1), "{options:?}: {}", ran.out);
         let violations = ran.json()["violations"].clone();
         let rules: Vec<&str> = violations
@@ -141,31 +105,20 @@ fn every_option_of_check_reaches_its_rule() {
             .collect();
         assert!(rules.contains(&rule), "{options:?}: {rules:?}");
     }
-    let ran = gridguard(&["check", "--gpu", "t4", "--grid", "8", "--block", "1", "--cluster", "2"]);
+    let ran = gridguard("check --gpu t4 --grid 8 --block 1 --cluster 2");
     assert!(ran.out.contains("cluster-unsupported"), "{}", ran.out);
-    let cooperative = ["--grid", "1,76800", "--block", "1", "--cooperative", "--batch-axis", "y"];
-    let ran =
-        gridguard(&[&["check", "--gpu", "h200", "--items", "76800"][..], &cooperative].concat());
+    let cooperative = "--grid 1,76800 --block 1 --cooperative --batch-axis y";
+    let ran = gridguard(&format!("check --gpu h200 --items 76800 {cooperative}"));
     assert!(ran.out.contains("cooperative-residency"), "{}", ran.out);
 }
 
 #[test]
 fn shared_memory_opt_in_and_alignment_are_respected() {
-    let ran = gridguard(&[
-        "check",
-        "--gpu",
-        "h200",
-        "--grid",
-        "1",
-        "--block",
-        "1",
-        "--shared-mem",
-        "100000",
-        "--kernel-max-shared-mem",
-        "100000",
-    ]);
+    let ran = gridguard(
+        "check --gpu h200 --grid 1 --block 1 --shared-mem 100000 --kernel-max-shared-mem 100000",
+    );
     assert_eq!(ran.code, Some(0));
-    let ran = gridguard(&[&MOTIVATING[..], &["--align", "1000", "--format", "json"]].concat());
+    let ran = gridguard(&format!("{MOTIVATING} --align 1000 --format json"));
     let launches = ran.json()["plan"]["launches"].clone();
     let starts: Vec<u64> =
         launches.as_array().expect("a list").iter().filter_map(|l| l["start"].as_u64()).collect();
@@ -174,17 +127,17 @@ fn shared_memory_opt_in_and_alignment_are_respected() {
 
 #[test]
 fn usage_is_exit_2_and_says_what_is_wrong() {
-    let base = ["check", "--gpu", "h200", "--grid", "1", "--block", "1"];
-    let cases: [(&[&str], &str); 9] = [
-        (&["check", "--grid", "1", "--block", "1"], "--gpu"),
-        (&["check", "--gpu", "h200", "--block", "1"], "--grid"),
-        (&["check", "--gpu", "h200", "--grid", "1"], "--block"),
-        (&["check", "--gpu", "h200", "--grid", "1,2,3,4", "--block", "1"], "one to three numbers"),
-        (&["check", "--gpu", "h200", "--grid", "-1", "--block", "1"], "-1"),
-        (&["check", "--gpu", "h200", "--device", "0", "--grid", "1", "--block", "1"], "--device"),
-        (&["check", "--gpu", "gtx-9000", "--grid", "1", "--block", "1"], "rtx-4090"),
-        (&["limits", "--gpu", "gtx-9000"], "no GPU \"gtx-9000\""),
-        (&["frobnicate"], "frobnicate"),
+    let base = "check --gpu h200 --grid 1 --block 1";
+    let cases: [(&str, &str); 9] = [
+        ("check --grid 1 --block 1", "--gpu"),
+        ("check --gpu h200 --block 1", "--grid"),
+        ("check --gpu h200 --grid 1", "--block"),
+        ("check --gpu h200 --grid 1,2,3,4 --block 1", "one to three numbers"),
+        ("check --gpu h200 --grid -1 --block 1", "-1"),
+        ("check --gpu h200 --device 0 --grid 1 --block 1", "--device"),
+        ("check --gpu gtx-9000 --grid 1 --block 1", "rtx-4090"),
+        ("limits --gpu gtx-9000", "no GPU \"gtx-9000\""),
+        ("frobnicate", "frobnicate"),
     ];
     for (args, said) in cases {
         let ran = gridguard(args);
@@ -192,11 +145,11 @@ fn usage_is_exit_2_and_says_what_is_wrong() {
         assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
         assert!(ran.out.is_empty(), "{args:?}: {}", ran.out);
     }
-    let batch = ["--batch-axis", "x", "--items", "1"];
-    for options in [["--index-bits", "16"], ["--blocks-per-item", "0"], ["--align", "0"]] {
-        let ran = gridguard(&[&base[..], &batch, &options].concat());
+    let batch = "--batch-axis x --items 1";
+    for options in ["--index-bits 16", "--blocks-per-item 0", "--align 0"] {
+        let ran = gridguard(&format!("{base} {batch} {options}"));
         assert_eq!(ran.code, Some(2), "{options:?}");
-        assert!(ran.err.contains(options[0]), "{}", ran.err);
+        assert!(ran.err.contains(options.words()[0]), "{}", ran.err);
     }
 }
 
@@ -213,7 +166,7 @@ fn each_line_gets_a_reply_in_order_even_if_others_are_malformed() {
         r#"{"name":"empty batch","grid":[1,0,1],"block":[1,1,1],"batch":{"axis":"y","items":0}}"#,
     ]
     .join("\n");
-    let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
+    let ran = with_input("check --gpu h200 --requests -", &input);
     assert_eq!(ran.code, Some(2));
     let answers = lines(&ran);
     let verdicts: Vec<&str> = answers.iter().filter_map(|a| a["verdict"].as_str()).collect();
@@ -229,10 +182,10 @@ fn each_line_gets_a_reply_in_order_even_if_others_are_malformed() {
 fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
     let legal = r#"{"grid":[1,1,1],"block":[1,1,1]}"#;
     let rejected = r#"{"grid":[1,65536,1],"block":[1,1,1]}"#;
-    let check = ["check", "--gpu", "h200", "--requests", "-"];
-    assert_eq!(with_input(&check, &format!("{legal}\n{legal}")).code, Some(0));
-    assert_eq!(with_input(&check, &format!("{legal}\n{rejected}\n{legal}\n")).code, Some(1));
-    let none = with_input(&check, "\n").exits(0);
+    let check = "check --gpu h200 --requests -";
+    assert_eq!(with_input(check, &format!("{legal}\n{legal}")).code, Some(0));
+    assert_eq!(with_input(check, &format!("{legal}\n{rejected}\n{legal}\n")).code, Some(1));
+    let none = with_input(check, "\n").exits(0);
     assert_eq!((&*none.out, &*none.err), ("", "- has no request: nothing was checked\n"));
 }
 
@@ -245,7 +198,7 @@ fn oversized_lines_are_rejected_in_bounded_memory_and_the_next_gets_a_reply() {
         .replace('\n', " ");
     let last = r#"{"name":"last","grid":[1,1,1],"block":[1,1,1]}"#;
     let input = [&long, &deep, &many, last].join("\n");
-    let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
+    let ran = with_input("check --gpu h200 --requests -", &input);
     let answers = lines(&ran);
     assert!(answers[0]["error"].as_str().expect("text").contains("longer than 1048576 bytes"));
     assert_eq!(answers[1]["verdict"], "error");
@@ -272,8 +225,8 @@ fn sizes_are_read_as_programs_and_reports_print_them() {
 #[test]
 fn a_batch_that_covers_a_part_of_the_grid_gets_its_blocks_per_item() {
     let check = |items: &str| {
-        let launch = ["check", "--gpu", "h200", "--grid", "1,76800", "--block", "32"];
-        gridguard(&[&launch[..], &["--batch-axis", "y", "--items", items]].concat()).exits(1).out
+        let launch = "check --gpu h200 --grid 1,76800 --block 32 --batch-axis y";
+        gridguard(&format!("{launch} --items {items}")).exits(1).out
     };
     let hint = "\nif each item has 5 blocks, add --blocks-per-item 5\n";
     assert!(check("15360").ends_with(hint), "{}", check("15360"));
@@ -303,26 +256,26 @@ fn a_requests_file_that_is_missing_or_not_text_is_reported() {
 
 #[test]
 fn limits_are_text_and_json_with_their_sources() {
-    let text = gridguard(&["limits", "h200"]);
+    let text = gridguard("limits h200");
     assert_eq!(text.code, Some(0));
-    assert_eq!(text.out, gridguard(&["limits", "--gpu", "h200"]).out);
+    assert_eq!(text.out, gridguard("limits --gpu h200").out);
     let has = |line: &str| text.out.lines().any(|other| other == line);
     assert!(has("                                NVIDIA H200"), "{}", text.out);
     assert!(has("compute capability              9.0"), "{}", text.out);
     assert!(has("grid, blocks on x, y, z         2147483647, 65535, 65535 [1]"), "{}", text.out);
     assert!(text.out.contains("\n\n[1] NVIDIA H200, driver "), "{}", text.out);
-    let json = gridguard(&["limits", "--gpu", "RTX-4090", "--format", "json"]).json();
+    let json = gridguard("limits --gpu RTX-4090 --format json").json();
     assert_eq!(json["max_grid"], json!([2_147_483_647, 65_535, 65_535]));
     let sources = json["sources"].as_array().expect("a list");
     assert!(sources.iter().all(|s| s["title"].as_str().is_some_and(|title| !title.is_empty())));
     assert_eq!(json["compute_capability"], json!([8, 9]));
-    let all = gridguard(&["limits", "--format", "json"]).json();
+    let all = gridguard("limits --format json").json();
     assert!(all.as_array().expect("a list").len() >= 15);
 }
 
 #[test]
 fn gpus_are_compared_side_by_side_with_their_sources_below() {
-    let compared = gridguard(&["limits", "--compare", "a30", "h200"]);
+    let compared = gridguard("limits --compare a30 h200");
     assert_eq!(compared.code, Some(0));
     let row = |label: &str| {
         let line = compared.out.lines().find(|line| line.starts_with(label));
@@ -338,34 +291,34 @@ fn gpus_are_compared_side_by_side_with_their_sources_below() {
     let footnotes = compared.out.lines().filter(|line| line.starts_with('[')).count();
     let most = (1..).take_while(|number| compared.out.contains(&format!(" [{number}]"))).count();
     assert_eq!(footnotes, most, "each source once, each number explained");
-    let json = gridguard(&["limits", "--compare", "a30", "h200", "--format", "json"]).json();
+    let json = gridguard("limits --compare a30 h200 --format json").json();
     assert_eq!(json[1]["multiprocessors"], 132);
-    for wrong in [&["--compare", "h200"][..], &["h200", "--compare", "t4", "a10"]] {
-        assert_eq!(gridguard(&[&["limits"], wrong].concat()).code, Some(2), "{wrong:?}");
+    for wrong in ["--compare h200", "h200 --compare t4 a10"] {
+        assert_eq!(gridguard(&format!("limits {wrong}")).code, Some(2), "{wrong:?}");
     }
-    let unknown = gridguard(&["limits", "gtx-9000"]);
+    let unknown = gridguard("limits gtx-9000");
     assert!(unknown.err.contains("no GPU \"gtx-9000\" in the catalogue"), "{}", unknown.err);
 }
 
 #[test]
 fn a_device_that_cannot_be_queried_is_exit_3() {
-    let ran = gridguard(&["limits", "--device", "4711"]);
+    let ran = gridguard("limits --device 4711");
     assert_eq!(ran.code, Some(3));
     assert!(ran.err.starts_with("error: cannot query the device: "), "{}", ran.err);
-    let ran = gridguard(&["check", "--device", "4711", "--grid", "1", "--block", "1"]);
+    let ran = gridguard("check --device 4711 --grid 1 --block 1");
     assert_eq!(ran.code, Some(3));
 }
 
 /// `check` of a launch on `gpus`, with more arguments.
-fn launch(gpus: &str, more: &[&str]) -> Ran {
-    gridguard(&[&["check", "--gpu", gpus, "--grid", "1,76800", "--block", "128"], more].concat())
+fn launch(gpus: &str, more: &str) -> Ran {
+    gridguard(&format!("check --gpu {gpus} --grid 1,76800 --block 128 {more}"))
 }
 
 #[test]
 fn several_gpus_are_a_table_and_the_worst_decides() {
-    let batch = ["--batch-axis", "y", "--items", "76800"];
-    let shared = ["--shared-mem", "100KiB"];
-    let ran = launch("any,sm_86,h200", &[&batch[..], &shared].concat()).exits(1);
+    let batch = "--batch-axis y --items 76800";
+    let shared = "--shared-mem 100KiB";
+    let ran = launch("any,sm_86,h200", &format!("{batch} {shared}")).exits(1);
     let rows: Vec<Vec<&str>> = ran
         .out
         .lines()
@@ -375,67 +328,70 @@ fn several_gpus_are_a_table_and_the_worst_decides() {
     assert_eq!(rows[1][..2], ["generic CUDA device", "rejected"]);
     assert_eq!(rows[2][..2], ["any sm_86", "rejected"]);
     assert_eq!(rows[3][..2], ["NVIDIA H200", "legal in chunks"]);
-    let json = launch("h200,a100", &[&batch[..], &["--format", "json"]].concat()).exits(0).json();
+    let json = launch("h200,a100", &format!("{batch} --format json")).exits(0).json();
     let of = |row: usize, field: &str| json[row][field].as_str().unwrap_or_default().to_owned();
     assert_eq!((of(0, "gpu"), of(0, "verdict")), ("NVIDIA H200".into(), "chunked".into()));
     assert_eq!(of(1, "gpu"), "NVIDIA A100-SXM4-80GB");
-    let requests = gridguard(&["check", "--gpu", "h200,a100", "--requests", "-"]).exits(2);
+    let requests = gridguard("check --gpu h200,a100 --requests -").exits(2);
     assert!(requests.err.contains("one --gpu"), "{}", requests.err);
 }
 
 #[test]
 fn a_rejection_that_a_batch_resolves_names_the_option() {
-    let ran = launch("h200", &[]).exits(1);
+    let ran = launch("h200", "").exits(1);
     assert!(ran.out.contains("add --batch-axis y --items 76800\n"), "{}", ran.out);
-    let two_rules = launch("h200", &["--shared-mem", "1Gi"]).exits(1);
+    let two_rules = launch("h200", "--shared-mem 1Gi").exits(1);
     assert!(!two_rules.out.contains("--batch-axis"), "{}", two_rules.out);
 }
 
 #[test]
 fn large_shared_memory_is_legal_with_a_note_unless_the_kernel_does_not_opt_in() {
-    let shared = |more: &[&str]| {
-        let launch = ["check", "--gpu", "sm_86", "--grid", "1", "--block", "128"];
-        gridguard(&[&launch[..], &["--shared-mem", "80KiB"], more].concat())
+    let shared = |more: &str| {
+        let launch = "check --gpu sm_86 --grid 1 --block 128";
+        gridguard(&format!("{launch} --shared-mem 80KiB {more}"))
     };
-    let legal = shared(&[]).exits(0);
+    let legal = shared("").exits(0);
     assert!(legal.out.contains("opts in to large shared memory"), "{}", legal.out);
-    assert_eq!(shared(&["--format", "json"]).exits(0).json()["opts_in"], true);
-    let rejected = shared(&["--no-opt-in"]).exits(1);
+    assert_eq!(shared("--format json").exits(0).json()["opts_in"], true);
+    let rejected = shared("--no-opt-in").exits(1);
     assert!(rejected.out.contains("dynamic-shared-memory-opt-in"), "{}", rejected.out);
-    shared(&["--kernel-max-shared-mem", "64Ki"]).exits(1);
+    shared("--kernel-max-shared-mem 64Ki").exits(1);
     let line = br#"{"grid": [1, 1, 1], "block": [1, 1, 1], "dynamic_shared_bytes": 81920}"#;
-    for (more, code) in [(&[][..], 0), (&["--no-opt-in"][..], 1)] {
-        let args = [&["check", "--gpu", "sm_86", "--requests", "-"], more].concat();
-        run_with_input(&args, line).exits(code);
+    for (more, code) in [("", 0), ("--no-opt-in", 1)] {
+        let args = &format!("check --gpu sm_86 --requests - {more}");
+        run_with_input(args, line).exits(code);
     }
 }
 
 #[test]
 fn the_largest_batch_is_found_whole_and_in_chunks() {
-    let largest = |more: &[&str]| {
-        let batch =
-            ["--batch-axis", "y", "--items", "15360", "--blocks-per-item", "5", "--max-items"];
-        launch("h200", &[&batch[..], more].concat())
+    let largest = |more: &str| {
+        let batch = "--batch-axis y --items 15360 --blocks-per-item 5 --max-items";
+        launch("h200", &format!("{batch} {more}"))
     };
-    let ran = largest(&[]).exits(0);
+    let ran = largest("").exits(0);
     let line = "largest batch: 13107 items in one launch, no limit in chunks; 13108 items are 65540 blocks\n";
     assert!(ran.out.ends_with(line), "{}", ran.out);
-    let json = largest(&["--format", "json"]).exits(0).json();
+    let json = largest("--format json").exits(0).json();
     assert_eq!(json["largest_batch"], json!({"whole": 13_107, "in_chunks": null}));
-    let cooperative = largest(&["--cooperative", "--format", "json"]).exits(1).json();
+    let cooperative = largest("--cooperative --format json").exits(1).json();
     // 132 multiprocessors of 16 blocks of 128 threads each.
     assert_eq!(cooperative["largest_batch"], json!({"whole": 422, "in_chunks": 422}));
-    let cluster = largest(&["--cluster", "1,4", "--format", "json"]).exits(0).json();
+    let cluster = largest("--cluster 1,4 --format json").exits(0).json();
     assert_eq!(cluster["largest_batch"]["whole"], 13_104);
-    let never = largest(&["--shared-mem", "1Gi", "--format", "json"]).exits(1).json();
+    let never = largest("--shared-mem 1Gi --format json").exits(1).json();
     assert_eq!(never["largest_batch"], json!({"whole": 0, "in_chunks": 0}));
 }
 
 #[test]
 fn sizes_in_bytes_have_units() {
+    let shared = |text| {
+        let mut words = "check --gpu h200 --grid 1,76800 --block 128 --format json".words();
+        words.extend(["--kernel-max-shared-mem", "0", "--shared-mem", text]);
+        gridguard(&words)
+    };
     for (text, bytes) in [("100", 100), ("100KiB", 102_400), ("1Ki", 1024), ("2 MB", 2_000_000)] {
-        let shared = ["--shared-mem", text, "--format", "json", "--kernel-max-shared-mem", "0"];
-        let json = launch("h200", &shared).exits(1).json();
+        let json = shared(text).exits(1).json();
         let requested =
             json["violations"].as_array().expect("a list").iter().find_map(|violation| {
                 (violation["rule"] != "grid-dim-y").then(|| violation["requested"].as_u64())
@@ -443,6 +399,6 @@ fn sizes_in_bytes_have_units() {
         assert_eq!(requested.flatten(), Some(bytes), "{text}");
     }
     for text in ["2x", "-1", "99999999999999999999", "1e40Ki", ""] {
-        launch("h200", &["--shared-mem", text]).exits(2);
+        shared(text).exits(2);
     }
 }

@@ -44,21 +44,60 @@ pub(crate) fn gridguard() -> PathBuf {
     std::env::var_os("GRIDGUARD_COMMAND").map_or_else(built, PathBuf::from)
 }
 
+/// Arguments: a list, or one text whose words are separated by blanks; `''` is an empty word.
+pub(crate) trait Words {
+    fn words(&self) -> Vec<&str>;
+}
+
+impl Words for str {
+    fn words(&self) -> Vec<&str> {
+        self.split_whitespace().map(|word| if word == "''" { "" } else { word }).collect()
+    }
+}
+
+impl Words for String {
+    fn words(&self) -> Vec<&str> {
+        self.as_str().words()
+    }
+}
+
+impl Words for [&str] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl<const N: usize> Words for [&str; N] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl Words for Vec<&str> {
+    fn words(&self) -> Vec<&str> {
+        self.clone()
+    }
+}
+
 /// The command in `folder`, which its paths are relative to.
-pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, args: &(impl Words + ?Sized)) -> Command {
     let mut command = Command::new(gridguard());
-    command.args(args).current_dir(folder).env("GRIDGUARD_PROFILES", "off").stdin(Stdio::null());
+    command
+        .args(args.words())
+        .current_dir(folder)
+        .env("GRIDGUARD_PROFILES", "off")
+        .stdin(Stdio::null());
     // A test that needs slow work is then slow on machines with many cores too.
     command.env("RAYON_NUM_THREADS", "1");
     command
 }
 
-pub(crate) fn run(folder: &Path, args: &[&str]) -> Ran {
+pub(crate) fn run(folder: &Path, args: &(impl Words + ?Sized)) -> Ran {
     command(folder, args).output().expect("the command runs").into()
 }
 
 /// Runs the command with `input` on standard input, without the devices of this machine.
-pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> Ran {
+pub(crate) fn run_with_input(args: &(impl Words + ?Sized), input: &[u8]) -> Ran {
     let mut command = command(Path::new(env!("CARGO_MANIFEST_DIR")), args);
     let mut child = command
         .env("CUDA_VISIBLE_DEVICES", "")
@@ -75,7 +114,7 @@ pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> Ran {
     })
 }
 
-pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
+pub(crate) fn start(folder: &Path, args: &(impl Words + ?Sized)) -> Child {
     let mut command = command(folder, args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
 }

@@ -7,15 +7,15 @@ use gridguard::Rule;
 use gridguard_report::WatchReport;
 use serde_json::Value;
 
-use crate::command::{Ran, command, run};
+use crate::command::{Ran, Words, command, run};
 
-fn here(args: &[&str]) -> Ran {
+fn here(args: &(impl Words + ?Sized)) -> Ran {
     run(Path::new("."), args)
 }
 
 #[test]
 fn the_command_alone_says_what_to_do_first() {
-    let ran = here(&[]).exits(2);
+    let ran = here("").exits(2);
     assert!(ran.err.lines().count() <= 15, "{}", ran.err);
     for text in ["\nGPU ", "\nPyTorch ", "gridguard explain training.log", "--help"] {
         assert!(ran.err.contains(text), "{text}: {}", ran.err);
@@ -29,11 +29,11 @@ fn the_page_of_each_rule_is_printed_and_a_misspelt_one_is_suggested() {
         let page = here(&["explain", rule.id()]).exits(0);
         assert!(page.out.starts_with(&format!("{rule}\n")), "{}", page.out);
     }
-    let page = here(&["explain", "grid-dim-y"]).out;
+    let page = here("explain grid-dim-y").out;
     assert!(page.contains("\n1. Split: ") && page.contains("65,535"), "{page}");
-    let bracketed = here(&["explain", "[grid-dim-y]", "--format", "json"]).exits(0).json();
+    let bracketed = here("explain [grid-dim-y] --format json").exits(0).json();
     assert_eq!(bracketed["rule"], "grid-dim-y");
-    let wrong = here(&["explain", "grid-dim-yy"]).exits(2);
+    let wrong = here("explain grid-dim-yy").exits(2);
     assert_eq!(wrong.err, "error: no rule \"grid-dim-yy\"; did you mean grid-dim-y?\n");
 }
 
@@ -44,33 +44,32 @@ fn every_argument_takes_the_same_words_for_a_gpu() {
     let blackwell = named("sm_120");
     assert!(blackwell.contains("any sm_120") && blackwell.contains("[1] "), "{blackwell}");
     assert_eq!(named("12.0"), blackwell);
-    assert_eq!(here(&["limits", "--gpu", "compute_120"]).exits(0).out, blackwell);
+    assert_eq!(here("limits --gpu compute_120").exits(0).out, blackwell);
     assert!(named("any").contains("generic CUDA device"));
-    let both = here(&["limits", "--compare", "9.0", "rtx-4090"]).exits(0).out;
+    let both = here("limits --compare 9.0 rtx-4090").exits(0).out;
     assert!(both.contains("any sm_90") && both.contains("RTX 4090"), "{both}");
-    let launch = ["--grid", "1,70000", "--block", "1", "--gpu"];
-    let entry = ["profile", "explain", "rms_norm", "64x64", "--gpu"];
+    let launch = "--grid 1,70000 --block 1 --gpu";
     for args in [
-        &[&["check"], &launch[..]].concat()[..],
-        &["explain", "700", "--gpu"],
-        &entry,
-        &[&entry[..4], &["--device", "host", "--gpu"]].concat(),
+        &format!("check {launch}")[..],
+        "explain 700 --gpu",
+        "profile explain rms_norm 64x64 --gpu",
+        "profile explain rms_norm 64x64 --device host --gpu",
     ] {
         for word in ["9.0", "sm_120", "sm_90a", "compute_90", "any", "rtx-4090"] {
-            let ran = here(&[args, &[word]].concat());
+            let ran = here(&format!("{args} {word}"));
             assert!(matches!(ran.code, Some(0 | 1)), "{args:?} {word}: {}", ran.err);
         }
         for word in ["sm_90zz", "sm_90aa"] {
-            let wrong = here(&[args, &[word]].concat()).exits(2);
+            let wrong = here(&format!("{args} {word}")).exits(2);
             assert!(wrong.err.contains("did you mean sm_90?"), "{args:?}: {}", wrong.err);
         }
     }
-    for args in [&["limits", "h2000"][..], &[&["check"], &launch[..], &["h2000"]].concat()] {
+    for args in ["limits h2000", &format!("check {launch} h2000")] {
         let wrong = here(args).exits(2);
         let first = wrong.err.lines().next();
         assert_eq!(first, Some("error: no GPU \"h2000\" in the catalogue; did you mean h200?"));
     }
-    let wrong = here(&["limits", "9.7"]).exits(2);
+    let wrong = here("limits 9.7").exits(2);
     assert!(wrong.err.contains("sm_120, ") && wrong.err.contains("rtx-4090"), "{}", wrong.err);
 }
 
@@ -82,7 +81,7 @@ fn completions_suggest_gpus_and_kernels_and_help_does_not_list_them() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
-    assert!(!here(&["limits", "--help"]).exits(0).out.contains("rtx-5090"));
+    assert!(!here("limits --help").exits(0).out.contains("rtx-5090"));
 }
 
 #[test]
@@ -92,24 +91,24 @@ fn a_bug_report_has_versions_and_the_last_report_but_no_personal_details() {
     let program = "/home/ada.lovelace/secret project/train".to_owned();
     let report = serde_json::to_string(&WatchReport::pending(program, 7)).expect("JSON");
     fs::write(folder.path().join("report.json"), report).expect("written");
-    let made = |args: &[&str]| -> Ran {
+    let made = |args: &str| -> Ran {
         let mut command = command(folder.path(), args);
         command.env("HOME", "/home/ada.lovelace").env("USER", "ada.lovelace");
         command.env("LD_LIBRARY_PATH", "/home/ada.lovelace/lib:/data/acme/lib");
         command.output().expect("the command runs").into()
     };
-    let ran = made(&["bug-report", "--format", "json"]).exits(0);
+    let ran = made("bug-report --format json").exits(0);
     let document: Value = ran.json();
     let version = document["gridguard"].as_str().expect("a version");
     assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
     assert_eq!(document["environment"]["LD_LIBRARY_PATH"], ".../lib:.../lib");
     assert_eq!(document["report"]["process"], 7);
     assert!(document["doctor"]["findings"].as_array().is_some_and(|all| !all.is_empty()));
-    let text = made(&["bug-report", "--report", "report.json"]).exits(0).out;
+    let text = made("bug-report --report report.json").exits(0).out;
     assert!(text.starts_with("```json\n{\n") && text.ends_with("}\n```\n"), "{text}");
     for secret in ["ada", "lovelace", "acme", "secret"] {
         assert!(!ran.out.contains(secret) && !text.contains(secret), "{secret}: {text}");
     }
-    made(&["bug-report", "--report", "notes.json"]).exits(2);
-    made(&["bug-report", "--report", "missing.json"]).exits(2);
+    made("bug-report --report notes.json").exits(2);
+    made("bug-report --report missing.json").exits(2);
 }

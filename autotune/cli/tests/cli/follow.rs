@@ -21,8 +21,8 @@ impl Followed {
     fn new(prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         prepare(&folder.path().join("train.log"));
-        let args = ["explain", "--follow", "train.log", "--format", "json"];
-        let mut child = start(folder.path(), &args);
+        let args = "explain --follow train.log --format json";
+        let mut child = start(folder.path(), args);
         let findings = BufReader::new(child.stdout.take().expect("its output")).lines();
         Self { folder, child, findings }
     }
@@ -123,7 +123,7 @@ fn after_more_failures_than_are_kept_further_ones_are_explained() {
 
 #[test]
 fn an_unnamed_pipe_is_followed_to_its_end() {
-    let follow = |input: &[u8]| run_with_input(&["explain", "--follow", "/dev/stdin"], input);
+    let follow = |input: &[u8]| run_with_input("explain --follow /dev/stdin", input);
     let ran = follow(b"ok\nCUDA error: misaligned address");
     assert!(ran.out.starts_with("line 2: CUDA error: misaligned address\n"), "{}", ran.out);
     assert_eq!(ran.code, Some(0));
@@ -133,15 +133,15 @@ fn an_unnamed_pipe_is_followed_to_its_end() {
 #[test]
 fn a_missing_file_and_a_text_beside_a_file_are_invalid() {
     let folder = tempfile::tempdir().expect("a folder");
-    let missing = run(folder.path(), &["explain", "--follow", "none.log"]);
+    let missing = run(folder.path(), "explain --follow none.log");
     assert_eq!(missing.code, Some(2), "{}", missing.err);
     fs::write(folder.path().join("train.log"), "").expect("written");
-    assert_eq!(run(folder.path(), &["explain", "--follow", "train.log", "9"]).code, Some(2));
+    assert_eq!(run(folder.path(), "explain --follow train.log 9").code, Some(2));
 }
 
 #[test]
 fn a_log_on_standard_input_that_does_not_end_says_what_explains_it() {
-    let mut command = command(Path::new("."), &["explain", "-"]);
+    let mut command = command(Path::new("."), "explain -");
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("the command starts");
     let mut notes = BufReader::new(child.stderr.take().expect("its notes")).lines();

@@ -3,28 +3,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::process::{Command, Stdio};
 
-use crate::command::{Ran, command, gridguard, parsed, run, signal, start, wait_until};
+use crate::command::{Ran, Words, command, gridguard, parsed, run, signal, start, wait_until};
 use tempfile::TempDir;
 
-const REJECTED: [&str; 7] = ["check", "--gpu", "h200", "--grid", "1,65536", "--block", "1"];
-const TUNE: [&str; 9] = [
-    "tune",
-    "--device",
-    "host",
-    "--policy",
-    "hot-eager",
-    "--kernel",
-    "rms_norm",
-    "--shape",
-    "300x8",
-];
+const REJECTED: &str = "check --gpu h200 --grid 1,65536 --block 1";
+const TUNE: &str = "tune --device host --policy hot-eager --kernel rms_norm --shape 300x8";
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn tune<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    TUNE.iter().chain(more).copied().collect()
+fn tune(more: &str) -> String {
+    format!("{TUNE} {more}")
 }
 
 /// A pipe whose reader is closed.
@@ -43,27 +33,27 @@ fn full() -> Stdio {
 #[test]
 fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
     let folder = folder();
-    let cases: Vec<(&[&str], &str)> = vec![
-        (&[], "Usage"),
-        (&[""], "unrecognized subcommand"),
-        (&["limits", "--gpu", ""], "no GPU \"\""),
-        (&["limits", "--gpu", "h200", "--gpu", "t4"], "multiple times"),
-        (&["check", "--gpu", "h200", "--requests", "-", "--cooperative"], "--cooperative"),
-        (&["check", "--gpu", "h200", "--requests", "-", "--shared-mem", "1"], "--shared-mem"),
-        (&["tune", "--device", "0", "--gpu", "h200"], "--gpu names the limits that the host"),
+    let cases: Vec<(&str, &str)> = vec![
+        ("", "Usage"),
+        ("''", "unrecognized subcommand"),
+        ("limits --gpu ''", "no GPU \"\""),
+        ("limits --gpu h200 --gpu t4", "multiple times"),
+        ("check --gpu h200 --requests - --cooperative", "--cooperative"),
+        ("check --gpu h200 --requests - --shared-mem 1", "--shared-mem"),
+        ("tune --device 0 --gpu h200", "--gpu names the limits that the host"),
         (
-            &["profile", "explain", "rms_norm", "8x8", "--device", "0", "--gpu", "t4"],
+            "profile explain rms_norm 8x8 --device 0 --gpu t4",
             "--gpu names the limits that the host",
         ),
-        (&["tune", "--kernel", "rms_norm", "--dtype", "f32"], "--shape"),
-        (&["tune", "--shapes", "any.ron", "--kernel", "norm"], "unknown kernel `norm`"),
-        (&["tune", "--objective", "latency:584542046090y"], "a latency limit is 1 to"),
-        (&["tune", "--budget", ""], "expected numbers with their units, such as 60s"),
-        (&["tune", "--memory", "lots"], "expected a number of bytes, such as 4096"),
-        (&["run", "--batch", "0", "--", "true"], "0 is not in 1.."),
-        (&["profile", "show", ""], "a value is required"),
+        ("tune --kernel rms_norm --dtype f32", "--shape"),
+        ("tune --shapes any.ron --kernel norm", "unknown kernel `norm`"),
+        ("tune --objective latency:584542046090y", "a latency limit is 1 to"),
+        ("tune --budget ''", "expected numbers with their units, such as 60s"),
+        ("tune --memory lots", "expected a number of bytes, such as 4096"),
+        ("run --batch 0 -- true", "0 is not in 1.."),
+        ("profile show ''", "a value is required"),
         #[cfg(not(feature = "fleet"))]
-        (&["profile", "pull", "oci://a/b:c", "--keys", "k"], "add `--features fleet` to"),
+        ("profile pull oci://a/b:c --keys k", "add `--features fleet` to"),
     ];
     for (args, message) in cases {
         let ran = run(folder.path(), args).exits(2);
@@ -75,31 +65,31 @@ fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
 #[test]
 fn a_closed_pipe_does_not_change_the_exit_code() {
     let folder = folder();
-    let code = |args: &[&str]| {
+    let code = |args: &str| {
         let status = command(folder.path(), args).stdout(closed_pipe()).status();
         status.expect("the command runs").code()
     };
-    assert_eq!(code(&REJECTED), Some(1));
-    assert_eq!(code(&[&REJECTED[..], &["--format", "json"]].concat()), Some(1));
-    assert_eq!(code(&["limits", "--gpu", "h200"]), Some(0));
-    assert_eq!(code(&tune(&["--profile", "p.ron"])), Some(0));
+    assert_eq!(code(REJECTED), Some(1));
+    assert_eq!(code(&format!("{REJECTED} --format json")), Some(1));
+    assert_eq!(code("limits --gpu h200"), Some(0));
+    assert_eq!(code(&tune("--profile p.ron")), Some(0));
     assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
-    assert_eq!(code(&["profile", "show", "p.ron"]), Some(0));
+    assert_eq!(code("profile show p.ron"), Some(0));
     let line = r#"{"grid":[1,65536,1],"block":[1,1,1]}"#;
     fs::write(folder.path().join("requests"), format!("{line}\n").repeat(1000)).expect("written");
-    assert_eq!(code(&["check", "--gpu", "h200", "--requests", "requests"]), Some(1));
+    assert_eq!(code("check --gpu h200 --requests requests"), Some(1));
 }
 
 #[test]
 fn a_result_that_cannot_be_written_is_exit_3() {
     let folder = folder();
-    run(folder.path(), &tune(&["--profile", "p.ron"])).exits(0);
+    run(folder.path(), &tune("--profile p.ron")).exits(0);
     for args in [
-        &REJECTED[..],
-        &["limits", "--gpu", "h200"],
-        &["profile", "show", "p.ron"],
-        &["profile", "diff", "p.ron", "p.ron"],
-        &tune(&["--profile", "p.ron", "--format", "json"]),
+        REJECTED,
+        "limits --gpu h200",
+        "profile show p.ron",
+        "profile diff p.ron p.ron",
+        &tune("--profile p.ron --format json"),
     ] {
         let output = command(folder.path(), args).stdout(full()).output().expect("runs");
         let ran = Ran::from(output).exits(3);
@@ -111,10 +101,10 @@ fn a_result_that_cannot_be_written_is_exit_3() {
 fn diagnostics_that_cannot_be_written_neither_panic_nor_change_the_exit_code() {
     let folder = folder();
     for (args, code) in [
-        (&["profile", "show", "none.ron"][..], 2),
-        (&["check", "--gpu", "h200", "--requests", "none"], 2),
-        (&["profile", "explain", "rms_norm", "8x8", "--device", "4711"], 3),
-        (&["tune", "--kernel", "norm"], 2),
+        ("profile show none.ron", 2),
+        ("check --gpu h200 --requests none", 2),
+        ("profile explain rms_norm 8x8 --device 4711", 3),
+        ("tune --kernel norm", 2),
     ] {
         for stderr in [full(), closed_pipe()] {
             let output = command(folder.path(), args).stderr(stderr).output().expect("runs");
@@ -129,12 +119,12 @@ fn an_output_file_that_cannot_be_written_is_reported_before_anything_is_measured
     let path = folder.path().to_str().expect("a name");
     fs::write(folder.path().join("file"), "").expect("written");
     for plot in ["file/curve.svg", path] {
-        let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", plot])).exits(3);
+        let ran = run(folder.path(), &tune(&format!("--profile p.ron --plot {plot}"))).exits(3);
         assert!(ran.err.contains(plot) && ran.out.is_empty(), "{}", ran.err);
     }
     assert!(!folder.path().join("p.ron").exists());
     // If only the final write fails, the choice is kept.
-    let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
+    let ran = run(folder.path(), &tune("--profile p.ron --plot /dev/full")).exits(3);
     assert!(ran.out.contains("1 tuned"), "{}", ran.out);
     assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
 }
@@ -147,18 +137,22 @@ fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
     let plot = folder.path().join("curve.svg");
     fs::write(&plot, "old").expect("written");
     fs::set_permissions(&plot, fs::Permissions::from_mode(0o640)).expect("its mode");
-    let args = tune(&["--profile", "p.ron", "--plot", "curve.svg"]);
+    let args = tune("--profile p.ron --plot curve.svg");
     // A plot is larger than 2 KiB, a profile of one entry is not. The signal has its default, or is ignored.
     for limit in ["ulimit -f 4", "trap '' XFSZ; ulimit -f 4"] {
         let mut limited = Command::new("bash");
         limited.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]).arg(gridguard());
-        limited.args(&args).arg("--again").current_dir(&folder).env("GRIDGUARD_PROFILES", "off");
+        limited
+            .args(args.words())
+            .arg("--again")
+            .current_dir(&folder)
+            .env("GRIDGUARD_PROFILES", "off");
         let ran = Ran::from(limited.output().expect("a shell")).exits(3);
         let why = "curve.svg: writing a temporary file: File too large";
         assert!(ran.err.contains(why), "{limit}: {}", ran.err);
         assert_eq!(fs::read_to_string(&plot).expect("there"), "old");
     }
-    run(folder.path(), &[&args[..], &["--again"]].concat()).exits(0);
+    run(folder.path(), &format!("{args} --again")).exits(0);
     assert!(fs::read_to_string(&plot).expect("there").starts_with("<svg"));
     assert_eq!(fs::metadata(&plot).expect("there").permissions().mode() & 0o777, 0o640);
     let mut names: Vec<_> = fs::read_dir(&folder)
@@ -174,7 +168,7 @@ fn a_plot_may_go_to_a_pipe_that_is_read_later() {
     let folder = folder();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
-    let child = start(folder.path(), &tune(&["--profile", "p.ron", "--plot", "pipe"]));
+    let child = start(folder.path(), &tune("--profile p.ron --plot pipe"));
     // What is tuned is only then.
     wait_until(|| folder.path().join("p.ron").exists());
     let plot = fs::read_to_string(&pipe).expect("read");
@@ -185,8 +179,8 @@ fn a_plot_may_go_to_a_pipe_that_is_read_later() {
 #[test]
 fn tensors_larger_than_the_memory_fail_with_their_size() {
     let folder = folder();
-    let shape = ["tune", "--device", "host", "--kernel", "rms_norm", "--profile", "p.ron"];
-    let ran = run(folder.path(), &[&shape[..], &["--shape", "100000000000000x8"]].concat());
+    let shape = "tune --device host --kernel rms_norm --profile p.ron";
+    let ran = run(folder.path(), &format!("{shape} --shape 100000000000000x8"));
     let ran = ran.exits(1);
     assert!(ran.err.contains("the host cannot allocate 1600000000000000 bytes"), "{}", ran.err);
 }
@@ -201,7 +195,7 @@ fn the_user_s_folder_must_be_an_absolute_path() {
     fs::write(&file, "").expect("written");
     let file = file.to_str().expect("a name");
     let tuned = |variables: &[(&str, &str)]| {
-        let mut command = command(folder.path(), &TUNE);
+        let mut command = command(folder.path(), TUNE);
         for name in ["GRIDGUARD_PROFILES", "XDG_CACHE_HOME", "HOME"] {
             command.env_remove(name);
         }
@@ -228,8 +222,8 @@ fn the_user_s_folder_must_be_an_absolute_path() {
 fn a_signal_ends_the_run_in_order_with_one_document() {
     for asked in ["-TERM", "-HUP"] {
         let folder = folder();
-        let more = ["--shape", "300000x8", "--profile", "p.ron", "--format", "json"];
-        let child = start(folder.path(), &tune(&more));
+        let more = "--shape 300000x8 --profile p.ron --format json";
+        let child = start(folder.path(), &tune(more));
         // The first problem is stored, and the second takes much longer.
         wait_until(|| folder.path().join("p.ron").exists());
         let ran = signal(child, asked).exits(130);

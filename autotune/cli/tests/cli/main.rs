@@ -9,7 +9,6 @@ mod doctor;
 mod door;
 mod explain;
 mod explain_logs;
-mod explain_reports;
 #[cfg(target_os = "linux")]
 mod follow;
 mod hostile;

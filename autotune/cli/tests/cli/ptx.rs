@@ -6,7 +6,7 @@ use std::path::Path;
 use boon::{Compiler, Schemas};
 use serde_json::{Value, json};
 
-use crate::command::run;
+use crate::command::{Words, run};
 
 const PTX: &str = "\
 .version 8.0
@@ -29,7 +29,7 @@ const PTX: &str = "\
 fn the_report_is_a_table_and_the_rewritten_file_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
-    let shown = run(folder.path(), &["ptx", "a.ptx", "--output", "b.ptx"]).exits(1);
+    let shown = run(folder.path(), "ptx a.ptx --output b.ptx").exits(1);
     assert_eq!(
         shown.out,
         "\
@@ -45,8 +45,8 @@ line 12, column 15, in waits: %clusterid is about the clusters of one launch, an
     let written = fs::read_to_string(folder.path().join("b.ptx")).expect("a file");
     assert!(written.contains(".visible .entry scale__gridguard_shifted("));
     // It can be rewritten again, and only one entry of it.
-    let again = ["ptx", "b.ptx", "--entry", "scale", "--format", "json"];
-    let document = run(folder.path(), &again).exits(0).json();
+    let again = "ptx b.ptx --entry scale --format json";
+    let document = run(folder.path(), again).exits(0).json();
     assert_eq!(document["entries"][0]["forms"]["shifted"], "scale__gridguard1_shifted");
 }
 
@@ -54,7 +54,7 @@ line 12, column 15, in waits: %clusterid is about the clusters of one launch, an
 fn the_document_describes_how_to_launch_a_form() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
-    let document = run(folder.path(), &["ptx", "a.ptx", "--format", "json"]).exits(1).json();
+    let document = run(folder.path(), "ptx a.ptx --format json").exits(1).json();
     assert_eq!(
         document,
         json!({
@@ -139,18 +139,18 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
         ),
     ] {
         fs::write(folder.path().join("a"), &bytes).expect("a file");
-        let error = run(folder.path(), &["ptx", "a"]).exits(2).err;
+        let error = run(folder.path(), "ptx a").exits(2).err;
         assert_eq!(error, format!("error: a: {message}\n"));
     }
     fs::write(folder.path().join("a"), fatbin(&[(1, PTX.as_bytes())])).expect("a file");
-    assert!(run(folder.path(), &["ptx", "a"]).exits(1).out.starts_with("entry"));
+    assert!(run(folder.path(), "ptx a").exits(1).out.starts_with("entry"));
     let compressed = include_bytes!("../../../../guard/tests/kernel_images/zstd.fatbin");
     fs::write(folder.path().join("compressed"), compressed).expect("a file");
-    let rewritten = run(folder.path(), &["ptx", "compressed"]);
+    let rewritten = run(folder.path(), "ptx compressed");
     assert!(rewritten.out.contains("without_parameters"), "{}", rewritten.out);
-    let error = run(folder.path(), &["ptx", "missing"]).exits(2).err;
+    let error = run(folder.path(), "ptx missing").exits(2).err;
     assert_eq!(error, "error: missing: no such file\n");
-    let error = run(folder.path(), &["ptx", "a", "--entry", "scal"]).exits(2).err;
+    let error = run(folder.path(), "ptx a --entry scal").exits(2).err;
     assert_eq!(error, "error: a: there is no entry scal\n");
 }
 
@@ -195,17 +195,18 @@ rows
     wraps from pitch = 65536 on
 "
     );
-    let json = ["ptx", "a.ptx", "--index", "--format", "json"];
-    let document = run(folder.path(), &json).exits(1).json();
+    let json = "ptx a.ptx --index --format json";
+    let document = run(folder.path(), json).exits(1).json();
     assert_eq!(document["entries"][0]["wraps"][0]["reaches"], "address");
-    let wrong = ["ptx", "a.ptx", "--index", "--param", "stride=1"];
-    let shown = run(folder.path(), &wrong).exits(2);
+    let wrong = "ptx a.ptx --index --param stride=1";
+    let shown = run(folder.path(), wrong).exits(2);
     assert!(shown.err.contains("no such parameter: rows has out, pitch"), "{}", shown.err);
 }
 
 /// A log that has been validated against the schema of SARIF 2.1.0, which is by OASIS.
-fn sarif(folder: &Path, args: &[&str], code: i32) -> Value {
-    let log = run(folder, &[args, &["--index", "--format", "sarif"]].concat()).exits(code).json();
+fn sarif(folder: &Path, args: &(impl Words + ?Sized), code: i32) -> Value {
+    let args = [&*args.words(), &["--index", "--format", "sarif"]].concat();
+    let log = run(folder, &args).exits(code).json();
     let schema = include_str!("sarif-2.1.0.json");
     let schema: Value = serde_json::from_str(schema).expect("the schema is JSON");
     let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
@@ -261,11 +262,11 @@ fn a_sarif_log_of_safe_unknown_and_hostile_entries_is_valid() {
         [(safe, 0, vec![]), (odd, 1, vec!["fail"]), (loaded, 3, vec!["open"])]
     {
         fs::write(folder.path().join("a.ptx"), text).expect("a file");
-        let log = sarif(folder.path(), &["ptx", "a.ptx"], code);
+        let log = sarif(folder.path(), "ptx a.ptx", code);
         let results = log["runs"][0]["results"].as_array().expect("a list").iter();
         let found: Vec<Value> = results.map(|result| result["kind"].clone()).collect();
         assert_eq!(found, kinds);
     }
-    let without = run(folder.path(), &["ptx", "a.ptx", "--format", "sarif"]).exits(2);
+    let without = run(folder.path(), "ptx a.ptx --format sarif").exits(2);
     assert_eq!(without.err, "error: --format sarif needs --index\n");
 }

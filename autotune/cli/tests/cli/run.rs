@@ -94,7 +94,7 @@ fn a_report_is_shown_with_refused_kernels_first() {
         // The second one replaces the first one.
         run_launches(folder.path(), &["--report", "r.json"], actions).exits(0);
     }
-    let shown = run(folder.path(), &["report", "r.json"]).exits(1);
+    let shown = run(folder.path(), "report r.json").exits(1);
     for line in [
         "3 launches of 2 kernels accepted, 1 refused\n",
         "the program went on with 2 launches after the first refused one: unless it handled the error, its \
@@ -110,10 +110,10 @@ touch000000()              1        -  1 x 6000 x 1
     ] {
         assert!(shown.out.contains(line), "{line}\n{}", shown.out);
     }
-    let json = run(folder.path(), &["report", "r.json", "--format", "json"]).exits(1).json();
+    let json = run(folder.path(), "report r.json --format json").exits(1).json();
     assert_eq!(json[0]["kernels"][0]["refused"], 1);
     run_launches(folder.path(), &["--report", "good.json"], &["good"]).exits(0);
-    run(folder.path(), &["report", "good.json"]).exits(0);
+    run(folder.path(), "report good.json").exits(0);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_report_shows_the_memory_and_the_refused_allocations() {
     command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", preload());
     let ran: Ran = command.env("GRIDGUARD_FAKE_ALLOC_LIMIT", "67108864").output().unwrap().into();
     ran.exits(0);
-    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    let shown = run(folder.path(), "report r.json").exits(0);
     for line in [
         "memory of device 0: at most 3.00 MiB held, 3.00 MiB now\n",
         "out of memory: 1 refused, of which 0 were followed by a success of the same size\n",
@@ -147,7 +147,7 @@ fn launches_are_fixed_on_demand() {
     let ran = run_launches(folder.path(), &options, &["good", "refused", "refused"]).exits(0);
     assert_eq!(ran.out, "set up 0 0 0 0 0\ngood 0\nrefused 0\nrefused 0\n");
     assert!(ran.err.starts_with("gridguard: 1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"));
-    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    let shown = run(folder.path(), "report r.json").exits(0);
     assert!(
         shown.out.contains("\n1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"),
         "{}",
@@ -203,7 +203,7 @@ fn indices_are_compared_on_demand_and_shown_by_the_report() {
         "wraps": ["blockIdx.y * 65536 reaches 2621374464, computed by \u{1b}rows.cu:12"],
     }]);
     fs::write(&path, report.to_string()).unwrap();
-    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    let shown = run(folder.path(), "report r.json").exits(0);
     let line = "\nwraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
                 2621374464, computed by rows.cu:12\n";
     assert!(shown.out.contains(line), "{}", shown.out);
@@ -258,8 +258,8 @@ fn programs_that_ignore_the_library_are_refused() {
         let ran = run(folder.path(), &["run", "--", name]).exits(2);
         assert!(ran.err.contains(why), "{why}: {}", ran.err);
     }
-    run(folder.path(), &["run", "--", "./good-script"]).exits(5);
-    run(folder.path(), &["run"]).exits(2);
+    run(folder.path(), "run -- ./good-script").exits(5);
+    run(folder.path(), "run").exits(2);
 }
 
 #[test]
@@ -298,9 +298,9 @@ fn earlier_preloads_stay_and_sanitizers_come_first() {
     let folder = tempfile::tempdir().unwrap();
     let print = ["run", "--", "sh", "-c", "echo $LD_PRELOAD"];
     let preloaded = |before: &str| {
-        let ran: Ran =
-            command(folder.path(), &print).env("LD_PRELOAD", before).output().unwrap().into();
-        ran.exits(0).out
+        let mut command = command(folder.path(), &print);
+        command.env("GRIDGUARD_PRELOAD", preload()).env("LD_PRELOAD", before);
+        Ran::from(command.output().unwrap()).exits(0).out
     };
     let own = preloaded("");
     assert!(own.ends_with("/libgridguard_preload.so\n"), "{own}");
@@ -311,7 +311,7 @@ fn earlier_preloads_stay_and_sanitizers_come_first() {
 }
 
 #[test]
-fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
+fn a_missing_or_other_library_or_report_folder_is_reported_before_the_program_runs() {
     let folder = tempfile::tempdir().unwrap();
     let named = ["run", "--library", "/nowhere/x.so", "--", "echo", "ran"];
     for (words, variable) in
@@ -322,10 +322,20 @@ fn a_missing_library_or_report_folder_is_reported_before_the_program_runs() {
         let ran = ran.exits(3);
         assert!(ran.out.is_empty() && ran.err.contains("looked for /nowhere/x.so"), "{}", ran.err);
     }
-    fs::write(folder.path().join("x.so"), "text").unwrap();
-    let ran = run(folder.path(), &["run", "--library", "x.so", "--", "echo", "ran"]).exits(2);
-    assert!(ran.out.is_empty() && ran.err.contains("x.so: is no shared library"), "{}", ran.err);
-    let ran = run(folder.path(), &["run", "--report", "no/r.json", "--", "echo", "ran"]).exits(3);
+    let versions =
+        "#ifdef V\nconst char gridguard_preload_version[] __attribute__((used)) = {V};\n#endif\n";
+    compile(&folder.path().join("none.so"), versions, &["-shared"]);
+    compile(&folder.path().join("old.so"), versions, &["-shared", "-DV='0','.','0','.','9'"]);
+    fs::write(folder.path().join("text.so"), "text").unwrap();
+    for (name, why) in [
+        ("text.so", "text.so: is no shared library"),
+        ("none.so", "none.so: is another library"),
+        ("old.so", "old.so: is of gridguard 0.0.9, this command is of "),
+    ] {
+        let ran = run(folder.path(), &["run", "--library", name, "--", "echo", "ran"]).exits(2);
+        assert!(ran.out.is_empty() && ran.err.contains(why), "{}", ran.err);
+    }
+    let ran = run(folder.path(), "run --report no/r.json -- echo ran").exits(3);
     assert!(ran.out.is_empty() && ran.err.contains("cannot write no/r.json"), "{}", ran.err);
 }
 
@@ -338,7 +348,7 @@ fn a_report_is_written_as_a_page() {
         &["refused", "good"],
     )
     .exits(0);
-    let ran = run(folder.path(), &["report", "r.json", "--html", "r.html"]).exits(1);
+    let ran = run(folder.path(), "report r.json --html r.html").exits(1);
     assert!(ran.out.contains("1 launch of 1 kernel accepted, 1 refused"), "{}", ran.out);
     let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
     for part in
@@ -346,7 +356,7 @@ fn a_report_is_written_as_a_page() {
     {
         assert!(page.contains(part), "{part}: {page}");
     }
-    run(folder.path(), &["report", "r.json", "--html", "r.json/r.html"]).exits(3);
+    run(folder.path(), "report r.json --html r.json/r.html").exits(3);
 }
 
 #[test]
@@ -362,10 +372,10 @@ fn a_malformed_report_is_named() {
     let newer = newer.replace("\"format\": 1", "\"format\": 2");
     for text in [&newer, r#"{"format": 2, "launches": []}"#] {
         fs::write(folder.path().join("newer"), text).unwrap();
-        let ran = run(folder.path(), &["report", "newer"]).exits(2);
+        let ran = run(folder.path(), "report newer").exits(2);
         assert!(ran.err.contains("a report of format 2; this command reads 1"), "{}", ran.err);
     }
-    run(folder.path(), &["report", "missing.json"]).exits(2);
+    run(folder.path(), "report missing.json").exits(2);
     let twice = ["report", "r.json", "--html", "./r.json"];
     let ran = run(folder.path(), &twice).exits(2);
     assert!(
@@ -373,7 +383,7 @@ fn a_malformed_report_is_named() {
         "{}",
         ran.err
     );
-    run(folder.path(), &["report", "r.json"]).exits(0);
+    run(folder.path(), "report r.json").exits(0);
 }
 
 const LAUNCHES: &str =

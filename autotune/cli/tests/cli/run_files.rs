@@ -101,11 +101,11 @@ fn an_unwritable_file_is_an_error_before_the_program_runs() {
             assert!(ran.err.contains(why), "{name}: {}", ran.err);
         }
     }
-    let ran = run(folder.path(), &["run", "--report", "protected", "--", "echo", "ran"]).exits(3);
+    let ran = run(folder.path(), "run --report protected -- echo ran").exits(3);
     assert_eq!(ran.out, "");
     assert!(ran.err.contains("cannot write protected: it is read-only (mode 0444)"), "{}", ran.err);
     assert_eq!(document(&path("protected"))["launches"], 1);
-    let ran = run(folder.path(), &["run", "--report", "x", "--record", "x", "--", "echo", "ran"]);
+    let ran = run(folder.path(), "run --report x --record x -- echo ran");
     assert!(ran.exits(2).err.contains("report and record are one file"));
     assert_eq!(names(folder.path()), ["folder", "loop", "protected", "socket"]);
 }
@@ -122,7 +122,7 @@ fn a_run_without_launches_writes_a_report_that_says_so() {
         let words = ["run", "--report", "r.json", "--record", "requests", "--", program, "-c", ":"];
         run(folder.path(), &words).exits(0);
         assert_eq!(document(&path)["launches"], 0);
-        let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+        let shown = run(folder.path(), "report r.json").exits(0);
         assert!(shown.out.contains("no process of the run has reported a launch"), "{}", shown.out);
         assert_eq!(fs::read(folder.path().join("requests")).unwrap(), b"");
     }
@@ -280,7 +280,7 @@ fn a_report_is_readable_however_the_program_ends() {
     let killed = with_report("killed.json", "$LAUNCHES dlsym good good; kill -9 $$", 137);
     assert_eq!(killed["launches"], 2);
     assert_eq!(with_report("early.json", "kill -9 $$", 137)["pending"], true);
-    let ran = run(folder.path(), &["report", "early.json"]).exits(0);
+    let ran = run(folder.path(), "report early.json").exits(0);
     assert!(ran.out.contains("or it ended before it could report"), "{}", ran.out);
     let closed = "cd /; exec env -u HOME $LAUNCHES dlsym good 0<&- >&- 2>&-";
     assert_eq!(with_report("closed.json", closed, 0)["launches"], 1);
@@ -298,9 +298,9 @@ fn a_huge_file_is_no_report() {
     let path = folder.path().join("huge");
     File::create(&path).and_then(|file| file.set_len(1 << 40)).unwrap();
     let why = "more than 64.00 MiB, the most that a report has";
-    let ran = run(folder.path(), &["report", "huge"]).exits(2);
+    let ran = run(folder.path(), "report huge").exits(2);
     assert!(ran.err.contains(&format!("huge: {why}")), "{}", ran.err);
-    let ran = run(folder.path(), &["run", "--report", "huge", "--", "true"]).exits(2);
+    let ran = run(folder.path(), "run --report huge -- true").exits(2);
     assert!(ran.err.contains("is no report of `gridguard run`"), "{}", ran.err);
     let ran = script(folder.path(), "$GRIDGUARD report <(yes) 2>&1").exits(2);
     assert!(ran.out.contains(why), "{}", ran.out);

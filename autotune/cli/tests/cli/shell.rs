@@ -15,13 +15,13 @@ fn every_shell_gets_a_script_that_names_the_subcommands() {
             "{shell}: {script}"
         );
     }
-    run(Path::new("."), &["completions", "cmd.exe"]).exits(2);
+    run(Path::new("."), "completions cmd.exe").exits(2);
 }
 
 #[test]
 fn arguments_that_take_a_profile_complete_files() {
     let folder = tempfile::tempdir().expect("a folder");
-    let script = run(folder.path(), &["completions", "bash"]).exits(0).out;
+    let script = run(folder.path(), "completions bash").exits(0).out;
     // bash completes files where the script has nothing.
     assert!(script.contains("complete -F _gridguard -o bashdefault -o default gridguard"));
     fs::write(folder.path().join("gridguard.bash"), script).expect("written");
@@ -42,7 +42,7 @@ fn arguments_that_take_a_profile_complete_files() {
     for words in ["show", "verify", "prune", "merge", "diff", "diff mine.ron"] {
         assert_eq!(completed(&format!("gridguard profile {words} mi")), "\n", "{words}");
     }
-    let zsh = run(folder.path(), &["completions", "zsh"]).exits(0).out;
+    let zsh = run(folder.path(), "completions zsh").exits(0).out;
     for argument in ["':file -- Profile", "'*::files -- ", "':first -- ", "':second -- "] {
         let line = zsh.lines().find(|line| line.starts_with(argument));
         assert!(line.is_some_and(|line| line.contains("_files")), "{argument}: {line:?}");
@@ -52,7 +52,7 @@ fn arguments_that_take_a_profile_complete_files() {
 #[test]
 fn each_subcommand_has_a_manual_page() {
     let folder = tempfile::tempdir().expect("a folder");
-    run(folder.path(), &["man", "--output", "."]).exits(0);
+    run(folder.path(), "man --output .").exits(0);
     let mut pages: Vec<_> = fs::read_dir(folder.path())
         .expect("a folder")
         .map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"))
@@ -67,7 +67,7 @@ fn each_subcommand_has_a_manual_page() {
         check.contains(".TH gridguard-check 1") && check.contains("blocks\\-per\\-item"),
         "{check}"
     );
-    let whole = run(folder.path(), &["man"]).exits(0).out;
+    let whole = run(folder.path(), "man").exits(0).out;
     assert!(whole.contains(".TH gridguard 1"), "{whole}");
 }
 
@@ -75,21 +75,20 @@ fn each_subcommand_has_a_manual_page() {
 fn a_manual_that_cannot_be_written_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("file"), "").expect("written");
-    let ran = run(folder.path(), &["man", "--output", "file"]).exits(3);
+    let ran = run(folder.path(), "man --output file").exits(3);
     assert!(ran.err.contains("file"), "{}", ran.err);
 }
 
 #[test]
 fn the_version_names_the_release_and_the_commit() {
-    let version = run(Path::new("."), &["--version"]).exits(0).out;
+    let version = run(Path::new("."), "--version").exits(0).out;
     assert!(version.starts_with(concat!("gridguard ", env!("CARGO_PKG_VERSION"))), "{version}");
 }
 
 #[test]
 fn a_misspelt_subcommand_or_gpu_gets_a_suggestion() {
-    let ran = run(Path::new("."), &["explane"]).exits(2);
+    let ran = run(Path::new("."), "explane").exits(2);
     assert!(ran.err.contains("'explain'"), "{}", ran.err);
-    let ran =
-        run(Path::new("."), &["check", "--gpu", "h20O", "--grid", "1", "--block", "1"]).exits(2);
+    let ran = run(Path::new("."), "check --gpu h20O --grid 1 --block 1").exits(2);
     assert!(ran.err.contains("h200"), "{}", ran.err);
 }

@@ -16,26 +16,25 @@ use gridguard::{DeviceLimits, catalog};
 use tempfile::TempDir;
 
 /// Hot caches, because flushing them takes long in a debug build.
-const HOST: [&str; 5] = ["tune", "--device", "host", "--policy", "hot-eager"];
-const NORM: [&str; 4] = ["--kernel", "rms_norm", "--dtype", "f32"];
+const HOST: &str = "tune --device host --policy hot-eager";
+const NORM: &str = "--kernel rms_norm --dtype f32";
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn tune(folder: &Path, args: &[&str]) -> Ran {
-    run(folder, &[&HOST[..], args].concat())
+fn tune(folder: &Path, args: &str) -> Ran {
+    run(folder, &format!("{HOST} {args}"))
 }
 
 /// Tunes norms of these shapes into `p.ron`.
-fn tune_norms(folder: &Path, shapes: &[&str], more: &[&str]) -> Ran {
+fn tune_norms(folder: &Path, shapes: &[&str], more: &str) -> Ran {
     run(folder, &norms(shapes, more))
 }
 
-fn norms<'a>(shapes: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
-    let shapes = shapes.iter().flat_map(|shape| ["--shape", shape]);
-    let words = HOST.into_iter().chain(NORM).chain(shapes);
-    words.chain(["--profile", "p.ron"]).chain(more.iter().copied()).collect()
+fn norms(shapes: &[&str], more: &str) -> String {
+    let shapes = shapes.join(" --shape ");
+    format!("{HOST} {NORM} --shape {shapes} --profile p.ron {more}")
 }
 
 fn keys(document: &Document) -> BTreeSet<(Key, String)> {
@@ -50,7 +49,7 @@ fn rows(document: &Document) -> Vec<u64> {
 #[test]
 fn a_choice_is_measured_again_only_with_again() {
     let folder = folder();
-    let first = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    let first = tune_norms(folder.path(), &["300x8"], "").exits(0);
     assert!(first.out.starts_with("rms_norm f32 300x8 on the host as NVIDIA H200: throughput\n"));
     for words in ["strategy", "verdict", "default", "1 tuned, in ", "profile p.ron\n"] {
         assert!(first.out.contains(words), "{words}: {}", first.out);
@@ -64,10 +63,10 @@ fn a_choice_is_measured_again_only_with_again() {
     assert_eq!(entry.found.date.len(), "2026-11-20T12:00:00Z".len());
     assert!(!folder.path().join("p.ron.unfinished").exists());
 
-    let second = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    let second = tune_norms(folder.path(), &["300x8"], "").exits(0);
     assert!(second.out.starts_with("0 tuned, 1 already in the profile, in "), "{}", second.out);
     assert_eq!(parsed(&profile), document);
-    let again = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
+    let again = tune_norms(folder.path(), &["300x8"], "--again").exits(0);
     assert!(again.out.contains("1 tuned, in "), "{}", again.out);
     assert_eq!(keys(&parsed(&profile)), keys(&document));
 }
@@ -75,21 +74,21 @@ fn a_choice_is_measured_again_only_with_again() {
 #[test]
 fn a_problem_that_is_given_twice_is_tuned_once() {
     let folder = folder();
-    let ran = tune_norms(folder.path(), &["300x8", "300x8"], &[]).exits(0);
+    let ran = tune_norms(folder.path(), &["300x8", "300x8"], "").exits(0);
     assert!(ran.out.contains("\n1 tuned, in "), "{}", ran.out);
 }
 
 #[test]
 fn without_a_gpu_nothing_is_measured_unless_the_host_is_asked_for() {
     let folder = folder();
-    let args = ["tune", "--kernel", "rms_norm", "--profile", "p.ron"];
-    let mut command = command(folder.path(), &args);
+    let args = "tune --kernel rms_norm --profile p.ron";
+    let mut command = command(folder.path(), args);
     let ran = Ran::from(command.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs")).exits(3);
     assert!(ran.err.starts_with("error: there is no GPU to measure on: "), "{}", ran.err);
     let advice = "to measure on the host instead, use --device host\n";
     assert!(ran.err.ends_with(advice), "{}", ran.err);
     assert_eq!((&*ran.out, fs::read_dir(folder.path()).expect("a folder").count()), ("", 0));
-    let ran = run(folder.path(), &["tune", "--gpu", "h200", "--profile", "p.ron"]).exits(2);
+    let ran = run(folder.path(), "tune --gpu h200 --profile p.ron").exits(2);
     assert!(ran.err.contains("it needs --device host"), "{}", ran.err);
 }
 
@@ -103,13 +102,13 @@ fn hours_from_now(hours: u64) -> String {
 fn a_new_measurement_replaces_an_entry_of_any_date() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
-    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    tune_norms(folder.path(), &["300x8"], "").exits(0);
     let first = parsed(&profile);
     let with_date = |date: &str| first.to_ron().replace(&first.entries()[0].found.date, date);
     // By the clock of another machine, which is ahead.
     let ahead = hours_from_now(20);
     fs::write(&profile, with_date(&ahead)).expect("written");
-    let ran = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
+    let ran = tune_norms(folder.path(), &["300x8"], "--again").exits(0);
     assert!(ran.out.contains("1 tuned, in ") && ran.err.is_empty(), "{}{}", ran.out, ran.err);
     let document = parsed(&profile);
     let [entry] = document.entries() else { panic!("one entry: {document}") };
@@ -119,7 +118,7 @@ fn a_new_measurement_replaces_an_entry_of_any_date() {
         [("zzz", "\"zzz\" is not a valid date"), ("9999-12-31T23:59:59Z", "in the future")]
     {
         fs::write(&profile, with_date(date)).expect("written");
-        let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+        let ran = tune_norms(folder.path(), &["300x8"], "").exits(0);
         assert!(ran.out.contains("1 tuned, in "), "the entry is not used: {}", ran.out);
         assert!(
             ran.err.contains(message) && ran.err.contains("the original is kept as"),
@@ -137,14 +136,14 @@ fn replacing_the_entry_of_another_process_is_reported() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let own = tempfile::tempdir().expect("a folder");
-    tune_norms(own.path(), &["300x8"], &[]).exits(0);
+    tune_norms(own.path(), &["300x8"], "").exits(0);
     let mut entry = parsed(&own.path().join("p.ron")).entries()[0].clone();
     entry.shape[0].1 = 30_000;
     entry.found.date = hours_from_now(20);
     let device = parsed(&own.path().join("p.ron")).device().clone();
     let mut other = Document::new(device, Environment::host());
     other.insert(entry.clone()).expect("within the limits");
-    let child = start(folder.path(), &norms(&["30000x8"], &[]));
+    let child = start(folder.path(), &norms(&["30000x8"], ""));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     let published = gridguard::profile::publish(&profile, &other).expect("published");
     assert_eq!(published.outcome, [], "the command was faster");
@@ -162,9 +161,9 @@ fn a_profile_keeps_its_mode_and_its_link() {
     let folder = folder();
     let [link, target] = ["p.ron", "shared.ron"].map(|name| folder.path().join(name));
     std::os::unix::fs::symlink("shared.ron", &link).expect("a link");
-    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    tune_norms(folder.path(), &["300x8"], "").exits(0);
     fs::set_permissions(&target, fs::Permissions::from_mode(0o660)).expect("its mode");
-    tune_norms(folder.path(), &["200x8"], &[]).exits(0);
+    tune_norms(folder.path(), &["200x8"], "").exits(0);
     assert!(link.is_symlink());
     assert_eq!(rows(&parsed(&target)), [200, 300]);
     assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o660);
@@ -174,7 +173,7 @@ fn a_profile_keeps_its_mode_and_its_link() {
 fn a_run_as_json_is_one_document() {
     let folder = folder();
     let shapes = ["300x8", "200x8", "300x8"];
-    let ran = tune_norms(folder.path(), &shapes, &["--format", "json"]).exits(0);
+    let ran = tune_norms(folder.path(), &shapes, "--format json").exits(0);
     let json = ran.json();
     assert_eq!(json["profiles"][0], "p.ron");
     assert_eq!((&json["left"], &json["known"]), (&0.into(), &0.into()));
@@ -202,8 +201,8 @@ fn missed_shapes_are_tuned_with_their_policy_and_objective() {
     let names = ["items", "heads", "frames", "head_dim"];
     misses.record(&causal, &names, &[4, 1, 4, 4], MatchKind::Default);
     misses.write(&log).expect("written");
-    let args = ["tune", "--device", "host", "--shapes", "misses.ron", "--profile", "p.ron"];
-    let ran = run(folder.path(), &args).exits(2);
+    let args = "tune --device host --shapes misses.ron --profile p.ron";
+    let ran = run(folder.path(), args).exits(2);
     assert!(ran.err.contains("variant \"f32 causal\""), "{}", ran.err);
     let document = parsed(&folder.path().join("p.ron"));
     let [entry] = document.entries() else { panic!("one entry: {document}") };
@@ -215,19 +214,17 @@ fn shards_merge_to_the_same_entries_as_one_run() {
     let shapes = ["300x8", "200x8", "100x16"];
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
-    tune_norms(folder.path(), &shapes, &[]).exits(0);
+    tune_norms(folder.path(), &shapes, "").exits(0);
     for (shard, file) in [("0/2", "0.ron"), ("1/2", "1.ron")] {
-        let shapes = shapes.iter().flat_map(|shape| ["--shape", shape]);
-        let args: Vec<&str> =
-            NORM.into_iter().chain(shapes).chain(["--shard", shard, "--profile", file]).collect();
-        tune(folder.path(), &args).exits(0);
+        let args = norms(&shapes, &format!("--shard {shard}")).replace("p.ron", file);
+        run(folder.path(), &args).exits(0);
     }
     assert_eq!(
         (rows(&parsed(&path("0.ron"))), rows(&parsed(&path("1.ron")))),
         (vec![100, 300], vec![200])
     );
-    let merge = ["profile", "merge", "0.ron", "1.ron", "--output", "all.ron"];
-    let merged = run(folder.path(), &merge).exits(0);
+    let merge = "profile merge 0.ron 1.ron --output all.ron";
+    let merged = run(folder.path(), merge).exits(0);
     assert_eq!(merged.out, "3 entries from 2 files, 0 conflicts\nprofile all.ron\n");
     assert_eq!(keys(&parsed(&path("all.ron"))), keys(&parsed(&path("p.ron"))));
 }
@@ -241,7 +238,7 @@ fn missed_shapes_of_unknown_kernels_are_skipped_and_reported() {
     misses.record(&key("rms_norm"), &names, &[300, 8], MatchKind::Default);
     misses.record(&key("softmax"), &names, &[200, 8], MatchKind::Bucket);
     misses.write(&folder.path().join("misses.ron")).expect("written");
-    tune(folder.path(), &["--shapes", "misses.ron", "--profile", "p.ron"]).exits(0);
+    tune(folder.path(), "--shapes misses.ron --profile p.ron").exits(0);
     let kernels = |document: &Document| -> Vec<String> {
         document.entries().iter().map(|entry| entry.key.kernel.clone()).collect()
     };
@@ -249,7 +246,7 @@ fn missed_shapes_of_unknown_kernels_are_skipped_and_reported() {
 
     misses.record(&key("frobnicate"), &names, &[2, 2], MatchKind::Default);
     misses.write(&folder.path().join("misses.ron")).expect("written");
-    let ran = tune(folder.path(), &["--shapes", "misses.ron", "--profile", "p.ron"]).exits(2);
+    let ran = tune(folder.path(), "--shapes misses.ron --profile p.ron").exits(2);
     assert!(ran.err.contains("skipped: misses.ron: unknown kernel `frobnicate`"), "{}", ran.err);
     assert!(ran.out.contains("2 already in the profile"), "{}", ran.out);
 }
@@ -257,22 +254,22 @@ fn missed_shapes_of_unknown_kernels_are_skipped_and_reported() {
 #[test]
 fn invalid_problems_are_usage_errors() {
     let folder = folder();
-    let cases: [(&[&str], &str); 11] = [
-        (&["--kernel", "norm"], "unknown kernel `norm`"),
-        (&["--kernel", "norm", "--shape", "2x2"], "unknown kernel `norm`"),
-        (&["--kernel", "rms_norm", "--shape", "2x2x2"], "rms_norm has the sizes rows x columns"),
-        (&["--kernel", "rms_norm", "--shape", "2xtwo"], "`two` is not a size"),
-        (&["--kernel", "rms_norm", "--shape", "0x2"], "`0x2` has no items"),
-        (&["--kernel", "rms_norm", "--shape", "2x0"], "columns is 0, the kernel takes 1 to"),
-        (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
-        (&["--objective", "speed"], "expected throughput"),
-        (&["--policy", "warm"], "expected cold or hot"),
-        (&["--shard", "2/2"], "is not a shard"),
-        (&["--shapes", "none.ron"], "none.ron: no such file"),
+    let cases: [(&str, &str); 11] = [
+        ("--kernel norm", "unknown kernel `norm`"),
+        ("--kernel norm --shape 2x2", "unknown kernel `norm`"),
+        ("--kernel rms_norm --shape 2x2x2", "rms_norm has the sizes rows x columns"),
+        ("--kernel rms_norm --shape 2xtwo", "`two` is not a size"),
+        ("--kernel rms_norm --shape 0x2", "`0x2` has no items"),
+        ("--kernel rms_norm --shape 2x0", "columns is 0, the kernel takes 1 to"),
+        ("--kernel rms_norm --shape 2x2 --dtype f64", "`f64`"),
+        ("--objective speed", "expected throughput"),
+        ("--policy warm", "expected cold or hot"),
+        ("--shard 2/2", "is not a shard"),
+        ("--shapes none.ron", "none.ron: no such file"),
     ];
     for (args, message) in cases {
-        let args = [&["tune", "--device", "host", "--profile", "p.ron"], args].concat();
-        let ran = run(folder.path(), &args).exits(2);
+        let args = &format!("tune --device host --profile p.ron {args}");
+        let ran = run(folder.path(), args).exits(2);
         assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
     }
     assert!(!folder.path().join("p.ron").exists());
@@ -281,12 +278,12 @@ fn invalid_problems_are_usage_errors() {
 #[test]
 fn a_pad_on_one_side_only_is_tuned_and_found() {
     let folder = folder();
-    let pads = ["--kernel", "reflection_pad1d", "--dtype", "f32", "--shape", "64x2x100x0x3"];
-    tune(folder.path(), &[&pads[..], &["--profile", "p.ron"]].concat()).exits(0);
+    let pads = "--kernel reflection_pad1d --dtype f32 --shape 64x2x100x0x3";
+    tune(folder.path(), &format!("{pads} --profile p.ron")).exits(0);
     let explain = |shape, code| {
-        let args = ["profile", "explain", "reflection_pad1d", shape, "--dtype", "f32"];
-        let whose = ["--device", "host", "--policy", "hot-eager", "--profile", "p.ron"];
-        run(folder.path(), &[&args[..], &whose, &["--format", "json"]].concat()).exits(code).json()
+        let whose = "--device host --policy hot-eager --profile p.ron --format json";
+        let args = format!("profile explain reflection_pad1d {shape} --dtype f32 {whose}");
+        run(folder.path(), &args).exits(code).json()
     };
     assert_eq!(explain("64x2x100x0x3", 0)["matched"], "exact");
     assert_eq!(explain("70x2x100x0x3", 0)["matched"], "bucket");
@@ -298,9 +295,9 @@ fn a_pad_on_one_side_only_is_tuned_and_found() {
 #[test]
 fn objectives_have_separate_entries() {
     let folder = folder();
-    let memory = ["--objective", "memory:4096:64"];
+    let memory = "--objective memory:4096:64";
     tune_norms(folder.path(), &["3000x8"], &memory).exits(0);
-    tune_norms(folder.path(), &["3000x8"], &["--objective", "latency:1s"]).exits(0);
+    tune_norms(folder.path(), &["3000x8"], "--objective latency:1s").exits(0);
     let document = parsed(&folder.path().join("p.ron"));
     let objectives: Vec<_> = document.entries().iter().map(|entry| entry.key.objective).collect();
     assert_eq!(
@@ -331,7 +328,7 @@ fn journaled(folder: &Path, problem: &str) -> usize {
 fn a_search_runs_without_a_usable_journal() {
     let folder = folder();
     fs::write(folder.path().join("p.ron.unfinished"), "no folder").expect("written");
-    let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    let ran = tune_norms(folder.path(), &["300x8"], "").exits(0);
     assert!(ran.out.contains("1 tuned, in "), "{}", ran.out);
     let note = "rms_norm f32 300x8: searched without a journal: cannot open its journal: ";
     assert!(ran.err.starts_with(note), "{}", ran.err);
@@ -340,9 +337,9 @@ fn a_search_runs_without_a_usable_journal() {
 #[test]
 fn a_search_that_another_process_does_is_left() {
     let folder = folder();
-    let child = start(folder.path(), &norms(&["300000x8"], &[]));
+    let child = start(folder.path(), &norms(&["300000x8"], ""));
     wait_until(|| journaled(folder.path(), "300000x8") > 5);
-    let ran = tune_norms(folder.path(), &["300000x8"], &[]).exits(1);
+    let ran = tune_norms(folder.path(), &["300000x8"], "").exits(1);
     let message = format!("its journal is locked by process {}", child.id());
     assert!(ran.err.contains(&message), "{}", ran.err);
     assert!(ran.out.starts_with("0 tuned, 1 left for the next run, in "), "{}", ran.out);
@@ -352,7 +349,7 @@ fn a_search_that_another_process_does_is_left() {
 #[test]
 fn measuring_processes_end_under_an_ignored_sigchld() {
     let folder = folder();
-    let plain = command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
+    let plain = command(folder.path(), &norms(&["300x8"], "--format json"));
     let mut command = std::process::Command::new("env");
     command.arg("--ignore-signal=CHLD").arg(plain.get_program());
     command.args(plain.get_args()).current_dir(folder.path()).env("GRIDGUARD_PROFILES", "off");
@@ -367,7 +364,7 @@ const QUICK_AND_SLOW: [&str; 2] = ["300x8", "30000x8"];
 fn an_interrupted_run_keeps_its_measurements_and_the_next_one_resumes() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
-    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, ""));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     let ran = signal(child, "-INT").exits(130);
     assert!(ran.err.contains("stopping; measurements are kept"), "{}", ran.err);
@@ -377,7 +374,7 @@ fn an_interrupted_run_keeps_its_measurements_and_the_next_one_resumes() {
     let before = journaled(folder.path(), "30000x8");
     assert!(before > 5);
 
-    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, "").exits(0);
     assert!(ran.out.contains("1 tuned, 1 already in the profile"), "{}", ran.out);
     let second = parsed(&profile);
     assert_eq!(rows(&second), [300, 30_000]);
@@ -388,7 +385,7 @@ fn an_interrupted_run_keeps_its_measurements_and_the_next_one_resumes() {
 #[test]
 fn measurements_with_another_driver_are_kept_but_not_resumed() {
     let folder = folder();
-    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, ""));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     signal(child, "-INT").exits(130);
     let journals = || fs::read_dir(folder.path().join("p.ron.unfinished")).expect("a folder");
@@ -398,7 +395,7 @@ fn measurements_with_another_driver_are_kept_but_not_resumed() {
     assert_ne!(older, text);
     fs::write(&journal, &older).expect("written");
 
-    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, "").exits(0);
     assert!(ran.err.contains("cannot be resumed and is kept as "), "{}", ran.err);
     assert!(ran.err.contains(r#".kept1: its driver is "12.0", this is """#), "{}", ran.err);
     let kept: Vec<_> = journals().flatten().map(|entry| entry.path()).collect();
@@ -409,11 +406,11 @@ fn measurements_with_another_driver_are_kept_but_not_resumed() {
 #[test]
 fn a_killed_run_leaves_a_valid_profile_and_the_next_one_completes_it() {
     let folder = folder();
-    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, ""));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     assert_eq!(signal(child, "-KILL").code, None);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
-    tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    tune_norms(folder.path(), &QUICK_AND_SLOW, "").exits(0);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 30_000]);
     assert!(!folder.path().join("p.ron.unfinished").exists());
 }
@@ -428,12 +425,12 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     for (device, message) in [(cuda, "the backend is cuda"), (other, "the device name is")] {
         let text = Document::new(device, Environment::default()).to_ron();
         fs::write(&profile, &text).expect("written");
-        let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);
+        let ran = tune_norms(folder.path(), &["300x8"], "").exits(2);
         assert!(ran.err.contains(message) && ran.out.is_empty(), "{}", ran.err);
         assert_eq!(fs::read_to_string(&profile).expect("there"), text);
     }
     fs::write(&profile, "(schema: 2, entries: [])").expect("written");
-    let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);
+    let ran = tune_norms(folder.path(), &["300x8"], "").exits(2);
     assert!(ran.err.contains("schema 2"), "{}", ran.err);
 }
 
@@ -443,8 +440,8 @@ fn problems_after_the_time_limit_are_left_for_the_next_run() {
     let shapes = ["300x8", "3000000x8", "200x8"];
     // Twice as much until it is enough for the first, however busy the machine is. Then it is too little for the second.
     let budgets = (2..10).map(|power| format!("{}s", 1 << power));
-    let mut runs =
-        budgets.map(|budget| tune_norms(folder.path(), &shapes, &["--budget", &budget]).exits(1));
+    let mut runs = budgets
+        .map(|budget| tune_norms(folder.path(), &shapes, &format!("--budget {budget}")).exits(1));
     let is_enough = |ran: &Ran| !ran.out.contains("0 tuned, 3 left for the next run");
     let ran = runs.find(is_enough).expect("a problem is tuned");
     assert!(ran.out.contains("1 tuned, 2 left for the next run"), "{}", ran.out);
@@ -455,7 +452,7 @@ fn problems_after_the_time_limit_are_left_for_the_next_run() {
 fn problems_beyond_the_memory_are_skipped_and_the_others_are_tuned() {
     let folder = folder();
     // 64 and 640 KB of input, and three times as much with the output and its copy.
-    let ran = tune_norms(folder.path(), &["2000x8", "20000x8"], &["--memory", "1MiB"]).exits(0);
+    let ran = tune_norms(folder.path(), &["2000x8", "20000x8"], "--memory 1MiB").exits(0);
     assert!(
         ran.err.contains("rms_norm f32 20000x8, hot-eager, throughput: it takes 1920000 bytes")
     );
@@ -465,11 +462,11 @@ fn problems_beyond_the_memory_are_skipped_and_the_others_are_tuned() {
 #[test]
 fn entries_of_earlier_code_are_dropped() {
     let folder = folder();
-    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    tune_norms(folder.path(), &["300x8"], "").exits(0);
     let profile = folder.path().join("p.ron");
     let source = parsed(&profile).entries()[0].key.source.clone();
     let text = fs::read_to_string(&profile).expect("a profile");
     fs::write(&profile, text.replace(&source, "0123abcd")).expect("written");
-    tune_norms(folder.path(), &["400x8"], &[]).exits(0);
+    tune_norms(folder.path(), &["400x8"], "").exits(0);
     assert_eq!(rows(&parsed(&profile)), [400]);
 }

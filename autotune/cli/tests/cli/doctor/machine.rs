@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::command::{Ran, command};
+use crate::command::{Ran, Words, command};
 
 /// A machine with a library path and programs of its own.
 pub(crate) struct Machine {
@@ -142,13 +142,15 @@ impl Machine {
     }
 
     /// Runs `gridguard doctor`, which is patient unless `args` say how long.
-    pub(crate) fn doctor(&self, args: &[&str]) -> Ran {
-        let patience: &[&str] =
-            if args.contains(&"--patience") { &[] } else { &["--patience", "10m"] };
-        self.run(&[&["doctor"], patience, args].concat())
+    pub(crate) fn doctor(&self, args: &(impl Words + ?Sized)) -> Ran {
+        let mut words = [&["doctor"], &*args.words()].concat();
+        if !words.contains(&"--patience") {
+            words.extend(["--patience", "10m"]);
+        }
+        self.run(&words)
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &(impl Words + ?Sized)) -> Ran {
         let folder = self.folder.path();
         let mut command = command(folder, args);
         for (name, _) in std::env::vars_os() {

@@ -17,7 +17,7 @@ fn wheel(cuda: &str, architectures: &str) -> String {
 }
 
 fn asked(answer: &str, code: i32) -> String {
-    Machine::healthy().torch(answer).doctor(&["--torch"]).exits(code).out
+    Machine::healthy().torch(answer).doctor("--torch").exits(code).out
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn wheels_that_do_not_fit_are_bad() {
 #[test]
 fn a_python_that_crashes_is_bad_and_one_with_unexpected_output_is_unknown() {
     let python = |script: &str, code| {
-        Machine::healthy().program("python3", script).doctor(&["--torch"]).exits(code).out
+        Machine::healthy().program("python3", script).doctor("--torch").exits(code).out
     };
     let crashed = python("echo symbol not found >&2; kill -SEGV $$", 1);
     let crash = line(&crashed, "bad      torch: python3 crashed while importing torch: signal: 11");
@@ -68,7 +68,7 @@ fn a_python_that_crashes_is_bad_and_one_with_unexpected_output_is_unknown() {
     }
     let endless = "while :; do echo nonsense || exit 1; done";
     line(&python(endless, 1), "bad      torch: python3 crashed");
-    let absent = Machine::healthy().doctor(&["--torch", "no-python"]).exits(3);
+    let absent = Machine::healthy().doctor("--torch no-python").exits(3);
     line(&absent.out, "unknown  torch: no-python does not start: ");
 }
 
@@ -77,7 +77,7 @@ fn a_python_that_hangs_is_not_waited_for() {
     let begun = Instant::now();
     // Without a driver, so that nothing else may take its time.
     let machine = Machine::bare().program("python3", "exec /bin/sleep 600");
-    let out = machine.doctor(&["--torch", "--patience", "10s"]).exits(1).out;
+    let out = machine.doctor("--torch --patience 10s").exits(1).out;
     assert_eq!(line(&out, "unknown "), "unknown  torch: python3 did not respond within 10s");
     assert!(begun.elapsed() < Duration::from_secs(300));
 }
@@ -120,7 +120,7 @@ fn a_real_python_runs_the_probe() {
 
 #[test]
 fn without_a_driver_a_wheel_is_still_described() {
-    let out = Machine::bare().torch(&wheel("12.8", "\"sm_90\"")).doctor(&["--torch"]).exits(1).out;
+    let out = Machine::bare().torch(&wheel("12.8", "\"sm_90\"")).doctor("--torch").exits(1).out;
     line(&out, "good     torch: 2.8.0 for CUDA 12.8, cuDNN 9.10.2");
     assert_eq!(out.matches("torch: ").count(), 1, "{out}");
 }

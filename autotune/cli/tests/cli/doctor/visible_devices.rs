@@ -14,7 +14,7 @@ fn an_invalid_list_is_reported() {
         ("NoDevFiles", "the batch system allocated no GPU to the job"),
         ("GPU-unknown", "there is no GPU GPU-unknown, which hides all devices"),
     ] {
-        let ran = Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", list).doctor(&[]).exits(1);
+        let ran = Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", list).doctor("").exits(1);
         let expected = format!("bad      devices: CUDA_VISIBLE_DEVICES={list:?}: {what}");
         assert_eq!(line(&ran.out, "bad "), expected);
         // The driver reports its version even if no device is visible.
@@ -27,7 +27,7 @@ fn a_valid_list_is_good() {
     for (list, of) in
         [("1", "1 of 2 GPUs (nvidia-smi)"), ("1,0", "2 devices"), ("0, 1", "2 devices")]
     {
-        let ran = Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", list).doctor(&[]).exits(0);
+        let ran = Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", list).doctor("").exits(0);
         let expected = format!("good     devices: {of} visible, CUDA_VISIBLE_DEVICES={list}");
         assert_eq!(line(&ran.out, "good     devices"), expected);
     }
@@ -36,7 +36,7 @@ fn a_valid_list_is_good() {
 #[test]
 fn an_unknown_mig_instance_leaves_no_device() {
     let machine = Machine::healthy().set("CUDA_VISIBLE_DEVICES", "MIG-4711");
-    let ran = machine.doctor(&[]).exits(1);
+    let ran = machine.doctor("").exits(1);
     let what = "bad      devices: 0 of 1 GPU (nvidia-smi) visible, CUDA_VISIBLE_DEVICES=MIG-4711";
     assert_eq!(line(&ran.out, "bad "), what);
     assert!(ran.out.contains("-> unset CUDA_VISIBLE_DEVICES, or list "), "{}", ran.out);
@@ -45,14 +45,14 @@ fn an_unknown_mig_instance_leaves_no_device() {
 #[test]
 fn a_container_without_gpus_is_reported() {
     let machine = Machine::healthy().gpus(0).set("NVIDIA_VISIBLE_DEVICES", "void");
-    let ran = machine.doctor(&[]).exits(1);
+    let ran = machine.doctor("").exits(1);
     let what = "bad      devices: 0 devices visible, NVIDIA_VISIBLE_DEVICES=void";
     assert_eq!(line(&ran.out, "bad "), what);
 }
 
 #[test]
 fn an_invalid_device_order_is_bad() {
-    let ran = Machine::healthy().set("CUDA_DEVICE_ORDER", "PCI").doctor(&[]).exits(1);
+    let ran = Machine::healthy().set("CUDA_DEVICE_ORDER", "PCI").doctor("").exits(1);
     let what = "bad      devices: CUDA_DEVICE_ORDER=\"PCI\" is not a valid value: cuInit \
                 fails";
     assert_eq!(line(&ran.out, "bad "), what);

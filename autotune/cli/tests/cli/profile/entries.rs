@@ -81,8 +81,8 @@ pub(crate) fn with_bad_entry(entries: impl IntoIterator<Item = Entry>) -> String
     text.replacen("choice: whole", "choice: hole", 1)
 }
 
-pub(crate) fn profile(folder: &TempDir, args: &[&str]) -> Ran {
-    run(folder.path(), &[&["profile"], args].concat())
+pub(crate) fn profile(folder: &TempDir, args: &str) -> Ran {
+    run(folder.path(), &format!("profile {args}"))
 }
 
 pub(crate) fn rows(document: &Document) -> Vec<u64> {

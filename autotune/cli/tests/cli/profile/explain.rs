@@ -11,9 +11,8 @@ use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put
 use crate::command::{Ran, command};
 
 fn explain(folder: &TempDir, shape: &str, code: i32) -> Value {
-    let args = ["explain", "rms_norm", shape, "--dtype", "f32", "--device", "host"];
-    let args = [&args[..], &["--profile", "p.ron", "--format", "json"]].concat();
-    profile(folder, &args).exits(code).json()
+    let whose = "--dtype f32 --device host --profile p.ron --format json";
+    profile(folder, &format!("explain rms_norm {shape} {whose}")).exits(code).json()
 }
 
 #[test]
@@ -58,8 +57,8 @@ fn a_lookup_as_text_shows_the_entry_the_plan_and_other_entries() {
     stale.retain(|entry| entry.found.date == LATE);
     let text = stale.to_ron().replace("tuner: \"0.1.0\"", "tuner: \"0.0.9\"");
     put_text(&folder, "p.ron", &text);
-    let args = ["explain", "rms_norm", "71000x8", "--dtype", "f32", "--device", "host"];
-    let ran = profile(&folder, &[&args[..], &["--profile", "p.ron"]].concat()).exits(0);
+    let args = "explain rms_norm 71000x8 --dtype f32 --device host";
+    let ran = profile(&folder, &format!("{args} --profile p.ron")).exits(0);
     let source = &norm(1, LATE).key.source;
     let expected = format!(
         "\
@@ -87,16 +86,15 @@ fn a_lookup_reads_the_user_s_profiles_also_for_an_absent_gpu() {
     put(&folder, &own, [norm(70_000, LATE)]);
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "nvidia-h200.ron", &document(cuda, [norm(500, LATE)]).to_ron());
-    let ask = |shape: &str, whose: [&str; 2]| -> Value {
-        let args = ["profile", "explain", "rms_norm", shape, "--dtype", "f32", "--format", "json"];
-        let args = [&args[..], &whose].concat();
-        let mut asked = command(folder.path(), &args);
+    let ask = |shape: &str, whose: &str| -> Value {
+        let args = &format!("profile explain rms_norm {shape} --dtype f32 --format json {whose}");
+        let mut asked = command(folder.path(), args);
         let ran: Ran = asked.env("GRIDGUARD_PROFILES", ".").output().expect("runs").into();
         ran.exits(0).json()
     };
-    let host = ask("70000x8", ["--device", "host"]);
+    let host = ask("70000x8", "--device host");
     assert_eq!((&host["layer"], &host["file"]), (&"user".into(), &format!("./{own}").into()));
-    let gpu = ask("500x8", ["--gpu", "h200"]);
+    let gpu = ask("500x8", "--gpu h200");
     assert_eq!((&gpu["matched"], &gpu["device"]["backend"]), (&"exact".into(), &"cuda".into()));
 }
 
@@ -116,8 +114,8 @@ fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
         json["findings"][0],
         "reject: explicit profile p.ron: the file does not exist: give another path, or tune"
     );
-    profile(&folder, &["explain", "norm", "2x2", "--gpu", "h200"]).exits(2);
-    profile(&folder, &["explain", "rms_norm", "2x2", "--gpu", "voodoo"]).exits(2);
+    profile(&folder, "explain norm 2x2 --gpu h200").exits(2);
+    profile(&folder, "explain rms_norm 2x2 --gpu voodoo").exits(2);
 }
 
 #[test]
@@ -136,7 +134,7 @@ fn entries_of_another_or_an_unnamed_processor_are_not_used() {
             format!("reject: explicit profile p.ron: the processor is {whose} in the profile and ");
         assert!(finding.starts_with(&expected), "{finding}");
         // Its owner can still read it.
-        let shown = profile(&folder, &["show", "p.ron"]).exits(0).out;
+        let shown = profile(&folder, "show p.ron").exits(0).out;
         assert!(shown.contains("\n1 entry\n"), "{shown}");
     }
 }
@@ -167,9 +165,8 @@ fn foreign(items: u64, source: &str, dtypes: &str) -> Entry {
     entry
 }
 
-fn explain_foreign(folder: &TempDir, shape: &str, more: &[&str]) -> Ran {
-    let args = ["explain", "paged_attention", shape, "--gpu", "h200", "--profile", "p.ron"];
-    profile(folder, &[&args[..], more].concat())
+fn explain_foreign(folder: &TempDir, shape: &str, more: &str) -> Ran {
+    profile(folder, &format!("explain paged_attention {shape} --gpu h200 --profile p.ron {more}"))
 }
 
 fn put_for_the_gpu(folder: &TempDir, entries: impl IntoIterator<Item = Entry>) {
@@ -181,7 +178,7 @@ fn put_for_the_gpu(folder: &TempDir, entries: impl IntoIterator<Item = Entry>) {
 fn a_kernel_that_is_not_shipped_is_explained_from_its_entries() {
     let folder = folder();
     put_for_the_gpu(&folder, [foreign(1024, "4f2e", "f16"), foreign(8192, "4f2e", "f16")]);
-    let ran = explain_foreign(&folder, "1100x128", &[]).exits(0);
+    let ran = explain_foreign(&folder, "1100x128", "").exits(0);
     assert_eq!(
         ran.out,
         "\
@@ -199,15 +196,14 @@ shape     types  layer     choice                   octaves away                
 sequences is 2.897 octaves away, more than one
 "
     );
-    let json = explain_foreign(&folder, "1024x128", &["--format", "json"]).exits(0).json();
+    let json = explain_foreign(&folder, "1024x128", "--format json").exits(0).json();
     assert_eq!((&json["matched"], &json["plan"]), (&"exact".into(), &Value::Null));
     assert_eq!(json["entry"]["parameters"], serde_json::json!([["block", 64]]));
-    let far = explain_foreign(&folder, "7x128", &["--format", "json"]).exits(1).json();
+    let far = explain_foreign(&folder, "7x128", "--format json").exits(1).json();
     assert_eq!(far["reason"], "sequences 7 is outside the tuned range: tune this shape");
-    let short = explain_foreign(&folder, "7", &["--format", "json"]).exits(1).json();
+    let short = explain_foreign(&folder, "7", "--format json").exits(1).json();
     assert_eq!(short["reason"], "1 sizes were given, the entries have 2: pass 2 sizes");
-    let other =
-        explain_foreign(&folder, "1024x128", &["--policy", "hot-graph", "--format", "json"]);
+    let other = explain_foreign(&folder, "1024x128", "--policy hot-graph --format json");
     let other = other.exits(1).json();
     assert_eq!(other["reason"], "the kernel was not tuned: tune it");
     assert_eq!(other["considered"].as_array().map(Vec::len), Some(2));
@@ -218,8 +214,8 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
     let folder = folder();
     let mut entry = foreign(1024, "4f2e", "f16");
     entry.key.policy = Policy { l2: L2::Hot, ..Policy::default() };
-    let names = ["paged_attention", "1024x128", "--profile", "p.ron"];
-    let args = [&["explain"], &names[..]].concat();
+    let names = "paged_attention 1024x128 --profile p.ron";
+    let args = &format!("explain {names}");
     // Functions that are tuned without a device have the limits of no GPU in particular.
     let any = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
     put_text(&folder, "p.ron", &document(any, [entry.clone()]).to_ron());
@@ -231,13 +227,13 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
         "{}",
         ran.out
     );
-    let verified = profile(&folder, &["verify", "p.ron"]).exits(3);
+    let verified = profile(&folder, "verify p.ron").exits(3);
     assert!(
         verified.err.contains("tune it again with the program that tuned it"),
         "{}",
         verified.err
     );
-    let elsewhere = profile(&folder, &[&args[..], &["--device", "host"]].concat()).exits(2);
+    let elsewhere = profile(&folder, &format!("{args} --device host")).exits(2);
     let advice =
         "the profile of the host as NVIDIA H200 has entries of no others: name the profile's file";
     assert!(elsewhere.err.contains(advice), "{}", elsewhere.err);
@@ -253,7 +249,7 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
         "{}",
         ran.err
     );
-    profile(&folder, &[&args[..], &["--policy", "hot-eager"]].concat()).exits(0);
+    profile(&folder, &format!("{args} --policy hot-eager")).exits(0);
 }
 
 #[test]
@@ -261,23 +257,23 @@ fn several_keys_of_an_unknown_kernel_are_an_error() {
     let folder = folder();
     let entries = [("4f2e", "f16"), ("4f2e", "bf16"), ("aaaa", "f16")];
     put_for_the_gpu(&folder, entries.map(|(source, dtypes)| foreign(1024, source, dtypes)));
-    let ran = explain_foreign(&folder, "1024x128", &[]).exits(2);
+    let ran = explain_foreign(&folder, "1024x128", "").exits(2);
     let expected = "error: the profile has 3 keys of paged_attention: choose one with --dtype, \
                     --variant, --source and --policy: dtype \"bf16\", variant \"v2\", source \"4f2e\", policy \
                     cold-eager; dtype \"f16\", variant \"v2\", source \"4f2e\", policy cold-eager; dtype \"f16\", \
                     variant \"v2\", source \"aaaa\", policy cold-eager\n";
     assert_eq!(ran.err, expected);
-    explain_foreign(&folder, "1024x128", &["--dtype", "f16"]).exits(2);
-    explain_foreign(&folder, "1024x128", &["--dtype", "bf16"]).exits(0);
-    let named = ["--dtype", "f16", "--source", "aaaa", "--variant", "v2"];
+    explain_foreign(&folder, "1024x128", "--dtype f16").exits(2);
+    explain_foreign(&folder, "1024x128", "--dtype bf16").exits(0);
+    let named = "--dtype f16 --source aaaa --variant v2";
     explain_foreign(&folder, "1024x128", &named).exits(0);
-    let none = explain_foreign(&folder, "1024x128", &["--source", "bbbb"]).exits(1);
+    let none = explain_foreign(&folder, "1024x128", "--source bbbb").exits(1);
     assert!(none.out.contains("match: none, "), "{}", none.out);
-    for (shape, message) in [("1024xtwo", "`two` is not a size"), ("", "`` is not a size")] {
-        let ran = explain_foreign(&folder, shape, &["--dtype", "bf16"]).exits(2);
+    for (shape, message) in [("1024xtwo", "`two` is not a size"), ("''", "`` is not a size")] {
+        let ran = explain_foreign(&folder, shape, "--dtype bf16").exits(2);
         assert!(ran.err.contains(message), "{}", ran.err);
     }
-    let args = ["explain", "norm", "8", "--gpu", "h200", "--profile", "p.ron"];
+    let args = "explain norm 8 --gpu h200 --profile p.ron";
     let ran = profile(&folder, &args).exits(2);
     assert!(ran.err.contains("unknown kernel `norm`: the kernels are argsort, "), "{}", ran.err);
     assert!(
@@ -285,7 +281,7 @@ fn several_keys_of_an_unknown_kernel_are_an_error() {
         "{}",
         ran.err
     );
-    let args = ["explain", "rms_norm", "8x8", "--gpu", "h200", "--source", "4f2e"];
+    let args = "explain rms_norm 8x8 --gpu h200 --source 4f2e";
     let ran = profile(&folder, &args).exits(2);
     assert!(ran.err.contains("rms_norm is a kernel of gridguard"), "{}", ran.err);
 }

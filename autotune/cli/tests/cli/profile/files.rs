@@ -17,7 +17,7 @@ fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {
     let mut other = norm(4096, LATE);
     (other.key.policy, other.choice, other.launches) = (graph, chunks_of(2048), 2);
     put(&folder, "p.ron", [norm(300, EARLY), other]);
-    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    let shown = profile(&folder, "show p.ron").exits(0);
     let expected = "\
 NVIDIA H200, backend host, compute capability 9.0, 132 multiprocessors, 150109880320 bytes of \
 memory, 62914560 bytes of L2 cache
@@ -31,9 +31,9 @@ rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -2
 ";
     let processor = Processor::current().to_string();
     assert_eq!(shown.out, expected.replace("PROCESSOR", &processor));
-    let other = profile(&folder, &["show", "p.ron", "--kernel", "softmax"]).exits(0);
+    let other = profile(&folder, "show p.ron --kernel softmax").exits(0);
     assert!(other.out.ends_with("0 of 2 entries\n"), "{}", other.out);
-    let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
+    let json = profile(&folder, "show p.ron --format json").exits(0).json();
     assert_eq!(json["device"]["backend"], "host");
     assert_eq!(json["entries"][0]["shape"], json!([["rows", 300], ["columns", 8]]));
     assert_eq!(json["entries"][1]["choice"], json!({"chunked": {"max_items": 2048}}));
@@ -43,10 +43,10 @@ rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -2
 fn an_invalid_entry_is_reported_with_its_position_and_the_others_are_shown() {
     let folder = folder();
     put_text(&folder, "p.ron", &with_bad_entry([norm(300, EARLY), norm(500, EARLY)]));
-    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    let shown = profile(&folder, "show p.ron").exits(0);
     assert!(shown.err.starts_with("p.ron:8:"), "{}", shown.err);
     assert!(shown.out.contains("1 entry, 1 invalid skipped"), "{}", shown.out);
-    let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
+    let json = profile(&folder, "show p.ron --format json").exits(0).json();
     assert_eq!(
         (&json["faults"][0]["line"], &json["faults"][0]["file"]),
         (&8.into(), &"p.ron".into())
@@ -65,18 +65,18 @@ fn a_file_that_is_not_a_profile_of_this_version_is_a_usage_error() {
         ("none.ron", "none.ron: no such file"),
     ] {
         for args in [
-            &["show", file][..],
-            &["merge", "good.ron", file, "--output", "new.ron"],
-            &["diff", "good.ron", file],
-            &["prune", file],
-            &["verify", file],
+            format!("show {file}"),
+            format!("merge good.ron {file} --output new.ron"),
+            format!("diff good.ron {file}"),
+            format!("prune {file}"),
+            format!("verify {file}"),
         ] {
-            let ran = profile(&folder, args).exits(2);
+            let ran = profile(&folder, &args).exits(2);
             assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
         }
     }
     assert!(!folder.path().join("new.ron").exists());
-    let ran = profile(&folder, &["merge", "good.ron", "--output", "future.ron"]).exits(2);
+    let ran = profile(&folder, "merge good.ron --output future.ron").exits(2);
     assert!(ran.err.contains("schema 2"), "{}", ran.err);
     assert_eq!(text(&folder, "future.ron"), "(schema: 2, entries: [])");
 }
@@ -90,7 +90,7 @@ fn a_merge_does_not_depend_on_order_or_repetition() {
     put(&folder, "b.ron", [slower, norm(700, EARLY)]);
     put(&folder, "c.ron", [norm(900, LATE)]);
     let merge = |files: &[&str], output: &str| {
-        profile(&folder, &[&["merge"], files, &["--output", output]].concat()).exits(0)
+        profile(&folder, &format!("merge {} --output {output}", files.join(" "))).exits(0)
     };
     let first = merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
     assert_eq!(first.out, "4 entries from 3 files, 1 conflict\nprofile abc.ron\n");
@@ -115,7 +115,7 @@ fn a_merge_as_json_has_both_sides_of_a_conflict() {
     let folded = Entry { choice: StoredChoice::Folded, ..norm(300, LATE) };
     put(&folder, "a.ron", [norm(300, EARLY), norm(500, EARLY)]);
     put(&folder, "b.ron", [folded, norm(500, LATE)]);
-    let args = ["merge", "a.ron", "b.ron", "--output", "c.ron", "--format", "json"];
+    let args = "merge a.ron b.ron --output c.ron --format json";
     let json = profile(&folder, &args).exits(0).json();
     assert_eq!(
         (&json["entries"], &json["files"], &json["repeated"]),
@@ -133,16 +133,16 @@ fn a_merge_drops_entries_of_its_output_only_with_force() {
     put(&folder, "a.ron", [norm(300, EARLY)]);
     put(&folder, "there.ron", [norm(300, EARLY), norm(500, EARLY)]);
     let before = text(&folder, "there.ron");
-    let ran = profile(&folder, &["merge", "a.ron", "--output", "there.ron"]).exits(2);
+    let ran = profile(&folder, "merge a.ron --output there.ron").exits(2);
     assert_eq!(
         ran.err,
         "error: the merge would drop 1 entry of there.ron: add it to the files to keep them, or use \
          --force to drop them\n"
     );
     assert_eq!(text(&folder, "there.ron"), before);
-    profile(&folder, &["merge", "a.ron", "there.ron", "--output", "there.ron"]).exits(0);
+    profile(&folder, "merge a.ron there.ron --output there.ron").exits(0);
     assert_eq!(text(&folder, "there.ron"), before);
-    profile(&folder, &["merge", "a.ron", "--output", "there.ron", "--force"]).exits(0);
+    profile(&folder, "merge a.ron --output there.ron --force").exits(0);
     assert_eq!(text(&folder, "there.ron"), text(&folder, "a.ron"));
 }
 
@@ -152,11 +152,11 @@ fn profiles_of_other_devices_do_not_merge() {
     put(&folder, "a.ron", [norm(300, EARLY)]);
     let a100 = DeviceIdentity::new(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
     put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_ron());
-    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    let ran = profile(&folder, "merge a.ron b.ron --output c.ron").exits(2);
     assert!(ran.err.starts_with("error: b.ron: the profiles cannot be merged: "), "{}", ran.err);
     assert!(ran.err.contains("NVIDIA H200") && !folder.path().join("c.ron").exists());
     let before = text(&folder, "b.ron");
-    profile(&folder, &["merge", "a.ron", "--output", "b.ron", "--force"]).exits(2);
+    profile(&folder, "merge a.ron --output b.ron --force").exits(2);
     assert_eq!(text(&folder, "b.ron"), before);
 }
 
@@ -169,8 +169,8 @@ fn profiles_linked_by_aliases_merge_in_any_order() {
         put_text(&folder, &format!("{name}.ron"), &document.to_ron());
     }
     let merge = |files: &[&str], code| {
-        profile(&folder, &[&["merge"], files, &["--output", "all.ron", "--force"]].concat())
-            .exits(code)
+        let files = files.join(" ");
+        profile(&folder, &format!("merge {files} --output all.ron --force")).exits(code)
     };
     let ran = merge(&["A.ron", "C.ron"], 2);
     assert!(ran.err.starts_with("error: C.ron: the profiles cannot be merged: "), "{}", ran.err);
@@ -188,12 +188,12 @@ fn profiles_of_two_processors_neither_merge_nor_replace_each_other() {
     let processor = Some(Processor { name: "Z80".into(), threads: 1 });
     let other = DeviceIdentity { processor, ..host() };
     put_text(&folder, "b.ron", &document(other, [norm(300, EARLY)]).to_ron());
-    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    let ran = profile(&folder, "merge a.ron b.ron --output c.ron").exits(2);
     assert!(ran.err.contains("Z80 with 1 thread on this device"), "{}", ran.err);
-    let tune = ["tune", "--device", "host", "--kernel", "rms_norm", "--shape", "300x8"];
-    let ran = run(folder.path(), &[&tune[..], &["--profile", "b.ron"]].concat()).exits(2);
+    let tune = "tune --device host --kernel rms_norm --shape 300x8";
+    let ran = run(folder.path(), &format!("{tune} --profile b.ron")).exits(2);
     assert!(ran.err.contains("b.ron: the processor is Z80 with 1 thread"), "{}", ran.err);
-    let diff = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
+    let diff = profile(&folder, "diff a.ron b.ron").exits(1);
     assert!(diff.out.contains("processor Z80 with 1 thread"), "{}", diff.out);
 }
 
@@ -202,7 +202,7 @@ fn a_merge_skips_invalid_entries_and_reports_them() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
     put_text(&folder, "b.ron", &with_bad_entry([norm(500, EARLY), norm(700, EARLY)]));
-    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    let ran = profile(&folder, "merge a.ron b.ron --output c.ron").exits(2);
     assert!(ran.err.starts_with("b.ron:8:"), "{}", ran.err);
     assert!(ran.out.starts_with("2 entries from 2 files, 0 conflicts, 1 invalid skipped\n"));
     assert_eq!(rows(&parsed(&folder.path().join("c.ron"))), [300, 700]);
@@ -222,17 +222,17 @@ fn a_diff_exits_with_1_if_there_is_a_difference() {
     let folded = Entry { choice: StoredChoice::Folded, ..norm(300, LATE) };
     put(&folder, "b.ron", [folded, norm(700, EARLY)]);
 
-    let same = profile(&folder, &["diff", "a.ron", "near.ron"]).exits(0);
+    let same = profile(&folder, "diff a.ron near.ron").exits(0);
     assert_eq!(same.out, "no difference in 2 entries\n");
-    profile(&folder, &["diff", "a.ron", "near.ron", "--times", "0.5%"]).exits(1);
-    profile(&folder, &["diff", "a.ron", "far.ron", "--times", "20"]).exits(0);
-    let slower = profile(&folder, &["diff", "a.ron", "far.ron"]).exits(1);
+    profile(&folder, "diff a.ron near.ron --times 0.5%").exits(1);
+    profile(&folder, "diff a.ron far.ron --times 20").exits(0);
+    let slower = profile(&folder, "diff a.ron far.ron").exits(1);
     assert_eq!(
         slower.out,
         "different times\n  rms_norm f32, cold-eager, throughput, 300x8: whole 2.000 ms -> 2.200 ms \
          (+10.0 %), default 2.500 ms -> 2.500 ms (0.0 %)\n"
     );
-    let other = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
+    let other = profile(&folder, "diff a.ron b.ron").exits(1);
     let source = &norm(1, LATE).key.source;
     assert_eq!(
         other.out,
@@ -243,7 +243,7 @@ fn a_diff_exits_with_1_if_there_is_a_difference() {
              300x8: whole in 2.000 ms -> folded in 2.000 ms\n"
         )
     );
-    let json = profile(&folder, &["diff", "a.ron", "b.ron", "--format", "json"]).exits(1).json();
+    let json = profile(&folder, "diff a.ron b.ron --format json").exits(1).json();
     assert_eq!(
         (&json["same"], &json["choices"][0][1]["choice"]),
         (&false.into(), &"folded".into())
@@ -260,27 +260,27 @@ fn prune_removes_stale_entries_and_old_ones_on_request() {
     put(&folder, "p.ron", [norm(300, EARLY), norm(900, LATE), edited, gone]);
     let before = text(&folder, "p.ron");
 
-    let dry = profile(&folder, &["prune", "p.ron", "--dry-run"]).exits(0);
+    let dry = profile(&folder, "prune p.ron --dry-run").exits(0);
     assert!(dry.out.ends_with("1 entry would be removed, 3 kept\n"), "{}", dry.out);
     assert!(dry.out.contains("the kernel's source has changed"), "{}", dry.out);
     assert_eq!(text(&folder, "p.ron"), before);
 
     // One that is not gridguard's is only removed by its name.
-    let named = profile(&folder, &["prune", "p.ron", "--kernel", "frobnicate"]).exits(0);
+    let named = profile(&folder, "prune p.ron --kernel frobnicate").exits(0);
     assert!(named.out.contains("no kernel of gridguard"), "{}", named.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [500, 300, 900]);
-    let pruned = profile(&folder, &["prune", "p.ron", "--format", "json"]).exits(0).json();
+    let pruned = profile(&folder, "prune p.ron --format json").exits(0).json();
     assert_eq!(
         (&pruned["kept"], &pruned["removed"][0]["source"]),
         (&2.into(), &"0123456789abcdef".into())
     );
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 900]);
 
-    let old = ["prune", "p.ron", "--older-than", "2026-11-10"];
+    let old = "prune p.ron --older-than 2026-11-10";
     let pruned = profile(&folder, &old).exits(0);
     assert!(pruned.out.ends_with("1 entry removed, 1 kept\n"), "{}", pruned.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [900]);
-    profile(&folder, &["prune", "p.ron", "--older-than", "long"]).exits(2);
+    profile(&folder, "prune p.ron --older-than long").exits(2);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn prune_shortens_entries_that_do_not_beat_the_default_and_lookups_say_so() {
     let mut equal = norm(500, LATE);
     equal.chosen = equal.default;
     put(&folder, "p.ron", [norm(300, EARLY), equal]);
-    let prune = ["prune", "p.ron", "--defaults"];
+    let prune = "prune p.ron --defaults";
     let pruned = profile(&folder, &prune).exits(0);
     let said =
         "the default is as fast, and stays confirmed\n1 entry removed or shortened, 2 kept\n";
@@ -297,18 +297,18 @@ fn prune_shortens_entries_that_do_not_beat_the_default_and_lookups_say_so() {
     let again = profile(&folder, &prune).exits(0);
     assert_eq!(again.out, "0 entries removed or shortened, 2 kept\n");
     assert_eq!(text(&folder, "p.ron").matches("confirmed: \"2026-").count(), 1);
-    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    let shown = profile(&folder, "show p.ron").exits(0);
     let row = "500x8  confirmed         -         -           -        0  2026-11-20T12:00:00Z\n";
     assert!(shown.out.ends_with(row), "{}", shown.out);
     // The measured entry is kept in a merge with its confirmation.
     put(&folder, "whole.ron", [norm(500, LATE)]);
-    for files in [["p.ron", "whole.ron"], ["whole.ron", "p.ron"]] {
-        profile(&folder, &[&["merge"], &files[..], &["--output", "all.ron"]].concat()).exits(0);
+    for files in ["p.ron whole.ron", "whole.ron p.ron"] {
+        profile(&folder, &format!("merge {files} --output all.ron")).exits(0);
         let merged = parsed(&folder.path().join("all.ron"));
         assert!(merged.entries().iter().all(|entry| !entry.is_confirmed()), "{files:?}");
     }
-    let words = ["explain", "rms_norm", "500x8", "--dtype", "f32", "--device", "host", "--profile"];
-    let explained = profile(&folder, &[&words[..], &["p.ron"]].concat()).exits(0);
+    let words = "explain rms_norm 500x8 --dtype f32 --device host --profile";
+    let explained = profile(&folder, &format!("{words} p.ron")).exits(0);
     let said = "match: default, it is confirmed on this device (exact)\nplan: whole, 1 launch";
     assert!(explained.out.contains(said), "{}", explained.out);
 }
@@ -321,13 +321,13 @@ fn profiles_that_choose_alike_have_the_same_digest() {
     put(&folder, "one.ron", [norm(300, EARLY)]);
     put(&folder, "same.ron", [later]);
     put(&folder, "other.ron", [norm(300, EARLY), norm(500, EARLY)]);
-    let same = profile(&folder, &["digest", "one.ron", "same.ron"]).exits(0);
+    let same = profile(&folder, "digest one.ron same.ron").exits(0);
     let lines: Vec<_> = same.out.lines().collect();
     assert_eq!(lines[0].len(), 64 + "  one.ron".len());
     assert_eq!(lines[0].replace("one", "same"), lines[1]);
-    let other = profile(&folder, &["digest", "one.ron", "other.ron", "--format", "json"]).exits(1);
+    let other = profile(&folder, "digest one.ron other.ron --format json").exits(1);
     let json = other.json();
     assert_eq!((&json["equal"], &json["digests"][1]["of"]), (&false.into(), &"other.ron".into()));
-    let host = profile(&folder, &["digest", "--device", "host"]).exits(0);
+    let host = profile(&folder, "digest --device host").exits(0);
     assert!(host.out.trim_end().ends_with("  the host as NVIDIA H200"), "{}", host.out);
 }

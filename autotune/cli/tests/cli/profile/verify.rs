@@ -18,12 +18,11 @@ fn hot(mut entry: Entry) -> Entry {
 #[test]
 fn a_choice_that_was_just_tuned_passes() {
     let folder = folder();
-    let args =
-        ["--kernel", "rms_norm", "--shape", "1000x8", "--dtype", "f32", "--profile", "p.ron"];
-    let tune = ["tune", "--device", "host", "--policy", "hot-eager"];
-    run(folder.path(), &[&tune[..], &args].concat()).exits(0);
+    let args = "--kernel rms_norm --shape 1000x8 --dtype f32 --profile p.ron";
+    let tune = "tune --device host --policy hot-eager";
+    run(folder.path(), &format!("{tune} {args}")).exits(0);
     // However busy the machine is, one launch more or less makes no such difference.
-    let verify = ["verify", "p.ron", "--tolerance", "1000%"];
+    let verify = "verify p.ron --tolerance 1000%";
     let ran = profile(&folder, &verify).exits(0);
     assert!(
         ran.out.starts_with("kernel    types  shape   measured for  stored choice"),
@@ -31,7 +30,7 @@ fn a_choice_that_was_just_tuned_passes() {
         ran.out
     );
     assert!(ran.out.contains("1 entry verified, regret "), "{}", ran.out);
-    let json = profile(&folder, &[&verify[..], &["--format", "json"]].concat()).exits(0).json();
+    let json = profile(&folder, &format!("{verify} --format json")).exits(0).json();
     assert_eq!(
         (&json["failed"], &json["left"], &json["interrupted"]),
         (&0.into(), &0.into(), &false.into())
@@ -47,7 +46,7 @@ fn a_changed_time_is_reported_as_drift() {
     // An hour for a few thousand elements, which no machine takes.
     let drifted = hot(Entry { chosen: ages(3_600_000_000_000), ..norm(1000, LATE) });
     put(&folder, "p.ron", [drifted]);
-    let verify = ["verify", "p.ron", "--tolerance", "1000%"];
+    let verify = "verify p.ron --tolerance 1000%";
     let ran = profile(&folder, &verify).exits(0);
     let told = "drift: rms_norm f32, hot-eager, throughput, 1000x8: the same choice took 3600.0 s on \
                 2026-11-20T12:00:00Z and takes ";
@@ -58,7 +57,7 @@ fn a_changed_time_is_reported_as_drift() {
         ran.out
     );
     assert!(ran.out.ends_with(", 0 above 1000.0 %, 1 drifted\n"), "{}", ran.out);
-    let json = profile(&folder, &[&verify[..], &["--format", "json"]].concat()).exits(0).json();
+    let json = profile(&folder, &format!("{verify} --format json")).exits(0).json();
     let drift = &json["verified"][0]["drift"];
     assert_eq!((&json["drifted"], &drift["tuned_ns"]), (&1.into(), &3_600_000_000_000_u64.into()));
     assert_eq!(drift["tuned_on"], LATE);
@@ -78,7 +77,7 @@ fn slow_and_illegal_choices_are_reported() {
     edited.key.source = "0123456789abcdef".into();
     put(&folder, "p.ron", [slow, illegal, edited]);
     let before = text(&folder, "p.ron");
-    let json = profile(&folder, &["verify", "p.ron", "--format", "json"]).exits(1);
+    let json = profile(&folder, "verify p.ron --format json").exits(1);
     assert!(json.err.contains(
         "skipped: rms_norm f32, hot-eager, throughput, 3000x8: the kernel's source has changed"
     ));
@@ -92,7 +91,7 @@ fn slow_and_illegal_choices_are_reported() {
     assert!(json["worst_regret"].as_f64() > Some(0.05), "{json}");
     assert_eq!(json["passed_over"][0]["shape"][0][1], 3000);
     assert_eq!(text(&folder, "p.ron"), before, "nothing is published");
-    let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
+    let ran = profile(&folder, "verify p.ron").exits(1);
     let lost = "lost: rms_norm f32, hot-eager, throughput, 10000x8: the choice takes ";
     assert!(ran.out.contains(lost) && ran.out.contains(" times as long as "), "{}", ran.out);
 }
@@ -101,7 +100,7 @@ fn slow_and_illegal_choices_are_reported() {
 fn a_choice_that_exceeds_its_latency_limit_fails() {
     let folder = folder();
     put(&folder, "all.ron", [hot(norm(20_000, LATE))]);
-    let args = ["verify", "all.ron", "--tolerance", "1000%", "--format", "json"];
+    let args = "verify all.ron --tolerance 1000% --format json";
     let all = profile(&folder, &args).exits(0).json();
     let all_ns = all["verified"][0]["median_ns"].as_u64().expect("a time");
     let mut long = hot(norm(20_000, LATE));
@@ -109,7 +108,7 @@ fn a_choice_that_exceeds_its_latency_limit_fails() {
     let max_launch_us = all_ns / 32_000;
     long.key.objective = Objective::Latency { max_launch_us };
     put(&folder, "p.ron", [long]);
-    let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
+    let ran = profile(&folder, "verify p.ron").exits(1);
     assert!(ran.err.contains(", the limit is "), "{}", ran.err);
     assert!(ran.out.ends_with("1 entry verified, 0 above 5.0 %, 1 failed\n"), "{}", ran.out);
 }
@@ -119,12 +118,12 @@ fn a_profile_of_another_device_is_not_measured() {
     let folder = folder();
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "cuda.ron", &document(cuda, [norm(300, LATE)]).to_ron());
-    let ran = profile(&folder, &["verify", "cuda.ron", "--device", "host"]).exits(2);
+    let ran = profile(&folder, "verify cuda.ron --device host").exits(2);
     assert!(ran.err.contains("cuda.ron: the backend is cuda in the profile"), "{}", ran.err);
     put(&folder, "host.ron", [norm(300, LATE)]);
-    let ran = profile(&folder, &["verify", "host.ron", "--gpu", "a100-80gb"]).exits(2);
+    let ran = profile(&folder, "verify host.ron --gpu a100-80gb").exits(2);
     assert!(ran.err.contains("host.ron: the device name is"), "{}", ran.err);
-    let ran = profile(&folder, &["verify", "host.ron", "--kernel", "softmax"]).exits(3);
+    let ran = profile(&folder, "verify host.ron --kernel softmax").exits(3);
     assert!(ran.err.contains("host.ron: no entry can be measured"), "{}", ran.err);
 }
 
@@ -134,7 +133,7 @@ fn an_interrupted_verification_reports_what_it_measured() {
     let mut illegal = hot(norm(200, LATE));
     illegal.parameters = vec![("warps".into(), 4)];
     put(&folder, "p.ron", [hot(norm(100, LATE)), illegal, hot(norm(250_000, LATE))]);
-    let mut child = start(folder.path(), &["profile", "verify", "p.ron", "--tolerance", "1000%"]);
+    let mut child = start(folder.path(), "profile verify p.ron --tolerance 1000%");
     // Entries are measured in order, and the last takes longer than a signal.
     let mut notes = BufReader::new(child.stderr.take().expect("its diagnostics")).lines();
     let is_second = |line: io::Result<String>| line.expect("text").contains("no longer valid");

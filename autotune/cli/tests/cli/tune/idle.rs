@@ -3,13 +3,12 @@
 use crate::command::run;
 use crate::doctor::machine::Machine;
 
-const NORM: [&str; 8] =
-    ["tune", "--idle", "--kernel", "rms_norm", "--shape", "300x8", "--profile", "p.ron"];
+const NORM: &str = "tune --idle --kernel rms_norm --shape 300x8 --profile p.ron";
 
 #[test]
 fn the_host_is_never_idle() {
     let folder = tempfile::tempdir().expect("a folder");
-    let ran = run(folder.path(), &[&NORM[..], &["--device", "host"]].concat()).exits(2);
+    let ran = run(folder.path(), &format!("{NORM} --device host")).exits(2);
     assert!(ran.err.contains("--idle needs a device with a UUID, not the host"), "{}", ran.err);
 }
 
@@ -20,7 +19,7 @@ fn without_the_utilisation_of_the_device_nothing_is_measured() {
         ("echo '[N/A]'", "nvidia-smi reports the utilisation \"[N/A]\""),
         ("exit 0", "nvidia-smi reports the utilisation \"\""),
     ] {
-        let ran = Machine::healthy().program("nvidia-smi", script).run(&NORM).exits(3);
+        let ran = Machine::healthy().program("nvidia-smi", script).run(NORM).exits(3);
         let begin = "cannot see whether NVIDIA H200 (0) is idle: ";
         assert!(ran.err.contains(begin) && ran.err.contains(why), "{script}: {}", ran.err);
         assert!(ran.err.contains("run without --idle"), "{}", ran.err);
@@ -30,6 +29,6 @@ fn without_the_utilisation_of_the_device_nothing_is_measured() {
 #[test]
 fn a_device_that_is_never_idle_is_left_alone_until_the_budget_ends() {
     let machine = Machine::healthy().program("nvidia-smi", "echo 7");
-    let ran = machine.run(&[&NORM[..], &["--budget", "1s"]].concat()).exits(1);
+    let ran = machine.run(&format!("{NORM} --budget 1s")).exits(1);
     assert!(ran.out.contains("1 left for the next run"), "{}\n{}", ran.out, ran.err);
 }
