@@ -138,7 +138,7 @@ impl Workload for OnDevice {
             for _ in 0..PASSES {
                 let mut args = Args::new(&self.stream);
                 args.write(&mut rows);
-                self.guard.plan_and_launch(&self.kernel, &request, None, args)?;
+                self.guard.launch(&self.kernel, &request, args)?;
             }
         }
         Ok(())

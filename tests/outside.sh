@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kernel = unsafe { module.kernel("idle", &[])? };
     let stream = guard.context().ok_or("a device")?.new_stream()?;
     let request = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(32, 1, 1));
-    let launches = guard.plan_and_launch(&kernel, &request, None, Args::new(&stream))?;
+    let launches = guard.launch(&kernel, &request, Args::new(&stream))?;
     println!("{launches} launch");
     match DeviceClock::new(&guard.into(), stream, Policy::default()) {
         Ok(clock) => println!("{clock:?}"),

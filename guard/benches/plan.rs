@@ -5,8 +5,8 @@ use core::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gridguard::{
-    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits,
-    LaunchRequest, Plan, validate,
+    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
+    Plan, RawArgs, validate,
 };
 
 fn limits() -> LaunchLimits {
@@ -64,7 +64,7 @@ fn around(criterion: &mut Criterion) {
     });
     criterion.bench_function("gather seven arguments", |bencher| {
         bencher.iter(|| {
-            let mut args = KernelArgs::new();
+            let mut args = RawArgs::new();
             for base in 1..=4 {
                 args.items_at(black_box(base << 32), 10_240);
             }

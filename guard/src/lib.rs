@@ -100,7 +100,7 @@ pub use limits::{
 pub use limits::{FormLimits, LOCAL_BYTES_PER_THREAD, LocalMemory};
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
-pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
+pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, RawArgs};
 pub use plan::backoff::WorkspaceError;
 #[doc(hidden)]
 pub use plan::backoff::{AllocationError, fit_workspace};
@@ -113,7 +113,7 @@ pub use plan::explain::explain;
 pub use plan::launches::{Plan, PlannedLaunch};
 pub use plan::run::PartialRun;
 pub use plan::signature::Parameter;
-pub use plan::slot::Scalar;
+pub use plan::slot::{Count, Scalar};
 pub use record::counters::Counts;
 
 #[cfg(doctest)]

@@ -5,8 +5,8 @@ use gridguard::profile::{
     Provenance, StoredChoice, Summary,
 };
 use gridguard::{
-    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits,
-    LaunchRequest, Plan, Strategy, validate,
+    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
+    Plan, RawArgs, Strategy, validate,
 };
 use gridguard_test_support::allocator::allocations_of;
 
@@ -100,7 +100,7 @@ fn folding_allocates_nothing() {
 fn building_arguments_allocates_nothing() {
     let settings = [0_u8; 24];
     let (len, allocations) = allocations_of(|| {
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.items_at(1 << 40, 2048)
             .items_within(1 << 41, 2048, 2048, 1 << 30)
             .value(0.125_f32)

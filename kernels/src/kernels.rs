@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError, RawLaunch};
-use gridguard::{Choice, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits, LaunchRequest, Plan};
+use gridguard::{Choice, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Plan, RawArgs};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -327,7 +327,7 @@ impl<O> Prepared<O> {
     pub(crate) unsafe fn submit_raw(
         &self,
         stream: *mut c_void,
-        args: &KernelArgs<'_>,
+        args: &RawArgs<'_>,
     ) -> Result<u64, KernelError> {
         // SAFETY: this function's contract.
         Ok(unsafe {

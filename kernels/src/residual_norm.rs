@@ -121,7 +121,7 @@ impl Prepared<ResidualNorm> {
         epsilon: f32,
     ) -> Result<u64, KernelError> {
         let Rows { columns, element, .. } = self.operation().rows;
-        let mut args = gridguard::KernelArgs::new();
+        let mut args = gridguard::RawArgs::new();
         for (address, element) in
             [(x, ElementType::F32), (added, element), (out, ElementType::F32), (cast, element)]
         {

@@ -17,7 +17,7 @@ use cudarc::driver::sys::{CUevent_flags, CUfunction};
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, result};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, RawLaunch, driver_version};
-use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Parameter, Plan, Strategy};
+use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, RawArgs, Strategy};
 use gridguard_capi::{
     gg_config, gg_dim3, gg_free, gg_guard, gg_guard_create, gg_guard_options, gg_kernel,
     gg_kernel_create, gg_launch, gg_status,
@@ -237,7 +237,7 @@ impl<'b> Empty<'b> {
     fn guard_planned(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..BURST {
             let args = Args::new(&self.stream);
-            self.guard.plan_and_launch(&self.kernel, &request(), None, args)?;
+            self.guard.launch(&self.kernel, &request(), args)?;
         }
         Ok(())
     }
@@ -254,7 +254,7 @@ impl<'b> Empty<'b> {
     fn rewritten_planned(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..BURST {
             let args = Args::new(&self.stream);
-            self.guard.plan_and_launch(&self.rewritten, &request(), None, args)?;
+            self.guard.launch(&self.rewritten, &request(), args)?;
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl<'b> Empty<'b> {
         for _ in 0..BURST {
             // SAFETY: the stream is of the kernel's context; there are no parameters.
             unsafe {
-                let launch = RawLaunch::Request(&request(), None, &KernelArgs::new());
+                let launch = RawLaunch::Request(&request(), None, &RawArgs::new());
                 self.guard.launch_raw(&self.raw, stream, launch)?
             };
         }

@@ -41,7 +41,7 @@ fn a_guard_that_owns_a_context(
     args.read_items(&q, per_item).read_items(&k, per_item).read_items(&v, per_item)
         .write_items(&mut out, per_item)
         .value(scale);
-    guard.plan_and_launch(&attention, &request, Some(&batch), args)?;
+    guard.launch(&attention, (&request, &batch), args)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use gridguard::cuda::RawLaunch;
-use gridguard::{Choice, KernelArgs, MAX_ARGS, Plan};
+use gridguard::{Choice, MAX_ARGS, Plan, RawArgs};
 
 use crate::config::{
     GG_CONSTANT, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_following, range,
@@ -128,7 +128,7 @@ unsafe fn launch_batch(
     let (config, batch) =
         unsafe { (memory::read(config, "config")?, &memory::read(batch, "batch")?) };
     let (request, stream) = (config.request()?, config.stream);
-    let mut args = KernelArgs::new();
+    let mut args = RawArgs::new();
     let count = usize::try_from(batch.following_count).unwrap_or(usize::MAX);
     // SAFETY: the caller's array, for the time of this call.
     let following = unsafe { memory::array(batch.following, count, MAX_ARGS, "batch.following") }?;
@@ -161,7 +161,7 @@ unsafe fn launch_batch(
 ///
 /// `values` are null, or point to values of the parameters' sizes, which live as long as `args`.
 unsafe fn add<'a>(
-    args: &mut KernelArgs<'a>,
+    args: &mut RawArgs<'a>,
     kernel: &gg_kernel,
     values: &[*mut c_void],
     batch: &gg_batch,
@@ -185,9 +185,9 @@ unsafe fn add<'a>(
         let bytes = || unsafe { memory::array(value.cast::<u8>(), *size, usize::MAX, VALUE) };
         match (kind, one, *size) {
             (GG_OFFSET, _, 4) => args.offset_as::<i32>(),
-            (GG_OFFSET, _, 8) => args.offset(),
+            (GG_OFFSET, _, 8) => args.offset_as::<u64>(),
             (GG_LENGTH, _, 4) => args.length_as::<i32>(),
-            (GG_LENGTH, _, 8) => args.length(),
+            (GG_LENGTH, _, 8) => args.length_as::<u64>(),
             (GG_ITEMS, Some(one), 8) => {
                 let base = <[u8; 8]>::try_from(bytes()?).map_or(0, u64::from_ne_bytes);
                 let or = |given: u64, otherwise| if given == 0 { otherwise } else { given };

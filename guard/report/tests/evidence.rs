@@ -160,7 +160,7 @@ fn diagnosis_of_launches(times: usize) -> (Diagnosis, String) {
         let mut args = Args::new(&stream);
         args.value(0_u64);
         named = format!("stacked (grid 8 x 1 x 1, {}:{}:35)", file!(), line!() + 1);
-        if let Err(error) = guard.plan_and_launch(&kernel, &request, None, args) {
+        if let Err(error) = guard.launch(&kernel, &request, args) {
             return (error.diagnosis().expect("a failure of CUDA"), named);
         }
     }

@@ -1,9 +1,8 @@
 //! Queries, modules and launches through the CUDA driver: the only module that knows cudarc.
 //!
-//! There are four ways to launch on a device, with one path behind them:
-//! - [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) and [`Guard::launch`](crate::Guard::launch) of an
-//!   existing plan, both with [`Args`];
-//! - [`Guard::builder`](crate::Guard::builder), with the calls of cudarc's launch builder;
+//! A launch is checked or raw, with one path behind both:
+//! - [`Guard::launch`](crate::Guard::launch) takes a plan or a request, and [`Args`];
+//! - [`Guard::builder`](crate::Guard::builder) is the same with the calls of cudarc's launch builder;
 //! - [`Guard::run_pipeline`](crate::Guard::run_pipeline), several kernels chunk by chunk;
 //! - [`Guard::launch_raw`](crate::Guard::launch_raw), for handles of other CUDA bindings and C++.
 //!
@@ -21,8 +20,10 @@ pub(crate) mod pipeline;
 pub(crate) mod product;
 
 pub use arguments::Args;
+pub use arguments::argument::Argument;
 pub use arguments::memory::{InOrder, Memory, MemoryMut};
-pub use builder::{LaunchBuilder, Launched};
+pub use arguments::uses::MemoryUses;
+pub use builder::{Function, LaunchBuilder, Launched};
 pub use driver::error::DriverError;
 pub use driver::history::LaunchRecord;
 #[cfg(feature = "bench")]
@@ -40,6 +41,7 @@ pub use kernel::Kernel;
 pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
+pub use launch::planned::Launch;
 pub use launch::raw::RawLaunch;
 pub use pipeline::device_stage::{DeviceRange, DeviceViews};
 pub use pipeline::memory::{DeviceMemory, PipelineScratch};

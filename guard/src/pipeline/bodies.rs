@@ -15,7 +15,7 @@ use crate::pipeline::definition::Definition;
 #[cfg(feature = "host")]
 use crate::pipeline::host_memory::HostCall;
 #[cfg(feature = "cuda")]
-use crate::plan::arguments::KernelArgs;
+use crate::plan::arguments::RawArgs;
 
 /// Several stages that process a batch of items chunk by chunk: `Guard::run_pipeline`.
 ///
@@ -41,7 +41,7 @@ pub(crate) enum Body<'a> {
     Kernel {
         kernel: Kernel,
         /// With an address of 0 for each buffer.
-        arguments: Box<KernelArgs<'a>>,
+        arguments: Box<RawArgs<'a>>,
         /// For each argument that is a buffer: its index, the buffer, and the offset in bytes.
         buffers: Vec<(usize, BufferId, u64)>,
     },

@@ -4,51 +4,80 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
+use crate::plan::signature::Signature;
 use crate::plan::slot::{Count, Scalar, Slot, Width};
 
-/// The most arguments that [`KernelArgs`] holds.
+/// The most arguments of a launch.
 pub const MAX_ARGS: usize = 32;
 
-/// The arguments of one kernel, in the order of its parameters.
+/// The arguments of one kernel, in the order of its parameters: [`RawArgs`] of addresses, or `cuda::Args` of cudarc's
+/// memory.
 ///
 /// From chunk to chunk, pointers to items advance and the chunk's offset and length are filled in;
 /// everything else stays.
 ///
 /// ```
-/// use gridguard::KernelArgs;
-/// let mut args = KernelArgs::new();
+/// use gridguard::RawArgs;
+/// let mut args = RawArgs::new();
 /// args.items_at(0x7f00_0000_0000, 2048) // q: 2,048 bytes per item
 ///     .value(0.125_f32)                 // scale
-///     .length();                        // items of this chunk, as u64
+///     .length();                        // items of this chunk
 /// assert_eq!(args.len(), 3);
 /// ```
 #[derive(Clone, Debug)]
-pub struct KernelArgs<'a> {
-    /// None needs to be dropped, so that a launch builder may outlive its arguments.
-    slots: ManuallyDrop<ArrayVec<Slot<'a>, MAX_ARGS>>,
-    /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
-    surplus: usize,
-    /// Whether one is a workspace.
-    has_workspace: bool,
+pub struct KernelArgs<'a, M> {
+    pub(crate) list: ArgumentList<'a>,
+    /// The memory behind the addresses, where the launch orders its uses.
+    pub(crate) memory: M,
 }
 
-impl Default for KernelArgs<'_> {
+/// Arguments whose memory is given by its address, for launches by raw handles.
+pub type RawArgs<'a> = KernelArgs<'a, ()>;
+
+impl Default for RawArgs<'_> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<'a> KernelArgs<'a> {
+impl<'a> RawArgs<'a> {
     /// No arguments.
     #[must_use]
     #[inline]
     pub const fn new() -> Self {
-        Self { slots: ManuallyDrop::new(ArrayVec::new_const()), surplus: 0, has_workspace: false }
+        Self { list: ArgumentList::new(), memory: () }
     }
 
+    /// A device address that is the same for every chunk.
+    pub fn address(&mut self, address: u64) -> &mut Self {
+        self.push(Slot::Address(address))
+    }
+
+    /// A device address that advances by `stride_bytes` for each item before the chunk.
+    ///
+    /// Use [`Self::items_within`] where the size of the memory is known.
+    pub fn items_at(&mut self, base: u64, stride_bytes: u64) -> &mut Self {
+        self.items_within(base, stride_bytes, stride_bytes, u64::MAX)
+    }
+
+    /// As [`Self::items_at`], in a buffer of `reach_bytes`: a launch whose items reach further is rejected. Items may
+    /// span more or less than `stride_bytes`, for example with interleaved rows.
+    pub fn items_within(
+        &mut self,
+        base: u64,
+        stride_bytes: u64,
+        span_bytes: u64,
+        reach_bytes: u64,
+    ) -> &mut Self {
+        self.push(Slot::Items { base, stride_bytes, span_bytes, reach_bytes })
+    }
+}
+
+/// Arguments that are no memory.
+impl<'a, M> KernelArgs<'a, M> {
     /// The number of arguments, including those beyond [`MAX_ARGS`].
     pub fn len(&self) -> usize {
-        self.slots.len() + self.surplus
+        self.list.len()
     }
 
     /// Whether there are no arguments.
@@ -72,54 +101,29 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Value { bits, size, may_be_items: false })
     }
 
-    /// A device address that is the same for every chunk.
-    pub fn address(&mut self, address: u64) -> &mut Self {
-        self.push(Slot::Address(address))
-    }
-
     /// A fixed value of any size in its memory layout, such as a `#[repr(C)]` struct.
     pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
         self.push(Slot::Bytes(bytes))
     }
 
-    /// A device address that advances by `stride_bytes` for each item before the chunk.
-    ///
-    /// Use [`Self::items_within`] where the size of the memory is known.
-    pub fn items_at(&mut self, base: u64, stride_bytes: u64) -> &mut Self {
-        self.items_within(base, stride_bytes, stride_bytes, u64::MAX)
-    }
-
-    /// As [`Self::items_at`], in a buffer of `reach_bytes`: a launch whose items reach further is rejected. Items may
-    /// span more or less than `stride_bytes`, for example with interleaved rows.
-    pub fn items_within(
-        &mut self,
-        base: u64,
-        stride_bytes: u64,
-        span_bytes: u64,
-        reach_bytes: u64,
-    ) -> &mut Self {
-        self.push(Slot::Items { base, stride_bytes, span_bytes, reach_bytes })
-    }
-
-    /// The chunk's first item as `u64`.
+    /// The chunk's first item, for a parameter of 4 or 8 bytes. A parameter of 4 bytes, or of unknown size
+    /// (drivers before CUDA 12.4), takes batches of up to 2^31 - 1 items.
     pub fn offset(&mut self) -> &mut Self {
-        self.offset_as::<u64>()
+        self.push(Slot::Offset { width: Width::Parameter })
     }
 
-    /// The chunk's first item as `u32`, or as `i32` for kernels with an `int`; a batch beyond 32 or 31 bits is
-    /// rejected.
-    #[allow(private_bounds, reason = "u64, u32 and i32")]
+    /// The chunk's first item as `u64`, as `u32`, or as `i32` for kernels with an `int`; a batch beyond 32 or 31 bits
+    /// is rejected.
     pub fn offset_as<T: Count>(&mut self) -> &mut Self {
         self.push(Slot::Offset { width: T::WIDTH })
     }
 
-    /// The chunk's number of items as `u64`.
+    /// The chunk's number of items, for a parameter as [`Self::offset`] takes.
     pub fn length(&mut self) -> &mut Self {
-        self.length_as::<u64>()
+        self.push(Slot::Length { width: Width::Parameter })
     }
 
     /// The chunk's number of items, of a type as for [`Self::offset_as`].
-    #[allow(private_bounds, reason = "u64, u32 and i32")]
     pub fn length_as<T: Count>(&mut self) -> &mut Self {
         self.push(Slot::Length { width: T::WIDTH })
     }
@@ -130,10 +134,32 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Parts { per_item })
     }
 
-    /// The workspace that the launch allocates.
-    pub(crate) fn workspace(&mut self) -> &mut Self {
-        self.has_workspace = true;
-        self.push(Slot::Workspace)
+    #[inline]
+    pub(crate) fn push(&mut self, slot: Slot<'a>) -> &mut Self {
+        self.list.push(slot);
+        self
+    }
+}
+
+/// Arguments in inline storage.
+#[derive(Clone, Debug)]
+pub(crate) struct ArgumentList<'a> {
+    /// None needs to be dropped, so that a launch builder may outlive its arguments.
+    slots: ManuallyDrop<ArrayVec<Slot<'a>, MAX_ARGS>>,
+    /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
+    surplus: usize,
+    /// Whether one is a workspace.
+    has_workspace: bool,
+}
+
+impl<'a> ArgumentList<'a> {
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        Self { slots: ManuallyDrop::new(ArrayVec::new_const()), surplus: 0, has_workspace: false }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() + self.surplus
     }
 
     pub(crate) const fn has_workspace(&self) -> bool {
@@ -156,11 +182,11 @@ impl<'a> KernelArgs<'a> {
         replaced
     }
 
-    pub(crate) fn push(&mut self, slot: Slot<'a>) -> &mut Self {
+    pub(crate) fn push(&mut self, slot: Slot<'a>) {
+        self.has_workspace |= matches!(slot, Slot::Workspace);
         if self.slots.try_push(slot).is_err() {
             self.surplus += 1;
         }
-        self
     }
 
     pub(crate) fn slots(&self) -> &[Slot<'a>] {
@@ -170,14 +196,14 @@ impl<'a> KernelArgs<'a> {
     /// Checks that every chunk of a batch of `items` stays within the buffers and types, or that
     /// nothing depends on items where there is no batch.
     #[inline]
-    pub(crate) fn check(&self, items: Option<u64>) -> Result<(), ArgsError> {
+    pub(crate) fn check(&self, items: Option<u64>, signature: &Signature) -> Result<(), ArgsError> {
         if self.surplus > 0 {
             return Err(ArgsError::TooMany { given: self.len() });
         }
         let mut slots = self.slots().iter().enumerate();
         slots.try_for_each(|(index, slot)| match (slot, items) {
             (Slot::Workspace, _) => Err(ArgsError::WorkspaceNotAllocated { index }),
-            (slot, Some(items)) => check_slot(slot, index, items),
+            (slot, Some(items)) => check_slot(slot, index, items, signature),
             (
                 Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } | Slot::Parts { .. },
                 None,
@@ -241,7 +267,7 @@ pub enum ArgsError {
     /// An argument is the launch's workspace, but the launch allocates none.
     #[error(
         "kernel argument {index} is the launch's workspace, but this launch allocates none: use \
-         Guard::plan_and_launch with a batch"
+         Guard::launch with a batch"
     )]
     WorkspaceNotAllocated { index: usize },
     /// The kernel has another number of parameters.
@@ -263,7 +289,12 @@ pub enum ArgsError {
 
 /// Checks that every chunk of a batch of `items` stays within the buffer or type of argument `index`.
 #[inline]
-fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<(), ArgsError> {
+fn check_slot(
+    slot: &Slot<'_>,
+    index: usize,
+    items: u64,
+    signature: &Signature,
+) -> Result<(), ArgsError> {
     match *slot {
         Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
             let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
@@ -278,7 +309,13 @@ fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<(), ArgsError
             }
             Ok(())
         }
-        Slot::Offset { width } | Slot::Length { width } => check_width(width, index, items),
+        Slot::Offset { width } | Slot::Length { width } => {
+            let width = match (width, signature.bytes_of(index)) {
+                (Width::Parameter, Some(8)) => Width::U64,
+                _ => width,
+            };
+            check_width(width, index, items)
+        }
         Slot::Parts { per_item } if items.checked_mul(per_item).is_none() => {
             Err(ArgsError::PartsPast64Bits { index, per_item, items })
         }
@@ -292,7 +329,7 @@ fn check_width(width: Width, index: usize, items: u64) -> Result<(), ArgsError> 
     let (fits, signed) = match width {
         Width::U64 => return Ok(()),
         Width::U32 => (u32::try_from(items).is_ok(), false),
-        Width::I32 => (i32::try_from(items).is_ok(), true),
+        Width::I32 | Width::Parameter => (i32::try_from(items).is_ok(), true),
     };
     if fits { Ok(()) } else { Err(ArgsError::ItemsPast32Bits { index, signed, items }) }
 }

@@ -26,9 +26,9 @@ use crate::limits::launch::LaunchLimits;
 ///
 /// - It takes the number of items from a `length` argument. A total that is passed by value stays the total.
 ///   If several items share a block, the last block of a chunk then runs past the chunk's end. A loop with a
-///   stride of `gridDim` runs on through the batch. If blocks share items, a split launch of [`KernelArgs`](crate::KernelArgs) or `Args` rejects an integer
+///   stride of `gridDim` runs on through the batch. If blocks share items, a split launch of [`RawArgs`](crate::RawArgs) or `Args` rejects an integer
 ///   that equals their number ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it
-///   is passed with [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements,
+///   is passed with [`constant`](crate::RawArgs::constant). Totals of another unit, such as elements,
 ///   and those in a struct are not found.
 /// - An item's number in the whole batch, such as for a table of items that is passed whole, is `offset`
 ///   plus its number in the chunk.
@@ -38,13 +38,13 @@ use crate::limits::launch::LaunchLimits;
 /// text contradicts a declared batch, it is not split into chunks.
 ///
 /// ```
-/// use gridguard::{Axis, BatchAxis, KernelArgs};
+/// use gridguard::{Axis, BatchAxis, RawArgs};
 /// // __global__ void scale(float *x, float by, unsigned long long n) {
 /// //     auto item = blockIdx.x * 8ull + threadIdx.y;
 /// //     if (item < n) x[item * 32 + threadIdx.x] *= by;
 /// // }
 /// let batch = BatchAxis::new(Axis::X, 1_000_001).items_per_block(8);
-/// let mut args = KernelArgs::new();
+/// let mut args = RawArgs::new();
 /// args.items_at(0x7f00_0000_0000, 32 * 4).value(0.5_f32).length(); // not .value(1_000_001_u64)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Kernel signatures: the parameters that a kernel declares, and whether arguments match them.
 
-use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::arguments::{ArgsError, ArgumentList};
 use crate::plan::slot::Slot;
 
 /// A parameter of a kernel, as its source declares it.
@@ -88,7 +88,7 @@ impl Signature {
 
     /// Checks the number, sizes and kinds of `args`, if known.
     #[inline]
-    pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
+    pub(crate) fn check(&self, kernel: &str, args: &ArgumentList<'_>) -> Result<(), ArgsError> {
         let given = args.len();
         if let Some(expected) = self.len()
             && expected != given
@@ -122,7 +122,7 @@ impl Signature {
             let expected = name(!slot.is_memory());
             return Err(ArgsError::WrongKind { kernel, index, expected, given });
         }
-        if bytes != slot.size() {
+        if !slot.fits(bytes) {
             let (kernel, given) = (kernel.to_owned(), slot.size());
             return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
         }
@@ -142,14 +142,15 @@ impl Signature {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::arguments::RawArgs;
 
     #[test]
     fn unaligned_memory_is_rejected() {
         let aligned = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 16 }]);
-        let check = |fill: fn(&mut KernelArgs<'_>)| {
-            let mut args = KernelArgs::new();
+        let check = |fill: fn(&mut RawArgs<'_>)| {
+            let mut args = RawArgs::new();
             fill(&mut args);
-            aligned.check("k", &args)
+            aligned.check("k", &args.list)
         };
         let misaligned = ArgsError::Misaligned { kernel: "k".into(), index: 0, alignment: 16 };
         assert_eq!(check(|args| _ = args.items_at(4096, 32)), Ok(()));
@@ -162,8 +163,8 @@ mod tests {
     #[test]
     fn an_alignment_of_zero_accepts_any_address() {
         let any = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 0 }]);
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.items_at(4097, 3);
-        assert_eq!(any.check("k", &args), Ok(()));
+        assert_eq!(any.check("k", &args.list), Ok(()));
     }
 }

@@ -52,33 +52,23 @@ impl ByAddress<'_> {
 
 /// The type of an offset or a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
+pub enum Width {
     U64,
     U32,
     I32,
+    /// As wide as the kernel's parameter, 4 or 8 bytes.
+    Parameter,
 }
 
-/// A type of offsets and lengths.
-pub(crate) trait Count {
-    const WIDTH: Width;
-}
+/// A type of offsets and lengths: `u64`, `u32` or `i32`.
+pub trait Count: sealed::Width {}
 
-impl Count for u64 {
-    const WIDTH: Width = Width::U64;
-}
-
-impl Count for u32 {
-    const WIDTH: Width = Width::U32;
-}
-
-impl Count for i32 {
-    const WIDTH: Width = Width::I32;
-}
+impl<T: sealed::Width> Count for T {}
 
 impl Width {
     const fn size(self) -> usize {
         match self {
-            Self::U64 => size_of::<u64>(),
+            Self::U64 | Self::Parameter => size_of::<u64>(),
             Self::U32 | Self::I32 => size_of::<u32>(),
         }
     }
@@ -118,6 +108,16 @@ impl Slot<'_> {
         }
     }
 
+    /// Whether it fits a parameter of `bytes`.
+    pub(crate) const fn fits(&self, bytes: usize) -> bool {
+        match self {
+            Self::Offset { width: Width::Parameter } | Self::Length { width: Width::Parameter } => {
+                bytes == size_of::<u64>() || bytes == size_of::<u32>()
+            }
+            _ => bytes == self.size(),
+        }
+    }
+
     /// The argument's bits for `chunk`, in little endian, so that a narrower parameter reads its part.
     #[inline]
     pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
@@ -140,6 +140,22 @@ impl Slot<'_> {
 }
 
 mod sealed {
+    pub trait Width {
+        const WIDTH: super::Width;
+    }
+
+    impl Width for u64 {
+        const WIDTH: super::Width = super::Width::U64;
+    }
+
+    impl Width for u32 {
+        const WIDTH: super::Width = super::Width::U32;
+    }
+
+    impl Width for i32 {
+        const WIDTH: super::Width = super::Width::I32;
+    }
+
     pub trait Sealed {
         const IS_INTEGER: bool;
 

@@ -164,7 +164,7 @@ fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
         let mut out = poisoned(&stream, 10);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().value(10_u64).workspace();
-        let refused = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let refused = guard.launch(&kernel, (&request, &batch), args);
         let wrong = ArgsError::TotalInChunks { index: 2, items: 10 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
     });
@@ -185,7 +185,7 @@ fn items_are_refused_where_no_batch_says_how_many_there_are() {
         assert_eq!(refusal_of(&guard, &kernel, &plan, args), ArgsError::NoBatch { index: 0 });
         let mut args = Args::new(&stream);
         args.write(&mut out).value(0_u64).length();
-        let refused = guard.plan_and_launch(&kernel, &request, None, args);
+        let refused = guard.launch(&kernel, &request, args);
         assert_eq!(refused, Err(LaunchError::Args(ArgsError::NoBatch { index: 2 })));
     });
 }

@@ -31,7 +31,7 @@ fn launch_three(
     let (request, batch) = items_along(Axis::Y, 131_071);
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length();
-    let launched = guard.plan_and_launch(kernel, &change(request), Some(&batch), args);
+    let launched = guard.launch(kernel, (&change(request), &batch), args);
     assert_eq!(launched, Ok(3));
     assert_eq!(read(&stream, &out), iota(131_071));
     launches().iter().rev().take(3).rev().map(|line| attributes(line)).collect()
@@ -97,7 +97,7 @@ fn captured_dependent() -> Vec<String> {
     let launch = || {
         let mut args = Args::new(&stream);
         args.value(0_u64);
-        guard.plan_and_launch(&idle, &small().dependent(), None, args)
+        guard.launch(&idle, &small().dependent(), args)
     };
     assert_eq!(launch(), Ok(1));
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -142,7 +142,7 @@ fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
         let (request, batch) = (request.dependent().priority(-1), batch.workspace(8, 32));
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let settled = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let settled = guard.launch(&kernel, (&request, &batch), args);
         assert_eq!(settled, Ok(2));
         let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
         assert_eq!(seen, ["priority=-1"; 2]);
@@ -160,7 +160,7 @@ fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
         let (request, batch) = (request.dependent(), batch.workspace(8, 32));
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let refused = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let refused = guard.launch(&kernel, (&request, &batch), args);
         let kernel = "fake_spill_y".to_owned();
         assert_eq!(refused, Err(LaunchError::NotDependent { kernel }));
         assert_eq!(launches().len(), 0);

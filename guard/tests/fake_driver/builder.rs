@@ -239,8 +239,9 @@ fn a_reused_handle_has_the_limits_of_its_new_function_on_every_thread() {
         let large = LaunchConfig { block_dim: BLOCK, ..config(8) };
         let launch_idle = |function: &CudaFunction| {
             let mut launch = guard.builder(&stream, function);
+            launch.arg(&0_u64);
             // SAFETY: the function takes a number.
-            unsafe { launch.arg(&0_u64).launch(large) }.map(drop)
+            unsafe { launch.launch(large) }.map(drop)
         };
         let launch_wide = |function: &CudaFunction| {
             // SAFETY: the function takes nothing.

@@ -148,7 +148,7 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
             Ok(2)
         );
         assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.constant(&total)),
+            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.constant(total)),
             Ok(2)
         );
         assert_eq!(

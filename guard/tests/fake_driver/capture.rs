@@ -79,7 +79,7 @@ fn capture_spill(
     stream.begin_capture(mode).expect("the stream is idle");
     let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length().workspace();
-    let capture = || guard.plan_and_launch(kernel, &request, Some(&batch), args);
+    let capture = || guard.launch(kernel, (&request, &batch), args);
     // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
     let run = unsafe { capture_launches(capture) };
     let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is valid");

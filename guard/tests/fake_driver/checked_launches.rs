@@ -5,7 +5,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{FaultSuspects, RawLaunch, capture_launches};
-use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
@@ -94,7 +94,7 @@ fn the_environment_turns_checks_on_for_raw_launches() {
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
         // SAFETY: null is the default stream, and the function takes nothing.
         let launched = unsafe {
-            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &KernelArgs::new()))
+            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &RawArgs::new()))
         };
         let (_, error) = stopped(launched.expect_err("at fault"));
         assert!(

@@ -96,7 +96,7 @@ fn the_first_launches_on_new_streams_are_all_on_record() {
                     let mut args = Args::new(stream);
                     args.value(0_u64);
                     let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-                    assert_eq!(guard.plan_and_launch(&kernel, &request, None, args), Ok(1));
+                    assert_eq!(guard.launch(&kernel, &request, args), Ok(1));
                 }
                 own
             });

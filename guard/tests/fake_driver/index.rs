@@ -58,7 +58,7 @@ fn launch(guard: &Guard, kernel: &Kernel, rows: u64, batch: bool) -> Result<u64,
         Some(_) => args.write_items(&mut out, 1),
         None => args.write(&mut out),
     };
-    guard.plan_and_launch(kernel, &request(rows), batch.as_ref(), args)
+    guard.launch(kernel, (&request(rows), batch.as_ref()), args)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CudaError, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
 };
-use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::with_fake;
 
@@ -27,7 +27,7 @@ pub(crate) fn idle(
     let mut args = Args::new(stream);
     args.value(0_u64);
     let request = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1));
-    guard.plan_and_launch(kernel, &request, None, args)
+    guard.launch(kernel, &request, args)
 }
 
 /// The driver's error behind a launch that stopped, and the chunk that it stopped at.
@@ -176,7 +176,7 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
         // SAFETY: null is the default stream, and the function takes nothing.
         unsafe {
-            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &KernelArgs::new()))
+            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &RawArgs::new()))
         }
         .expect("by handle");
 

@@ -9,7 +9,7 @@ use gridguard::cuda::{
     Args, CudaError, Kernel, LaunchError, LoadError, MAX_KEPT_FUNCTIONS, RawLaunch,
     forget_module_of,
 };
-use gridguard::{Axis, Guard, KernelArgs, Parameter};
+use gridguard::{Axis, Guard, Parameter, RawArgs};
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::builder::function;
@@ -34,7 +34,7 @@ fn a_function_that_cudarc_loaded_is_a_kernel_of_the_guard() {
         let (request, batch) = items_along(Axis::Y, ITEMS);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length();
-        let launched = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let launched = guard.launch(&kernel, (&request, &batch), args);
         assert_eq!((launched, kernel.name()), (Ok(2), "fake_iota_y"));
         assert_eq!(read(&stream, &out), iota(ITEMS));
     });
@@ -62,7 +62,7 @@ fn a_guard_counts_what_it_launches_by_handles() {
         let kernel = raw(&guard, &function, None);
         let mut out = poisoned(&stream, ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        let launch = |guard: &Guard, args: &KernelArgs<'_>| {
+        let launch = |guard: &Guard, args: &RawArgs<'_>| {
             let stream = stream.cu_stream().cast();
             let launch = RawLaunch::Request(&request, Some(&batch), args);
             // SAFETY: the stream is of the context, and the arguments fit the function.
@@ -71,7 +71,7 @@ fn a_guard_counts_what_it_launches_by_handles() {
         {
             use cudarc::driver::DevicePtrMut;
             let (address, _used) = out.device_ptr_mut(&stream);
-            let mut args = KernelArgs::new();
+            let mut args = RawArgs::new();
             args.items_within(address, 8, 8, 8 * ITEMS).offset().length();
             assert_eq!(launch(&guard, &args), Ok(2));
             let stranger = Guard::cuda(1).expect("another device");

@@ -36,7 +36,7 @@ fn kernel(guard: &Guard, name: &str) -> Kernel {
 
 fn launch(guard: &Guard, name: &str) -> Result<u64, LaunchError> {
     let stream = context(guard).default_stream();
-    guard.plan_and_launch(&kernel(guard, name), &ONE, None, Args::new(&stream))
+    guard.launch(&kernel(guard, name), &ONE, Args::new(&stream))
 }
 
 /// Launches `name` through cudarc's builder.

@@ -25,7 +25,7 @@ fn spill(guard: &Guard, kernel: &Kernel) -> (Result<u64, LaunchError>, Vec<u64>)
     let batch = batch.workspace(1000, u64::MAX);
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length().workspace();
-    let run = guard.plan_and_launch(kernel, &request, Some(&batch), args);
+    let run = guard.launch(kernel, (&request, &batch), args);
     let written = read(&stream, &out);
     (run, written)
 }
@@ -117,7 +117,7 @@ fn a_workspace_needs_a_batch_and_a_request() {
         let refused = Err(LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 }));
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
-        assert_eq!(guard.plan_and_launch(&kernel, &request, None, args), refused);
+        assert_eq!(guard.launch(&kernel, &request, args), refused);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         assert_eq!(guard.launch(&kernel, &plan_along(&kernel, Axis::Y, 8), args), refused);

@@ -63,7 +63,7 @@ fn launch(guard: &Guard, items: u64, with_batch: bool) -> bool {
     let (request, batch) = items_along(Axis::Y, items);
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length();
-    guard.plan_and_launch(&kernel, &request, with_batch.then_some(&batch), args).is_ok()
+    guard.launch(&kernel, (&request, with_batch.then_some(&batch)), args).is_ok()
 }
 
 #[test]

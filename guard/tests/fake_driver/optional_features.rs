@@ -17,7 +17,7 @@ pub(crate) fn launch_idle(
     let stream = context(guard).default_stream();
     let mut args = Args::new(&stream);
     args.value(0_u64);
-    guard.plan_and_launch(kernel, request, None, args)
+    guard.launch(kernel, request, args)
 }
 
 fn small() -> LaunchRequest {
@@ -158,9 +158,7 @@ fn a_kernel_with_a_compiled_in_cluster_runs_with_no_other() {
         let kernel = kernel(&guard, "clustered");
         assert_eq!(kernel.limits().kernel().required_cluster, Some(Dim3::new(2, 1, 1)));
         let stream = context(&guard).default_stream();
-        let launch = |request: &LaunchRequest| {
-            guard.plan_and_launch(&kernel, request, None, Args::new(&stream))
-        };
+        let launch = |request: &LaunchRequest| guard.launch(&kernel, request, Args::new(&stream));
         assert_eq!(launch(&small()), Ok(1));
         let odd = LaunchRequest::new(Dim3::new(7, 1, 1), Dim3::ONE);
         for (request, rule) in [

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Kernel, LaunchError, RawLaunch};
 use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan, Rule,
+    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs, Rule,
 };
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
@@ -35,9 +35,9 @@ fn plan(kernel: &Kernel, items: u64) -> Plan {
 }
 
 /// The arguments of `fake_iota_y` over `out`.
-fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> KernelArgs<'static> {
+fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> RawArgs<'static> {
     let (address, _sync) = out.device_ptr(stream);
-    let mut args = KernelArgs::new();
+    let mut args = RawArgs::new();
     args.items_within(address, 8, 8, 8 * items).offset().length();
     args
 }
@@ -48,7 +48,7 @@ fn current() -> Option<sys::CUcontext> {
 }
 
 /// Launches `fake_iota_y` by `launch` over 76,800 items on a stream, and checks the output.
-fn writes_every_item(launch: impl Fn(&Guard, &Kernel, *mut c_void, &KernelArgs<'_>)) {
+fn writes_every_item(launch: impl Fn(&Guard, &Kernel, *mut c_void, &RawArgs<'_>)) {
     let context = CudaContext::new(0).expect("a device");
     let function = function(&context, "fake_iota_y");
     let stream = context.new_stream().expect("a stream");
@@ -136,7 +136,7 @@ fn launches_by_handle_are_counted() {
                 guard.launch_raw(
                     &kernel,
                     ptr::null_mut(),
-                    RawLaunch::Request(&request, None, &KernelArgs::new()),
+                    RawLaunch::Request(&request, None, &RawArgs::new()),
                 )
             }
         };
@@ -150,7 +150,7 @@ fn launches_by_handle_are_counted() {
 
 #[test]
 fn a_raw_kernel_splits_and_writes_every_item() {
-    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &KernelArgs<'_>| {
+    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &RawArgs<'_>| {
         // SAFETY: the stream is of the same context, the arguments are the kernel's.
         let launched = unsafe {
             guard.launch_raw(kernel, stream, RawLaunch::Plan(&plan(kernel, 76_800), args))
@@ -162,7 +162,7 @@ fn a_raw_kernel_splits_and_writes_every_item() {
 
 #[test]
 fn a_raw_kernel_plans_and_launches_in_one() {
-    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &KernelArgs<'_>| {
+    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &RawArgs<'_>| {
         let launch = |items, batch: Option<&BatchAxis>| {
             let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
             // SAFETY: the stream is of the same context, the arguments are the kernel's.
@@ -241,7 +241,7 @@ fn a_refused_launch_leaves_the_current_context_too() {
         let other = CudaContext::new(1).expect("a second device");
         other.bind_to_thread().expect("alive");
         let (guard, kernel) = raw(&context, &function);
-        let args = KernelArgs::new();
+        let args = RawArgs::new();
         // SAFETY: nothing is launched, since the arguments are missing.
         let refused = unsafe {
             guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan(&kernel, 8), &args))
@@ -259,7 +259,7 @@ fn a_plan_of_another_raw_kernel_is_refused() {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
         let ((guard, ours), (_, theirs)) = (raw(&context, &function), raw(&context, &function));
-        let args = KernelArgs::new();
+        let args = RawArgs::new();
         // SAFETY: nothing is launched, since the plan is another kernel's.
         let refused = unsafe {
             guard.launch_raw(&ours, ptr::null_mut(), RawLaunch::Plan(&plan(&theirs, 8), &args))

@@ -177,7 +177,7 @@ fn a_compiled_in_cluster_that_does_not_fit_is_rejected_too() {
         let stream = context(&guard).default_stream();
         let plain = blocks_of(32, 64);
         for request in [plain, plain.cluster(Dim3::new(2, 1, 1))] {
-            let launched = guard.plan_and_launch(&kernel, &request, None, Args::new(&stream));
+            let launched = guard.launch(&kernel, &request, Args::new(&stream));
             assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
         }
         assert_eq!(occupancy_queries().len(), 3, "asked once");
@@ -263,7 +263,7 @@ fn launch_builders_and_raw_handles_are_checked_too() {
         let request = blocks_of(32, 4226).cooperative();
         assert_eq!(raw.occupancy(&request).expect("the query succeeds").blocks, Some(SMALL_BLOCKS));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
-        let args = gridguard::KernelArgs::new();
+        let args = gridguard::RawArgs::new();
         // SAFETY: the default stream is of the current context, and the function takes nothing.
         let error =
             unsafe { guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &args)) };

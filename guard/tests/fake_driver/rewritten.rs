@@ -156,7 +156,7 @@ fn a_legal_launch_is_that_of_the_original_entry() {
         let launch = || {
             let mut args = Args::new(&stream);
             args.read(&out).value(7_u32);
-            guard.plan_and_launch(&kernel, &request([1, 9, 1]), None, args)
+            guard.launch(&kernel, &request([1, 9, 1]), args)
         };
         launch().expect("legal");
         let (launched, allocations) = allocations_of(launch);
@@ -173,7 +173,7 @@ fn a_launch_of_76_800_blocks_on_y_is_folded_into_one() {
         let out = poisoned(&stream, 8);
         let mut args = Args::new(&stream);
         args.read(&out).value(7_u32);
-        let launched = guard.plan_and_launch(&kernel, &request([2, 76_800, 1]), None, args);
+        let launched = guard.launch(&kernel, &request([2, 76_800, 1]), args);
         assert_eq!(launched, Ok(1));
         let words = Fold::new([2, 76_800, 1]).expect("few blocks").words(0).to_vec();
         let entry = "fill__gridguard_folded".into();
@@ -279,7 +279,7 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
         let launch = |request: LaunchRequest, batch: Option<BatchAxis>| {
             let mut args = Args::new(&stream);
             args.read(&out);
-            guard.plan_and_launch(&kernel, &request, batch.as_ref(), args)
+            guard.launch(&kernel, (&request, batch.as_ref()), args)
         };
         assert_eq!(launch(request([1, 65_535, 1]), None), Ok(1));
         assert!(launches()[0].starts_with("waits grid=1,65535,1 "));
@@ -313,7 +313,7 @@ fn a_kernel_without_parameters_is_folded() {
         let kernel = load(&guard, "alone", &[]);
         let stream = context(&guard).default_stream();
         let request = request([1, 1, 65_536]);
-        assert_eq!(guard.plan_and_launch(&kernel, &request, None, Args::new(&stream)), Ok(1));
+        assert_eq!(guard.launch(&kernel, &request, Args::new(&stream)), Ok(1));
         assert!(launches()[0].starts_with("alone__gridguard_folded grid=65536,1,1 "));
     });
 }
@@ -440,7 +440,7 @@ mod tuned {
                 let launch = |grid| {
                     let mut args = Args::new(&stream);
                     args.read(&out).value(7_u32);
-                    guard.plan_and_launch(&kernel, &request(grid), None, args)
+                    guard.launch(&kernel, &request(grid), args)
                 };
                 assert_eq!(launch([2, 70_000, 1]), Ok(expected));
                 assert_eq!(launch([2, 60_000, 1]), Ok(1));

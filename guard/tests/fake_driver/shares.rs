@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use gridguard::cuda::{Args, LaunchError, RawLaunch};
-use gridguard::{Dim3, KernelArgs, LaunchRequest, Violation};
+use gridguard::{Dim3, LaunchRequest, RawArgs, Violation};
 use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, with_driver, with_fake,
 };
@@ -30,7 +30,7 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
     let by_guard = |blocks| {
         let mut args = Args::new(stream);
         args.value(0_u64);
-        guard.plan_and_launch(&kernel, &cooperative(blocks), None, args).map(drop)
+        guard.launch(&kernel, &cooperative(blocks), args).map(drop)
     };
     let module = context(&guard).load_module(PTX.into()).expect("loads");
     let function = module.load_function("idle").expect("a function");
@@ -45,7 +45,7 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
     };
     let raw = raw(&guard, &function, Some("idle"));
     let by_handle = |blocks| {
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.value(0_u64);
         let request = cooperative(blocks);
         // SAFETY: stream and function live through this test.
@@ -120,7 +120,7 @@ fn the_occupancy_is_queried_once_for_each_share() {
         for stream in [&green, &context(&guard).default_stream(), &green] {
             let mut args = Args::new(stream);
             args.value(0_u64);
-            assert_eq!(guard.plan_and_launch(&kernel, &cooperative(8), None, args), Ok(1));
+            assert_eq!(guard.launch(&kernel, &cooperative(8), args), Ok(1));
         }
         assert_eq!(occupancy_queries(), ["idle blocks", "idle blocks"]);
     });

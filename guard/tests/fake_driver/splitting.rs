@@ -189,7 +189,7 @@ fn planning_and_launching_in_one_call_does_both() {
         let (request, batch) = items_along(Axis::Y, 65_536);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length();
-        let launched = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let launched = guard.launch(&kernel, (&request, &batch), args);
         assert_eq!(launched, Ok(2));
         assert_eq!(read(&stream, &out), iota(65_536));
     });

@@ -22,7 +22,7 @@ fn launch(
         args.value(0_u64);
     }
     let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));
-    guard.plan_and_launch(kernel, &request, None, args)
+    guard.launch(kernel, &request, args)
 }
 
 /// Guards of two devices. `idle` was launched on the first, `wide` on the second.

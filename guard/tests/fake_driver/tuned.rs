@@ -63,7 +63,7 @@ fn launch(guard: &Guard, kernel: &Kernel, items: u64) -> u64 {
     let (request, batch) = items_along(Axis::Y, items);
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length();
-    let launched = guard.plan_and_launch(kernel, &request, Some(&batch), args).expect("legal");
+    let launched = guard.launch(kernel, (&request, &batch), args).expect("legal");
     assert_eq!(read(&stream, &out), iota(items));
     launched
 }
@@ -155,7 +155,7 @@ fn a_tuned_launch_allocates_nothing() {
             let (request, batch) = items_along(Axis::Y, 1000);
             let mut args = Args::new(stream);
             args.write_items(&mut out, 1).offset().length();
-            guard.plan_and_launch(&kernel, &request, Some(&batch), args)
+            guard.launch(&kernel, (&request, &batch), args)
         };
         launch(&stream).expect("legal");
         let (launched, allocations) = allocations_of(|| launch(&stream));

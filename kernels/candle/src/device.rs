@@ -118,7 +118,7 @@ pub trait GuardedDevice: Sealed {
         batch: Option<&BatchAxis>,
         args: Args<'_>,
     ) -> Result<u64> {
-        self.guard()?.plan_and_launch(kernel, request, batch, args).map_err(failed)
+        self.guard()?.launch(kernel, (request, batch), args).map_err(failed)
     }
 }
 

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use cudarc::driver::CudaStream;
 use gridguard::cuda::Args;
 use gridguard::profile::{DefaultReason, Match, Objective, Policy};
-use gridguard::{Choice, KernelArgs};
+use gridguard::{Choice, RawArgs};
 
 use super::backward::AttentionBackward;
 use super::folded::Folded;
@@ -262,7 +262,7 @@ impl<O> Prepared<O> {
 
         let bytes = form.attention.element.bytes();
         let strides = strides_of(extents());
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         let mut add = |address, of_item: (u64, u64)| {
             let [stride, span] = <[u64; 2]>::from(of_item).map(|one| one.saturating_mul(bytes));
             args.items_within(address, stride, span, u64::MAX);

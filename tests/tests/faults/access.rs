@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtrMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, Kernel, LaunchError, Module, RawLaunch};
-use gridguard::{Choice, Guard, KernelArgs, Plan};
+use gridguard::{Choice, Guard, Plan, RawArgs};
 use gridguard_test_support::Random;
 
 use crate::observed::{Expected, Observed, Seen};
@@ -222,7 +222,7 @@ impl Scene<'_> {
             }
             Way::Raw => {
                 let plan = Plan::new(&request, Some(&batch), raw.limits(), choice)?;
-                let mut args = KernelArgs::new();
+                let mut args = RawArgs::new();
                 args.items_at(out.device_ptr_mut(stream).0, 8).offset().length();
                 args.value(item).value(argument).value(cycles).value(code);
                 let (stream, launch) = (stream.cu_stream().cast(), RawLaunch::Plan(&plan, &args));
@@ -237,7 +237,7 @@ impl Scene<'_> {
         let (request, batch) = along_y(INNOCENT);
         let mut args = Args::new(self.stream);
         args.write_items(&mut self.innocent_out, 1).offset().length().write(&mut self.workspace);
-        self.guard.plan_and_launch(&self.spiller, &request, Some(&batch), args)
+        self.guard.launch(&self.spiller, (&request, &batch), args)
     }
 
     fn call(&mut self, call: Call) -> Seen {

@@ -268,7 +268,7 @@ pub(crate) fn launch_iota(
     let (request, batch) = along_y(items);
     let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length();
-    guard.plan_and_launch(kernel, &request, Some(&batch), args)
+    guard.launch(kernel, (&request, &batch), args)
 }
 
 /// Launches `spill_y` over `out`, with a workspace of `bytes` per item that the guard allocates.
@@ -284,5 +284,5 @@ pub(crate) fn launch_spill(
     let batch = batch.workspace(bytes, u64::MAX);
     let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length().workspace();
-    guard.plan_and_launch(kernel, &request, Some(&batch), args)
+    guard.launch(kernel, (&request, &batch), args)
 }

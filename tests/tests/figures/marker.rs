@@ -21,7 +21,8 @@ pub(crate) struct Filled {
 
 /// Replaces each figure of `text` by its value in the folder `results`.
 pub(crate) fn fill(text: &str, results: &Path) -> Result<Filled, String> {
-    let mut filled = Filled { text: String::new(), plain: String::new(), figures: 0, changes: Vec::new() };
+    let mut filled =
+        Filled { text: String::new(), plain: String::new(), figures: 0, changes: Vec::new() };
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(BEGIN) {
         let (source, after) = after.split_once(CLOSE).ok_or("a figure's source has no end")?;

@@ -25,7 +25,7 @@ fn the_driver_takes_any_priority_and_every_chunk_runs() {
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length();
         let request = request.priority(priority);
-        let launched = guard().plan_and_launch(&kernel, &request, Some(&batch), args);
+        let launched = guard().launch(&kernel, (&request, &batch), args);
         assert_eq!(launched, Ok(3), "priority {priority} in {range:?}");
         let out = stream.clone_dtoh(&out).expect("copies back");
         assert!(super::support::is_counting(&out), "priority {priority}");
@@ -50,7 +50,7 @@ fn a_dependent_launch_waits_for_what_it_reads_whole_and_split() {
             guard().launch(&fill, &fill_plan, args).expect("fills");
             let mut args = Args::new(&stream);
             args.write_items(&mut x, 1);
-            let added = guard().plan_and_launch(&add, &request, Some(&batch), args);
+            let added = guard().launch(&add, (&request, &batch), args);
             if !guard().limits().dependent_launch() {
                 let Err(LaunchError::Invalid(violations)) = added else { panic!("{added:?}") };
                 assert!(violations.contains(Rule::DependentUnsupported));

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 
 use cudarc::driver::{DevicePtrMut, LaunchConfig, PushKernelArg, result, sys};
 use gridguard::cuda::{LaunchError, RawLaunch, forget_functions};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan, Rule};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs, Rule};
 
 use super::support::{context, cudarc_module, guard, is_counting, stream};
 
@@ -74,7 +74,7 @@ fn raw_handles_are_split_alike_and_the_current_context_stays() {
         Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC).expect("a plan");
     {
         let (address, _written) = out.device_ptr_mut(&stream);
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.items_at(address, 8).offset().length();
         // SAFETY: a thread without a current context, as a C++ caller may be.
         unsafe { result::ctx::set_current(core::ptr::null_mut()) }.expect("unbinds");

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 
 use gridguard::cuda::{LaunchError, RawLaunch};
-use gridguard::{Dim3, Guard, KernelArgs, LaunchRequest, Rule};
+use gridguard::{Dim3, Guard, LaunchRequest, RawArgs, Rule};
 
 use super::support::{alone, context, guard};
 
@@ -134,7 +134,7 @@ fn agree(green: &Green, context: Handle, function: Handle, stream: Handle, what:
         let driver = [most, most + 1].map(|blocks| green.launch(function, stream, blocks, threads));
         assert_eq!(driver, [0, TOO_LARGE], "{what}: {most} blocks of {threads}");
         let launch = |blocks| {
-            let (request, args) = (cooperative(blocks, threads), KernelArgs::new());
+            let (request, args) = (cooperative(blocks, threads), RawArgs::new());
             // SAFETY: the stream is of the context, and the kernel takes nothing.
             unsafe {
                 green_guard.launch_raw(&kernel, stream, RawLaunch::Request(&request, None, &args))

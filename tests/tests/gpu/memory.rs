@@ -21,7 +21,7 @@ fn count_through(bytes: u64) -> (Result<u64, LaunchError>, Vec<u64>) {
     let batch = BatchAxis::new(Axis::Y, ITEMS).workspace(bytes, u64::MAX);
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
-    let settled = guard().plan_and_launch(&kernel, &request, Some(&batch), args);
+    let settled = guard().launch(&kernel, (&request, &batch), args);
     (settled, stream.clone_dtoh(&out).expect("copies back"))
 }
 
@@ -87,7 +87,7 @@ fn replay_count(bytes: u64) -> (u64, Result<(), DriverError>) {
     stream.begin_capture(mode).expect("captures");
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
-    let capture = || guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+    let capture = || guard.launch(&kernel, (&request, &batch), args);
     // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
     let settled = unsafe { capture_launches(capture) };
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
@@ -156,7 +156,7 @@ fn a_launch_without_memory_for_its_local_memory_names_it() {
             let mut args = Args::new(&stream);
             args.value(0_u64);
             let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-            let launched = guard().plan_and_launch(&kernel, &request, None, args);
+            let launched = guard().launch(&kernel, &request, args);
             stream.synchronize().expect("no sticky error");
             launched
         };

@@ -267,7 +267,7 @@ fn grids_that_the_driver_refuses_are_launched_and_match_a_reference() {
     let mut out = stream.alloc_zeros::<u64>(words_of(grid)).expect("memory");
     let mut args = Args::new(&stream);
     args.write(&mut out).value(SALT);
-    assert_eq!(guard().plan_and_launch(&kernel, &request(grid), None, args), Ok(1));
+    assert_eq!(guard().launch(&kernel, &request(grid), args), Ok(1));
     assert!(is_reference(grid, &stream.clone_dtoh(&out).expect("it runs")));
     for grid in [[1, 60_000, 1], [1, 76_800, 1], [3, 2, 70_000]] {
         let mut out = stream.alloc_zeros::<u64>(words_of(grid)).expect("memory");
@@ -292,7 +292,7 @@ fn a_kernel_that_belongs_to_one_launch_is_refused_where_it_overflows() {
         args.write(&mut out).value(SALT);
         let grid = Dim3::ONE.with(Axis::Y, blocks);
         let request = LaunchRequest::new(grid, Dim3::new(64, 1, 1));
-        guard().plan_and_launch(&kernel, &request, None, args)
+        guard().launch(&kernel, &request, args)
     };
     assert_eq!(launch(60_000), Ok(1));
     let error = launch(70_000).expect_err("too many blocks");

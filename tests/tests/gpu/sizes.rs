@@ -49,11 +49,11 @@ fn large_shared_memory_is_opted_in_to_and_more_than_the_device_has_is_not() {
         let mut out = stream.alloc_zeros::<u32>(3).expect("memory");
         let mut args = Args::new(&stream);
         args.write(&mut out).value(u32::try_from(bytes / 4).expect("words"));
-        assert_eq!(guard().plan_and_launch(&kernel, &request, None, args), Ok(1), "{bytes}");
+        assert_eq!(guard().launch(&kernel, &request, args), Ok(1), "{bytes}");
         assert_eq!(stream.clone_dtoh(&out).expect("copies back"), [7, 8, 9]);
     }
     let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(most + 1);
-    let refused = guard().plan_and_launch(&kernel, &request, None, Args::new(&stream));
+    let refused = guard().launch(&kernel, &request, Args::new(&stream));
     let Err(LaunchError::Invalid(violations)) = refused else {
         panic!("{refused:?}");
     };
@@ -79,7 +79,7 @@ fn clusters_stay_whole_when_a_launch_is_split() {
     let mut out = stream.clone_htod(&poison).expect("memory");
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1);
-    assert_eq!(guard().plan_and_launch(&kernel, &request, Some(&batch), args), Ok(3));
+    assert_eq!(guard().launch(&kernel, (&request, &batch), args), Ok(3));
     let ranks = stream.clone_dtoh(&out).expect("copies back");
     assert!(ranks.chunks(4).all(|cluster| cluster == [0, 1, 2, 3]));
 }
@@ -102,7 +102,7 @@ fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
     let mut out = stream.clone_htod(&[u32::MAX; 64]).expect("memory");
     let mut args = Args::new(&stream);
     args.write(&mut out);
-    match guard().plan_and_launch(&wide, &request, None, args) {
+    match guard().launch(&wide, &request, args) {
         Ok(_) => {
             assert!(room >= 16, "room for {room}");
             let ranks = stream.clone_dtoh(&out).expect("copies back");

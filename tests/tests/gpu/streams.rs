@@ -159,7 +159,7 @@ fn threads_racing_to_a_kernel_s_first_large_launch_all_succeed() {
                 let mut out = stream.alloc_zeros::<u32>(1).expect("memory");
                 let mut args = Args::new(&stream);
                 args.write(&mut out).value(25_000_u32);
-                assert_eq!(guard().plan_and_launch(&kernel, &request, None, args), Ok(1));
+                assert_eq!(guard().launch(&kernel, &request, args), Ok(1));
                 assert_eq!(stream.clone_dtoh(&out).expect("copies back"), [7]);
             });
         }

@@ -92,7 +92,7 @@ fn run(guard: &Guard) -> Result<Passed, SmokeTestError> {
         let (grid, block) = (Dim3::new(ITEMS.div_ceil(THREADS), 1, 1), Dim3::new(THREADS, 1, 1));
         let mut args = Args::new(&stream);
         args.write(&mut memory).value(ITEMS);
-        guard.plan_and_launch(&kernel, &LaunchRequest::new(grid, block), None, args)?;
+        guard.launch(&kernel, &LaunchRequest::new(grid, block), args)?;
         guard.synchronize(&stream)?;
     }
     let ran_kernel = compiler.is_some();

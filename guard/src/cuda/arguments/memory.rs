@@ -14,20 +14,18 @@ use crate::dim::saturated;
 ///
 /// No other type implements it, and these only for their own elements: a launch relies on the address,
 /// the size and the context that are reported, and on the use being recorded.
-#[allow(private_bounds, reason = "only cudarc's types implement it")]
 pub trait Memory<T>: DevicePtr<T> + Sealed<T> {}
 
 impl<T, S: DevicePtr<T> + Sealed<T>> Memory<T> for S {}
 
 /// As [`Memory`], that a kernel may also write.
-#[allow(private_bounds, reason = "only cudarc's types implement it")]
 pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed<T> {}
 
 impl<T, S: DevicePtrMut<T> + Sealed<T>> MemoryMut<T> for S {}
 
 /// Names the element type, since anyone may implement cudarc's traits for its types and elements of
 /// their own.
-pub(crate) trait Sealed<T> {
+pub trait Sealed<T> {
     /// Whether one event stands for reads and writes, and is waited for whether cudarc tracks the
     /// memory or not.
     fn has_one_event(&self) -> bool {

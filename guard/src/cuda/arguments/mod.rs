@@ -1,19 +1,20 @@
 //! Arguments: cudarc's slices and values enter, the pointers that `cuLaunchKernel` takes and the order of memory uses
 //! leave.
 
+pub(crate) mod argument;
 pub(crate) mod memory;
 pub(crate) mod packed;
 pub(crate) mod uses;
 
-use core::marker::PhantomData;
 use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
 
+use crate::cuda::arguments::argument::Argument;
 use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of};
-use crate::cuda::arguments::uses::Uses;
+use crate::cuda::arguments::uses::MemoryUses;
 use crate::cuda::launch::Contract;
 use crate::dim::saturated;
-use crate::plan::arguments::KernelArgs;
-use crate::plan::slot::{Count, Scalar, Slot};
+use crate::plan::arguments::{ArgumentList, KernelArgs};
+use crate::plan::slot::Slot;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
@@ -23,14 +24,27 @@ use crate::plan::slot::{Count, Scalar, Slot};
 ///
 /// The uses are recorded when the launch that takes this returns. It stays on its thread, since the
 /// handle of a per-thread stream means another stream on another thread.
-#[derive(Debug)]
-pub struct Args<'a> {
-    stream: &'a CudaStream,
-    values: KernelArgs<'a>,
-    uses: Uses<'a>,
-    /// Makes this type neither `Send` nor `Sync`.
-    this_thread: PhantomData<*mut ()>,
-}
+///
+/// ```no_run
+/// use cudarc::driver::CudaStream;
+/// use gridguard::cuda::Args;
+/// use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
+///
+/// let guard = Guard::cuda(0)?;
+/// let source = "extern \"C\" __global__ void twice(float *x) { x[blockIdx.y * 128 + threadIdx.x] *= 2; }";
+/// // SAFETY: `twice` takes one pointer, to 128 elements for each block on y.
+/// let twice = unsafe { guard.compile("twice.cu", source)?.kernel("twice", &[Parameter::Memory])? };
+///
+/// let stream = guard.context().expect("a device").default_stream();
+/// let mut x = stream.alloc_zeros::<f32>(128 * 100_000)?;
+/// let mut args = Args::new(&stream);
+/// args.write_items(&mut x, 128);
+/// let request = LaunchRequest::new(Dim3::new(1, 100_000, 1), Dim3::new(128, 1, 1));
+/// let launches = guard.launch(&twice, (&request, &BatchAxis::new(Axis::Y, 100_000)), args)?;
+/// assert_eq!(launches, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type Args<'a> = KernelArgs<'a, MemoryUses<'a>>;
 
 impl<'a> Args<'a> {
     /// No arguments yet, for launches on `stream`.
@@ -43,22 +57,33 @@ impl<'a> Args<'a> {
     /// As [`Self::new`]. The caller of an unsafe launch orders what cudarc's events do not order.
     #[inline]
     pub(crate) fn ordered_by(stream: &'a CudaStream, contract: Contract) -> Self {
-        let (values, uses) = (KernelArgs::new(), Uses::new(stream, contract));
-        Self { stream, values, uses, this_thread: PhantomData }
+        Self { list: ArgumentList::new(), memory: MemoryUses::new(stream, contract) }
+    }
+
+    /// The next argument, as cudarc's builder takes it: memory that is the same for every chunk, or a reference
+    /// to a value.
+    ///
+    /// An integer that equals the number of items is rejected if blocks share items and the launch is split, see
+    /// [`BatchAxis`](crate::BatchAxis#what-a-kernel-sees-of-a-chunk): pass [`Self::length`] or [`Self::constant`].
+    #[inline]
+    pub fn arg<A, Kind>(&mut self, arg: A) -> &mut Self
+    where
+        A: Argument<'a, Kind>,
+    {
+        arg.add(self);
+        self
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
-        let address = self.uses.read(memory);
-        self.values.address(address);
-        self
+        let address = self.memory.read(memory);
+        self.push(Slot::Address(address))
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
-        let address = self.uses.write(memory);
-        self.values.address(address);
-        self
+        let address = self.memory.write(memory);
+        self.push(Slot::Address(address))
     }
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
@@ -77,9 +102,8 @@ impl<'a> Args<'a> {
         S: Memory<T> + ?Sized,
     {
         let reach = saturated(memory.num_bytes());
-        let address = self.uses.read(memory);
-        self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
-        self
+        let address = self.memory.read(memory);
+        self.push_items::<T>(address, stride, span, reach)
     }
 
     /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each
@@ -103,55 +127,11 @@ impl<'a> Args<'a> {
         S: MemoryMut<T> + ?Sized,
     {
         let reach = saturated(memory.num_bytes());
-        let address = self.uses.write(memory);
-        self.values.items_within(address, bytes_of::<T>(stride), bytes_of::<T>(span), reach);
-        self
+        let address = self.memory.write(memory);
+        self.push_items::<T>(address, stride, span, reach)
     }
 
-    /// A fixed value: an integer or a float. For one that may equal the number of items see
-    /// [`Self::constant`].
-    pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
-        self.values.value(value);
-        self
-    }
-
-    /// As [`KernelArgs::constant`].
-    pub fn constant<T: Scalar>(&mut self, value: T) -> &mut Self {
-        self.values.constant(value);
-        self
-    }
-
-    /// A fixed value of any size, in the kernel's memory layout.
-    pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
-        self.values.bytes(bytes);
-        self
-    }
-
-    /// As [`KernelArgs::offset`].
-    pub fn offset(&mut self) -> &mut Self {
-        self.offset_as::<u64>()
-    }
-
-    /// As [`KernelArgs::offset_as`].
-    #[allow(private_bounds, reason = "u64, u32 and i32")]
-    pub fn offset_as<T: Count>(&mut self) -> &mut Self {
-        self.values.offset_as::<T>();
-        self
-    }
-
-    /// As [`KernelArgs::length`].
-    pub fn length(&mut self) -> &mut Self {
-        self.length_as::<u64>()
-    }
-
-    /// As [`KernelArgs::length_as`].
-    #[allow(private_bounds, reason = "u64, u32 and i32")]
-    pub fn length_as<T: Count>(&mut self) -> &mut Self {
-        self.values.length_as::<T>();
-        self
-    }
-
-    /// The address of a workspace, which [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) allocates on
+    /// The address of a workspace, which [`Guard::launch`](crate::Guard::launch) allocates on
     /// the stream, not initialised, with the bytes that [`BatchAxis::workspace`](crate::BatchAxis::workspace)
     /// declares for the items of the largest chunk. All chunks share it, so they never overlap.
     ///
@@ -161,25 +141,21 @@ impl<'a> Args<'a> {
     /// there is too little. Cap the workspace by what will be free, as
     /// [`Guard::workspace`](crate::Guard::workspace) does.
     pub fn workspace(&mut self) -> &mut Self {
-        self.values.workspace();
-        self
+        self.push(Slot::Workspace)
+    }
+
+    /// `T` is the type of the elements.
+    fn push_items<T>(&mut self, base: u64, stride: u64, span: u64, reach_bytes: u64) -> &mut Self {
+        let (stride_bytes, span_bytes) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.push(Slot::Items { base, stride_bytes, span_bytes, reach_bytes })
     }
 
     pub(crate) const fn stream(&self) -> &'a CudaStream {
-        self.stream
+        self.memory.launches
     }
 
-    pub(crate) const fn values(&self) -> &KernelArgs<'a> {
-        &self.values
-    }
-
-    /// Adds an argument. No use of its memory is recorded.
-    pub(crate) fn push(&mut self, slot: Slot<'a>) {
-        self.values.push(slot);
-    }
-
-    pub(crate) const fn uses(&self) -> &Uses<'a> {
-        &self.uses
+    pub(crate) const fn uses(&self) -> &MemoryUses<'a> {
+        &self.memory
     }
 }
 
@@ -187,30 +163,30 @@ impl<'a> Args<'a> {
 impl<'a> Args<'a> {
     pub(crate) fn read_host<T>(&mut self, memory: &'a PinnedHostSlice<T>) {
         let mut address = 0;
-        if self.uses.is_own(memory.context()) {
+        if self.memory.is_own(memory.context()) {
             // SAFETY: only the address is taken, for work on this stream.
-            let (memory, used) = unsafe { memory.stream_synced_slice(self.stream) };
+            let (memory, used) = unsafe { memory.stream_synced_slice(self.memory.launches) };
             address = memory.as_ptr().expose_provenance();
             self.hold_host(used);
         }
-        self.values.address(saturated(address));
+        self.push(Slot::Address(saturated(address)));
     }
 
     pub(crate) fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) {
         let mut address = 0;
-        if self.uses.is_own(memory.context()) {
+        if self.memory.is_own(memory.context()) {
             // SAFETY: as above.
-            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.stream) };
+            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.memory.launches) };
             address = memory.as_mut_ptr().expose_provenance();
             self.hold_host(used);
         }
-        self.values.address(saturated(address));
+        self.push(Slot::Address(saturated(address)));
     }
 
     /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before
     /// it gives or frees the memory.
     fn hold_host(&mut self, used: SyncOnDrop<'a>) {
-        self.uses.check_wait();
-        self.uses.hold(used, self.stream, true);
+        self.memory.check_wait();
+        self.memory.hold(used, self.memory.launches, true);
     }
 }

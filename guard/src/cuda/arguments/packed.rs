@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
-use crate::plan::arguments::{KernelArgs, MAX_ARGS};
+use crate::plan::arguments::{ArgumentList, MAX_ARGS};
 use crate::plan::chunks::Chunk;
 use crate::plan::slot::Slot;
 
@@ -28,7 +28,7 @@ impl Packed {
     #[inline]
     pub(crate) fn fill(
         &mut self,
-        args: &KernelArgs<'_>,
+        args: &ArgumentList<'_>,
         chunk: &Chunk,
         words: &[u32],
     ) -> *mut *mut c_void {
@@ -53,6 +53,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::arguments::RawArgs;
 
     const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };
 
@@ -67,14 +68,14 @@ mod tests {
         sizes.iter().enumerate().map(parameter).collect()
     }
 
-    fn sizes(args: &KernelArgs<'_>) -> Vec<usize> {
-        args.slots().iter().map(Slot::size).collect()
+    fn sizes(args: &RawArgs<'_>) -> Vec<usize> {
+        args.list.slots().iter().map(Slot::size).collect()
     }
 
     #[test]
     fn the_driver_reads_every_kind_of_argument_unchanged() {
         let structure: Vec<u8> = (0..100).collect();
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.address(0x7f00_dead_beef)
             .value(7_u8)
             .value(-2_i16)
@@ -88,8 +89,8 @@ mod tests {
             .offset_as::<u32>()
             .length()
             .length_as::<u32>()
-            .workspace();
-        let args = args.with_workspace_at(0x5000);
+            .push(Slot::Workspace);
+        args.list = args.list.with_workspace_at(0x5000);
         let expected: [&[u8]; 14] = [
             &0x7f00_dead_beef_u64.to_ne_bytes(),
             &[7],
@@ -107,18 +108,18 @@ mod tests {
             &0x5000_u64.to_ne_bytes(),
         ];
         let mut packed = Packed::new();
-        let params = packed.fill(&args, &CHUNK, &[]);
+        let params = packed.fill(&args.list, &CHUNK, &[]);
         assert_eq!(read(params, &sizes(&args)), expected);
     }
 
     #[test]
     fn arguments_are_packed_anew_for_each_chunk() {
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         args.value(9_u64).items_at(1 << 32, 16).offset().length();
         let mut packed = Packed::new();
         for index in 0..3 {
             let chunk = Chunk { index, start: 100 * index, items: 7 + index };
-            let params = packed.fill(&args, &chunk, &[]);
+            let params = packed.fill(&args.list, &chunk, &[]);
             let expected = [9, (1 << 32) + 1600 * index, 100 * index, 7 + index];
             assert_eq!(read(params, &[8; 4]), expected.map(u64::to_ne_bytes));
         }
@@ -126,12 +127,12 @@ mod tests {
 
     #[test]
     fn as_many_arguments_as_fit_are_all_read() {
-        let mut args = KernelArgs::new();
+        let mut args = RawArgs::new();
         for value in 0..u64::try_from(MAX_ARGS).expect("few") {
             args.value(value.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
         let mut packed = Packed::new();
-        let params = packed.fill(&args, &CHUNK, &[]);
+        let params = packed.fill(&args.list, &CHUNK, &[]);
         for (value, bytes) in (0..).zip(read(params, &[8; MAX_ARGS])) {
             let value: u64 = value;
             assert_eq!(bytes, value.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
@@ -141,8 +142,8 @@ mod tests {
 
     #[test]
     fn no_arguments_are_no_pointers() {
-        let (args, mut packed) = (KernelArgs::new(), Packed::new());
-        let params = packed.fill(&args, &CHUNK, &[]);
+        let (args, mut packed) = (RawArgs::new(), Packed::new());
+        let params = packed.fill(&args.list, &CHUNK, &[]);
         assert_eq!(read(params, &[]), [[0; 0]; 0]);
     }
 }

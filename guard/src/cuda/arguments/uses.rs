@@ -1,6 +1,7 @@
 //! The order between launches and other work on the memory that they use.
 
 use core::cell::Cell;
+use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -16,15 +17,15 @@ use crate::cuda::launch::capture::{discard, may_capture};
 use crate::plan::arguments::MAX_ARGS;
 use crate::record::recent::PER_THREAD;
 
-/// The uses of memory by launches on one stream.
+/// The uses of memory by launches on one stream, which [`Args`](crate::cuda::Args) collects.
 ///
 /// cudarc waits for the events of a slice before it uses or frees the slice, but only while the slice's own
 /// [`CudaContext`](cudarc::driver::CudaContext) has streams. It does not after the last one was dropped, or if the
 /// launches' stream belongs to another object for the same context. Then the stream that owns the memory
 /// orders its uses.
 #[derive(Debug)]
-pub(crate) struct Uses<'a> {
-    launches: &'a CudaStream,
+pub struct MemoryUses<'a> {
+    pub(crate) launches: &'a CudaStream,
     /// Whether some memory belongs to another context than the launches' stream.
     pub(crate) foreign: bool,
     /// Whether the caller of an unsafe launch orders what cudarc's events do not order, as with cudarc's own launch
@@ -41,6 +42,8 @@ pub(crate) struct Uses<'a> {
     /// Recorded once the launches are submitted. None of them needs to be dropped, so that a launch builder may
     /// outlive its arguments.
     events: ManuallyDrop<ArrayVec<Use<'a>, MAX_ARGS>>,
+    /// Makes this type neither `Send` nor `Sync`.
+    this_thread: PhantomData<*mut ()>,
 }
 
 /// One use of memory.
@@ -53,7 +56,7 @@ struct Use<'a> {
     always: bool,
 }
 
-impl<'a> Uses<'a> {
+impl<'a> MemoryUses<'a> {
     #[inline]
     pub(crate) fn new(launches: &'a CudaStream, contract: Contract) -> Self {
         let (owners, events) = (ArrayVec::new(), ManuallyDrop::new(ArrayVec::new()));
@@ -66,6 +69,7 @@ impl<'a> Uses<'a> {
             submitted: Cell::new(false),
             owners,
             events,
+            this_thread: PhantomData,
         }
     }
 
@@ -296,7 +300,7 @@ impl<'a> Uses<'a> {
 
 /// Memory whose uses have begun.
 #[must_use]
-pub(crate) struct InUse<'u, 'a>(&'u Uses<'a>);
+pub(crate) struct InUse<'u, 'a>(&'u MemoryUses<'a>);
 
 impl Drop for InUse<'_, '_> {
     #[inline]
@@ -312,7 +316,7 @@ const LEGACY_STREAM: usize = 1;
 
 /// Reports what failed when the stream was to wait for others, or earlier in its context.
 #[inline]
-pub(crate) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
+pub(crate) fn check_order(uses: &MemoryUses<'_>) -> Result<(), DriverError> {
     let context = uses.launches.context();
     match uses.failed {
         Some(error) => Err(failed_earlier(context, error)),

@@ -1,30 +1,28 @@
 //! cudarc's launch builder with a guard: `guard.builder(&stream, &function)` replaces `stream.launch_builder(&function)`.
 
-mod arg;
 mod codes;
 
+use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 
 use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, LaunchConfig, sys};
 use once_cell::unsync::OnceCell;
 
 use crate::cuda::arguments::Args;
-use crate::cuda::arguments::memory::{Memory, MemoryMut};
-use crate::cuda::builder::arg::{Argument, Value};
 use crate::cuda::error::{CudaError, LaunchError};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::functions::{find_kernel, with_kernel};
 use crate::cuda::launch::Contract;
-use crate::cuda::launch::guarded::{Call, record_event};
-use crate::cuda::launch::planned::Wanted;
+use crate::cuda::launch::guarded::{GuardedCall, record_event};
+use crate::cuda::launch::planned::PlanInput;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::plan::batch::BatchAxis;
-use crate::plan::slot::{Slot, Width};
 #[cfg(feature = "profile")]
 use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
 
-/// cudarc's `LaunchArgs` with a guard, for a function that cudarc loaded or a [`Kernel`].
+/// cudarc's `LaunchArgs` with a guard, for a function that cudarc loaded or a [`Kernel`]: [`Args`] that know what to
+/// launch.
 #[derive(Debug)]
 #[must_use]
 pub struct LaunchBuilder<'a, F> {
@@ -72,7 +70,7 @@ impl Guard {
     ///     LaunchConfig { grid_dim: (1, 76_800, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
     /// let mut launch = guard.builder(stream, attention); // was: stream.launch_builder(attention)
     /// launch.batch(BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5));
-    /// launch.read_items(q, 5_120).write_items(out, 5_120).arg(&0.125_f32).length();
+    /// launch.read_items(q, 5_120).write_items(out, 5_120).value(0.125_f32).length();
     /// // SAFETY: the function takes two pointers, a float and the number of items behind the pointers.
     /// let launched = unsafe { launch.launch(config)? };
     /// assert_eq!(launched.launches, 2);
@@ -80,7 +78,6 @@ impl Guard {
     /// # }
     /// ```
     #[inline]
-    #[allow(private_bounds, reason = "functions of cudarc, and kernels")]
     pub fn builder<'a, F: Function>(
         &'a self,
         stream: &'a CudaStream,
@@ -98,77 +95,7 @@ impl Guard {
     }
 }
 
-#[allow(private_bounds, reason = "functions of cudarc, and kernels; arguments of cudarc")]
 impl<'a, F: Function> LaunchBuilder<'a, F> {
-    /// The next argument, as cudarc's builder takes it: memory that is the same for every chunk, or a reference
-    /// to a value.
-    ///
-    /// An integer that equals the number of items is rejected if blocks share items and the launch is split, see
-    /// [`BatchAxis`](BatchAxis#what-a-kernel-sees-of-a-chunk): pass [`Self::length`] or [`Self::constant`].
-    #[inline]
-    pub fn arg<A, Kind>(&mut self, arg: A) -> &mut Self
-    where
-        A: Argument<'a, Kind>,
-    {
-        arg.add(&mut self.args, true);
-        self
-    }
-
-    /// As [`Self::arg`], for an integer that may equal the number of items: the kernel does not take it for the
-    /// end of its chunk.
-    #[inline]
-    pub fn constant<A>(&mut self, value: A) -> &mut Self
-    where
-        A: Argument<'a, Value>,
-    {
-        value.add(&mut self.args, false);
-        self
-    }
-
-    /// As [`Args::bytes`].
-    pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
-        self.args.bytes(bytes);
-        self
-    }
-
-    /// As [`Args::read_items`].
-    pub fn read_items<T, S: Memory<T> + ?Sized>(
-        &mut self,
-        memory: &'a S,
-        elements: u64,
-    ) -> &mut Self {
-        self.args.read_items(memory, elements);
-        self
-    }
-
-    /// As [`Args::write_items`].
-    pub fn write_items<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
-    where
-        S: MemoryMut<T> + ?Sized,
-    {
-        self.args.write_items(memory, elements);
-        self
-    }
-
-    /// The chunk's first item, for a parameter of 4 or 8 bytes. One of 4 bytes, or of unknown size
-    /// (drivers before CUDA 12.4), takes batches of up to 2^31 - 1 items.
-    pub fn offset(&mut self) -> &mut Self {
-        self.args.push(Slot::Offset { width: self.width() });
-        self
-    }
-
-    /// The chunk's number of items, for a parameter as [`Self::offset`] takes.
-    pub fn length(&mut self) -> &mut Self {
-        self.args.push(Slot::Length { width: self.width() });
-        self
-    }
-
-    /// As [`Args::workspace`].
-    pub fn workspace(&mut self) -> &mut Self {
-        self.args.workspace();
-        self
-    }
-
     /// Declares the batch along one axis of the grid: a launch that is too large is split into chunks of its items.
     pub const fn batch(&mut self, batch: BatchAxis) -> &mut Self {
         self.batch = Some(batch);
@@ -188,18 +115,8 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         self
     }
 
-    /// The type of the next parameter, if that is an offset or a length.
-    fn width(&self) -> Width {
-        let index = self.args.values().len();
-        let bytes = |kernel: &Kernel| kernel.inner.signature.bytes_of(index);
-        match self.function.with_kernel(self.args.stream(), bytes) {
-            Ok(Some(8)) => Width::U64,
-            _ => Width::I32,
-        }
-    }
-
     #[inline]
-    fn plan_and_launch(
+    fn launch_with(
         &self,
         request: &LaunchRequest,
         call_site: &'static Location<'static>,
@@ -207,11 +124,11 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         let (args, batch, start) = (&self.args, self.batch.as_ref(), OnceCell::new());
         let launch = |kernel: &Kernel| {
             let (contract, start) = (F::CONTRACT, self.events.map(|flags| (flags, &start)));
-            let call = Call { kernel, args, contract, call_site, start };
+            let call = GuardedCall { kernel, args, contract, call_site, start };
             let (tuning, limits) = (kernel.tuning(), kernel.limits());
             #[cfg(feature = "profile")]
             let tuning = self.tuning.as_deref().or(tuning);
-            self.guard.plan_and_call(&call, Wanted { request, batch, tuning, limits })
+            self.guard.launch_guarded(&call, PlanInput { request, batch, tuning, limits })
         };
         let launched = self.function.with_kernel(args.stream(), launch);
         let launches = launched.map_err(|error| LaunchError::Unknown(Box::new(error)))??;
@@ -223,16 +140,30 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
     }
 }
 
+impl<'a, F> Deref for LaunchBuilder<'a, F> {
+    type Target = Args<'a>;
+
+    fn deref(&self) -> &Args<'a> {
+        &self.args
+    }
+}
+
+impl<'a, F> DerefMut for LaunchBuilder<'a, F> {
+    fn deref_mut(&mut self) -> &mut Args<'a> {
+        &mut self.args
+    }
+}
+
 impl LaunchBuilder<'_, Kernel> {
     /// Plans and launches the kernel. `request` is cudarc's `LaunchConfig` or a [`LaunchRequest`].
     ///
     /// # Errors
     ///
-    /// As [`Guard::plan_and_launch`].
+    /// As [`Guard::launch`].
     #[inline]
     #[track_caller]
     pub fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<Launched, LaunchError> {
-        self.plan_and_launch(&request.into(), Location::caller())
+        self.launch_with(&request.into(), Location::caller())
     }
 
     /// As [`Self::launch`], of a cooperative launch, which is never split.
@@ -246,7 +177,7 @@ impl LaunchBuilder<'_, Kernel> {
         &mut self,
         request: impl Into<LaunchRequest>,
     ) -> Result<Launched, LaunchError> {
-        self.plan_and_launch(&request.into().cooperative(), Location::caller())
+        self.launch_with(&request.into().cooperative(), Location::caller())
     }
 }
 
@@ -270,14 +201,14 @@ impl LaunchBuilder<'_, CudaFunction> {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Unknown`] if the limits cannot be queried, and as [`Guard::plan_and_launch`].
+    /// [`LaunchError::Unknown`] if the limits cannot be queried, and as [`Guard::launch`].
     #[inline]
     #[track_caller]
     pub unsafe fn launch(
         &mut self,
         request: impl Into<LaunchRequest>,
     ) -> Result<Launched, LaunchError> {
-        self.plan_and_launch(&request.into(), Location::caller())
+        self.launch_with(&request.into(), Location::caller())
     }
 
     /// As [`Self::launch`], of a cooperative launch, which is never split.
@@ -295,7 +226,7 @@ impl LaunchBuilder<'_, CudaFunction> {
         &mut self,
         request: impl Into<LaunchRequest>,
     ) -> Result<Launched, LaunchError> {
-        self.plan_and_launch(&request.into().cooperative(), Location::caller())
+        self.launch_with(&request.into().cooperative(), Location::caller())
     }
 }
 
@@ -307,8 +238,12 @@ impl From<LaunchConfig> for LaunchRequest {
     }
 }
 
-/// What a builder launches.
-pub(crate) trait Function {
+/// What a builder launches: cudarc's `CudaFunction`, or a [`Kernel`].
+pub trait Function: LaunchFunction {}
+
+impl<F: LaunchFunction> Function for F {}
+
+pub trait LaunchFunction {
     /// Who vouches for its launches.
     const CONTRACT: Contract;
 
@@ -320,7 +255,7 @@ pub(crate) trait Function {
     ) -> Result<R, CudaError>;
 }
 
-impl Function for Kernel {
+impl LaunchFunction for Kernel {
     const CONTRACT: Contract = Contract::Declared;
 
     #[inline]
@@ -333,7 +268,7 @@ impl Function for Kernel {
     }
 }
 
-impl Function for CudaFunction {
+impl LaunchFunction for CudaFunction {
     const CONTRACT: Contract = Contract::Launched;
 
     #[inline]

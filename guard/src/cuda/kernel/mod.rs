@@ -127,7 +127,7 @@ impl Kernel {
         self
     }
 
-    /// The same kernel, which [`Guard::plan_and_launch`](crate::Guard::plan_and_launch) plans as the
+    /// The same kernel, which [`Guard::launch`](crate::Guard::launch) plans as the
     /// guard's profile says.
     ///
     /// The profile stores the kernel's choices under `key`. The first size of the shape is called `items`: the

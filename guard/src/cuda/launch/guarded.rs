@@ -13,17 +13,14 @@ use crate::cuda::driver::symbols::Handle;
 use crate::cuda::error::{LaunchError, Launches};
 use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, may_capture};
-use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::planned::{Call, Launch, PlanInput, ValidLaunches};
 use crate::cuda::launch::{Contract, Submission, Values};
 use crate::guard::Guard;
-use crate::launch::request::LaunchRequest;
-use crate::plan::arguments::KernelArgs;
-use crate::plan::batch::BatchAxis;
-use crate::plan::launches::Plan;
+use crate::plan::arguments::ArgumentList;
 
-/// A launch of a kernel with [`Args`], except its plan.
+/// A kernel with [`Args`].
 #[derive(Clone, Copy)]
-pub(crate) struct Call<'c, 'a> {
+pub(crate) struct GuardedCall<'c, 'a> {
     pub(crate) kernel: &'c Kernel,
     pub(crate) args: &'c Args<'a>,
     pub(crate) contract: Contract,
@@ -33,8 +30,15 @@ pub(crate) struct Call<'c, 'a> {
 }
 
 impl Guard {
-    /// Submits every launch of `plan` to the stream of `args` and returns their number, before they
-    /// have run.
+    /// Submits a launch of `kernel` to the stream of `args` and returns the number of launches, before they have run.
+    ///
+    /// `launch` is a plan (`&plan`), or a request to plan first: `&request`, or `(&request, &batch)` to split its
+    /// items where one launch is too large.
+    ///
+    /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the request has
+    /// a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its
+    /// shape, or the stored choice is not legal here, the planner chooses: see the profile's counts and
+    /// the miss log.
     ///
     /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory.
     /// Within [`capture_launches`](crate::cuda::capture_launches) the launches become nodes of the graph, and
@@ -42,62 +46,40 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// - [`LaunchError`] before anything is launched: plan, arguments, stream and kernel do not belong together, a
-    ///   cooperative grid or a cluster does not fit the device, or the stream is being captured.
+    /// - [`LaunchError`] before anything is launched: no plan is legal, plan, arguments, stream and kernel do not
+    ///   belong together, a cooperative grid or a cluster does not fit the device, or the stream is being captured.
     /// - [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture the
     ///   stream between two chunks.
     #[inline]
     #[track_caller]
-    pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        let call = Call::declared(kernel, &args, Location::caller());
-        self.submit_plan(kernel, plan, |planned| self.submit(&call, planned))
-    }
-
-    /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
-    ///
-    /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the request has
-    /// a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its
-    /// shape, or the stored choice is not legal here, the planner chooses: see the profile's counts and
-    /// the miss log.
-    ///
-    /// # Errors
-    ///
-    /// [`LaunchError::Invalid`] if no plan is legal, and as [`Self::launch`].
-    #[inline]
-    #[track_caller]
-    pub fn plan_and_launch(
+    pub fn launch<'l>(
         &self,
         kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
+        launch: impl Into<Launch<'l>>,
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
-        let call = Call::declared(kernel, &args, Location::caller());
-        let (tuning, limits) = (kernel.tuning(), kernel.limits());
-        self.plan_and_call(&call, Wanted { request, batch, tuning, limits })
-    }
-
-    /// Plans a request and launches it, with the workspace that its arguments declare.
-    #[inline]
-    pub(crate) fn plan_and_call(
-        &self,
-        call: &Call<'_, '_>,
-        wanted: Wanted<'_>,
-    ) -> Result<u64, LaunchError> {
-        if call.args.values().has_workspace() {
-            return self.launch_with_workspace(call, &wanted);
+        let (contract, call_site) = (Contract::Declared, Location::caller());
+        let call = GuardedCall { kernel, args: &args, contract, call_site, start: None };
+        match launch.into() {
+            Launch::Plan(plan) => self.launch_plan(&call, plan),
+            Launch::Request(request, batch) => {
+                let (tuning, limits) = (kernel.tuning(), kernel.limits());
+                self.launch_guarded(&call, PlanInput { request, batch, tuning, limits })
+            }
         }
-        self.plan_and_submit(call.kernel, wanted, |planned| self.submit(call, planned))
     }
 
-    /// Submits launches, if kernel, stream and memory belong together, and orders later uses of the memory after them.
-    #[inline(always)]
-    fn submit(&self, call: &Call<'_, '_>, planned: Planned<'_>) -> Launches {
-        let (stream, _in_use) = self.bind(call)?;
-        call.record_start()?;
-        // SAFETY: `bind` returned the stream, and its uses have begun.
-        let submission = unsafe { self.submission(call, stream, call.args.values()) };
-        call.end(submission.submit(planned))
+    /// Launches a request, with the workspace that its arguments declare.
+    #[inline]
+    pub(crate) fn launch_guarded(
+        &self,
+        call: &GuardedCall<'_, '_>,
+        input: PlanInput<'_>,
+    ) -> Result<u64, LaunchError> {
+        if call.args.list.has_workspace() {
+            return self.launch_with_workspace(call, &input);
+        }
+        self.launch_request(call, input)
     }
 
     /// The launches of a call, with these values for its arguments.
@@ -109,18 +91,18 @@ impl Guard {
     #[inline]
     pub(crate) unsafe fn submission<'s>(
         &self,
-        call: &Call<'s, '_>,
+        call: &GuardedCall<'s, '_>,
         stream: Handle,
-        values: &'s KernelArgs<'_>,
+        values: &'s ArgumentList<'_>,
     ) -> Submission<'s> {
-        let Call { kernel, contract, call_site, .. } = *call;
+        let GuardedCall { kernel, contract, call_site, .. } = *call;
         // SAFETY:
         // - `bind` found the stream to be of the kernel's context, and made that current.
         // - The caller of `Module::kernel`, or of the unsafe launch, vouches for every launch with arguments of
         //   the declared kinds. These are checked before the launch.
         // - `Memory` is sealed, so memory has cudarc's types and elements. It is of this context, long enough for
         //   the items, and borrowed by the arguments.
-        // - `Uses` orders later uses and the deallocation after the launches. It cannot order them after a graph,
+        // - `MemoryUses` orders later uses and the deallocation after the launches. It cannot order them after a graph,
         //   so `bind` refuses captures, unless the caller of `capture_launches` or of an unsafe launch vouches
         //   for them. No code of the program runs between its query and the launches.
         // - The kernel keeps its module loaded, and unloading waits for the launches.
@@ -134,9 +116,9 @@ impl Guard {
     #[inline(always)]
     pub(crate) fn bind<'c, 'a>(
         &self,
-        call: &Call<'c, 'a>,
+        call: &GuardedCall<'c, 'a>,
     ) -> Result<(Handle, InUse<'c, 'a>), LaunchError> {
-        let Call { kernel, args, contract, .. } = *call;
+        let GuardedCall { kernel, args, contract, .. } = *call;
         let is_declared = contract == Contract::Declared;
         let Inner { driver, context, ref owned, .. } = *kernel.inner;
         if is_declared && owned.is_none() {
@@ -176,17 +158,23 @@ impl Guard {
     }
 }
 
-impl<'c, 'a> Call<'c, 'a> {
-    /// A launch of a kernel whose parameters are declared.
+impl Call for GuardedCall<'_, '_> {
     #[inline]
-    const fn declared(
-        kernel: &'c Kernel,
-        args: &'c Args<'a>,
-        call_site: &'static Location<'static>,
-    ) -> Self {
-        Self { kernel, args, contract: Contract::Declared, call_site, start: None }
+    fn kernel(&self) -> &Kernel {
+        self.kernel
     }
 
+    #[inline(always)]
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches {
+        let (stream, _in_use) = guard.bind(self)?;
+        self.record_start()?;
+        // SAFETY: `bind` returned the stream, and its uses have begun.
+        let submission = unsafe { guard.submission(self, stream, &self.args.list) };
+        self.end(submission.submit(launches))
+    }
+}
+
+impl GuardedCall<'_, '_> {
     /// Records the event before the first launch, if the caller wants it.
     #[inline]
     pub(crate) fn record_start(&self) -> Result<(), LaunchError> {

@@ -1,8 +1,8 @@
-//! The path of every launch: planned launches and arguments enter, calls to the driver and their records leave.
+//! The path of every launch: a plan or a request and its arguments enter, calls to the driver and their records leave.
 //!
-//! [`Guard::plan_and_launch`](crate::Guard::plan_and_launch), [`Guard::launch`](crate::Guard::launch), builders
-//! and [`Guard::launch_raw`](crate::Guard::launch_raw) differ in how arguments arrive. Each makes a
-//! [`Submission`], which prepares, sends and records the launches.
+//! [`Guard::launch`](crate::Guard::launch), builders and [`Guard::launch_raw`](crate::Guard::launch_raw) differ in how
+//! arguments arrive. Each validates its launches (`planned.rs`), and makes a [`Submission`] in the kernel's context,
+//! which prepares, sends and records them.
 
 pub(crate) mod capture;
 pub(crate) mod guarded;
@@ -23,10 +23,10 @@ use crate::cuda::driver::symbols::Handle;
 use crate::cuda::error::{LaunchError, Launches};
 use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, refuse_rest};
-use crate::cuda::launch::planned::Planned;
+use crate::cuda::launch::planned::ValidLaunches;
 use crate::cuda::launch::send::send;
 use crate::launch::valid::ValidLaunch;
-use crate::plan::arguments::KernelArgs;
+use crate::plan::arguments::ArgumentList;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
 use crate::plan::run::{PartialRun, run};
@@ -46,7 +46,7 @@ pub(crate) struct Submission<'a> {
 
 /// Who vouches that a launch keeps the kernel's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contract {
+pub enum Contract {
     /// The caller that declared the kernel's parameters. A stream that is being captured is refused, except within
     /// [`capture_launches`](crate::cuda::capture_launches).
     Declared,
@@ -57,7 +57,7 @@ pub(crate) enum Contract {
 /// Where the values of a kernel's parameters are.
 #[derive(Clone, Copy)]
 pub(crate) enum Values<'a> {
-    Args(&'a KernelArgs<'a>),
+    Args(&'a ArgumentList<'a>),
     /// The caller's own pointers to them, for a request without a batch.
     Pointers(*mut *mut c_void),
 }
@@ -82,28 +82,25 @@ impl<'a> Submission<'a> {
         Self { kernel, stream, values, watch, contract }
     }
 
-    /// Submits every launch of `planned`.
+    /// Prepares, sends and records every launch.
     #[inline]
-    pub(crate) fn submit(&self, planned: Planned<'_>) -> Launches {
-        match planned {
-            Planned::Whole(launch) => self.submit_one(&Chunk::only(1), launch, None),
-            Planned::Plan(plan) => {
+    pub(crate) fn submit(&self, launches: ValidLaunches<'_>) -> Launches {
+        let (chunk, launch, items) = match launches {
+            ValidLaunches::Whole(launch) => (Chunk::only(1), launch, None),
+            ValidLaunches::Plan(plan) => {
                 let launch = plan.largest_launch();
-                if plan.chunks().launches() == 1 && launch.is_for(self.kernel.limits()) {
-                    return self.submit_one(&Chunk::only(plan.items()), launch, plan.batch_items());
+                if plan.chunks().launches() != 1 || !launch.is_for(self.kernel.limits()) {
+                    return self.submit_chunks(plan);
                 }
-                self.submit_plan(plan)
+                (Chunk::only(plan.items()), launch, plan.batch_items())
             }
-        }
-    }
-
-    /// Submits the only launch of a plan for this kernel: the common case.
-    #[inline]
-    fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch, items: Option<u64>) -> Launches {
+        };
         self.prepare(launch, items)?;
-        let overlap = launch.is_dependent();
         // SAFETY: validated against the limits of the kernel, and prepared just now.
-        match unsafe { self.send_and_record(chunk, &[], (chunk, launch), overlap, 1) } {
+        let sent = unsafe {
+            self.send_and_record(&chunk, &[], (&chunk, launch), launch.is_dependent(), 1)
+        };
+        match sent {
             Ok(()) => Ok(1),
             Err(source) => Err(stopped_at_once(1, chunk.items, source).into()),
         }
@@ -112,7 +109,7 @@ impl<'a> Submission<'a> {
     /// Submits a plan of several launches, or for a form of the kernel. Out of line, to keep single launches
     /// short.
     #[inline(never)]
-    fn submit_plan(&self, plan: &Plan) -> Launches {
+    fn submit_chunks(&self, plan: &Plan) -> Launches {
         let (launch, items) = (plan.largest_launch(), plan.batch_items());
         if launch.is_for(self.kernel.limits()) {
             if let Values::Args(args) = self.values
@@ -121,7 +118,7 @@ impl<'a> Submission<'a> {
                 args.check_values(plan.items())?;
             }
             self.prepare(launch, items)?;
-            return self.submit_launches(plan, |planned| (planned.chunk, []));
+            return self.send_chunks(plan, |planned| (planned.chunk, []));
         }
         #[cfg(feature = "ptx")]
         if let Some((form, words)) = self.kernel.form_of(plan) {
@@ -129,14 +126,14 @@ impl<'a> Submission<'a> {
             of_form.prepare(launch, items)?;
             // Arguments that follow items get the whole batch in each part.
             let chunk = Chunk::only(items.unwrap_or(1));
-            return of_form.submit_launches(plan, |planned| (chunk, words.at(planned.first_block)));
+            return of_form.send_chunks(plan, |planned| (chunk, words.at(planned.first_block)));
         }
         Err(LaunchError::OtherKernel { kernel: self.kernel.name().to_owned() }.into())
     }
 
-    /// Submits the launches of a plan for this kernel, which is prepared. `values_of` returns the chunk that a
+    /// Sends the launches of a plan for this kernel, which is prepared. `values_of` returns the chunk that a
     /// launch's arguments are for, and the words that a form takes as one parameter more.
-    fn submit_launches<const WORDS: usize>(
+    fn send_chunks<const WORDS: usize>(
         &self,
         plan: &Plan,
         values_of: impl Fn(&PlannedLaunch) -> (Chunk, [u32; WORDS]),
@@ -152,7 +149,7 @@ impl<'a> Submission<'a> {
             // The first launch waits for earlier work on the stream, unless it is dependent.
             let overlap = launch.is_dependent() || is_later && self.kernel.overlaps_chunks();
             let (of_values, words) = values_of(planned);
-            // SAFETY: `submit_plan` prepared the plan, which is for this kernel. Chunks overlap only if the kernel
+            // SAFETY: `submit_chunks` prepared the plan, which is for this kernel. Chunks overlap only if the kernel
             // declares it. A form takes the kernel's arguments and a pointer to its words. It runs some of the
             // blocks of the whole launch. The arguments are valid for all of them.
             unsafe { self.send_and_record(&of_values, &words, (chunk, launch), overlap, launches) }
@@ -249,7 +246,7 @@ pub(crate) unsafe fn prepare(
 ) -> Result<(), LaunchError> {
     let Inner { signature, occupancy, limits, .. } = &*kernel.inner;
     if let Values::Args(args) = values {
-        args.check(items)?;
+        args.check(items, signature)?;
         signature.check(kernel.name(), args)?;
     }
     occupancy.opt_in(limits, launch.dynamic_shared_bytes())?;

@@ -16,83 +16,122 @@ use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
 
+/// What [`Guard::launch`] launches: a plan, or a request that is planned first.
+#[derive(Clone, Copy, Debug)]
+pub enum Launch<'l> {
+    /// Every launch of a plan.
+    Plan(&'l Plan),
+    /// A request, whose items are split along the batch if one launch is too large.
+    Request(&'l LaunchRequest, Option<&'l BatchAxis>),
+}
+
+impl<'l> From<&'l Plan> for Launch<'l> {
+    #[inline]
+    fn from(plan: &'l Plan) -> Self {
+        Self::Plan(plan)
+    }
+}
+
+impl<'l> From<&'l LaunchRequest> for Launch<'l> {
+    #[inline]
+    fn from(request: &'l LaunchRequest) -> Self {
+        Self::Request(request, None)
+    }
+}
+
+impl<'l> From<(&'l LaunchRequest, &'l BatchAxis)> for Launch<'l> {
+    #[inline]
+    fn from((request, batch): (&'l LaunchRequest, &'l BatchAxis)) -> Self {
+        Self::Request(request, Some(batch))
+    }
+}
+
+impl<'l> From<(&'l LaunchRequest, Option<&'l BatchAxis>)> for Launch<'l> {
+    #[inline]
+    fn from((request, batch): (&'l LaunchRequest, Option<&'l BatchAxis>)) -> Self {
+        Self::Request(request, batch)
+    }
+}
+
 /// A request, and what its plan depends on.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'r> {
+pub(crate) struct PlanInput<'r> {
     pub(crate) request: &'r LaunchRequest,
     pub(crate) batch: Option<&'r BatchAxis>,
     pub(crate) tuning: Tuning<'r>,
     pub(crate) limits: &'r LaunchLimits,
 }
 
-/// The launches of a request.
+/// Validated launches.
 #[derive(Clone, Copy)]
-pub(crate) enum Planned<'p> {
-    /// One legal launch without a batch.
+pub(crate) enum ValidLaunches<'p> {
+    /// One launch without a batch.
     Whole(&'p ValidLaunch),
     Plan(&'p Plan),
 }
 
+/// A kernel and its arguments, on their way to the driver.
+pub(crate) trait Call {
+    fn kernel(&self) -> &Kernel;
+
+    /// Makes the kernel's context current and submits the launches.
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches;
+}
+
 impl Guard {
-    /// Plans a request, calls `submit`, and counts.
+    /// Validates or plans a request, submits its launches and counts them.
     #[inline]
-    pub(crate) fn plan_and_submit(
+    pub(crate) fn launch_request(
         &self,
-        kernel: &Kernel,
-        wanted: Wanted<'_>,
-        submit: impl FnOnce(Planned<'_>) -> Launches,
+        call: &impl Call,
+        input: PlanInput<'_>,
     ) -> Result<u64, LaunchError> {
         // By reference: copying a launch that was just written stalls on the stores.
-        if wanted.batch.is_none()
-            && let Some(launch) = &ValidLaunch::plain(wanted.request, wanted.limits)
+        if input.batch.is_none()
+            && let Some(launch) = &ValidLaunch::plain(input.request, input.limits)
         {
-            return self.count(submit(Planned::Whole(launch)));
+            return self.count(call.submit(self, ValidLaunches::Whole(launch)));
         }
-        self.plan_other(kernel, &wanted, submit)
+        self.launch_other_request(call, &input)
     }
 
-    /// Submits `plan`, reports and counts it.
-    #[inline]
-    pub(crate) fn submit_plan(
-        &self,
-        kernel: &Kernel,
-        plan: &Plan,
-        submit: impl FnOnce(Planned<'_>) -> Launches,
-    ) -> Result<u64, LaunchError> {
-        let launched = submit(Planned::Plan(plan));
-        if launched.is_ok() {
-            observe::launched(Some(kernel.name()), plan);
-        }
-        self.count(launched)
-    }
-
-    /// As [`Self::plan_and_submit`], for launches that are not plain. Out of line, to keep plain ones short.
+    /// As [`Self::launch_request`], for launches that are not plain. Out of line, to keep plain ones short.
     #[inline(never)]
-    fn plan_other(
+    fn launch_other_request(
         &self,
-        kernel: &Kernel,
-        wanted: &Wanted<'_>,
-        submit: impl FnOnce(Planned<'_>) -> Launches,
+        call: &impl Call,
+        input: &PlanInput<'_>,
     ) -> Result<u64, LaunchError> {
-        let refuse =
-            |violations: &Violations| Err(self.count_failure(kernel.refusal(violations.clone())));
-        if wanted.batch.is_none() {
-            match &validate(wanted.request, wanted.limits) {
-                Ok(launch) => return self.count(submit(Planned::Whole(launch))),
-                Err(violations) if wanted.limits.forms().is_none() => return refuse(violations),
+        let refuse = |violations: &Violations| {
+            Err(self.count_failure(call.kernel().refusal(violations.clone())))
+        };
+        if input.batch.is_none() {
+            match &validate(input.request, input.limits) {
+                Ok(launch) => return self.count(call.submit(self, ValidLaunches::Whole(launch))),
+                Err(violations) if input.limits.forms().is_none() => return refuse(violations),
                 Err(_) => {}
             }
         }
-        match &self.choose(wanted) {
-            Ok(plan) => self.submit_plan(kernel, plan, submit),
+        match &self.choose(input) {
+            Ok(plan) => self.launch_plan(call, plan),
             Err(violations) => refuse(violations),
         }
     }
 
+    /// Submits the launches of `plan`, reports and counts them.
+    #[inline]
+    pub(crate) fn launch_plan(&self, call: &impl Call, plan: &Plan) -> Result<u64, LaunchError> {
+        let launched = call.submit(self, ValidLaunches::Plan(plan));
+        if launched.is_ok() {
+            observe::launched(Some(call.kernel().name()), plan);
+        }
+        self.count(launched)
+    }
+
     /// The plan that the profile chooses, or else the planner.
     #[inline]
-    pub(crate) fn choose(&self, wanted: &Wanted<'_>) -> Result<Plan, Violations> {
-        let Wanted { request, batch, tuning, limits } = *wanted;
+    pub(crate) fn choose(&self, input: &PlanInput<'_>) -> Result<Plan, Violations> {
+        let PlanInput { request, batch, tuning, limits } = *input;
         #[cfg(feature = "profile")]
         if let Some(tuning) = tuning
             && let Some(plan) = self.tuned_plan(tuning, request, batch, limits)

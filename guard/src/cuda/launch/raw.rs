@@ -3,16 +3,17 @@
 use core::ffi::c_void;
 use core::panic::Location;
 
+use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::Pushed;
 use crate::cuda::driver::log;
-use crate::cuda::driver::symbols::Driver;
+use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::{CudaError, LaunchError, Launches};
 use crate::cuda::kernel::Kernel;
-use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::planned::{Call, PlanInput, ValidLaunches};
 use crate::cuda::launch::{Contract, Submission, Values};
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
-use crate::plan::arguments::KernelArgs;
+use crate::plan::arguments::RawArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
 
@@ -20,11 +21,35 @@ use crate::plan::launches::Plan;
 #[derive(Clone, Copy, Debug)]
 pub enum RawLaunch<'a> {
     /// Every launch of a plan.
-    Plan(&'a Plan, &'a KernelArgs<'a>),
-    /// A request, planned as [`Guard::plan_and_launch`] does.
-    Request(&'a LaunchRequest, Option<&'a BatchAxis>, &'a KernelArgs<'a>),
+    Plan(&'a Plan, &'a RawArgs<'a>),
+    /// A request, planned as [`Guard::launch`] does.
+    Request(&'a LaunchRequest, Option<&'a BatchAxis>, &'a RawArgs<'a>),
     /// A request without a batch, with pointers to the values of its parameters as `cuLaunchKernel` takes them.
     Pointers(&'a LaunchRequest, *mut *mut c_void),
+}
+
+/// A kernel with a stream and values by raw handles. Whoever makes it keeps the contract of [`Guard::launch_raw`].
+struct RawCall<'c> {
+    kernel: &'c Kernel,
+    stream: Handle,
+    values: Values<'c>,
+    watch: Watch,
+}
+
+impl Call for RawCall<'_> {
+    #[inline]
+    fn kernel(&self) -> &Kernel {
+        self.kernel
+    }
+
+    #[inline]
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches {
+        let Self { kernel, stream, values, watch } = *self;
+        let _current = guard.push(kernel)?;
+        // SAFETY: the caller of `launch_raw` vouches for stream and values, and the context is current.
+        unsafe { Submission::new(kernel, stream, values, watch, Contract::Launched) }
+            .submit(launches)
+    }
 }
 
 impl Guard {
@@ -37,7 +62,7 @@ impl Guard {
     /// ```no_run
     /// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { unreachable!() }
     /// use gridguard::cuda::RawLaunch;
-    /// use gridguard::{Axis, BatchAxis, Dim3, Guard, KernelArgs, LaunchRequest};
+    /// use gridguard::{Axis, BatchAxis, Dim3, Guard, RawArgs, LaunchRequest};
     ///
     /// let (context, function, stream) = handles(); // CUcontext, CUfunction, CUstream
     /// // SAFETY: the context is alive.
@@ -46,7 +71,7 @@ impl Guard {
     /// let kernel = unsafe { guard.raw_kernel(function, Some("attention"))? };
     /// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
     /// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
-    /// let mut args = KernelArgs::new();
+    /// let mut args = RawArgs::new();
     /// args.items_at(0x7f00_0000_0000, 10_240).length();
     /// // SAFETY: the stream is of the same context, and the arguments match the parameters.
     /// unsafe { guard.launch_raw(&kernel, stream, RawLaunch::Request(&request, Some(&batch), &args))? };
@@ -80,8 +105,7 @@ impl Guard {
     }
 
     /// Launches `kernel` on `stream` (a `CUstream`, null for the default one), and returns the number of
-    /// launches: as [`Self::launch`] and [`Self::plan_and_launch`], for memory and streams of another CUDA
-    /// binding. The calling thread's current context is the same afterwards.
+    /// launches: as [`Self::launch`], for memory and streams of another CUDA binding. The calling thread's current context is the same afterwards.
     ///
     /// # Safety
     ///
@@ -105,29 +129,21 @@ impl Guard {
         launch: RawLaunch<'_>,
     ) -> Result<u64, LaunchError> {
         let watch = self.watch(Location::caller());
-        let submit = |values: Values<'_>, planned: Planned<'_>| -> Launches {
-            let _current = self.push(kernel)?;
-            // SAFETY: this function's contract, and the context is current.
-            unsafe { Submission::new(kernel, stream, values, watch, Contract::Launched) }
-                .submit(planned)
-        };
-        let bare;
-        let (request, batch, values, limits) = match launch {
-            RawLaunch::Plan(plan, args) => {
-                return self
-                    .submit_plan(kernel, plan, |planned| submit(Values::Args(args), planned));
-            }
+        let call = |values| RawCall { kernel, stream, values, watch };
+        let (tuning, limits) = (kernel.tuning(), kernel.limits());
+        match launch {
+            RawLaunch::Plan(plan, args) => self.launch_plan(&call(Values::Args(&args.list)), plan),
             RawLaunch::Request(request, batch, args) => {
-                (request, batch, Values::Args(args), kernel.limits())
+                let input = PlanInput { request, batch, tuning, limits };
+                self.launch_request(&call(Values::Args(&args.list)), input)
             }
             RawLaunch::Pointers(request, params) => {
                 // Pointers have no place for the parameter of a form.
-                bare = kernel.limits().without_forms();
-                (request, None, Values::Pointers(params), &*bare)
+                let limits = &*limits.without_forms();
+                let input = PlanInput { request, batch: None, tuning, limits };
+                self.launch_request(&call(Values::Pointers(params)), input)
             }
-        };
-        let wanted = Wanted { request, batch, tuning: kernel.tuning(), limits };
-        self.plan_and_submit(kernel, wanted, |planned| submit(values, planned))
+        }
     }
 
     /// As [`Self::synchronize`], for a `CUstream`, null for the default one. The calling thread's current context

@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, result};
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{not_allocated, recorded_failure};
 use crate::cuda::error::{LaunchError, Launches};
-use crate::cuda::launch::guarded::Call;
-use crate::cuda::launch::planned::{Planned, Wanted};
+use crate::cuda::launch::guarded::GuardedCall;
+use crate::cuda::launch::planned::{PlanInput, ValidLaunches};
 use crate::cuda::launch::{Values, prepare, stopped_at_once};
 use crate::guard::Guard;
 use crate::observe;
@@ -23,24 +23,24 @@ impl Guard {
     #[cold]
     pub(crate) fn launch_with_workspace(
         &self,
-        call: &Call<'_, '_>,
-        wanted: &Wanted<'_>,
+        call: &GuardedCall<'_, '_>,
+        input: &PlanInput<'_>,
     ) -> Result<u64, LaunchError> {
-        let (args, template) = (call.args, call.args.values());
-        let Some(batch) = wanted.batch else {
+        let (args, template) = (call.args, &call.args.list);
+        let Some(batch) = input.batch else {
             let is_workspace = |slot: &Slot<'_>| matches!(slot, Slot::Workspace);
             let index = template.slots().iter().position(is_workspace).unwrap_or(0);
             return Err(ArgsError::WorkspaceNotAllocated { index }.into());
         };
         // Workspace is declared for each item.
-        let limits = &*wanted.limits.without_forms();
-        let plan = self.choose(&Wanted { limits, ..*wanted });
+        let limits = &*input.limits.without_forms();
+        let plan = self.choose(&PlanInput { limits, ..*input });
         let mut plan = plan.map_err(|violations| self.count_failure(violations.into()))?;
         // Chunks share the workspace.
         let mut kernel = call.kernel.clone();
         kernel.overlap = false;
         let kernel = &kernel;
-        let call = &Call { kernel, ..*call };
+        let call = &GuardedCall { kernel, ..*call };
         let mut submit = || -> Launches {
             let (stream, in_use) = self.bind(call)?;
             let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
@@ -65,7 +65,7 @@ impl Guard {
             let mut workspace = None;
             if !plan.is_empty() {
                 let allocate = |bytes| Workspace::new(args.stream(), bytes);
-                let (fits, memory) = fit_workspace(plan, wanted.request, batch, limits, allocate)?;
+                let (fits, memory) = fit_workspace(plan, input.request, batch, limits, allocate)?;
                 (plan, workspace) = (fits, Some(memory));
             }
             plan.launch = plan.launch.independent();
@@ -78,7 +78,7 @@ impl Guard {
             // SAFETY: as above.
             unsafe { submission.check_capture() }
                 .map_err(|source| stopped_at_once(plan.len(), plan.items(), source))?;
-            let launched = submission.submit(Planned::Plan(&plan));
+            let launched = submission.submit(ValidLaunches::Plan(&plan));
             drop(workspace);
             let launched = call.end(launched);
             drop(in_use);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use crate::cuda::arguments::uses::Uses;
+use crate::cuda::arguments::uses::MemoryUses;
 use crate::cuda::driver::library::handle;
 use crate::cuda::launch::capture::{Relaxed, discard, is_captured, may_capture, try_discard};
 use crate::cuda::pipeline::run::{Capture, OnStreams};
@@ -88,7 +88,7 @@ impl<'r> OnStreams<'r, '_> {
     /// Ends the run and the uses of its memory. Returns its result and the number of launches.
     pub(super) fn end(
         mut self,
-        uses: &Uses<'_>,
+        uses: &MemoryUses<'_>,
         ran: Result<PipelineRun, RunError>,
     ) -> (Result<PipelineRun, RunError>, u64) {
         let resumed = self.resume();

@@ -191,7 +191,7 @@ impl<'m> DeviceMemory<'m> {
             // `Args` would not order the uses of more memory.
             return Err(MemoryError::TooMany { given: given.len(), most: MAX_ARGS });
         }
-        let ranges = given.iter().zip(args.values().slots()).map(|(given, slot)| {
+        let ranges = given.iter().zip(args.list.slots()).map(|(given, slot)| {
             let address = slot.bits(&Chunk::only(0));
             (*given, DeviceRange { address, bytes: given.bytes })
         });

@@ -21,7 +21,7 @@ use crate::pipeline::definition::Definition;
 use crate::pipeline::error::{MemoryError, RunError, StageError};
 use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::run::{Backend, ChunkFailure};
-use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::arguments::{ArgsError, ArgumentList};
 use crate::plan::backoff::AllocationError;
 use crate::plan::chunks::Chunk;
 use crate::plan::run::catch_panic;
@@ -83,7 +83,7 @@ struct Lane<'a> {
     /// The address of the scratch.
     scratch: u64,
     /// The arguments of each stage that launches a kernel.
-    arguments: Vec<Option<KernelArgs<'a>>>,
+    arguments: Vec<Option<ArgumentList<'a>>>,
 }
 
 impl Backend for OnStreams<'_, '_> {
@@ -225,13 +225,13 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         lane: usize,
         index: usize,
         plan: &PipelinePlan,
-    ) -> Result<Option<KernelArgs<'a>>, LaunchError> {
+    ) -> Result<Option<ArgumentList<'a>>, LaunchError> {
         let (Some(Body::Kernel { kernel, arguments, buffers }), Some(launches)) =
             (self.stages.get(index), plan.launches_of(index))
         else {
             return Ok(None);
         };
-        let arguments = arguments.replaced(|place, _| {
+        let arguments = arguments.list.replaced(|place, _| {
             let (_, id, before) = buffers.iter().find(|(other, ..)| *other == place)?;
             Some(self.slot(lane, id.index, plan)?.after(*before))
         });

@@ -15,7 +15,7 @@ use crate::pipeline::bodies::Body;
 use crate::pipeline::buffer::BufferId;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::error::StageError;
-use crate::plan::arguments::KernelArgs;
+use crate::plan::arguments::RawArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::chunks::Chunk;
 use crate::plan::slot::{Count, Scalar};
@@ -33,7 +33,7 @@ impl<'a> PipelineBuilder<'a> {
         request: LaunchRequest,
         batch: BatchAxis,
     ) -> StageBuilder<'_, 'a> {
-        let (arguments, buffers) = (Box::new(KernelArgs::new()), Vec::new());
+        let (arguments, buffers) = (Box::new(RawArgs::new()), Vec::new());
         #[cfg(feature = "profile")]
         if let Some(tuning) = kernel.tuning() {
             self.source(&*tuning.key.source);
@@ -119,44 +119,44 @@ impl<'a> PipelineBuilder<'a> {
 
 /// Arguments of a stage's kernel, in the order of its parameters.
 impl<'a> StageBuilder<'_, 'a> {
-    /// As [`KernelArgs::value`].
+    /// As [`RawArgs::value`].
     pub fn value<T: Scalar>(self, value: T) -> Self {
         self.argument(|arguments| arguments.value(value))
     }
 
-    /// As [`KernelArgs::constant`].
+    /// As [`RawArgs::constant`].
     pub fn constant<T: Scalar>(self, value: T) -> Self {
         self.argument(|arguments| arguments.constant(value))
     }
 
-    /// As [`KernelArgs::bytes`].
+    /// As [`RawArgs::bytes`].
     pub fn bytes(self, bytes: &'a [u8]) -> Self {
         self.argument(|arguments| arguments.bytes(bytes))
     }
 
-    /// As [`KernelArgs::offset`].
+    /// As [`RawArgs::offset`].
     pub fn offset(self) -> Self {
-        self.argument(KernelArgs::offset)
+        self.argument(RawArgs::offset)
     }
 
-    /// As [`KernelArgs::offset_as`].
+    /// As [`RawArgs::offset_as`].
     #[allow(private_bounds, reason = "u64, u32 and i32")]
     pub fn offset_as<T: Count>(self) -> Self {
-        self.argument(KernelArgs::offset_as::<T>)
+        self.argument(RawArgs::offset_as::<T>)
     }
 
-    /// As [`KernelArgs::length`].
+    /// As [`RawArgs::length`].
     pub fn length(self) -> Self {
-        self.argument(KernelArgs::length)
+        self.argument(RawArgs::length)
     }
 
-    /// As [`KernelArgs::length_as`].
+    /// As [`RawArgs::length_as`].
     #[allow(private_bounds, reason = "u64, u32 and i32")]
     pub fn length_as<T: Count>(self) -> Self {
-        self.argument(KernelArgs::length_as::<T>)
+        self.argument(RawArgs::length_as::<T>)
     }
 
-    /// As [`KernelArgs::parts`].
+    /// As [`RawArgs::parts`].
     pub fn parts(self, per_item: u64) -> Self {
         self.argument(|arguments| arguments.parts(per_item))
     }
@@ -172,7 +172,7 @@ impl<'a> StageBuilder<'_, 'a> {
 
     fn argument(
         mut self,
-        add: impl for<'k> FnOnce(&'k mut KernelArgs<'a>) -> &'k mut KernelArgs<'a>,
+        add: impl for<'k> FnOnce(&'k mut RawArgs<'a>) -> &'k mut RawArgs<'a>,
     ) -> Self {
         match self.body() {
             Some(Body::Kernel { arguments, .. }) => {

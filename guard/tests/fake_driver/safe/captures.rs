@@ -69,7 +69,7 @@ fn a_capture_that_begins_between_arguments_and_launch_is_seen() {
         args.write_items(&mut out, 1).offset().length();
         stream.begin_capture(MODES[2]).expect("the stream is idle");
         let (request, batch) = items_along(Axis::Y, ITEMS);
-        let launched = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let launched = guard.launch(&kernel, (&request, &batch), args);
         assert_refused(launched, "fake_iota_y");
         let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is valid");
         graph.expect("it is empty").launch().expect("and does nothing");
@@ -87,7 +87,7 @@ fn a_stream_that_joins_a_capture_is_refused_too() {
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
         let mut args = Args::new(&joined);
         args.value(0_u64);
-        assert_refused(guard.plan_and_launch(&kernel, &request, None, args), "idle");
+        assert_refused(guard.launch(&kernel, &request, args), "idle");
     });
 }
 
@@ -103,7 +103,7 @@ fn a_launch_with_a_workspace_is_refused_too() {
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         stream.begin_capture(MODES[1]).expect("the stream is idle");
-        let run = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let run = guard.launch(&kernel, (&request, &batch), args);
         assert_refused(run, "fake_spill_y");
     });
 }

@@ -135,7 +135,7 @@ fn a_launch_with_a_workspace_stops_too() {
         let batch = batch.workspace(1000, 32_000);
         let mut args = Args::new(&on);
         args.write_items(&mut out, 1).offset().length().workspace();
-        let run = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        let run = guard.launch(&kernel, (&request, &batch), args);
         let error = run.expect_err("a capture began").to_string();
         assert!(error.contains("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"), "{error}");
         drop(out);

@@ -113,10 +113,10 @@ const SPLIT: u64 = 65_536;
 
 /// Every way, and how messages call it.
 const WAYS: [(&str, Way); 7] = [
-    ("whole", |program, owner| program.plan_and_launch(&program.kernel, owner, 8, false)),
-    ("split", |program, owner| program.plan_and_launch(&program.kernel, owner, SPLIT, true)),
-    ("rejected", |program, owner| program.plan_and_launch(&program.kernel, owner, SPLIT, false)),
-    ("tuned", |program, owner| program.plan_and_launch(&program.tuned, owner, SPLIT, true)),
+    ("whole", |program, owner| program.launch(&program.kernel, owner, 8, false)),
+    ("split", |program, owner| program.launch(&program.kernel, owner, SPLIT, true)),
+    ("rejected", |program, owner| program.launch(&program.kernel, owner, SPLIT, false)),
+    ("tuned", |program, owner| program.launch(&program.tuned, owner, SPLIT, true)),
     ("planned", |program, owner| {
         let mut out = poisoned(owner, SPLIT);
         let mut args = Args::new(&program.stream);
@@ -130,7 +130,7 @@ const WAYS: [(&str, Way); 7] = [
         let mut args = Args::new(&program.stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         let guard = &program.guard;
-        guard.plan_and_launch(&program.spill, &request, Some(&batch), args)
+        guard.launch(&program.spill, (&request, &batch), args)
     }),
     ("pipeline", |program, owner| {
         let mut builder = Pipeline::builder(64);
@@ -158,7 +158,7 @@ impl Program {
         Self { guard, kernel, tuned, spill, stream, owner }
     }
 
-    fn plan_and_launch(
+    fn launch(
         &self,
         kernel: &Kernel,
         owner: &Arc<CudaStream>,
@@ -173,7 +173,7 @@ impl Program {
         } else {
             args.write(&mut out).value(0_u64).value(items);
         }
-        self.guard.plan_and_launch(kernel, &request, with_batch.then_some(&batch), args)
+        self.guard.launch(kernel, (&request, with_batch.then_some(&batch)), args)
     }
 
     /// Checks that the stream still runs a launch correctly.
@@ -233,7 +233,7 @@ fn an_observer_may_launch_on_the_same_stream() {
         for (name, way) in WAYS {
             let again = Arc::clone(&program);
             let launch = move || {
-                let launched = again.plan_and_launch(&again.kernel, &again.owner, 8, true);
+                let launched = again.launch(&again.kernel, &again.owner, 8, true);
                 assert_eq!(launched, Ok(1));
             };
             let observations = at_each_observation(&program, launch, || {
@@ -283,10 +283,7 @@ fn an_observer_may_drop_what_else_holds_the_guard() {
         let other = Mutex::new(Some(Arc::clone(&program.guard)));
         let let_go = move || drop(other.lock().unwrap_or_else(PoisonError::into_inner).take());
         at_each_observation(&program, let_go, || {
-            assert_eq!(
-                program.plan_and_launch(&program.kernel, &program.owner, SPLIT, true),
-                Ok(2)
-            );
+            assert_eq!(program.launch(&program.kernel, &program.owner, SPLIT, true), Ok(2));
         });
     });
 }

@@ -126,7 +126,7 @@ impl OnDevice {
                 for _ in 0..passes {
                     let mut args = Args::new(&self.stream);
                     args.write(&mut output).constant(size(columns));
-                    self.guard.plan_and_launch(kernel, &request, None, args)?;
+                    self.guard.launch(kernel, &request, args)?;
                 }
             }
             Peaks { columns, .. } => {
@@ -134,16 +134,16 @@ impl OnDevice {
                 let mut peaks = self.peaks.slice_mut(index(chunk.start)..index(chunk.end()));
                 let mut args = Args::new(&self.stream);
                 args.read(&input).write(&mut peaks).constant(size(columns));
-                self.guard.plan_and_launch(&self.kernels.peak, &request, None, args)?;
+                self.guard.launch(&self.kernels.peak, &request, args)?;
                 let mut args = Args::new(&self.stream);
                 args.read(&input).read(&peaks).write(&mut output).constant(size(columns));
-                self.guard.plan_and_launch(kernel, &request, None, args)?;
+                self.guard.launch(kernel, &request, args)?;
             }
             Transpose { height, width, .. } | Blur { height, width, .. } => {
                 let input = self.input.slice(place);
                 let mut args = Args::new(&self.stream);
                 args.read(&input).write(&mut output).constant(size(height)).constant(size(width));
-                self.guard.plan_and_launch(kernel, &request, None, args)?;
+                self.guard.launch(kernel, &request, args)?;
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ impl BackEnd for OnDevice {
                 }
             }
         };
-        self.guard.plan_and_launch(kernel, &request, Some(&batch), args)?;
+        self.guard.launch(kernel, (&request, &batch), args)?;
         let wrong = self.stream.clone_dtoh(&self.wrong)?;
         Ok(wrong.into_iter().map(u64::from).sum())
     }

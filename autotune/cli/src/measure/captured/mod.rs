@@ -11,7 +11,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::result;
 use gridguard::cuda::{CudaError, Kernel, LoadError, Module, RawLaunch};
 use gridguard::image::Image;
-use gridguard::{Guard, KernelArgs, Parameter, Plan};
+use gridguard::{Guard, Parameter, Plan, RawArgs};
 use gridguard_autotune::{
     Candidate, FailureKind, LaunchConfig, MeasureFailure, Measured, Measurer, Portion, Workload,
 };
@@ -112,7 +112,7 @@ impl Replay {
             self.kernel.prefer_shared_memory(percent)?;
             self.carveout = Some(percent);
         }
-        let mut values = KernelArgs::new();
+        let mut values = RawArgs::new();
         for value in &self.arguments {
             values.bytes(value);
         }

@@ -1,4 +1,4 @@
-//! The arguments of a launch builder: cudarc's memory, and references to values.
+//! Arguments as cudarc's launch builder takes them: memory, and references to values.
 
 use cudarc::driver::DeviceRepr;
 
@@ -6,27 +6,32 @@ use crate::cuda::arguments::Args;
 use crate::cuda::arguments::memory::{Memory, MemoryMut};
 use crate::plan::slot::{ByAddress, Scalar, Slot};
 
-/// An argument of a launch builder. `Kind` is inferred.
-pub(crate) trait Argument<'a, Kind> {
-    /// Adds it. An integer that equals the number of items is refused in chunks if `is_checked`.
-    fn add(self, args: &mut Args<'a>, is_checked: bool);
+/// What [`Args::arg`] takes: a reference to cudarc's memory or to a value. `Kind` is inferred.
+pub trait Argument<'a, Kind>: sealed::Argument<'a, Kind> {}
+
+impl<'a, Kind, A: sealed::Argument<'a, Kind>> Argument<'a, Kind> for A {}
+
+mod sealed {
+    pub trait Argument<'a, Kind> {
+        fn add(self, args: &mut super::Args<'a>);
+    }
 }
 
 // The kinds are the standard library's types, since a public method infers them.
 
 /// The kind of a reference to a value.
-pub(crate) type Value = ();
+type Value = ();
 /// The kind of memory of elements `T` that the kernel reads.
 type Read<T> = fn() -> T;
 /// The kind of memory of elements `T` that the kernel writes.
 type Written<T> = fn(T);
 
-impl<'a, T: DeviceRepr> Argument<'a, Value> for &'a T {
+impl<'a, T: DeviceRepr> sealed::Argument<'a, Value> for &'a T {
     #[inline(always)]
-    fn add(self, args: &mut Args<'a>, is_checked: bool) {
+    fn add(self, args: &mut Args<'a>) {
         let size = size_of::<T>();
         args.push(match integer(self) {
-            Some(bits) => Slot::Value { bits, size, may_be_items: is_checked },
+            Some(bits) => Slot::Value { bits, size, may_be_items: true },
             None => {
                 let address = core::ptr::from_ref(self).expose_provenance();
                 Slot::ByAddress(ByAddress::new(address, size))
@@ -35,16 +40,16 @@ impl<'a, T: DeviceRepr> Argument<'a, Value> for &'a T {
     }
 }
 
-impl<'a, T, S: Memory<T>> Argument<'a, Read<T>> for &'a S {
+impl<'a, T, S: Memory<T>> sealed::Argument<'a, Read<T>> for &'a S {
     #[inline(always)]
-    fn add(self, args: &mut Args<'a>, _: bool) {
+    fn add(self, args: &mut Args<'a>) {
         args.read(self);
     }
 }
 
-impl<'a, T, S: MemoryMut<T>> Argument<'a, Written<T>> for &'a mut S {
+impl<'a, T, S: MemoryMut<T>> sealed::Argument<'a, Written<T>> for &'a mut S {
     #[inline(always)]
-    fn add(self, args: &mut Args<'a>, _: bool) {
+    fn add(self, args: &mut Args<'a>) {
         args.write(self);
     }
 }
