@@ -37,7 +37,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/captured.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
+    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
     rm -rf "$folder/index" && cp -r guard/index/corpus "$folder/index" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
@@ -385,7 +385,6 @@ run() {
     else
         missing neighbours "none packed"
     fi
-    step captured 400 python3 "$folder/captured.py" "$folder/gridguard" "$results/captured.json"
     step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 115
     step watched-timing 400 python3 "${preloaded[@]}" "$results/watched-timing.json" timing
     step launch 200 "$folder/gpu_launch" "$results/launch.json"

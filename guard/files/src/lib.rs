@@ -15,7 +15,6 @@
 //! ```
 
 mod conditional;
-mod draft;
 mod error;
 mod folder;
 mod kind;
@@ -26,7 +25,6 @@ mod read;
 mod unix;
 
 pub use conditional::{append, publish_if};
-pub use draft::Draft;
 pub use error::{Distrust, ReadError};
 pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
 pub use kind::{FileKind, file_kind};

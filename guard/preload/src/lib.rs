@@ -10,7 +10,6 @@
 //! - `driver`: the functions and structures of the driver;
 //! - `watch`: records of launches, images and allocations;
 //! - `fix`: oversized launches in parts;
-//! - `capture`: one launch with its memory, in a file;
 //! - `refuse`: explanations of refusals and late errors;
 //! - `report`: the summary, the report and the recorded launches;
 //! - `hook`: the intercepted functions, and how programs find them.
@@ -20,7 +19,6 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![cfg_attr(test, allow(dead_code, reason = "the tests are not preloaded"))]
 
-mod capture;
 mod driver;
 mod fix;
 mod hook;
@@ -54,7 +52,6 @@ extern "C" fn loaded() {
         caches::begin();
         assembler::begin();
         unwatched::begin();
-        capture::begin();
         if process::always_reports() {
             process::register_end(session::at_exit);
         }

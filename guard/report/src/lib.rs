@@ -6,13 +6,10 @@
 //! - `explain`, on by default: [`ExplainedLog`], the failures in a log, and [`Diagnose`], the errors of the guard as
 //!   CUDA's failures.
 //! - `cuda`: [`Diagnose`] for the errors of the driver and of launches.
-//! - `capture`: [`Capture`], a launch with its memory in a file.
 //! - `html`: reports and the curves of a tuner as one page of HTML.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(all(unix, feature = "capture"))]
-mod capture;
 #[cfg(feature = "explain")]
 mod evidence;
 mod frame;
@@ -29,10 +26,6 @@ mod process;
 mod stated_launch;
 mod text;
 
-#[cfg(all(unix, feature = "capture"))]
-pub use capture::{
-    CAPTURE_FORMAT, Capture, CaptureError, CaptureWriter, CapturedLaunch, CapturedMemory,
-};
 #[cfg(feature = "explain")]
 pub use evidence::{Diagnose, device_evidence, launch_config, violated_rules};
 pub use frame::PythonFrame;

@@ -209,7 +209,7 @@ impl WatchReport {
     }
 }
 
-/// What every version writes, of reports and of captures.
+/// What every version writes.
 #[derive(Deserialize)]
 pub(crate) struct Format {
     pub(crate) format: u32,

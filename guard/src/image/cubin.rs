@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use object::LittleEndian as LE;
-use object::elf::{ET_REL, SHN_XINDEX, SHT_SYMTAB_SHNDX, STT_FUNC, STT_OBJECT, SectionType};
+use object::elf::{ET_REL, SHN_XINDEX, SHT_SYMTAB_SHNDX, STT_FUNC, SectionType};
 
 use super::architecture::{Architecture, Scope, from_number};
 use super::elf::{Elf, SHT_CUDA_INFO, Section};
@@ -65,29 +65,6 @@ pub(super) fn kernels(bytes: &[u8]) -> Result<Vec<KernelAttributes>, ImageError>
         });
     }
     Ok(kernels)
-}
-
-/// The names of the variables of a cubin in global and constant memory, in the order of its symbols. Linear in its
-/// size.
-pub(super) fn variables(bytes: &[u8]) -> Result<Vec<String>, ImageError> {
-    let elf = Elf::of_cubin(bytes)?;
-    let (symbols, names) = elf.symbols()?;
-    let sections = large_section_numbers(&elf)?;
-    let (mut variables, mut looked_at) = (Vec::new(), 0);
-    for (index, symbol) in (0_u32..).zip(symbols) {
-        let section = match symbol.st_shndx.get(LE) {
-            SHN_XINDEX => sections.get(position(index)).copied().unwrap_or(0),
-            section => section.0.into(),
-        };
-        let holds_variables = elf
-            .sections
-            .get(position(section))
-            .is_some_and(|section| VARIABLES.iter().any(|start| elf.name_begins(section, start)));
-        if symbol.st_type() == STT_OBJECT && holds_variables {
-            variables.push(name_at(names, symbol.st_name.get(LE), &mut looked_at, bytes)?);
-        }
-    }
-    Ok(variables)
 }
 
 /// The name at an offset of the names. `looked_at` counts the bytes of all names.
@@ -212,8 +189,6 @@ const COMPAT_ACCELERATED: u8 = 9;
 const ENTRY_POINT: u8 = 0x10;
 /// The prefix of the names of shared memory sections.
 const SHARED_MEMORY: &[u8] = b".nv.shared.";
-/// How the names of sections of variables begin.
-const VARIABLES: [&[u8]; 2] = [b".nv.global", b".nv.constant3"];
 /// From compute capability 9.0 on, the shared memory of a kernel begins with the driver's reserved part.
 const FIRST_THAT_RESERVES: u32 = 9;
 const RESERVED_SHARED_BYTES: u64 = 1024;

@@ -137,19 +137,6 @@ impl FileImage<'_> {
         }
     }
 
-    /// The names of its variables in global and constant memory. Decompresses it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::kernels`].
-    pub fn variables(&self) -> Result<Vec<String>, ImageError> {
-        let image = Image::new(self.contents()?)?;
-        match image.ptx() {
-            Some(text) => Ok(ptx_kernels::variables(text)),
-            None => cubin::variables(image.bytes()),
-        }
-    }
-
     /// The PTX, which may end with zeros. Decompresses it.
     ///
     /// # Errors

@@ -25,25 +25,6 @@ pub(super) fn kernels(text: &str) -> Result<Vec<KernelAttributes>, ImageError> {
     Ok(kernels)
 }
 
-/// The names of the variables that `text` declares outside of functions. Linear in its size.
-pub(super) fn variables(text: &str) -> Vec<String> {
-    let (mut names, mut depth, mut declares) = (Vec::new(), 0_usize, false);
-    for token in (Tokens { rest: text }) {
-        match token {
-            "(" | "{" | "[" => depth = depth.saturating_add(1),
-            ")" | "}" | "]" => depth = depth.saturating_sub(1),
-            ".global" | ".const" if depth == 0 => declares = true,
-            ";" | "=" => declares = false,
-            name if declares && depth == 0 => {
-                let is_name = |c: char| c.is_alphabetic() || "_$%".contains(c);
-                names.extend(name.starts_with(is_name).then(|| name.to_owned()));
-            }
-            _ => {}
-        }
-    }
-    names
-}
-
 /// The tokens of PTX, without comments.
 struct Tokens<'a> {
     rest: &'a str,

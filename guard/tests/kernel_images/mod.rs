@@ -8,7 +8,6 @@
 //! | `relocatable.cubin` | the same | `ptxas` 13.0 for sm_86 |
 //! | `thor.cubin` | `kernels.ptx` | `ptxas` 13.0 for sm_110, `-c`: symbols end past its reserved shared memory |
 //! | `recursive.cubin` | `recursive.ptx` | `ptxas` 12.2, whose relocations link to a wrong symbol section |
-//! | `variables.cubin` | `variables.ptx` | `ptxas` 12.9 for sm_90 |
 //! | `relocatable.a` | `relocatable.cu`, `callee.cu` | `nvcc` 13.0, `-rdc=true` for sm_90 and compute_90, then `ar` |
 //! | `linked.so` | the same | `nvcc` 13.0, `-dlink` for sm_90, then `g++ -shared` |
 //! | `intermediate.o` | `callee.cu` | `nvcc` 13.0, `-rdc=true` for lto_90 |
@@ -30,8 +29,6 @@ const RELOCATABLE: &[u8] = include_bytes!("relocatable.cubin");
 const THOR: &[u8] = include_bytes!("thor.cubin");
 const ZSTD: &[u8] = include_bytes!("zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("lz4.fatbin");
-
-const VARIABLES: [&[u8]; 2] = [include_bytes!("variables.ptx"), include_bytes!("variables.cubin")];
 
 /// Registers, static shared memory and stack of a kernel.
 type Resources = (u64, u64, u64);
@@ -74,22 +71,6 @@ fn assert_declared(kernels: &[KernelAttributes]) {
         let cluster = (kernel.name == "clustered").then_some(Dim3::new(2, 2, 1));
         assert_eq!(kernel.required_cluster, cluster, "{kernel:?}");
         assert_eq!(kernel.cluster_must_be_set, kernel.name.contains("cluster"), "{kernel:?}");
-    }
-}
-
-#[test]
-fn variables_in_global_and_constant_memory_are_listed() {
-    let names = |bytes: &[u8]| {
-        let file = ImageFile::parse(bytes).expect("an image");
-        let mut names = file.images().next().expect("one").variables().expect("complete");
-        names.sort();
-        names
-    };
-    for image in VARIABLES {
-        assert_eq!(names(image), ["counter", "scale", "second", "shared_with_host", "table"]);
-    }
-    for without in [KERNELS, CLUSTERS, TURING, HOPPER, BLACKWELL, RELOCATABLE, THOR, ZSTD] {
-        assert_eq!(names(without), [""; 0]);
     }
 }
 

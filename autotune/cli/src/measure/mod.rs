@@ -2,8 +2,6 @@
 //! progress bars.
 
 pub(crate) mod args;
-#[cfg(unix)]
-pub(crate) mod captured;
 pub(crate) mod idle;
 pub(crate) mod process;
 pub(crate) mod progress;

@@ -10,8 +10,6 @@ use gridguard_autotune::{FailureKind, MeasureFailure, Remote, Timeouts, serve};
 use gridguard_kernels::bench::ProblemError;
 
 use super::args::{self, DeviceSelection};
-#[cfg(unix)]
-use super::captured;
 use super::progress::DeviceProgress;
 use super::target::Target;
 use super::workload::LocalBench;
@@ -44,10 +42,6 @@ impl Measure {
         serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
-            #[cfg(unix)]
-            if let Some(file) = problem.strip_prefix(captured::PROBLEM) {
-                return bench.replay(file.as_ref());
-            }
             bench.open(&problem.parse().map_err(invalid)?)
         })?;
         Ok(Exit::Yes)

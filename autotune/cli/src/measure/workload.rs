@@ -114,10 +114,6 @@ impl LocalBench {
         self.measurer(workload, stream)
     }
 
-    pub(crate) const fn guard(&self) -> &Arc<Guard> {
-        &self.guard
-    }
-
     /// A stream for a workload; `None` on the host.
     pub(crate) fn stream(&self) -> Measured<Option<Arc<CudaStream>>> {
         let Some(context) = self.guard.context() else { return Ok(None) };

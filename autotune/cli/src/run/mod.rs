@@ -1,6 +1,5 @@
 //! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains refused launches and allocations.
 
-mod capture;
 #[cfg(feature = "embedded-library")]
 mod embedded;
 mod library;
@@ -18,7 +17,6 @@ use std::process::Command;
 use clap::{Args, ValueEnum};
 use gridguard_report::WatchReport;
 
-use self::capture::CaptureArgs;
 use self::library::{LIBRARY, find_library};
 use self::output::{Kind, Output};
 use crate::check::from_1;
@@ -36,8 +34,6 @@ pub(crate) struct Run {
     /// File for each kind of launch, as requests for `gridguard check --requests`. Replaces only an earlier record
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    #[command(flatten)]
-    capture: CaptureArgs,
     /// Wait for each launch, so that late errors name one launch
     #[arg(long)]
     sync: bool,
@@ -145,9 +141,6 @@ impl Run {
         set(&mut command, "PTX", ptx.as_ref().map(|folder| folder.as_os_str()));
         for (name, output) in [("REPORT", &report), ("RECORD", &record)] {
             set(&mut command, name, output.as_ref().map(|output| output.path().as_os_str()));
-        }
-        for (name, value) in self.capture.variables()? {
-            set(&mut command, name, value.as_deref());
         }
         let process = std::process::id();
         set(&mut command, "PROCESS", Some(process.to_string().as_ref()));

@@ -8,7 +8,6 @@ mod output;
 mod program;
 mod queue;
 #[cfg(unix)]
-mod replay;
 mod selection;
 mod session;
 mod task;
@@ -50,16 +49,6 @@ pub(crate) struct Tune {
     /// GPU of the program
     #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     gpu: Option<String>,
-    /// Measure the launch in this file of `gridguard run --capture` in other ways, and show their gain
-    ///
-    /// Measures other shares of shared memory, clusters, blocks of one dimension, and parts of the grid if the module
-    /// is PTX. The memory after each must equal the memory after the captured launch, byte for byte. Stores no choice
-    #[cfg(unix)]
-    #[arg(
-        long, value_name = "FILE", group = "problem",
-        conflicts_with_all = ["kernels", "shapes", "file", "gpu", "objective", "profile", "from", "memory", "idle", "plot", "html"]
-    )]
-    replay: Option<PathBuf>,
     #[command(flatten)]
     problems: Selection,
     /// This machine's share of the problems, for example 0/4 for the first of four machines
@@ -102,11 +91,6 @@ pub(crate) struct Tune {
 
 impl Tune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        #[cfg(unix)]
-        if let Some(file) = &self.replay {
-            let policy = self.problems.policy();
-            return replay::run(file, self.device, policy, self.budget, (self.output, self.all));
-        }
         self.problems.check()?;
         let targets = match (self.device, self.gpu.as_deref()) {
             // A GPU that only the program can reach.

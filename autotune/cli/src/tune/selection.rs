@@ -54,11 +54,6 @@ impl Selection {
         self.program.is_given()
     }
 
-    /// The policy, or the usual one.
-    pub(crate) fn policy(&self) -> Policy {
-        self.policy.unwrap_or_default()
-    }
-
     fn program_tasks(&self) -> Result<Vec<Task>, CommandError> {
         let (policy, objective) =
             (self.policy.unwrap_or_default(), self.objective.unwrap_or_default());

@@ -16,7 +16,6 @@ mod profile;
 mod program;
 mod ptx;
 #[cfg(target_os = "linux")]
-mod replay;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]

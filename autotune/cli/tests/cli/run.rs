@@ -36,7 +36,6 @@ pub(crate) fn built() -> &'static Path {
         let [library, link] = DRIVER;
         fake_library::build(&folder, "libcuda.c", library, link, None);
         compile(&folder.join("launches"), LAUNCHES, &["-lpthread"]);
-        compile(&folder.join("captured"), CAPTURED, &[]);
         compile(&folder.join("allocates"), ALLOCATES, &["-std=gnu11", "-rdynamic", "-lpthread"]);
         folder
     })
@@ -388,7 +387,5 @@ fn a_malformed_report_is_named() {
 
 const LAUNCHES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/launches.c");
-const CAPTURED: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/captured.c");
 const ALLOCATES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/allocates.c");

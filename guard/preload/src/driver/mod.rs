@@ -61,9 +61,6 @@ questions! {
     device_count = c"cuDeviceGetCount": fn(*mut c_int);
     device_name = c"cuDeviceGetName": fn(*mut c_char, c_int, c_int);
     device_memory = c"cuDeviceTotalMem_v2": fn(*mut usize, c_int);
-    allocation_range = c"cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
-    copy_out = c"cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);
-    synchronize_context = c"cuCtxSynchronize": fn();
     memory_info = c"cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     device_pool = c"cuDeviceGetMemPool": fn(*mut Handle, c_int);
     pool_attribute = c"cuMemPoolGetAttribute": fn(Handle, c_int, *mut u64);

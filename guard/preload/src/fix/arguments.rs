@@ -34,41 +34,6 @@ pub(super) struct Added {
     pub(super) own_bytes: usize,
 }
 
-impl Passed {
-    /// The value of each parameter, whose offset and size are given.
-    ///
-    /// # Safety
-    ///
-    /// The program passes the arguments to a launch of a kernel with these parameters.
-    pub(crate) unsafe fn values(
-        self,
-        parameters: &[(usize, usize)],
-    ) -> Result<Vec<Vec<u8>>, Reason> {
-        let ends = parameters.iter().map(|(offset, bytes)| offset.saturating_add(*bytes));
-        let all = ends.max().unwrap_or(0);
-        let added = Added { index: parameters.len(), offset: all, own_bytes: all };
-        // SAFETY: by this function's contract.
-        match unsafe { Arguments::new(self, added) }? {
-            Arguments::Addresses(addresses) => {
-                let value = |(address, (_, bytes)): (*mut c_void, &(usize, usize))| {
-                    // SAFETY: the address of a parameter of this size.
-                    let value = || unsafe { core::slice::from_raw_parts(address.cast(), *bytes) };
-                    (!address.is_null()).then(|| value().to_vec())
-                };
-                let values = addresses.into_iter().zip(parameters).map(value);
-                values.collect::<Option<_>>().ok_or_else(|| "a parameter has no address".into())
-            }
-            Arguments::Buffer { buffer, .. } => {
-                let value = |(offset, bytes): &(usize, usize)| {
-                    buffer.get(*offset..offset.saturating_add(*bytes)).map(<[u8]>::to_vec)
-                };
-                let values = parameters.iter().map(value).collect::<Option<_>>();
-                values.ok_or_else(|| "the launch passes no whole buffer of arguments".into())
-            }
-        }
-    }
-}
-
 impl Arguments {
     /// The program's arguments.
     ///
@@ -214,33 +179,6 @@ mod tests {
             });
             assert_eq!(seen, expected);
         }
-    }
-
-    #[test]
-    fn values_are_read_from_addresses_and_from_a_buffer() {
-        let parameters = [(0, 8), (8, 4)];
-        let (mut address, mut number) = (7_u64.to_le_bytes(), 9_u32.to_le_bytes());
-        let mut own = [address.as_mut_ptr().cast(), number.as_mut_ptr().cast()];
-        let passed = Passed { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
-        let expected = vec![address.to_vec(), number.to_vec()];
-        // SAFETY: the addresses of two parameters of these sizes.
-        assert_eq!(unsafe { passed.values(&parameters) }, Ok(expected.clone()));
-        let (mut bytes, mut size) = (expected.concat(), 12_usize);
-        let mut extra = [
-            option(PARAM_BUFFER_POINTER),
-            bytes.as_mut_ptr().cast(),
-            option(PARAM_BUFFER_SIZE),
-            (&raw mut size).cast(),
-            option(PARAM_END),
-        ];
-        let passed = Passed { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() };
-        // SAFETY: a buffer with both parameters.
-        assert_eq!(unsafe { passed.values(&parameters) }, Ok(expected));
-        own[1] = core::ptr::null_mut();
-        let passed = Passed { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
-        // SAFETY: one parameter has no address.
-        let refused = unsafe { passed.values(&parameters) };
-        assert_eq!(refused, Err("a parameter has no address".into()));
     }
 
     #[test]

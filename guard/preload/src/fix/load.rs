@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
 use crate::fix::image::{Contents, Source};
-use crate::fix::{beside, images, index, kernels};
+use crate::fix::{beside, index, kernels};
 use crate::process;
 use crate::process::flag::Flag;
 use crate::process::guarded;
@@ -163,8 +163,6 @@ unsafe fn loaded(
         guarded::run(|| {
             // SAFETY: as above.
             table::loaded(handle.addr(), unsafe { call.source.digest() });
-            // SAFETY: as above.
-            unsafe { images::keep(call.source) };
             if let Some(image) = image {
                 kernels::loaded(handle, image);
             }

@@ -16,7 +16,6 @@ pub(crate) mod assembler;
 pub(crate) mod beside;
 mod cupy;
 pub(crate) mod image;
-pub(crate) mod images;
 pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod link;

@@ -22,9 +22,7 @@ replacements! {
             guarded::run(|| {
                 let driver = Driver::of(through);
                 driver_log::listen(driver, logged::refused);
-                // For a capture the image of each kernel has to be known.
-                let can_wait = || driver.has_names() && process::options().capture.is_none();
-                named(handle, container, name, can_wait);
+                named(handle, container, name, || driver.has_names());
                 if process::options().keeps_ptx() {
                     // The report at the end needs the limits, when the driver may be gone.
                     let _ = driver.device_limits();

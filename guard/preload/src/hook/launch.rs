@@ -4,7 +4,6 @@ use core::ffi::{c_uint, c_void};
 
 use gridguard::abi::LaunchConfig;
 
-use crate::capture;
 use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
@@ -48,7 +47,7 @@ replacements! {
             };
             let (passed, Launch { kernel, grid, .. }) = (Passed { parameters, extra }, launch);
             let whole = move || part(&Part { kernel, grid, passed, attributes: &[] });
-            unusual(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
+            oversized(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
         })
     }
 
@@ -82,7 +81,7 @@ replacements! {
                 )
             };
             // A cooperative launch has no parts.
-            unusual(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
+            oversized(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
     }
 
@@ -113,7 +112,7 @@ replacements! {
             // SAFETY: as above.
             let attributes = unsafe { attributes(config) };
             let passed = Passed { parameters, extra };
-            unusual(&Again { launch, passed, attributes, part: &part, whole: &call })
+            oversized(&Again { launch, passed, attributes, part: &part, whole: &call })
         })
     }
 }
@@ -128,19 +127,19 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
     })
 }
 
-/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid, or
-/// any launch while one is to be captured, to `unusual`.
+/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid
+/// to `oversized`.
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
     passed: Passed,
     call: impl Fn() -> Status,
     describe: impl Fn() -> Launch,
-    unusual: impl FnOnce(Launch) -> Status,
+    oversized: impl FnOnce(Launch) -> Status,
 ) -> Status {
     functions::once(Flag::Launch, &call, || {
-        if is_oversized(grid) || capture::is_awaited() {
-            return unusual(describe());
+        if is_oversized(grid) {
+            return oversized(describe());
         }
         // These lines arrive while the driver works.
         table::prefetch(describe().kernel.addr());
@@ -155,24 +154,12 @@ fn watched(
     })
 }
 
-/// Makes a launch, and captures it if it is the wanted one.
+/// Makes an oversized launch: in parts if `--fix` is on and it is possible.
 #[cold]
-fn unusual(again: &Again<'_>) -> Status {
-    let Again { launch, passed, attributes, .. } = again;
-    match capture::is_awaited() {
-        true => {
-            let entry = outcome::named(launch);
-            capture::around(launch, entry, (*passed, attributes), || made(again))
-        }
-        false => made(again),
-    }
-}
-
-/// Makes a launch: an oversized one in parts if `--fix` is on and it is possible.
-fn made(again: &Again<'_>) -> Status {
+fn oversized(again: &Again<'_>) -> Status {
     let launch = &again.launch;
     let mut reason = None;
-    if process::options().fix && is_oversized(launch.grid) {
+    if process::options().fix {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
         match unsafe { again.in_parts() } {
             Ok(status) => {

@@ -33,16 +33,6 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
     });
 }
 
-/// The entry of the launch's kernel, with its name, before the launch.
-#[cold]
-pub(crate) fn named(launch: &Launch) -> Option<&'static Entry> {
-    let named = guarded::run(|| {
-        session::begin();
-        named_entry(launch)
-    });
-    named.flatten()
-}
-
 /// Records a launch that was made in parts.
 #[cold]
 pub(crate) fn fixed(launch: &Launch, passed: Passed, status: Status) {

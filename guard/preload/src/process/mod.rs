@@ -47,8 +47,6 @@ pub(crate) struct Options {
     pub(crate) report: Option<Output>,
     /// The file of the recorded launches.
     pub(crate) record: Option<Output>,
-    /// The launch that is captured.
-    pub(crate) capture: Option<Capture>,
     /// The batch size that the user stated.
     pub(crate) batch: Option<u64>,
     /// The folder of the run for the PTX that `ptxas` reads.
@@ -56,18 +54,6 @@ pub(crate) struct Options {
     /// The number of the process that `gridguard run` became.
     main: Option<u32>,
     stderr: Option<Opened>,
-}
-
-/// The launch of `--capture`.
-#[derive(Debug)]
-pub(crate) struct Capture {
-    /// The kernel's name, mangled or as its source has it.
-    pub(crate) kernel: String,
-    /// The number of the launch among those of the kernel, from 1.
-    pub(crate) number: u64,
-    pub(crate) file: PathBuf,
-    /// The most memory that is kept, in bytes.
-    pub(crate) limit: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,14 +84,6 @@ pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
     let number = |name| variable(name).and_then(|number| number.to_str()?.parse().ok());
-    let capture = || {
-        Some(Capture {
-            kernel: variable(c"GRIDGUARD_RUN_CAPTURE")?.into_string().ok()?,
-            number: number(c"GRIDGUARD_RUN_CAPTURE_NUMBER")?,
-            file: variable(c"GRIDGUARD_RUN_CAPTURE_FILE")?.into(),
-            limit: number(c"GRIDGUARD_RUN_CAPTURE_LIMIT")?,
-        })
-    };
     let _ = OPTIONS.set(Options {
         abort: flag(c"GRIDGUARD_RUN_ABORT"),
         raise: flag(c"GRIDGUARD_RUN_RAISE"),
@@ -122,7 +100,6 @@ pub(crate) fn begin() {
         report: path(c"GRIDGUARD_RUN_REPORT"),
         record: path(c"GRIDGUARD_RUN_RECORD"),
         ptx: variable(c"GRIDGUARD_RUN_PTX").map(PathBuf::from),
-        capture: capture(),
         batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
         main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
         stderr: Some(Opened::now(libc::STDERR_FILENO)),

@@ -194,13 +194,6 @@ impl Entry {
         counts
     }
 
-    /// The digest of the kernel's image; 0 if it is not known.
-    pub(crate) fn image(&self) -> u64 {
-        let container = self.container.load(Ordering::Relaxed);
-        let known = [self.kernel().image, self.image.load(Ordering::Relaxed), image_of(container)];
-        known.into_iter().find(|image| *image != 0).unwrap_or(0)
-    }
-
     /// The data of `--fix` for this handle.
     pub(crate) fn known(&self) -> Option<&'static Known> {
         // SAFETY: null, or a value that is never freed.

@@ -3,7 +3,6 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod captures;
 mod failures;
 mod fixes;
 mod graphs;

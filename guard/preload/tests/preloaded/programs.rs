@@ -100,16 +100,6 @@ pub(crate) fn allocates(words: &str) -> Command {
     command
 }
 
-/// The command `captured ACTION...` with the library, which captures a launch of `kernel` into `file`.
-pub(crate) fn captured(actions: &str, (kernel, number): (&str, u64), file: &Path) -> Command {
-    let mut command = clean(Driver::Whole, "captured", actions);
-    command.env("LD_PRELOAD", library()).env("GRIDGUARD_RUN_QUIET", "1");
-    command.env("GRIDGUARD_RUN_CAPTURE", kernel).env("GRIDGUARD_RUN_CAPTURE_FILE", file);
-    command.env("GRIDGUARD_RUN_CAPTURE_NUMBER", number.to_string());
-    command.env("GRIDGUARD_RUN_CAPTURE_LIMIT", (1_u64 << 20).to_string());
-    command
-}
-
 /// The command with this driver, and without variables that change it.
 fn clean(driver: Driver, program: &str, words: &str) -> Command {
     let mut command = Command::new(built().join(program));
@@ -231,7 +221,6 @@ fn built() -> &'static Path {
         let linked = ["-std=gnu11", "-DLINKED", &compilers, "-l:libnvrtc.so.13", "-lpthread"];
         compile(&folder, "loads-linked", "loads.c", &linked);
         compile(&folder, "graphs", "graphs.c", &["-std=gnu11"]);
-        compile(&folder, "captured", "captured.c", &[]);
         let allocates = ["-std=gnu11", "-rdynamic", "-lpthread"];
         compile(&folder, "allocates", "allocates.c", &allocates);
         let plugin = ["-std=gnu11", "-DPLUGIN", "-shared", "-fPIC"];

@@ -91,7 +91,6 @@ function_table! {
         module_load_data_ex = "cuModuleLoadDataEx": fn(*mut Handle, *const c_void, c_uint, *mut c_int, *mut *mut c_void) -> Status;
         module_unload = "cuModuleUnload": fn(Handle) -> Status;
         module_get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char) -> Status;
-        module_get_global = "cuModuleGetGlobal_v2": fn(*mut u64, *mut usize, Handle, *const c_char) -> Status;
         func_get_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Handle) -> Status;
         func_set_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int) -> Status;
         max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;

@@ -1,14 +1,13 @@
 //! Loads kernel images into a context, and finds their kernels. Wraps functions that other code loaded.
 
 use core::any::Any;
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
 
-use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{CAPTURE_ERRORS, Pushed};
 use crate::cuda::driver::log::{self, LogPosition};
 use crate::cuda::driver::query;
@@ -273,23 +272,6 @@ impl Module {
         let (name, keep) = (name.to_owned(), Arc::clone(&self.0));
         // SAFETY: `keep` keeps the function loaded, and its context, which is current.
         unsafe { declared_kernel(driver, context, function, name, parameters, keep) }
-    }
-
-    /// The device address and the bytes of the variable `name`, which the module's code may write.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverError`] if the module has no such variable.
-    pub fn variable(&self, name: &CStr) -> Result<(u64, u64), DriverError> {
-        let LoadedModule { handle, driver, ref context, .. } = *self.0;
-        let _current = Pushed::new(driver, context.cu_ctx().cast())?;
-        let (mut address, mut bytes) = (0, 0);
-        // SAFETY: `self` keeps the module loaded; the pointers are to live numbers and a string.
-        let status = unsafe {
-            (driver.module_get_global)(&raw mut address, &raw mut bytes, handle, name.as_ptr())
-        };
-        driver.check("cuModuleGetGlobal", status)?;
-        Ok((address, u64::try_from(bytes).unwrap_or(u64::MAX)))
     }
 
     /// The context that the module is loaded into.

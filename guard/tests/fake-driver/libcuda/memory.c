@@ -67,16 +67,12 @@ CALL(cuMemCreate, (unsigned long long *handle, size_t bytes, const struct Proper
 CALL(cuMemRelease, (unsigned long long handle), LIBRARY; REQUIRE(handle & PHYSICAL, INVALID_VALUE),
      CHECK(release(handle & ~PHYSICAL)))
 
-CALL(cuMemGetAddressRange_v2, (CUdeviceptr *start, size_t *bytes, CUdeviceptr at), CONTEXT;
-     struct Block **link = find_block(at, 1); REQUIRE(link && start && bytes, NOT_FOUND),
-     *start = (uintptr_t)(*link)->at; *bytes = (*link)->bytes)
-
 /* Reserved addresses are host memory, which is there once access is set. Physical memory only counts. */
 CALL(cuMemGetAllocationGranularity, (size_t *bytes, const struct Properties *of, int option),
      REQUIRE(bytes && of, INVALID_VALUE), *bytes = (size_t)2 << 20)
 CALL(cuMemAddressReserve, (CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags),
      CONTEXT; REQUIRE(at && bytes && !flags, INVALID_VALUE);
-     void *hint = setting("GRIDGUARD_FAKE_MOVED", 0) ? NULL : (void *)(uintptr_t)wanted;
+     void *hint = (void *)(uintptr_t)wanted;
      int fixed = hint ? MAP_FIXED_NOREPLACE : 0;
      void *made = mmap(hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
      if (made == MAP_FAILED) made = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

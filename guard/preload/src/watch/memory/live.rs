@@ -124,24 +124,13 @@ pub(crate) fn remove_device(device: u8, mut each: impl FnMut(Allocation)) {
 
 /// All live allocations; those that change meanwhile may be missing.
 pub(crate) fn all() -> impl Iterator<Item = Allocation> {
-    whole().map(|(_, allocation)| allocation)
-}
-
-fn whole() -> impl Iterator<Item = (u64, Allocation)> {
     entries().filter_map(|(bucket, place, key)| {
         let bytes = bucket.bytes[place].load(Ordering::Relaxed);
         let rest = bucket.rest[place].load(Ordering::Acquire);
         // Else another allocation has taken the place during the read.
         let is_whole = bucket.keys[place].load(Ordering::Relaxed) == key;
-        is_whole.then(|| (key, Allocation::from_parts(bytes, rest)))
+        is_whole.then(|| Allocation::from_parts(bytes, rest))
     })
-}
-
-/// The live allocations with their addresses, in ascending order; those that change meanwhile may be missing.
-pub(crate) fn by_address() -> Vec<(u64, Allocation)> {
-    let mut all: Vec<_> = whole().filter(|(key, _)| key & HANDLE == 0).collect();
-    all.sort_unstable_by_key(|(address, _)| *address);
-    all
 }
 
 /// Forgets everything, in a child process.
