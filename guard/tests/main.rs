@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod corpus;
-#[cfg(all(feature = "profile", unix))]
-mod hostile_files;
 #[cfg(feature = "cuda")]
 mod images;
 #[cfg(feature = "image")]
@@ -18,6 +16,8 @@ mod profile_layers;
 mod profile_schema;
 #[cfg(feature = "profile")]
 mod profile_store;
+#[cfg(feature = "profile")]
+mod profiles;
 mod properties;
 
 use gridguard_test_support::allocator::Counting;

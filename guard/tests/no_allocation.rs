@@ -1,14 +1,15 @@
 //! Guarding a legal launch allocates nothing.
 
 use gridguard::profile::{
-    DefaultReason, Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile,
-    Provenance, StoredChoice, Summary,
+    DefaultReason, Document, Environment, Key, Match, MatchKind, MissLog, Profile,
 };
 use gridguard::{
     Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
     Plan, RawArgs, Strategy, validate,
 };
 use gridguard_test_support::allocator::allocations_of;
+
+use crate::profiles::{entry, key};
 
 fn limits() -> LaunchLimits {
     LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"))
@@ -33,67 +34,36 @@ fn the_counter_sees_the_violations_of_an_illegal_launch() {
 
 #[test]
 fn validating_a_legal_launch_allocates_nothing() {
-    let limits = limits();
-    let (request, _) = attention(13_107);
-    let (answer, allocations) = allocations_of(|| validate(&request, &limits));
-    assert!(answer.is_ok());
-    assert_eq!(allocations, 0);
-}
-
-#[test]
-fn validating_a_cluster_launch_allocates_nothing() {
     let device = gridguard::catalog::gpu("h200").expect("catalogued").limits.clone();
-    let limits = LaunchLimits::new(device, KernelLimits::unknown("attention"));
-    let (request, _) = attention(8);
-    let request = request.cluster(Dim3::new(1, 8, 1)).cooperative();
-    let (answer, allocations) = allocations_of(|| validate(&request, &limits));
-    assert!(answer.is_ok());
-    assert_eq!(allocations, 0);
+    let limits = [limits(), LaunchLimits::new(device, KernelLimits::unknown("attention"))];
+    let cluster = attention(8).0.cluster(Dim3::new(1, 8, 1)).cooperative();
+    for (request, limits) in [attention(13_107).0, cluster].iter().zip(&limits) {
+        let (legal, allocations) = allocations_of(|| validate(request, limits).is_ok());
+        assert_eq!((legal, allocations), (true, 0));
+    }
 }
 
 #[test]
-fn planning_and_walking_one_launch_allocates_nothing() {
-    walks_without_allocation(13_107, Choice::AUTOMATIC, Strategy::Whole, 1);
-}
-
-#[test]
-fn planning_and_walking_two_chunks_allocates_nothing() {
-    walks_without_allocation(15_360, Choice::AUTOMATIC, Strategy::Chunked, 2);
-}
-
-#[test]
-fn planning_and_walking_thousands_of_chunks_allocates_nothing() {
-    walks_without_allocation(15_360, Choice::at_most(3), Strategy::Chunked, 5120);
-}
-
-#[test]
-fn an_empty_plan_allocates_nothing() {
-    walks_without_allocation(0, Choice::AUTOMATIC, Strategy::Whole, 0);
-}
-
-fn walks_without_allocation(items: u64, choice: Choice, strategy: Strategy, launches: u64) {
-    let limits = limits();
-    let (request, batch) = attention(items);
-    let (walked, allocations) = allocations_of(|| {
-        let plan = Plan::new(&request, Some(&batch), &limits, choice).expect("legal");
-        let blocks: u32 = plan.launches().map(|one| one.launch.grid()[1]).sum();
-        (plan.strategy(), plan.len(), u64::from(blocks))
-    });
-    assert_eq!(walked, (strategy, launches, 5 * items));
-    assert_eq!(allocations, 0);
-}
-
-#[test]
-fn folding_allocates_nothing() {
-    let limits = limits();
-    let (request, batch) = attention(15_360);
-    let batch = batch.foldable();
-    let (grid, allocations) = allocations_of(|| {
-        let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("legal");
-        plan.launches().next().map(|one| one.launch.grid())
-    });
-    assert_eq!(grid, Some([76_800, 1, 1]));
-    assert_eq!(allocations, 0);
+fn planning_and_walking_any_number_of_launches_allocates_nothing() {
+    let (limits, any) = (limits(), Choice::AUTOMATIC);
+    let folded = |batch: BatchAxis| batch.foldable();
+    for (items, change, choice, strategy, launches) in [
+        (0, None, any, Strategy::Whole, 0),
+        (13_107, None, any, Strategy::Whole, 1),
+        (15_360, None, any, Strategy::Chunked, 2),
+        (15_360, None, Choice::at_most(3), Strategy::Chunked, 5120),
+        (15_360, Some(folded), any, Strategy::Folded, 1),
+    ] {
+        let (request, batch) = attention(items);
+        let batch = change.map_or(batch, |change| change(batch));
+        let (walked, allocations) = allocations_of(|| {
+            let plan = Plan::new(&request, Some(&batch), &limits, choice).expect("legal");
+            let blocks =
+                plan.launches().map(|one| u64::from(one.launch.grid().iter().product::<u32>()));
+            (plan.strategy(), plan.len(), blocks.sum::<u64>())
+        });
+        assert_eq!((walked, allocations), ((strategy, launches, 5 * items), 0));
+    }
 }
 
 #[test]
@@ -127,24 +97,13 @@ fn a_guard_that_validates_and_plans_legal_launches_allocates_nothing() {
     assert_eq!(allocations, 0);
 }
 
-fn key(kernel: &str) -> Key {
-    Key { kernel: kernel.into(), source: "0f1e".into(), dtypes: "f16".into(), ..Key::default() }
-}
-
 /// A profile of one kernel with 64 and 4,096 rows.
 fn profile(guard: &Guard) -> Profile {
     let mut document = Document::new(guard.identity(), Environment::default());
     for rows in [64, 4096] {
-        let entry = Entry {
-            key: key("copy"),
-            shape: vec![("rows".into(), rows), ("columns".into(), 5)],
-            choice: StoredChoice::Whole,
-            parameters: vec![("warps".into(), 4)],
-            launches: 1,
-            chosen: Summary::default(),
-            default: Summary::default(),
-            found: Provenance::default(),
-        };
+        let mut entry = entry("copy", rows);
+        entry.shape.push(("columns".into(), 5));
+        entry.parameters.push(("warps".into(), 4));
         document.insert(entry).expect("within bounds");
     }
     Profile::from_document(document, &guard.identity(), &Environment::default()).0

@@ -4,38 +4,18 @@ use core::num::NonZeroU64;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Layer, Layers, LoadedProfile,
-    MAX_FILE_BYTES, Match, MatchKind, NoticeLevel, ProfileError, ProfileNotice, Provenance,
-    StoredChoice, Summary, load,
+    Document, Entry, EntryError, Environment, Layer, Layers, LoadedProfile, MAX_FILE_BYTES, Match,
+    MatchKind, NoticeLevel, ProfileError, ProfileNotice, StoredChoice, load,
 };
 
-fn device() -> DeviceIdentity {
-    DeviceIdentity::new(&DeviceLimits::any_device())
-}
-
-fn key() -> Key {
-    Key { kernel: "copy".into(), dtypes: "f16".into(), ..Key::default() }
-}
+use crate::profiles::{device, document, entry, key};
 
 /// A profile of one kernel for these rows, with chunks of `max_items`.
 fn text(rows: &[u64], max_items: u64) -> String {
-    let mut document = Document::new(device(), Environment::default());
-    for rows in rows {
-        let entry = Entry {
-            key: key(),
-            shape: vec![("rows".into(), *rows)],
-            choice: StoredChoice::Chunked { max_items: NonZeroU64::new(max_items).expect("some") },
-            parameters: Vec::new(),
-            launches: 1,
-            chosen: Summary::default(),
-            default: Summary::default(),
-            found: Provenance::default(),
-        };
-        document.insert(entry).expect("within the limits");
-    }
-    document.to_ron()
+    let choice = StoredChoice::Chunked { max_items: NonZeroU64::new(max_items).expect("some") };
+    let entry = |rows: &u64| Entry { choice, ..entry("copy", *rows) };
+    document(rows.iter().map(entry)).to_ron()
 }
 
 fn write(folder: &Path, text: impl AsRef<[u8]>) -> PathBuf {
@@ -51,7 +31,7 @@ fn loaded(layers: &Layers) -> LoadedProfile {
 
 /// How `rows` match, and the layer of the matching entry.
 fn found(loaded: &LoadedProfile, rows: u64) -> (MatchKind, Option<Layer>) {
-    let tuned = loaded.profile.lookup(&key(), &[rows]);
+    let tuned = loaded.profile.lookup(&key("copy"), &[rows]);
     (tuned.matched.kind(), tuned.layer)
 }
 
@@ -98,7 +78,7 @@ fn at_equal_distances_the_higher_layer_is_used() {
     write(&user, text(&[64], 2));
     write(&explicit, text(&[256], 1));
     let loaded = loaded(&layers);
-    let tuned = loaded.profile.lookup(&key(), &[128]);
+    let tuned = loaded.profile.lookup(&key("copy"), &[128]);
     assert_eq!(tuned.matched, Match::Neighbour { distance_millioctaves: 1000 });
     assert_eq!(tuned.layer, Some(Layer::Explicit));
 }
@@ -181,11 +161,10 @@ fn an_entry_of_a_mebibyte_is_left_out_and_the_others_are_read() {
         assert_eq!(read.faults.len(), 1);
         read.faults[0].to_string()
     };
-    let few = problem(17);
-    assert_eq!(few, "7:9: parameters has 17 values, the limit is 16: remove some");
-    let many = problem(1 << 18);
-    let expected = "7:9: the entry has 2097610 bytes, the limit is 1048576: shorten it";
-    assert_eq!(many, expected);
+    let many = EntryError::TooMany { field: "parameters", count: 17 };
+    assert_eq!(problem(17), format!("7:9: {many}"));
+    let large = EntryError::TooLarge { bytes: 2_097_610 };
+    assert_eq!(problem(1 << 18), format!("7:9: {large}"));
 }
 
 #[test]

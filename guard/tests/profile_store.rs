@@ -1,16 +1,17 @@
 //! Concurrent writers of one profile: no entry is lost, and readers see complete files.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, MatchKind, MissLog, ProfileError,
-    Provenance, StoredChoice, Summary, load, publish, update,
+    Document, Entry, Environment, MatchKind, MissLog, ProfileError, Provenance, load, publish,
+    update,
 };
+
+use crate::profiles::{self, device, document};
 
 /// Make this binary write instead of test: what, and where.
 const ROLE: &str = "GRIDGUARD_TEST_WRITER";
@@ -18,35 +19,15 @@ const PATH: &str = "GRIDGUARD_TEST_PATH";
 /// Entries of each of the writers at once.
 const ENTRIES: u64 = 25;
 
-fn device() -> DeviceIdentity {
-    DeviceIdentity::new(&DeviceLimits::any_device())
-}
-
 fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
-    Entry {
-        key: Key { kernel: kernel.into(), dtypes: "f16".into(), ..Key::default() },
-        shape: vec![("rows".into(), rows)],
-        choice: StoredChoice::Whole,
-        parameters: Vec::new(),
-        launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance { date: dated(date), ..Provenance::default() },
-    }
+    let found = Provenance { date: dated(date), ..Provenance::default() };
+    Entry { found, ..profiles::entry(kernel, rows) }
 }
 
 /// A date so many seconds after the first.
 fn dated(seconds: u64) -> String {
     let date = UNIX_EPOCH + Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(date).to_string()
-}
-
-fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
-    let mut document = Document::new(device(), Environment::default());
-    for entry in entries {
-        document.insert(entry).expect("within the limits");
-    }
-    document
 }
 
 fn profile_in(folder: &tempfile::TempDir) -> PathBuf {
@@ -60,9 +41,6 @@ fn names_in(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
-
-/// A writer prints it after its first write.
-const WRITES: &str = "writes";
 
 /// This binary, running the test `writer` in a role.
 fn writer_process(role: &str, path: &Path) -> Command {
@@ -87,16 +65,7 @@ fn writer() {
             for date in 0.. {
                 let entries = (1..300).map(|rows| entry("forever", rows, date));
                 publish(path, &document(entries)).expect("published");
-                if date == 0 {
-                    println!("\n{WRITES}");
-                }
             }
-        }
-        "too large for its limit" => {
-            let entries = (1..1000).map(|rows| entry("large", rows, 1));
-            let refused = publish(path, &document(entries)).expect_err("no room");
-            let ProfileError::Write { kind, .. } = refused else { panic!("{refused}") };
-            assert_eq!(kind, ErrorKind::FileTooLarge);
         }
         kernel => {
             for rows in 1..=ENTRIES {
@@ -125,37 +94,6 @@ fn concurrent_writers_lose_nothing() {
 }
 
 #[test]
-fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = profile_in(&folder);
-    let (mut kills, mut dates) = (0, std::collections::BTreeSet::new());
-    // The delay before the kill decides how far the process gets.
-    for round in 0..120_u64 {
-        let mut writer = writer_process("forever", &path);
-        let mut writer = writer.stdout(Stdio::piped()).spawn().expect("starts");
-        // However long the process takes to start on a busy machine.
-        let mut said = BufReader::new(writer.stdout.take().expect("its output")).lines();
-        assert!(said.any(|line| line.is_ok_and(|line| line == WRITES)), "it never wrote a file");
-        std::thread::sleep(Duration::from_micros(round * 7919 % 9000));
-        writer.kill().expect("killed");
-        kills += u32::from(!writer.wait().expect("ends").success());
-        if let Some(read) = load(&path).expect("a whole file") {
-            assert_eq!((read.faults.len(), read.document.entries().len()), (0, 299));
-            let date = |entry: &Entry| entry.found.date.clone();
-            let written: Vec<_> = read.document.entries().iter().map(date).collect();
-            assert!(written.iter().all(|one| *one == written[0]), "half of two files");
-            dates.extend(written);
-        }
-    }
-    assert_eq!(kills, 120);
-    assert!(!dates.is_empty(), "no writer finished a file");
-    // The next writer deletes the leftovers.
-    publish(&path, &document([entry("after", 1, 1)])).expect("the lock died with its holder");
-    let parent = path.parent().expect("a folder");
-    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
-}
-
-#[test]
 fn a_concurrent_reader_always_sees_a_whole_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = profile_in(&folder);
@@ -167,28 +105,6 @@ fn a_concurrent_reader_always_sees_a_whole_file() {
     }
     writer.kill().expect("killed");
     writer.wait().expect("ends");
-}
-
-/// The shell's limit on file sizes simulates a full disk: writing fails halfway.
-#[cfg(unix)]
-#[test]
-fn on_a_full_disk_the_old_file_is_unchanged_and_no_temporary_file_is_left() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = profile_in(&folder);
-    publish(&path, &document([entry("small", 1, 1)])).expect("published");
-    let before = fs::read(&path).expect("reads");
-    let this = std::env::current_exe().expect("this binary");
-    let mut limited = Command::new("sh");
-    // Ignoring the signal turns it into an error. Blocks of 512 bytes or of 1,024, by the shell.
-    limited
-        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" --exact profile_store::writer"])
-        .arg(this);
-    limited.env(ROLE, "too large for its limit").env(PATH, &path);
-    let ran = limited.output().expect("a shell");
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
-    assert_eq!(fs::read(&path).expect("reads"), before);
-    let parent = path.parent().expect("a folder");
-    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
 }
 
 #[test]
@@ -340,16 +256,32 @@ fn a_conflict_is_reported_and_the_later_entry_is_kept() {
     assert_eq!(kept, document([entry("copy", 1, 2)]));
 }
 
-/// A link to a profile stays a link.
 #[cfg(unix)]
 #[test]
-fn a_link_is_followed() {
+fn a_pipe_as_lock_file_is_refused_without_waiting_for_a_reader() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (path, link) = (folder.path().join("any.ron"), folder.path().join("link.ron"));
-    publish(&path, &document([entry("copy", 1, 1)])).expect("published");
-    std::os::unix::fs::symlink(&path, &link).expect("links");
-    publish(&link, &document([entry("sum", 1, 1)])).expect("published");
-    assert!(link.is_symlink());
-    let read = load(&path).expect("reads").expect("is there");
-    assert_eq!(read.document.entries().len(), 2);
+    let path = folder.path().join("p.ron");
+    let lock = folder.path().join("p.ron.lock");
+    assert!(Command::new("mkfifo").arg(lock).status().expect("mkfifo runs").success());
+    let refused =
+        publish(&path, &document([entry("copy", 1, 1)])).expect_err("no regular file to lock");
+    let ProfileError::Write { step, reason, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((*step, &**reason), ("opening its lock file", "it is not a regular file"));
+    assert!(!path.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_as_lock_file_is_refused_and_what_it_leads_to_is_unchanged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, other) = (folder.path().join("p.ron"), folder.path().join("other"));
+    fs::write(&other, "precious").expect("written");
+    std::os::unix::fs::symlink(&other, folder.path().join("p.ron.lock")).expect("a link");
+    let refused =
+        publish(&path, &document([entry("copy", 1, 1)])).expect_err("a link is not locked");
+    assert!(
+        matches!(refused, ProfileError::Write { step: "opening its lock file", .. }),
+        "{refused}"
+    );
+    assert_eq!(fs::read_to_string(&other).expect("there"), "precious");
 }

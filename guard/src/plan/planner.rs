@@ -231,13 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_axis_without_a_batch_is_a_violation() {
-        let violations =
-            Plan::new(&on_y(0), None, &limits(), Choice::AUTOMATIC).expect_err("zero grid");
-        assert_eq!(rules(&violations), ["grid-dim-zero"]);
-    }
-
-    #[test]
     fn folding_is_preferred_to_chunks() {
         let batch = BatchAxis::new(Axis::Y, 76_800).foldable();
         let plan =
@@ -258,40 +251,6 @@ mod tests {
     }
 
     #[test]
-    fn a_cooperative_launch_is_not_split() {
-        let batch = BatchAxis::new(Axis::Y, 76_800);
-        let request = on_y(76_800).cooperative();
-        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
-            .expect_err("8 blocks can be co-resident");
-        assert_eq!(rules(&violations), ["grid-dim-y", "cooperative-residency"]);
-        let batch = BatchAxis::new(Axis::Y, 8);
-        let request = on_y(8).cooperative();
-        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::at_most(3))
-            .expect_err("three launches");
-        assert_eq!(rules(&violations), ["split-cooperative"]);
-    }
-
-    #[test]
-    fn a_cluster_is_never_cut() {
-        let batch = BatchAxis::new(Axis::Y, 16_384).blocks_per_item(6);
-        let request = on_y(98_304).cluster(Dim3::new(1, 4, 1));
-        let plan =
-            Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits evenly");
-        assert!(plan.launches().all(|one| one.launch.grid()[1] % 4 == 0));
-        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::at_most(1))
-            .expect_err("six blocks cut a cluster of four");
-        assert_eq!(rules(&violations), ["grid-dim-y", "split-cluster"]);
-    }
-
-    #[test]
-    fn an_alignment_above_the_cap_is_rejected() {
-        let batch = BatchAxis::new(Axis::Y, 76_800).align(70_000);
-        let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
-            .expect_err("no chunk fits");
-        assert_eq!(rules(&violations), ["grid-dim-y", "split-alignment"]);
-    }
-
-    #[test]
     fn index_width_and_workspace_cap_the_chunks() {
         let batch = BatchAxis::new(Axis::Y, 4096).index_32_bits(1 << 20);
         let plan =
@@ -301,15 +260,6 @@ mod tests {
         let plan =
             Plan::new(&on_y(4096), Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits");
         assert_eq!((plan.len(), plan.largest_chunk()), (4, 1024));
-    }
-
-    #[test]
-    fn an_item_too_large_for_any_chunk_is_reported() {
-        let batch = BatchAxis::new(Axis::Y, 3).index_32_bits(1 << 31);
-        let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
-            .expect_err("one item wraps the index");
-        assert_eq!(rules(&violations), ["index-wrap"]);
-        assert!(violations.to_string().ends_with("64-bit indices [index-wrap]"));
     }
 
     /// Limits of a kernel whose index grows by 65,536 with each block along `axis`.
@@ -353,24 +303,17 @@ mod tests {
         let limits = indexed_along(1);
         let refused = Plan::new(&on_y(32_769), None, &limits, Choice::AUTOMATIC);
         let refused = refused.expect_err("it wraps");
-        assert_eq!(
-            refused.to_string(),
-            "a 32-bit index reaches 2147483648, the limit is 2147483647 (kernel k): declare a batch \
-             along y, whose chunks have at most 32768 blocks and pointers to their own items, or \
-             compile the kernel with 64-bit indices; parts of a rewritten kernel's grid wrap too \
-             [index-wrap]"
-        );
+        assert_eq!(rules(&refused), ["index-wrap"]);
         let request = LaunchRequest { grid: Dim3::new(40_000, 2, 1), ..on_y(2) };
         let batch = BatchAxis::new(Axis::Y, 2);
         let on_x = Plan::new(&request, Some(&batch), &indexed_along(0), Choice::AUTOMATIC);
         let on_x = on_x.expect_err("chunks along y do not help");
         assert_eq!(rules(&on_x), ["index-wrap"]);
         assert_eq!(on_x.iter().next().map(|one| one.axis), Some(Some(Axis::X)));
-        assert!(on_x.to_string().ends_with("compile the kernel with 64-bit indices [index-wrap]"));
         let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
         let batch = BatchAxis::new(Axis::Y, 40_000);
         let whole = Plan::new(&on_y(40_000), Some(&batch), &limits, whole).expect_err("it wraps");
-        assert!(whole.to_string().contains("split the batch into 2 launches of 20000 items"));
+        assert_eq!(rules(&whole), ["index-wrap"]);
     }
 
     #[test]
@@ -381,17 +324,5 @@ mod tests {
         let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("z overflows too");
         assert_eq!(rules(&violations), ["grid-dim-y", "grid-dim-z"]);
-    }
-
-    #[test]
-    fn a_batch_that_does_not_cover_the_grid_is_rejected() {
-        let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(4);
-        let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
-            .expect_err("61,440 blocks are declared");
-        assert_eq!(
-            violations.to_string(),
-            "grid.y is 76800 blocks, the batch needs 61440: make the grid cover the 15360 items of \
-             the batch [batch-covers-grid]"
-        );
     }
 }

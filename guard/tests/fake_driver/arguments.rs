@@ -34,69 +34,27 @@ fn refusal_of(guard: &Guard, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Ar
 }
 
 #[test]
-fn too_few_arguments_are_refused() {
+fn arguments_that_do_not_fit_are_refused_with_the_first_that_does_not() {
     with_fake(&[], || {
-        let refused = refused(8, 8, |args, out| {
-            args.write_items(out, 1).offset();
-        });
-        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 2 };
-        assert_eq!(refused, wrong);
-    });
-}
-
-#[test]
-fn one_argument_too_many_is_refused() {
-    with_fake(&[], || {
-        let refused = refused(8, 8, |args, out| {
-            args.write_items(out, 1).offset().length().value(0_u64);
-        });
-        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 4 };
-        assert_eq!(refused, wrong);
-    });
-}
-
-#[test]
-fn an_argument_of_another_size_is_refused() {
-    with_fake(&[], || {
-        let refused = refused(8, 8, |args, out| {
-            args.write_items(out, 1).offset().length_as::<u32>();
-        });
-        let wrong =
-            ArgsError::WrongSize { kernel: "fake_iota_y".into(), index: 2, expected: 8, given: 4 };
-        assert_eq!(refused, wrong);
-    });
-}
-
-#[test]
-fn more_arguments_than_fit_inline_are_refused_with_their_number() {
-    with_fake(&[], || {
-        let refused = refused(8, 8, |args, _| {
-            for _ in 0..=MAX_ARGS {
-                args.value(0_u64);
-            }
-        });
-        assert_eq!(refused, ArgsError::TooMany { given: 33 });
-    });
-}
-
-#[test]
-fn memory_that_is_one_item_short_is_refused() {
-    with_fake(&[], || {
-        let refused = refused(69_999, 70_000, |args, out| {
-            args.write_items(out, 1).offset().length();
-        });
-        let wrong = ArgsError::BufferTooSmall { index: 0, needed: 560_000, available: 559_992 };
-        assert_eq!(refused, wrong);
-    });
-}
-
-#[test]
-fn memory_that_is_only_read_is_checked_too() {
-    with_fake(&[], || {
-        let refused = refused(15, 8, |args, input| {
-            args.value(0_u64).read_items(&*input, 2).length();
-        });
-        assert_eq!(refused, ArgsError::BufferTooSmall { index: 1, needed: 128, available: 120 });
+        let kernel = || "fake_iota_y".to_owned();
+        let count = |given| ArgsError::WrongCount { kernel: kernel(), expected: 3, given };
+        let few = refused(8, 8, |args, out| _ = args.write_items(out, 1).offset());
+        assert_eq!(few, count(2));
+        let many = |args: &mut Args<'_>| _ = args.offset().length().value(0_u64);
+        assert_eq!(refused(8, 8, |args, out| many(args.write_items(out, 1))), count(4));
+        let size = ArgsError::WrongSize { kernel: kernel(), index: 2, expected: 8, given: 4 };
+        let narrow = |args: &mut Args<'_>| _ = args.offset().length_as::<u32>();
+        assert_eq!(refused(8, 8, |args, out| narrow(args.write_items(out, 1))), size);
+        let values = |args: &mut Args<'_>| (0..=MAX_ARGS).for_each(|_| _ = args.value(0_u64));
+        assert_eq!(refused(8, 8, |args, _| values(args)), ArgsError::TooMany { given: 33 });
+        // Memory that is one item short, to write and only to read.
+        let short = ArgsError::BufferTooSmall { index: 0, needed: 560_000, available: 559_992 };
+        let write = |args: &mut Args<'_>| _ = args.offset().length();
+        assert_eq!(refused(69_999, 70_000, |args, out| write(args.write_items(out, 1))), short);
+        let short = ArgsError::BufferTooSmall { index: 1, needed: 128, available: 120 };
+        let read =
+            refused(15, 8, |args, input| _ = args.value(0_u64).read_items(&*input, 2).length());
+        assert_eq!(read, short);
     });
 }
 

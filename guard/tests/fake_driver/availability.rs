@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use expect_test::expect;
 use gridguard::catalog;
 use gridguard::cuda::{
     Compiler, CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError,
@@ -42,11 +43,11 @@ fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
     with_driver(Driver::Two, &[], || {
         let reason = unavailable();
         assert_eq!(reason, LibraryUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
-        assert_eq!(
-            reason.to_string(),
+        expect![
             "cudarc loads another libcuda than libcuda.so.1: remove libraries that are no driver, \
              such as a toolkit's stub, from the library path"
-        );
+        ]
+        .assert_eq(&reason.to_string());
         let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
         assert_eq!(Guard::best().fallback(), Some(&reason));
     });
@@ -89,7 +90,7 @@ fn a_chosen_host_is_no_fallback_and_loads_nothing() {
 fn a_driver_without_devices_is_an_error() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
-        assert_eq!(reason.to_string(), "the CUDA driver sees no device");
+        expect!["the CUDA driver sees no device"].assert_eq(&reason.to_string());
         let none = LibraryUnavailable::NoDevice {
             cuda_visible_devices: None,
             driver_version: Some(13_000),
@@ -102,11 +103,11 @@ fn a_driver_without_devices_is_an_error() {
 #[test]
 fn an_empty_list_of_visible_devices_is_in_the_error() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "")], || {
-        assert_eq!(
-            unavailable().to_string(),
+        expect![
             "the CUDA driver sees no device under CUDA_VISIBLE_DEVICES=\"\": unset it, or name a \
              device that exists"
-        );
+        ]
+        .assert_eq(&unavailable().to_string());
     });
 }
 
@@ -127,12 +128,12 @@ fn a_list_of_devices_that_do_not_exist_is_in_the_error() {
 fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "803")], || {
         let reason = unavailable();
-        assert_eq!(
-            reason.to_string(),
+        expect![
             "the CUDA driver did not initialise: cuInit returned \
              CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / \
              cuda driver combination"
-        );
+        ]
+        .assert_eq(&reason.to_string());
         let LibraryUnavailable::InitFailed(error) = reason else {
             panic!("another reason: {reason:?}");
         };
@@ -164,10 +165,8 @@ fn an_error_code_without_a_name_is_still_typed() {
 fn a_function_that_the_driver_lacks_is_named() {
     with_driver(Driver::Broken, &[], || {
         let reason = unavailable();
-        assert_eq!(
-            reason.to_string(),
-            "libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver"
-        );
+        expect!["libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver"]
+            .assert_eq(&reason.to_string());
         let missing = LibraryUnavailable::SymbolMissing {
             of: CudaLibrary::Driver,
             library: "libcuda.so.1".into(),
@@ -181,10 +180,8 @@ fn a_function_that_the_driver_lacks_is_named() {
 fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
     with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
         let reason = unavailable();
-        assert_eq!(
-            reason.to_string(),
-            "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver"
-        );
+        expect!["the driver supports CUDA 11.8, at least 12.0 is needed: update the driver"]
+            .assert_eq(&reason.to_string());
         let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
         assert_eq!(reason, old);
     });

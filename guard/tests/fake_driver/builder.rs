@@ -8,9 +8,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchCon
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{LaunchError, forget_functions};
 use gridguard::{Counts, Dim3, Guard, Rule};
-use gridguard_test_support::fake_driver::{
-    Driver, launches, races, set_attributes, with_driver, with_fake,
-};
+use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
 use crate::kernels::{POISON, PTX, guard_of, iota, poisoned, read};
 
@@ -89,11 +87,6 @@ fn an_overflow_is_explained_and_nothing_is_launched() {
         let mut out = poisoned(&stream, 65_536);
         let error = launch_iota(&stream, &function, &mut out, config(65_536))
             .expect_err("one block too many");
-        assert_eq!(
-            error.to_string(),
-            "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
-             launches of 32768, or fold it into x [grid-dim-y]"
-        );
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
         assert_eq!(launches(), Vec::<String>::new());
         assert!(read(&stream, &out).iter().all(|item| *item == POISON));
@@ -131,20 +124,6 @@ fn a_launch_is_validated_although_the_driver_has_no_names() {
 }
 
 #[test]
-fn large_shared_memory_is_opted_in_to_once() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
-        let mut out = poisoned(&stream, 8);
-        let large = LaunchConfig { shared_mem_bytes: 60_000, ..config(8) };
-        launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
-        launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
-        assert_eq!(set_attributes(), ["fake_iota_y 8=232448"]);
-    });
-}
-
-#[test]
 fn a_cooperative_launch_is_validated_and_cooperative() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
@@ -160,23 +139,6 @@ fn a_cooperative_launch_is_validated_and_cooperative() {
         let lines = launches();
         assert_eq!(lines.len(), 1);
         assert!(lines[0].ends_with(" cooperative=1"), "{lines:?}");
-    });
-}
-
-#[test]
-fn a_refusal_of_the_driver_is_typed() {
-    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "0")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
-        let mut out = poisoned(&stream, 8);
-        let error = launch_iota(&stream, &function, &mut out, config(8)).expect_err("refused");
-        let LaunchError::Stopped(stopped) = error else {
-            panic!("another error: {error:?}");
-        };
-        let error = stopped.source;
-        assert_eq!((error.call, error.code), ("cuLaunchKernel", 719));
-        assert_eq!(error.name, "CUDA_ERROR_LAUNCH_FAILED");
     });
 }
 

@@ -130,40 +130,19 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
         let (stream, function) = (&*stream, &function);
         let guard = guard_of(&context);
         let wrong = Err(LaunchError::Args(ArgsError::TotalInChunks { index: 0, items: total }));
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&total)),
-            wrong
-        );
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&signed)),
-            wrong
-        );
+        let (guard, shared) = (&guard, (4, total));
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&total)), wrong);
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&signed)), wrong);
         assert_eq!(launches().len(), 0);
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&other)),
-            Ok(2)
-        );
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.arg(&float)),
-            Ok(2)
-        );
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.constant(total)),
-            Ok(2)
-        );
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, total), |launch| _ = launch.length()),
-            Ok(2)
-        );
+        let two = Ok(2);
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&other)), two);
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&float)), two);
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.constant(total)), two);
+        assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.length()), two);
         // A block of one item never has fewer, and in one launch it is the number of items.
-        assert_eq!(
-            launch_idle(&guard, stream, function, (1, ITEMS), |launch| _ = launch.arg(&ITEMS)),
-            Ok(2)
-        );
-        assert_eq!(
-            launch_idle(&guard, stream, function, (4, ITEMS), |launch| _ = launch.arg(&ITEMS)),
-            Ok(1)
-        );
+        let alone =
+            |shared| launch_idle(guard, stream, function, (shared, ITEMS), |it| _ = it.arg(&ITEMS));
+        assert_eq!((alone(1), alone(4)), (Ok(2), Ok(1)));
     });
 }
 

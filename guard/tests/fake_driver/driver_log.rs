@@ -3,6 +3,7 @@
 
 use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
+use expect_test::expect;
 use gridguard::{Dim3, LaunchRequest};
 use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
 
@@ -22,11 +23,11 @@ fn an_error_quotes_what_the_driver_logged() {
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
         let log = error.driver_log().expect("the driver explains itself");
         assert_eq!((log.text.as_str(), log.may_be_of_another_thread), ("gridDimY is 65536", false));
-        assert_eq!(
-            error.to_string(),
+        expect![
             "cuLaunchKernel returned CUDA_ERROR_INVALID_VALUE (1): invalid argument; driver log: \
              gridDimY is 65536"
-        );
+        ]
+        .assert_eq(&error.to_string());
     });
 }
 

@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use cudarc::driver::{result, sys::CUresult};
-use gridguard::cuda::{CudaError, Image, ImageError, Kernel, LoadError};
+use expect_test::expect;
+use gridguard::cuda::{CudaError, Image, Kernel, LoadError};
 use gridguard::{Axis, ComputeCapability, Guard, Parameter};
 use gridguard_test_support::fake_driver::{races, unloads, with_fake};
 
@@ -25,28 +26,9 @@ fn load_error(ptx: &str) -> LoadError {
 }
 
 #[test]
-fn incomplete_images_never_reach_the_driver() {
-    assert_eq!(Image::new(""), Err(ImageError::Empty));
-    assert!(matches!(
-        Image::new("<html>not found</html>"),
-        Err(ImageError::Unknown { start }) if start == b"<html>no"
-    ));
-    let cubin = empty_cubin();
-    assert!(Image::new(cubin.clone()).is_ok());
-    assert!(matches!(
-        Image::new(&cubin[..63]),
-        Err(ImageError::Truncated { part: "ELF header", needed: 64, available: 63 })
-    ));
-}
-
-#[test]
 fn ptx_for_a_later_architecture_is_refused_with_both_names() {
     with_fake(&[], || {
         let error = load_error(&PTX.replace("sm_90", "sm_120"));
-        assert_eq!(
-            error.to_string(),
-            "the image is for sm_120, but NVIDIA H200 has compute capability 9.0"
-        );
         let wrong = LoadError::WrongArchitecture {
             image: "sm_120".into(),
             device: "NVIDIA H200".into(),
@@ -60,11 +42,6 @@ fn ptx_for_a_later_architecture_is_refused_with_both_names() {
 fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
     with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
         let error = load_error(&PTX.replace(".version 8.0", ".version 99.0"));
-        assert_eq!(
-            error.to_string(),
-            "the PTX version 99.0 is newer than the driver, which supports CUDA 12.2: update the \
-             driver, or compile with an older toolkit"
-        );
         let new = LoadError::PtxTooNew { ptx: "99.0".into(), driver: "12.2".into() };
         assert_eq!(error, new);
     });
@@ -79,11 +56,11 @@ fn the_error_of_an_image_that_the_driver_rejects_has_the_compiler_s_log() {
         fatbin[6] = 16;
         let image = Image::new(fatbin).expect("it is complete");
         let error = guard().load(&image).expect_err("the driver refuses it");
-        assert_eq!(
-            error.to_string(),
+        expect![
             "cuModuleLoadDataEx returned CUDA_ERROR_INVALID_IMAGE (200): device kernel image is \
              invalid\nfake: image refused (200)"
-        );
+        ]
+        .assert_eq(&error.to_string());
         let CudaError::Load(LoadError::Refused { error, log }) = error else {
             panic!("another error: {error:?}");
         };
@@ -98,11 +75,6 @@ fn an_unknown_kernel_is_refused_with_the_names_of_the_others() {
         let module = guard().load(&image).expect("it is for this device");
         // SAFETY: there is no such kernel to launch.
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
-        assert_eq!(
-            error.to_string(),
-            "the module has no kernel \"attention\": it has fake_iota_x, fake_iota_y, \
-             fake_spill_y, idle, look, parts, wide, clustered"
-        );
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
             if name == "attention" && known.len() == 8));
         // SAFETY: as above.
@@ -121,7 +93,7 @@ fn the_kernels_of_a_cubin_are_not_known() {
         let module = guard().load(&image).expect("the fake driver takes any");
         // SAFETY: there is no such kernel to launch.
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
-        assert_eq!(error.to_string(), "the module has no kernel \"attention\"");
+        expect!["the module has no kernel \"attention\""].assert_eq(&error.to_string());
     });
 }
 

@@ -3,6 +3,7 @@
 
 use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
+use expect_test::expect;
 use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError};
 use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -95,11 +96,11 @@ fn a_launch_out_of_memory_names_the_local_memory_of_all_resident_threads() {
         ] {
             let error = driver_error(error);
             assert_eq!((error.code, error.local_memory()), (2, Some(all)));
-            assert_eq!(
-                error.to_string(),
+            expect![
                 "cuLaunchKernel returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; the kernel's \
                  local memory takes 65536 bytes x 270336 resident threads = 17716740096 bytes"
-            );
+            ]
+            .assert_eq(&error.to_string());
         }
         assert_eq!(launch(&guard, "small"), Ok(1), "as much as every context has");
     });

@@ -1,5 +1,6 @@
 //! Large shared memory, clusters and cooperative launches, which not all drivers and kernels support.
 
+use expect_test::expect;
 use gridguard::cuda::{Args, Kernel, LaunchError, driver_version};
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
 use gridguard_test_support::fake_driver::{
@@ -73,18 +74,6 @@ fn shared_memory_that_no_opt_in_gives_is_a_violation() {
 }
 
 #[test]
-fn a_cluster_launch_reaches_the_driver_as_one() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let request = small().cluster(Dim3::new(4, 1, 1));
-        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
-        let line = launches().pop().expect("one launch");
-        assert!(line.ends_with(" cluster=4,1,1"), "{line}");
-    });
-}
-
-#[test]
 fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
     with_fake(&[], || {
         let guard = guard();
@@ -107,10 +96,6 @@ fn a_driver_without_clusters_rejects_cluster_launches_only() {
             .expect_err("no cuLaunchKernelEx");
         let unsupported = LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
         assert_eq!(error, unsupported);
-        assert_eq!(
-            error.to_string(),
-            "the driver lacks cuLaunchKernelEx, which clusters need: update the driver"
-        );
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));
         assert_eq!(launches().len(), 1);
@@ -143,10 +128,8 @@ fn declared_parameters_are_checked_if_the_driver_knows_none() {
         let mut args = Args::new(&stream);
         args.read(&memory);
         let refused = guard.launch(&kernel, &plan, args).expect_err("memory for a number");
-        assert_eq!(
-            refused.to_string(),
-            "parameter 0 of kernel idle is a value, the argument is memory"
-        );
+        expect!["parameter 0 of kernel idle is a value, the argument is memory"]
+            .assert_eq(&refused.to_string());
         assert_eq!(launches(), Vec::<String>::new());
     });
 }

@@ -4,6 +4,7 @@
 use cudarc::driver::CudaSlice;
 #[cfg(feature = "profile")]
 use cudarc::driver::LaunchConfig;
+use expect_test::expect;
 use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, LaunchError, LoadError};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
@@ -284,12 +285,9 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
         assert_eq!(launch(request([1, 65_535, 1]), None), Ok(1));
         assert!(launches()[0].starts_with("waits grid=1,65535,1 "));
         let error = launch(request([1, 65_536, 1]), None).expect_err("too many blocks");
-        assert_eq!(
-            error.to_string(),
-            "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of \
+        expect!["grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of \
              32768, or fold it into x [grid-dim-y]\nthe kernel could not be rewritten: line 18, column 15, in waits: \
-             %clusterid is about the clusters of one launch, and each chunk is a launch of its own"
-        );
+             %clusterid is about the clusters of one launch, and each chunk is a launch of its own"].assert_eq(&error.to_string());
         let LaunchError::NotRewritten { violations, refusal } = &error else { panic!("{error:?}") };
         assert_eq!(refusal.reason, Reason::Cluster);
         assert!(violations.contains(Rule::GridDimY));
@@ -330,26 +328,22 @@ fn what_cannot_be_loaded_or_found_is_a_typed_error() {
         let error = load_error(cut);
         assert!(matches!(error, LoadError::Rewrite(PtxError::Unterminated { .. })), "{error:?}");
         let error = load_error(&PTX.replace(".version 8.0", ".version 10.0"));
-        assert_eq!(
-            error.to_string(),
+        expect![
             "the PTX cannot be rewritten: PTX version 10.0 is unknown: versions up to 9.x can be \
              rewritten"
-        );
+        ]
+        .assert_eq(&error.to_string());
         assert!(matches!(load_error("no PTX"), LoadError::Image(_)));
         let module = guard.load_ptx(PTX).expect("PTX");
         assert!(module.report().is_some_and(|report| report.entries.len() == 3));
         // SAFETY: there is no such kernel to launch.
         let error = unsafe { module.kernel("file", &[]) }.expect_err("no such kernel");
-        assert_eq!(
-            error.to_string(),
-            "the module has no kernel \"file\": it has fill, waits, alone"
-        );
+        expect!["the module has no kernel \"file\": it has fill, waits, alone"]
+            .assert_eq(&error.to_string());
         // SAFETY: it is not had.
         let error = unsafe { module.kernel("fill", &[Parameter::Memory]) }.expect_err("two");
-        assert_eq!(
-            error.to_string(),
-            "kernel fill takes parameters of [8, 4] bytes, but [8] are declared"
-        );
+        expect!["kernel fill takes parameters of [8, 4] bytes, but [8] are declared"]
+            .assert_eq(&error.to_string());
     });
 }
 

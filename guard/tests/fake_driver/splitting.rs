@@ -2,32 +2,12 @@
 
 use gridguard::cuda::Args;
 use gridguard::{Axis, Choice, Plan, Strategy};
-use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
 use crate::kernels::{
-    context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
+    context, guard, iota, items_along, kernel, launch_iota, launched_arguments, plan_along,
+    poisoned, read,
 };
-
-#[test]
-fn a_launch_of_76_800_blocks_on_y_runs_as_two_and_writes_every_item() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
-        let mut out = poisoned(&stream, 76_800);
-        let plan = plan_along(&kernel, Axis::Y, 76_800);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        assert_eq!(read(&stream, &out), iota(76_800));
-        for line in launches() {
-            assert!(line.contains(" grid=1,38400,1 block=128,1,1 "), "{line}");
-        }
-        assert_eq!(launches().len(), 2);
-        let counts = guard.counts();
-        assert_eq!((counts.plans, counts.launches, counts.split), (1, 2, 1));
-        assert!(counts.rejections.is_empty());
-    });
-}
 
 /// The kernel `fake_iota_y`, whose chunks may overlap.
 fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
@@ -82,7 +62,7 @@ fn every_chunk_gets_its_address_first_item_and_length() {
         let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
-        let args: Vec<Vec<u64>> = launches().iter().map(|line| args_of(line)).collect();
+        let args = launched_arguments();
         let base = args[0][0];
         let expected = [
             vec![base, 0, 43_690],
@@ -177,42 +157,4 @@ fn a_batch_of_no_items_launches_nothing() {
         assert_eq!(read(&stream, &out), [crate::kernels::POISON; 4]);
         assert_eq!(guard.counts().launches, 0);
     });
-}
-
-#[test]
-fn planning_and_launching_in_one_call_does_both() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
-        let mut out = poisoned(&stream, 65_536);
-        let (request, batch) = items_along(Axis::Y, 65_536);
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).offset().length();
-        let launched = guard.launch(&kernel, (&request, &batch), args);
-        assert_eq!(launched, Ok(2));
-        assert_eq!(read(&stream, &out), iota(65_536));
-    });
-}
-
-#[test]
-fn launching_two_chunks_allocates_nothing() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
-        let mut out = poisoned(&stream, 76_800);
-        let plan = plan_along(&kernel, Axis::Y, 76_800);
-        // cudarc looks its functions up at their first use.
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        let (launched, allocations) =
-            allocations_of(|| launch_iota(&guard, &kernel, &plan, &stream, &mut out));
-        assert_eq!((launched, allocations), (Ok(2), 0));
-    });
-}
-
-fn args_of(line: &str) -> Vec<u64> {
-    let (_, rest) = line.split_once("args=").expect("a launch has arguments");
-    let args = rest.split(' ').next().expect("something follows args=");
-    args.split(',').map(|number| u64::from_str_radix(number, 16).expect("hexadecimal")).collect()
 }

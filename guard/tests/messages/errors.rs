@@ -1,6 +1,6 @@
 //! Errors of the caller and of the data. Errors of the driver are tested with the fake driver.
 
-use gridguard::catalog::{self, CatalogError};
+use gridguard::catalog::CatalogError;
 use gridguard::check::CheckRequest;
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
@@ -65,29 +65,6 @@ fn launches() -> Vec<String> {
         &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice { ordinal: 1, count: 1 })),
         &gridguard::Error::from(LaunchError::from(ArgsError::AddressOverflow { index: 0 })),
     ])
-}
-
-/// What a file of the catalogue may hold.
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Named {
-    #[serde(rename = "field")]
-    _field: String,
-    #[serde(rename = "value")]
-    _value: u64,
-}
-
-#[test]
-fn data_that_does_not_parse_says_where() {
-    let typo = "(field: \"batch\",\n valeu: 3)";
-    let error = ron::from_str::<Named>(typo).expect_err("a typo");
-    let syntax = CatalogError::Syntax { file: "gpus.ron", error };
-    // The middle is the parser's own.
-    let text = syntax.to_string();
-    assert!(text.starts_with("gpus.ron:2:"), "{text}");
-    assert!(text.contains("`valeu`") && text.contains("`value`"), "{text}");
-    let unknown = catalog::gpu("gtx 9000").expect_err("no such GPU").to_string();
-    assert!(unknown.starts_with("no GPU \"gtx 9000\" in the catalogue, it has: "), "{unknown}");
 }
 
 fn requests() -> Vec<String> {

@@ -79,37 +79,27 @@ fn sizes_and_names_beyond_the_limits_are_faults_at_the_entry() {
         format!("shape: [{}]", sizes.join(", "))
     };
     let shape = "shape: [(\"rows\", 7), (\"columns\", 5)]";
-    let name = "kernel: \"b\"";
-    for (from, to, message) in [
-        (shape, &*many(17), "shape has 17 values, the limit is 16: remove some"),
-        (shape, "shape: []", "shape has no sizes: give at least one"),
-        (
-            shape,
-            "shape: [(\"rows\", 0), (\"columns\", 5)]",
-            "size \"rows\" is 0: the first size counts the items and must be at least 1",
-        ),
-        (shape, "shape: [(\"rows\", 1), (\"rows\", 1)]", "shape has \"rows\" twice: remove one"),
-        (name, "kernel: \"\"", "kernel is empty: give the kernel's name"),
-        (
-            name,
-            &*format!("kernel: {:?}", "k".repeat(65)),
-            "kernel has 65 bytes, the limit is 64: shorten it",
-        ),
-        (
-            "\"2026-11-20T12:00:00Z\"",
-            &*format!("{:?}", "9".repeat(1000)),
-            "date has 1000 bytes, the limit is 64: shorten it",
-        ),
+    let (name, date) = ("kernel: \"b\"", "\"2026-11-20T12:00:00Z\"");
+    let long = |name: &str, bytes| format!("{name}{:?}", "9".repeat(bytes));
+    let zero = "shape: [(\"rows\", 0), (\"columns\", 5)]".to_owned();
+    let twice = "shape: [(\"rows\", 1), (\"rows\", 1)]".to_owned();
+    let rows = || "rows".to_owned();
+    for (from, to, error) in [
+        (shape, many(17), EntryError::TooMany { field: "shape", count: 17 }),
+        (shape, many(0), EntryError::NoSizes),
+        (shape, zero, EntryError::ZeroSize { name: rows() }),
+        (shape, twice, EntryError::NamedTwice { field: "shape", name: rows() }),
+        (name, "kernel: \"\"".to_owned(), EntryError::NoKernel),
+        (name, long("kernel: ", 65), EntryError::LongName { field: "kernel", bytes: 65 }),
+        (date, long("", 1000), EntryError::LongName { field: "date", bytes: 1000 }),
     ] {
-        assert_eq!(fault_of(from, to).to_string(), format!("11:9: {message}"));
+        assert_eq!(fault_of(from, &to).to_string(), format!("11:9: {error}"));
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
-    let invalid =
-        "is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty";
     for date in [
         "zzz",
         "2026-11-20",
@@ -124,7 +114,8 @@ fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
         "99999-01-01T00:00:00Z",
     ] {
         let fault = fault_of("\"2026-11-20T12:00:00Z\"", &format!("{date:?}"));
-        assert_eq!(fault.to_string(), format!("11:9: date {date:?} {invalid}"));
+        let invalid = EntryError::InvalidDate { date: date.to_owned() };
+        assert_eq!(fault.to_string(), format!("11:9: {invalid}"));
     }
     let ahead = |hours: u64| {
         let then = SystemTime::now() + Duration::from_secs(hours * 3600);
@@ -132,8 +123,7 @@ fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
     };
     for date in [ahead(25), ahead(1 << 20), "9999-12-31T23:59:59Z".to_owned()] {
         let fault = fault_of("2026-11-20T12:00:00Z", &date);
-        let expected = "is more than a day in the future: check the clock, and correct the date or leave it empty";
-        assert_eq!(fault.to_string(), format!("11:9: date {date} {expected}"));
+        assert_eq!(fault.to_string(), format!("11:9: {}", EntryError::FutureDate { date }));
     }
     for date in [String::new(), ahead(23), "1970-01-01T00:00:00Z".to_owned()] {
         let text = with("2026-11-20T12:00:00Z", &date);
@@ -147,8 +137,7 @@ fn of_two_entries_with_the_same_key_and_shape_the_first_is_kept() {
     let parsed = Document::parse(&text).expect("the others are kept");
     assert_eq!(parsed.document.entries().len(), 2);
     assert_eq!(parsed.document.entries()[0].launches, 5);
-    let fault = "11:9: an earlier entry has the same kernel and shape: remove one";
-    assert_eq!(parsed.faults[0].to_string(), fault);
+    assert_eq!(parsed.faults[0].to_string(), format!("11:9: {}", EntryError::Duplicate));
 }
 
 #[test]

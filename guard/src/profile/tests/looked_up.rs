@@ -45,32 +45,6 @@ fn at_equal_distances_the_smaller_shape_is_preferred() {
 }
 
 #[test]
-fn a_neighbour_is_within_an_octave_of_each_size() {
-    let profile = profile([entry("copy", 64, 64), entry("copy", 4096, 4096)]);
-    let near = |matched| matches!(matched, Match::Neighbour { .. });
-    assert!(near(found(&profile, 128, 128).0));
-    assert_eq!(found(&profile, 129, 64).0, Match::Default(DefaultReason::NoNeighbour));
-    assert_eq!(found(&profile, 100, 129).0, Match::Default(DefaultReason::NoNeighbour));
-    assert_eq!(
-        found(&profile, 96, 128),
-        (Match::Neighbour { distance_millioctaves: 1585 }, Some(64))
-    );
-}
-
-#[test]
-fn nothing_matches_outside_the_tuned_powers_of_two() {
-    let profile = profile([entry("copy", 100, 9), entry("copy", 1000, 9)]);
-    assert_eq!(found(&profile, 64, 9), (Match::Bucket, Some(100)));
-    let outside =
-        |index, size, bits| Match::Default(DefaultReason::OutOfRange { index, size, bits });
-    assert_eq!(found(&profile, 63, 9).0, outside(0, 63, (7, 10)));
-    assert_eq!(found(&profile, 1023, 9), (Match::Bucket, Some(1000)));
-    assert_eq!(found(&profile, 1024, 9).0, outside(0, 1024, (7, 10)));
-    assert_eq!(found(&profile, 100, 7).0, outside(1, 7, (4, 4)));
-    assert_eq!(found(&profile, u64::MAX, 9).0, outside(0, u64::MAX, (7, 10)));
-}
-
-#[test]
 fn a_size_of_zero_matches_only_zero() {
     let tuned = profile([entry("copy", 64, 0), entry("copy", 64, 4)]);
     assert_eq!(found(&tuned, 64, 0), (Match::Exact, Some(64)));
