@@ -25,15 +25,12 @@ pack() {
     cargo build --release -p gridguard-preload || return 1
     # The command takes this one, and builds no second.
     export GRIDGUARD_PRELOAD_LIBRARY=$library
+    # One command, so that one set of features is compiled once. The programs come with the tests that run them.
     {
-        cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
-            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate &&
-            cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
-            cargo bench --no-run --message-format json -p gridguard-kernels --features bench --bench attention --bench kernels --bench training &&
-            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
-            cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
-            cargo build --release --message-format json -p gridguard-server -p gridguard-load --bins &&
-            cargo test --release --no-run --message-format json -p gridguard-cli --test cli
+        cargo test --release --no-run --workspace --message-format json --test gpu --test faults --test cli --test server --test ends \
+            --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate \
+            --bench plan --bench record --bench profile --bench attention --bench kernels --bench training \
+            --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
