@@ -18,7 +18,7 @@ packages=$(mktemp --directory "$CARGO_TARGET_DIR/python.XXXXXX")
 trap 'rm --recursive "$packages"' EXIT
 
 # The dev profile reuses what other steps have compiled.
-MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-pip-version-check \
+MATURIN_PEP517_ARGS="--profile dev --features stand-in" "$python" -m pip install --quiet --disable-pip-version-check \
     --target "$packages" './kernels/python[test]'
 export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 # PyTorch's default folder keeps what other versions of the package have compiled.

@@ -33,12 +33,10 @@ def explain(text: str, gpu: str | None, device: int | None) -> tuple[str, str, s
 class Attention:
     """Attention on tensors of the module `torch`.
 
-    `dlpack=False` reads tensors by their attributes. `stand_in` replaces the kernels in tests, on CPU tensors.
+    `dlpack=False` reads tensors by their attributes.
     """
 
-    def __init__(
-        self, torch: ModuleType, *, dlpack: bool = True, stand_in: Callable[..., object] | None = None
-    ) -> None: ...
+    def __init__(self, torch: ModuleType, *, dlpack: bool = True) -> None: ...
     @property
     def reader(self) -> Literal["dlpack", "attributes"]:
         """How tensors are read."""

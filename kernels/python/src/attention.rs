@@ -36,8 +36,8 @@ pub(crate) struct Attention {
     torch: Py<PyAny>,
     empty_like: Py<PyAny>,
     state: State,
-    /// Replaces the kernels in tests, on CPU tensors.
-    stand_in: Option<Py<PyAny>>,
+    #[cfg(feature = "stand-in")]
+    stand_in: std::sync::OnceLock<Py<PyAny>>,
     served: AtomicU64,
 }
 
@@ -95,12 +95,10 @@ pub(crate) struct Target {
 
 #[pymethods]
 impl Attention {
-    /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions. Tests pass a `stand_in`
-    /// for the kernels. Its arguments are the (address, sizes, strides) of the tensors, the bias and its gradient, if any;
-    /// the scale; whether the call is causal; and the type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
+    /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions.
     #[new]
-    #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
-    fn new(torch: &Bound<'_, PyAny>, dlpack: bool, stand_in: Option<Py<PyAny>>) -> PyResult<Self> {
+    #[pyo3(signature = (torch, *, dlpack=true))]
+    fn new(torch: &Bound<'_, PyAny>, dlpack: bool) -> PyResult<Self> {
         let parameter = torch.getattr("nn")?.getattr("Parameter")?;
         let plain =
             |object: Bound<'_, PyAny>| Ok::<_, PyErr>(object.cast_into::<PyType>()?.unbind());
@@ -110,7 +108,8 @@ impl Attention {
             torch: torch.getattr("_C")?.unbind(),
             empty_like: torch.getattr("empty_like")?.unbind(),
             state: State::new(torch)?,
-            stand_in,
+            #[cfg(feature = "stand-in")]
+            stand_in: std::sync::OnceLock::new(),
             served: AtomicU64::new(0),
         })
     }
@@ -159,7 +158,7 @@ impl Attention {
         let Some(options) = Options::of_common_call(mask, dropout_p, causal, scale, grouped) else {
             return Ok(None);
         };
-        let device_type = if self.stand_in.is_none() { "cuda" } else { "cpu" };
+        let device_type = if self.stand_in().is_none() { "cuda" } else { "cpu" };
         if self.state.is_autocast_enabled(query.py(), device_type)? {
             return Ok(None);
         }
@@ -250,7 +249,7 @@ impl Attention {
             Ok(call) => call,
             Err(reason) => return Ok(Some(reason)),
         };
-        if let Some(stand_in) = &self.stand_in {
+        if let Some(stand_in) = self.stand_in() {
             let addresses = call.addresses.into_iter().chain(call.bias).chain(call.bias_gradient);
             let scores = Extent::contiguous(call.folded.shape.score_dims());
             let extents = call.folded.extents.into_iter().chain(call.folded.bias).chain([scores]);
@@ -319,8 +318,20 @@ impl Attention {
         Ok(Call { folded, addresses, bias, bias_gradient, scale, causal, element, device })
     }
 
+    /// What computes in place of the kernels, on CPU tensors. Wheels have no such thing.
+    #[cfg(not(feature = "stand-in"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    const fn stand_in(&self) -> Option<&Py<PyAny>> {
+        None
+    }
+
+    #[cfg(feature = "stand-in")]
+    fn stand_in(&self) -> Option<&Py<PyAny>> {
+        self.stand_in.get()
+    }
+
     fn kind(&self) -> i32 {
-        if self.stand_in.is_none() { Device::CUDA } else { Device::CPU }
+        if self.stand_in().is_none() { Device::CUDA } else { Device::CPU }
     }
 
     fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> bool {
@@ -352,7 +363,7 @@ impl Attention {
             return Ok(None);
         }
         let device = q.device.ordinal;
-        if self.stand_in.is_none() {
+        if self.stand_in().is_none() {
             let current = self.torch.call_method0(py, intern!(py, "_cuda_getDevice"))?;
             if current.extract::<i32>(py)? != device {
                 return Ok(None);
@@ -361,6 +372,16 @@ impl Attention {
         let of_width = || u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt());
         Ok(scale.or_else(of_width))
     }
+}
+
+/// Lets a function compute in place of the kernels of `attention`, on CPU tensors. Its arguments are the (address,
+/// sizes, strides) of the tensors, the bias and its gradient, if any; the scale; whether the call is causal; and the
+/// type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
+#[cfg(feature = "stand-in")]
+#[pyfunction]
+pub(crate) fn set_stand_in(attention: &Attention, stand_in: Py<PyAny>) {
+    // A second one has no effect.
+    let _ = attention.stand_in.set(stand_in);
 }
 
 /// Launches a call on a stream, or returns why the kernels do not serve it.

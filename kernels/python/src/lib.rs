@@ -26,6 +26,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::attention::Attention;
+    #[cfg(feature = "stand-in")]
+    #[pymodule_export]
+    use crate::attention::set_stand_in;
     #[pymodule_export]
     use crate::block::{block, block_on_host, block_scratch};
     #[pymodule_export]

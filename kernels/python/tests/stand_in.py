@@ -53,9 +53,16 @@ def residual_norm(x, added, out, cast, weight, epsilon, is_centered):
     cast.copy_(out)
 
 
+def served_by(function, **options):
+    """Attention whose kernels are `function`, on CPU tensors."""
+    kernels = _native.Attention(torch, **options)
+    _native.set_stand_in(kernels, function)
+    return kernels
+
+
 def serve_on_cpu(monkeypatch, **options):
     """Serve CPU tensors by `compute`, and return a function that returns the counts of a test."""
-    kernels = _native.Attention(torch, stand_in=compute, **options)
+    kernels = served_by(compute, **options)
     monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
     monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
     monkeypatch.setattr(_launch, "kernels", kernels)

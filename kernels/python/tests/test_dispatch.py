@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from calls import IS_OLD, PYTORCH
-from stand_in import Counts, qkv
+from stand_in import Counts, qkv, served_by
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -537,12 +537,12 @@ def test_forward_gradients_are_pytorchs(short, installed):
 
 
 def test_a_failed_launch_is_an_error_of_its_own_type(monkeypatch, on_cpu):
-    from gridguard import GridguardError, _launch, _native
+    from gridguard import GridguardError, _launch
 
     def failed(*arguments):
         raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-    monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, stand_in=failed))
+    monkeypatch.setattr(_launch, "kernels", served_by(failed))
     with ours.installed(), pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
         F.scaled_dot_product_attention(*qkv(2, 5, 16, 64))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from calls import BOTH_RAISE, COMPARED, IS_OLD, PYTORCH, SERVED_DERIVATIVE, compare, compare_own, random_call, reference
-from stand_in import READER, Counts, leave_backward_to_pytorch, qkv, serve_on_cpu
+from stand_in import READER, Counts, leave_backward_to_pytorch, qkv, serve_on_cpu, served_by
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -663,7 +663,7 @@ def test_a_failed_launch_is_an_error_and_no_fallback(on_cpu, monkeypatch, requir
     def failed(*arguments):
         raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-    monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, stand_in=failed))
+    monkeypatch.setattr(_launch, "kernels", served_by(failed))
     with pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
         attention(*qkv(2, 5, 16, 64, requires_grad=requires_grad))
 
