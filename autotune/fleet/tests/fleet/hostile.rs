@@ -13,7 +13,7 @@ use ring::signature::Ed25519KeyPair;
 
 use crate::registry::{Answer, Link, answer};
 use crate::support::{
-    channel, channel_with, location, other_signer, profile, profiles, puller, push, signer,
+    Node, channel, channel_with, location, other_signer, profile, profiles, puller, push, signer,
     trusted, warps,
 };
 
@@ -63,11 +63,8 @@ fn unsigned(_: &str, body: Bytes) -> Bytes {
 
 #[tokio::test]
 async fn whatever_is_wrong_with_an_answer_the_last_good_profile_stays() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
-    puller.pull().await.expect("pulled");
-    push(&link, 2, 100).await;
+    let node = Node::with_release().await;
+    push(&node.link, 2, 100).await;
     let cases: [(&str, &'static str, Rewrite); 11] = [
         ("changed", "blobs", flipped),
         ("cut", "blobs", cut),
@@ -82,31 +79,28 @@ async fn whatever_is_wrong_with_an_answer_the_last_good_profile_stays() {
         ("manifest is no release", "manifests", |_, _| "null".into()),
     ];
     for (expected, part, change) in cases {
-        rewrite(&link, part, change);
-        let refused = puller.pull().await.expect_err(expected);
+        rewrite(&node.link, part, change);
+        let refused = node.refusal().await;
         assert!(refused.is_refusal() && !refused.is_offline(), "{refused}");
         assert!(refused.to_string().contains(expected), "{refused}");
-        assert_eq!(warps(folder.path()), 1, "{refused}");
-        channel(&link).verify().await.expect_err(expected);
+        assert_eq!(node.warps(), 1, "{refused}");
+        channel(&node.link).verify().await.expect_err(expected);
     }
-    link.heal();
-    puller.pull().await.expect("pulled");
-    assert_eq!(warps(folder.path()), 2);
-    assert_eq!(names(folder.path()), [".release.lock", "a.ron", "release.json"]);
+    node.link.heal();
+    node.pull().await;
+    assert_eq!(node.warps(), 2);
+    assert_eq!(names(node.folder.path()), [".release.lock", "a.ron", "release.json"]);
 }
 
 #[tokio::test]
 async fn a_profile_that_is_tampered_with_in_the_registry_is_refused() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
-    puller.pull().await.expect("pulled");
-    let release = push(&link, 2, 100).await;
+    let node = Node::with_release().await;
+    let release = push(&node.link, 2, 100).await;
     // Consistently: the blob, and its digest in the statement and the manifest.
     let evil = profile("A", 3, 99);
     let (old, new) = (release.files[0].digest.to_string(), Digest::of(evil.as_bytes()).to_string());
     {
-        let mut registry = link.registry();
+        let mut registry = node.link.registry();
         registry.blobs.insert(new.clone(), evil.into());
         let manifest = String::from_utf8(registry.tags["stable"].to_vec()).unwrap();
         let statement_digest = manifest.split("sha256:").nth(1).unwrap()[..64].to_owned();
@@ -119,48 +113,47 @@ async fn a_profile_that_is_tampered_with_in_the_registry_is_refused() {
             .replace(&old, &new);
         registry.tags.insert("stable".into(), manifest.into());
     }
-    let refused = puller.pull().await.expect_err("tampered");
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::Untrusted { .. }), "{refused}");
-    assert_eq!(warps(folder.path()), 1);
+    assert_eq!(node.warps(), 1);
 }
 
 #[tokio::test]
 async fn old_releases_other_channels_and_other_keys_are_refused() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
-    push(&link, 2, 100).await;
-    puller.pull().await.expect("pulled");
-    let old = link.registry().tags["stable-1"].clone();
-    let good = link.registry().tags.insert("stable".into(), old).expect("a manifest");
-    let refused = puller.pull().await.expect_err("replayed");
+    let node = Node::new();
+    push(&node.link, 1, 100).await;
+    push(&node.link, 2, 100).await;
+    node.pull().await;
+    let old = node.link.registry().tags["stable-1"].clone();
+    let good = node.link.registry().tags.insert("stable".into(), old).expect("a manifest");
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::Replayed { found: 1, accepted: 2 }), "{refused}");
 
     // A second release with the same serial, from a registry that forgot the second one.
-    push(&link, 3, 100).await;
-    let refused = puller.pull().await.expect_err("two releases with serial 2");
+    push(&node.link, 3, 100).await;
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::Forked { serial: 2 }), "{refused}");
 
     // Signed for another channel with the same key.
     let beta = location().with_tag("beta").expect("a tag");
-    let store = Store::on(link.network(), &beta).expect("a store");
+    let store = Store::on(node.link.network(), &beta).expect("a store");
     let beta = Channel::new(store, beta, None, trusted());
     beta.push(&signer(), profiles(&[&profile("A", 3, 7)], 100)).await.expect("pushed");
-    let moved = link.registry().tags["beta"].clone();
-    link.registry().tags.insert("stable".into(), moved);
-    let refused = puller.pull().await.expect_err("another channel");
+    let moved = node.link.registry().tags["beta"].clone();
+    node.link.registry().tags.insert("stable".into(), moved);
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::OtherChannel { .. }), "{refused}");
 
-    let stranger = link.another();
+    let stranger = node.link.another();
     stranger.registry().tags.remove("stable");
     let others = channel_with(&stranger, other_signer().trusted());
     others.push(&other_signer(), profiles(&[&profile("A", 3, 9)], 100)).await.expect("pushed");
-    let refused = puller.pull().await.expect_err("another key");
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::Untrusted { .. }), "{refused}");
 
-    link.registry().tags.insert("stable".into(), good);
-    puller.pull().await.expect("pulled");
-    assert_eq!(warps(folder.path()), 2);
+    node.link.registry().tags.insert("stable".into(), good);
+    node.pull().await;
+    assert_eq!(node.warps(), 2);
 }
 
 #[tokio::test]
@@ -258,29 +251,26 @@ async fn a_signed_statement_that_is_invalid_is_refused_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_or_dead_registry_is_an_error_in_time_and_the_old_profile_stays() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
-    puller.pull().await.expect("pulled");
-    link.delay(Duration::from_secs(3600));
+    let node = Node::with_release().await;
+    node.link.delay(Duration::from_secs(3600));
     let begun = tokio::time::Instant::now();
-    let refused = puller.pull().await.expect_err("slow");
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::TooSlow { .. }) && refused.is_offline(), "{refused}");
     assert!(begun.elapsed() < Duration::from_secs(130));
-    link.delay(Duration::ZERO);
-    link.set(|_, _| Err("connection refused"));
-    let refused = puller.pull().await.expect_err("dead");
+    node.link.delay(Duration::ZERO);
+    node.link.set(|_, _| Err("connection refused"));
+    let refused = node.refusal().await;
     assert!(
         refused.is_offline() && refused.to_string().contains("connection refused"),
         "{refused}"
     );
-    link.set(|_, _| Ok(answer(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())));
-    assert!(puller.pull().await.expect_err("broken").is_offline());
-    link.set(|_, _| Ok(answer(StatusCode::FORBIDDEN, Bytes::new())));
-    let refused = puller.pull().await.expect_err("denied");
+    node.link.set(|_, _| Ok(answer(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())));
+    assert!(node.refusal().await.is_offline());
+    node.link.set(|_, _| Ok(answer(StatusCode::FORBIDDEN, Bytes::new())));
+    let refused = node.refusal().await;
     assert!(matches!(refused, FleetError::Denied { status: 403, .. }), "{refused}");
-    assert_eq!(puller.installed().expect("readable").expect("a release").serial, 1);
-    assert_eq!(warps(folder.path()), 1);
+    assert_eq!(node.puller.installed().expect("readable").expect("a release").serial, 1);
+    assert_eq!(node.warps(), 1);
 }
 
 #[tokio::test]
@@ -353,24 +343,23 @@ async fn a_push_that_another_push_overtook_says_so() {
 
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_keeps_its_record_and_heals() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
+    let node = Node::new();
+    push(&node.link, 1, 100).await;
     // As a full disk: the file cannot be renamed over a folder.
-    let path = folder.path().join("a.ron");
+    let path = node.path("a.ron");
     fs::create_dir(&path).unwrap();
-    let failed = puller.pull().await.expect_err("a folder");
+    let failed = node.refusal().await;
     assert!(matches!(failed, FleetError::Local { .. }), "{failed}");
-    assert!(puller.installed().expect("readable").is_none());
+    assert!(node.puller.installed().expect("readable").is_none());
     fs::remove_dir(&path).unwrap();
-    puller.pull().await.expect("pulled");
+    node.pull().await;
     // Half a record is an error rather than a forgotten serial.
-    let record = folder.path().join("release.json");
+    let record = node.path("release.json");
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, &text[..text.len() / 2]).unwrap();
-    let failed = puller.pull().await.expect_err("half a record").to_string();
+    let failed = node.refusal().await.to_string();
     assert!(failed.contains("release.json"), "{failed}");
-    assert_eq!(warps(folder.path()), 1);
+    assert_eq!(node.warps(), 1);
 }
 
 #[test]

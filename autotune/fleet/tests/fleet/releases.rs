@@ -8,56 +8,40 @@ use gridguard_fleet::{Change, FleetError, Store};
 
 use crate::registry::{Link, answer};
 use crate::support::{
-    channel, channel_with, location, other_signer, profile, profiles, puller, push, signer,
-    trusted, warps,
+    Node, channel, channel_with, location, other_signer, profile, profiles, publish, push, signer,
+    trusted,
 };
 
 #[tokio::test]
 async fn a_pulled_profile_is_loaded_and_a_second_pull_costs_one_request() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+    let node = Node::new();
     let both = [&*profile("A", 3, 2), &*profile("B", 1, 1)];
-    let release = channel(&link).push(&signer(), profiles(&both, 100)).await.expect("pushed");
+    let release = publish(&node.link, profiles(&both, 100)).await;
     assert_eq!((release.serial, release.files.len()), (1, 2));
     assert_eq!(release.files[0].sources["k"].first().map(String::as_str), Some("0f"));
-    assert_eq!(channel(&link).verify().await.expect("valid"), release);
-    let puller = puller(&link, folder.path(), "node");
-    assert!(puller.installed().expect("readable").is_none());
-    let pulled = puller.pull().await.expect("pulled");
+    assert_eq!(channel(&node.link).verify().await.expect("valid"), release);
+    assert!(node.puller.installed().expect("readable").is_none());
+    let pulled = node.pull().await;
     assert!(pulled.is_new && pulled.installed.files.len() == 2);
-    assert_eq!(warps(folder.path()), 2);
-    let before = link.registry().requests;
-    let again = puller.pull().await.expect("pulled");
+    assert_eq!(node.warps(), 2);
+    let before = node.link.registry().requests;
+    let again = node.pull().await;
     assert!(!again.is_new && again.installed == pulled.installed);
-    assert_eq!(link.registry().requests, before + 1, "the ETag matches");
-    assert_eq!(puller.installed().expect("readable"), Some(pulled.installed));
+    assert_eq!(node.link.registry().requests, before + 1, "the ETag matches");
+    assert_eq!(node.puller.installed().expect("readable"), Some(pulled.installed));
 }
 
 #[tokio::test]
 async fn a_file_that_was_changed_or_deleted_is_pulled_again() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    push(&link, 2, 100).await;
-    let puller = puller(&link, folder.path(), "node");
-    puller.pull().await.expect("pulled");
-    fs::write(folder.path().join("a.ron"), "rubbish").unwrap();
-    assert!(puller.pull().await.expect("pulled").is_new);
-    assert_eq!(warps(folder.path()), 2);
-    fs::remove_file(folder.path().join("a.ron")).unwrap();
-    assert!(puller.pull().await.expect("pulled").is_new);
-    assert_eq!(warps(folder.path()), 2);
-}
-
-#[tokio::test]
-async fn a_push_keeps_the_profiles_of_other_devices() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    push(&link, 2, 100).await;
-    let other = channel(&link)
-        .push(&signer(), profiles(&[&profile("B", 1, 1)], 100))
-        .await
-        .expect("pushed");
-    assert_eq!((other.serial, other.files.len()), (2, 2));
-    puller(&link, folder.path(), "node").pull().await.expect("pulled");
-    assert_eq!(warps(folder.path()), 2);
-    assert!(folder.path().join("b.ron").exists());
+    let node = Node::new();
+    push(&node.link, 2, 100).await;
+    node.pull().await;
+    fs::write(node.path("a.ron"), "rubbish").unwrap();
+    assert!(node.pull().await.is_new);
+    assert_eq!(node.warps(), 2);
+    fs::remove_file(node.path("a.ron")).unwrap();
+    assert!(node.pull().await.is_new);
+    assert_eq!(node.warps(), 2);
 }
 
 #[tokio::test]
@@ -66,12 +50,9 @@ async fn a_staged_profile_reaches_its_share_of_the_nodes_which_only_grows() {
     push(&link, 1, 100).await;
     let mut with_new = vec![false; 1000];
     for (percent, range) in [(10, 70..130), (50, 440..560), (100, 1000..1001)] {
-        let change = if percent == 10 {
-            profiles(&[&profile("A", 3, 2)], 10)
-        } else {
-            Change::Widen { percent }
-        };
-        let release = channel(&link).push(&signer(), change).await.expect("pushed");
+        let staged = percent == 10;
+        let new = || profiles(&[&profile("A", 3, 2)], 10);
+        let release = publish(&link, if staged { new() } else { Change::Widen { percent } }).await;
         let new_digest = release
             .staged
             .as_ref()
@@ -88,40 +69,37 @@ async fn a_staged_profile_reaches_its_share_of_the_nodes_which_only_grows() {
 
 #[tokio::test]
 async fn a_roll_back_is_a_new_release_of_the_old_profiles() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
+    let node = Node::new();
     for warps in [1, 2] {
-        push(&link, warps, 100).await;
-        puller.pull().await.expect("pulled");
+        push(&node.link, warps, 100).await;
+        node.pull().await;
     }
     let back = Change::RollBack { tag: "stable-1".into() };
-    assert_eq!(channel(&link).push(&signer(), back).await.expect("pushed").serial, 3);
-    let pulled = puller.pull().await.expect("pulled");
-    assert_eq!((pulled.installed.serial, warps(folder.path())), (3, 1));
+    assert_eq!(publish(&node.link, back).await.serial, 3);
+    let pulled = node.pull().await;
+    assert_eq!((pulled.installed.serial, node.warps()), (3, 1));
     // The own tag ends a staged roll-out.
-    push(&link, 4, 0).await;
-    let end = channel(&link)
-        .push(&signer(), Change::RollBack { tag: "stable".into() })
-        .await
-        .expect("pushed");
+    push(&node.link, 4, 0).await;
+    let end = publish(&node.link, Change::RollBack { tag: "stable".into() }).await;
     assert_eq!((end.serial, end.staged), (5, None));
     let tags =
-        Store::on(link.network(), &location()).expect("a store").tags().await.expect("listed");
+        Store::on(node.link.network(), &location()).expect("a store").tags().await.expect("listed");
     assert_eq!(tags, ["stable", "stable-1", "stable-2", "stable-3", "stable-4", "stable-5"]);
 }
 
 #[tokio::test]
-async fn a_profile_that_a_release_no_longer_has_is_removed() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    let puller = puller(&link, folder.path(), "node");
-    push(&link, 1, 100).await;
-    channel(&link).push(&signer(), profiles(&[&profile("B", 1, 1)], 100)).await.expect("pushed");
-    puller.pull().await.expect("pulled");
-    fs::write(folder.path().join("own.ron"), "kept").unwrap();
+async fn a_push_keeps_other_profiles_and_one_that_a_release_no_longer_has_is_removed() {
+    let node = Node::new();
+    push(&node.link, 2, 100).await;
+    let both = publish(&node.link, profiles(&[&profile("B", 1, 1)], 100)).await;
+    assert_eq!((both.serial, both.files.len()), (2, 2));
+    node.pull().await;
+    assert!(node.warps() == 2 && node.path("b.ron").exists());
+    fs::write(node.path("own.ron"), "kept").unwrap();
     let back = Change::RollBack { tag: "stable-1".into() };
-    channel(&link).push(&signer(), back).await.expect("pushed");
-    puller.pull().await.expect("pulled");
-    assert!(!folder.path().join("b.ron").exists() && folder.path().join("own.ron").exists());
+    publish(&node.link, back).await;
+    node.pull().await;
+    assert!(!node.path("b.ron").exists() && node.path("own.ron").exists());
 }
 
 #[tokio::test]
@@ -156,55 +134,40 @@ async fn pushes_that_cannot_be_done_say_why_and_change_nothing() {
     next.push(&other_signer(), profiles(&[&profile("A", 1, 9)], 100)).await.expect("pushed");
 }
 
-#[tokio::test(start_paused = true)]
-async fn failures_lead_to_growing_random_pauses_up_to_the_interval() {
-    let link = Link::new();
-    let folder = tempfile::tempdir().unwrap();
-    push(&link, 1, 100).await;
-    let puller = puller(&link, folder.path(), "node");
-    link.set(|_, _| Err("no route"));
-    let (every, before) = (Duration::from_secs(300), link.registry().requests);
-    let mut failures = 0;
-    let watch = puller
-        .watch(every, Duration::from_secs(10), |result| failures += usize::from(result.is_err()));
-    let _ = tokio::time::timeout(Duration::from_secs(3600), watch).await;
-    let requests = link.registry().requests - before;
-    assert_eq!(failures, requests);
-    // About 8 while the pauses grow, then one in 150 s on average.
-    assert!((12..60).contains(&requests), "{requests} requests in an hour");
+/// The requests of a node that watches the channel for this time.
+async fn requests(node: &Node, every: Duration, seconds: u64) -> usize {
+    let (mut failures, before) = (0, node.link.registry().requests);
+    let watch = node.puller.watch(every, every.min(Duration::from_secs(10)), |result| {
+        failures += usize::from(result.is_err());
+    });
+    let _ = tokio::time::timeout(Duration::from_secs(seconds), watch).await;
+    let requests = node.link.registry().requests - before;
+    assert!([0, requests].contains(&failures), "{failures} of {requests}");
+    requests
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interval_of_any_length_neither_floods_the_server_nor_overflows() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    push(&link, 1, 100).await;
-    let puller = puller(&link, folder.path(), "node");
+async fn pauses_grow_up_to_the_interval_and_no_interval_floods_the_server() {
+    let node = Node::new();
+    push(&node.link, 1, 100).await;
     for (every, most) in [(Duration::ZERO, 120), (Duration::MAX, 10)] {
         for _ in 0..8 {
-            let before = link.registry().requests;
-            let watch = puller.watch(every, Duration::ZERO, |_| ());
-            let _ = tokio::time::timeout(Duration::from_secs(100), watch).await;
-            let requests = link.registry().requests - before;
+            let requests = requests(&node, every, 100).await;
             assert!((1..=most).contains(&requests), "{requests} requests in 100 s");
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_asks_for_time_gets_it() {
-    let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
-    push(&link, 1, 100).await;
-    link.set(|_, _| {
+    node.link.set(|_, _| Err("no route"));
+    let failed = requests(&node, Duration::from_secs(300), 3600).await;
+    // About 8 while the pauses grow, then one in 150 s on average.
+    assert!((12..60).contains(&failed), "{failed} requests in an hour");
+    // A server that asks for time gets it.
+    node.link.set(|_, _| {
         let mut busy = answer(http::StatusCode::TOO_MANY_REQUESTS, "busy".into());
         busy.headers_mut().insert("retry-after", "100".parse().unwrap());
         Ok(busy)
     });
-    let puller = puller(&link, folder.path(), "node");
-    let before = link.registry().requests;
-    let watch = puller.watch(Duration::from_secs(10), Duration::ZERO, |_| ());
-    let _ = tokio::time::timeout(Duration::from_secs(1000), watch).await;
-    let requests = link.registry().requests - before;
-    assert!((8..=10).contains(&requests), "{requests} requests in 1000 s");
+    let asked = requests(&node, Duration::from_secs(10), 1000).await;
+    assert!((8..=10).contains(&asked), "{asked} requests in 1000 s");
 }
 
 #[tokio::test]

@@ -1,12 +1,15 @@
 //! Keys, profiles, channels and pullers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, Key, Layers, Provenance, StoredChoice, Summary,
 };
-use gridguard_fleet::{Change, Channel, Location, Puller, Release, SigningKey, Store, TrustedKeys};
+use gridguard_fleet::{
+    Change, Channel, FleetError, Location, Pulled, Puller, Release, SigningKey, Store, TrustedKeys,
+};
+use tempfile::TempDir;
 
 use crate::registry::Link;
 
@@ -76,10 +79,53 @@ pub(crate) fn profiles(texts: &[&str], percent: u8) -> Change {
     Change::Profiles { texts: texts.iter().map(|text| text.as_bytes().to_vec()).collect(), percent }
 }
 
+/// A node, and its own way to the registry.
+pub(crate) struct Node {
+    pub(crate) link: Link,
+    pub(crate) folder: TempDir,
+    pub(crate) puller: Puller,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        let (link, folder) = (Link::new(), tempfile::tempdir().unwrap());
+        let puller = puller(&link, folder.path(), "node");
+        Self { link, folder, puller }
+    }
+
+    /// A node that has pulled a profile with one warp.
+    pub(crate) async fn with_release() -> Self {
+        let node = Self::new();
+        push(&node.link, 1, 100).await;
+        node.pull().await;
+        node
+    }
+
+    pub(crate) async fn pull(&self) -> Pulled {
+        self.puller.pull().await.expect("pulled")
+    }
+
+    pub(crate) async fn refusal(&self) -> FleetError {
+        self.puller.pull().await.expect_err("refused")
+    }
+
+    pub(crate) fn warps(&self) -> u64 {
+        warps(self.folder.path())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// Pushes a change to the channel of the registry.
+pub(crate) async fn publish(link: &Link, change: Change) -> Release {
+    channel(link).push(&signer(), change).await.expect("pushed")
+}
+
 /// Pushes a profile of the device `A` with this number of warps.
 pub(crate) async fn push(link: &Link, warps: u64, percent: u8) -> Release {
-    let change = profiles(&[&profile("A", 3, warps)], percent);
-    channel(link).push(&signer(), change).await.expect("pushed")
+    publish(link, profiles(&[&profile("A", 3, warps)], percent)).await
 }
 
 /// The number of warps in the profile of the device `A` that a server would load; 0 without one.
