@@ -14,12 +14,12 @@ use gridguard_diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_f
 use gridguard_report::{ExplainedLog, FindWraps, KnownLimits, device_evidence};
 
 use crate::check::size;
-use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::files::open;
 use crate::follow::follow;
 use crate::output::{OutputArgs, count, note};
 use crate::rules;
+use crate::words::DeviceChoice;
 use wraps::Entries;
 
 #[derive(Args)]

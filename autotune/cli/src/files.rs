@@ -1,6 +1,6 @@
 //! Reads profiles and writes results, with notes about faults.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
@@ -34,7 +34,11 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
 
 /// Opens a file or a pipe.
 pub(crate) fn open(path: &Path) -> Result<File, CommandError> {
-    match File::open(path) {
+    open_with(path, File::options().read(true))
+}
+
+pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> Result<File, CommandError> {
+    match options.open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(CommandError::missing_file(path)),
         Ok(file) if file.metadata().is_ok_and(|it| it.is_dir()) => {
             Err(CommandError::invalid_file(path, "is a folder, not a file"))

@@ -3,16 +3,16 @@
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use gridguard_diagnose::{LogScanner, MAX_FINDINGS};
+use rustix::fs::OFlags;
 
 use crate::error::{CommandError, Exit};
-use crate::files::open;
+use crate::files::open_with;
 use crate::interrupt;
 use crate::output::note;
 
@@ -32,48 +32,61 @@ pub(crate) fn follow(
     file: &Path,
     mut explain: impl FnMut(&LogScanner, usize, u64) -> Result<(), CommandError>,
 ) -> Result<Exit, CommandError> {
-    // A read of a pipe may wait for ever.
     interrupt::at_once()?;
-    let name = file.display().to_string();
-    let failed = || CommandError::io(name.clone());
-    let input = open(file)?;
-    let (send, news) = sync_channel(1);
-    let source = Source { path: file.to_owned(), file: input, place: 0 };
-    thread::spawn(move || source.watch(&send));
+    let failed = || CommandError::io(file.display().to_string());
+    // A pipe without a writer is no reason to wait for one.
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let input = open_with(file, File::options().read(true).custom_flags(nonblocking))?;
+    let mut source = Source { path: file.to_owned(), file: input, place: 0 };
     let mut log = Log::default();
     let exit = Cell::new(Exit::No);
     let mut explain = |scanner: &LogScanner, known, lines| {
         exit.set(Exit::Yes);
         explain(scanner, known, lines)
     };
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut was_idle = false;
     loop {
-        match news.recv_timeout(PAUSE) {
-            Ok(News::Bytes(bytes)) => log.scan(&bytes).map_err(failed())?,
-            Ok(News::Failed(error)) => return Err(failed()(error)),
-            Ok(News::Anew) => {
-                log.end().map_err(failed())?;
-                log.report(&mut explain)?;
-                log = Log::default();
+        let next = match source.file.read(&mut chunk) {
+            Ok(0) => source.renew().map_err(failed())?,
+            Ok(read) => {
+                source.place = source.place.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+                log.scan(chunk.get(..read).unwrap_or_default()).map_err(failed())?;
+                if log.is_settled() {
+                    log.report(&mut explain)?;
+                }
+                was_idle = false;
+                continue;
             }
-            Err(RecvTimeoutError::Timeout) => log.report(&mut explain)?,
-            Err(RecvTimeoutError::Disconnected) => {
-                log.end().map_err(failed())?;
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Next::Wait,
+            Err(error) => return Err(failed()(error)),
+        };
+        if next == Next::Wait {
+            if was_idle {
                 log.report(&mut explain)?;
-                return Ok(exit.get());
             }
+            was_idle = true;
+            thread::sleep(PAUSE);
+            continue;
         }
-        if log.is_settled() {
-            log.report(&mut explain)?;
+        log.end().map_err(failed())?;
+        log.report(&mut explain)?;
+        if next == Next::End {
+            return Ok(exit.get());
         }
+        log = Log::default();
     }
 }
 
-/// What happened to the file.
-enum News {
-    Bytes(Vec<u8>),
-    /// The file became shorter, or is another one.
+/// What follows the end of the file.
+#[derive(PartialEq)]
+enum Next {
+    Wait,
+    /// The file became shorter, or another one has its name.
     Anew,
-    Failed(io::Error),
+    /// Nothing can follow.
+    End,
 }
 
 /// The file, and the number of bytes that were read.
@@ -84,55 +97,24 @@ struct Source {
 }
 
 impl Source {
-    /// Sends each read, until the receiver is gone, a read fails, or nothing can follow.
-    fn watch(mut self, news: &SyncSender<News>) {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        loop {
-            let next = match self.file.read(&mut chunk) {
-                Ok(0) => match self.renew() {
-                    Ok(Some(true)) => Some(News::Anew),
-                    Ok(Some(false)) => None,
-                    Ok(None) => return,
-                    Err(error) => Some(News::Failed(error)),
-                },
-                Ok(read) => {
-                    self.place = self.place.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
-                    Some(News::Bytes(chunk.get(..read).unwrap_or_default().to_vec()))
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => Some(News::Failed(error)),
-            };
-            let Some(next) = next else {
-                thread::sleep(PAUSE);
-                continue;
-            };
-            let is_end = matches!(next, News::Failed(_));
-            if news.send(next).is_err() || is_end {
-                return;
-            }
-        }
-    }
-
-    /// At the end of the file: whether the file begins anew, because it is shorter or another file has its name.
-    /// `None` if nothing can follow.
-    fn renew(&mut self) -> io::Result<Option<bool>> {
+    fn renew(&mut self) -> io::Result<Next> {
         let own = self.file.metadata()?;
         if !own.is_file() {
             // A FIFO may get another writer, an unnamed pipe as `/dev/stdin` does not.
-            return Ok(self.path.canonicalize().is_ok().then_some(false));
+            return Ok(if self.path.canonicalize().is_ok() { Next::Wait } else { Next::End });
         }
         if own.len() < self.place {
             self.place = self.file.seek(SeekFrom::Start(0))?;
-            return Ok(Some(true));
+            return Ok(Next::Anew);
         }
         let now = fs::metadata(&self.path).ok().filter(fs::Metadata::is_file);
         let is_other = now.is_some_and(|it| (it.dev(), it.ino()) != (own.dev(), own.ino()));
         // The new file may be gone again.
         let Some(file) = is_other.then(|| File::open(&self.path).ok()).flatten() else {
-            return Ok(Some(false));
+            return Ok(Next::Wait);
         };
         (self.file, self.place) = (file, 0);
-        Ok(Some(true))
+        Ok(Next::Anew)
     }
 }
 

@@ -9,10 +9,9 @@ use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, note, text};
-use crate::words::{Suggested, gpu_words};
+use crate::words::{DeviceChoice, Suggested, gpu_words};
 
 #[derive(Args)]
 pub(crate) struct Limits {

@@ -8,7 +8,6 @@
 
 mod bug_report;
 mod check;
-mod device;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod elf;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
-use crate::output::{Format, OutputArgs, Table, count};
+use crate::output::{Table, count};
 use index::{IndexArgs, ReportFormat};
 
 pub(crate) mod index;
@@ -40,12 +40,8 @@ impl Ptx {
         if self.index.index {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
-        let format = match self.format {
-            ReportFormat::Text => Format::Text,
-            ReportFormat::Json => Format::Json,
-            ReportFormat::Sarif => {
-                return Err(CommandError::Invalid("--format sarif needs --index".to_owned()));
-            }
+        let Some(output) = self.format.output() else {
+            return Err(CommandError::Invalid("--format sarif needs --index".to_owned()));
         };
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
@@ -56,11 +52,11 @@ impl Ptx {
             let error = format!("there is no entry {missing}");
             return Err(CommandError::invalid_file(&self.file, error));
         }
-        if let Some(output) = &self.output {
-            write_file(output, &rewritten.text)?;
+        if let Some(file) = &self.output {
+            write_file(file, &rewritten.text)?;
         }
         let summary = Summary(report, self.output.as_deref());
-        OutputArgs { format }.print(&self.document(report), summary)?;
+        output.print(&self.document(report), summary)?;
         let refused = report.entries.iter().any(|entry| entry.forms.is_err());
         Ok(if refused { Exit::No } else { Exit::Yes })
     }

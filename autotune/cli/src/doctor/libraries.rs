@@ -226,19 +226,6 @@ mod tests {
     const REAL: (&str, &str) = ("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.580");
 
     #[test]
-    fn a_stub_is_bad_only_if_it_is_found_first() {
-        for name in NAMES {
-            let stub = format!("/usr/local/cuda/lib64/stubs/{name}");
-            let first = check(&[(stub.as_str(), stub.as_str()), REAL]);
-            assert_eq!(first.level, Level::Bad);
-            assert_eq!(first.what, format!("{stub} is found first, a stub for linking only"));
-            let link = (REAL.0.strip_suffix(".1").expect("a suffix"), REAL.1);
-            let later = check(&[REAL, link, (stub.as_str(), stub.as_str())]);
-            assert_eq!(later, LIBCUDA.good("/usr/lib/libcuda.so.1 is loaded"));
-        }
-    }
-
-    #[test]
     fn several_files_warn_and_links_to_one_do_not() {
         let one = ("/a/libcuda.so.1", "/a/libcuda.so.580");
         let good = LIBCUDA.good("/a/libcuda.so.1 is loaded");
@@ -249,15 +236,6 @@ mod tests {
         assert_eq!(two.what, "/a/libcuda.so.1 is loaded; also found: /b/libcuda.so.1");
         // A link for the linker does not shadow anything.
         assert_eq!(check(&[one, ("/b/libcuda.so", "/b/x")]), good);
-    }
-
-    #[test]
-    fn a_forward_compatible_driver_may_shadow_the_machine_s() {
-        let compat =
-            ("/usr/local/cuda/compat/libcuda.so.1", "/usr/local/cuda/compat/libcuda.so.580");
-        let what = "/usr/local/cuda/compat/libcuda.so.1 is loaded, newer than the kernel module \
-                    (forward compatibility); also found: /usr/lib/libcuda.so.1";
-        assert_eq!(check(&[compat, REAL]), LIBCUDA.good(what));
     }
 
     #[test]

@@ -252,13 +252,6 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_device_is_one_line() {
-        let what = "NVIDIA L4, compute capability 8.9, 23.0 GiB free of 24.0 GiB";
-        let healthy = check_properties(&device((8, 9), ComputeMode::Default, 23));
-        assert_eq!(healthy, [DEVICE.good(what)]);
-    }
-
-    #[test]
     fn compute_mode_memory_and_capability_are_checked() {
         let second =
             |capability, mode, free| check_properties(&device(capability, mode, free)).remove(1);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sarif::{self, from};
 use crate::error::{CommandError, Exit};
-use crate::output::{self, Table, count};
+use crate::output::{self, Format, OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(super) struct IndexArgs {
@@ -35,6 +35,17 @@ pub(super) enum ReportFormat {
     Sarif,
 }
 
+impl ReportFormat {
+    /// `None` for SARIF.
+    pub(super) const fn output(self) -> Option<OutputArgs> {
+        match self {
+            Self::Text => Some(OutputArgs { format: Format::Text }),
+            Self::Json => Some(OutputArgs { format: Format::Json }),
+            Self::Sarif => None,
+        }
+    }
+}
+
 impl IndexArgs {
     /// Analyses `ptx`, which is from `file`: the entries called `wanted`, or all if there are none.
     pub(super) fn run(
@@ -57,13 +68,13 @@ impl IndexArgs {
             let error = format!("there is no entry {missing}");
             return Err(CommandError::invalid_file(file, error));
         }
-        match format {
-            ReportFormat::Text => output::print(output::text(|f| write_table(f, &found)))?,
-            ReportFormat::Json => {
+        match format.output() {
+            Some(output) => {
                 let entries: Vec<Value> = found.iter().map(entry_json).collect();
-                write_json(&json!({ "entries": entries }))?;
+                let table = output::text(|f| write_table(f, &found));
+                output.print(&json!({ "entries": entries }), table)?;
             }
-            ReportFormat::Sarif => write_json(&sarif::log(file, &found))?,
+            None => output::write(&(output::json(&sarif::log(file, &found))? + "\n"))?,
         }
         let has = |is: fn(&Verdict) -> bool| found.iter().any(|(_, verdict)| is(verdict));
         Ok(match () {
@@ -152,10 +163,6 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
         }
     }
     Ok(())
-}
-
-fn write_json(document: &Value) -> Result<(), CommandError> {
-    output::write(&(output::json(document)? + "\n"))
 }
 
 pub(crate) fn place(wrap: &Wrap) -> String {

@@ -1,5 +1,6 @@
 //! `gridguard check` and `gridguard limits`: output, exit codes, malformed input.
 
+use expect_test::expect_file;
 use serde_json::{Value, json};
 
 use crate::command::{Ran, Words, run_with_input};
@@ -22,15 +23,7 @@ const MOTIVATING: &str = "check --gpu h200 --grid 1,76800,1 --block 128 --batch-
 fn the_motivating_case_is_legal_in_two_chunks() {
     let ran = gridguard(MOTIVATING);
     assert_eq!(ran.code, Some(0));
-    assert_eq!(
-        ran.out,
-        "legal in chunks (NVIDIA H200)\n  \
-         grid-dim-y: grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): \
-         split axis y into 2 launches of 38400, or fold it into x\n\
-         plan: chunked, 2 launches\n  \
-         items 0..7680, grid 1,38400,1\n  \
-         items 7680..15360, grid 1,38400,1\n"
-    );
+    expect_file!["screens/check.txt"].assert_eq(&ran.out);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use boon::{Compiler, Schemas};
+use expect_test::expect_file;
 use serde_json::{Value, json};
 
 use crate::command::{Words, run};
@@ -30,18 +31,7 @@ fn the_report_is_a_table_and_the_rewritten_file_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
     let shown = run(folder.path(), "ptx a.ptx --output b.ptx").exits(1);
-    assert_eq!(
-        shown.out,
-        "\
-entry  line  reads block index  reads grid size  forms
-scale     3  y                  x                shifted, folded
-waits    10  -                  -                none
-
-line 12, column 15, in waits: %clusterid is about the clusters of one launch, and each chunk is a launch of its own
-
-1 entry rewritten, 1 refused: b.ptx
-"
-    );
+    expect_file!["screens/ptx.txt"].assert_eq(&shown.out);
     let written = fs::read_to_string(folder.path().join("b.ptx")).expect("a file");
     assert!(written.contains(".visible .entry scale__gridguard_shifted("));
     // It can be rewritten again, and only one entry of it.
@@ -181,20 +171,7 @@ fn indices_that_wrap_are_shown_with_the_first_size() {
     let shown = run(folder.path(), &command("1,32768")).exits(0);
     assert_eq!(shown.out, "entry  line  32-bit indices\nrows      3  safe\n");
     let shown = run(folder.path(), &command("1,32769")).exits(1);
-    assert_eq!(
-        shown.out,
-        "\
-entry  line  32-bit indices
-rows      3  wrap in 1 place
-
-rows
-  line 8, column 2: mul.lo.s32 %r3, %r2, %r1
-    address: pitch * blockIdx.y
-    wraps if pitch * gridDim.y - pitch > 2147483647
-    wraps from gridDim.y = 32769 on
-    wraps from pitch = 65536 on
-"
-    );
+    expect_file!["screens/ptx-index.txt"].assert_eq(&shown.out);
     let json = "ptx a.ptx --index --format json";
     let document = run(folder.path(), json).exits(1).json();
     assert_eq!(document["entries"][0]["wraps"][0]["reaches"], "address");

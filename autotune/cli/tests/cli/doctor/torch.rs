@@ -16,40 +16,6 @@ fn wheel(cuda: &str, architectures: &str) -> String {
     )
 }
 
-fn asked(answer: &str, code: i32) -> String {
-    Machine::healthy().torch(answer).doctor("--torch").exits(code).out
-}
-
-#[test]
-fn a_wheel_that_fits_is_good() {
-    let out = asked(&wheel("12.8", "\"sm_80\", \"sm_90\""), 0);
-    let wheel = "good     torch: 2.8.0 for CUDA 12.8, cuDNN 9.10.2";
-    assert_eq!(line(&out, "good     torch: 2"), wheel);
-    let code = "good     torch: has code for NVIDIA H200 (sm_90)";
-    assert_eq!(line(&out, "good     torch: has"), code);
-}
-
-#[test]
-fn wheels_that_do_not_fit_are_bad() {
-    let cpu = asked("{\"version\": \"2.8.0+cpu\", \"cuda\": null, \"available\": false}", 1);
-    assert_eq!(line(&cpu, "bad "), "bad      torch: 2.8.0+cpu is built for the CPU only");
-    assert!(cpu.contains("-> pip install --force-reinstall torch --index-url https://"), "{cpu}");
-    let newer = asked(&wheel("14.0", "\"sm_90\""), 1);
-    let what = "bad      torch: 2.8.0 for CUDA 14.0, cuDNN 9.10.2: newer than the driver, which \
-                supports CUDA 13.0";
-    assert_eq!(line(&newer, "bad "), what);
-    let absent = asked(&wheel("12.8", "\"sm_80\", \"sm_86\""), 1);
-    let what = "bad      torch: has no code for NVIDIA H200 (sm_90), only for sm_80 sm_86";
-    assert_eq!(line(&absent, "bad "), what);
-    let ptx = asked(&wheel("12.8", "\"sm_80\", \"compute_80\""), 0);
-    assert!(line(&ptx, "warning  torch").contains("the driver compiles compute_80"));
-    let none = asked("{\"python\": \"3.12.1\", \"missing\": true}", 1);
-    assert_eq!(line(&none, "bad "), "bad      torch: not installed in python3 (3.12.1)");
-    let import = asked("{\"error\": \"ImportError: libcudart.so.12: cannot open\"}", 1);
-    let what = "bad      torch: python3: ImportError: libcudart.so.12: cannot open";
-    assert_eq!(line(&import, "bad "), what);
-}
-
 #[test]
 fn a_python_that_crashes_is_bad_and_one_with_unexpected_output_is_unknown() {
     let python = |script: &str, code| {
@@ -95,15 +61,6 @@ fn a_virtual_environment_is_named_by_its_folder() {
         let out = machine.doctor(&["--torch", path]).exits(0).out;
         line(&out, "good     torch: 2.8.0 for CUDA 12.8");
     }
-}
-
-#[test]
-fn other_modules_named_torch_are_recognised() {
-    let two = asked("{\"python\": \"2.7.18\", \"missing\": true}", 1);
-    let what = "bad      torch: python3 is Python 2.7.18, PyTorch needs Python 3";
-    assert_eq!(line(&two, "bad "), what);
-    let hidden = asked("{\"python\": \"3.12.1\", \"hidden_by\": \"/w/torch.py\"}", 1);
-    assert_eq!(line(&hidden, "bad "), "bad      torch: python3 imports /w/torch.py instead");
 }
 
 #[test]

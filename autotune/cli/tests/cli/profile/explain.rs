@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use expect_test::expect_file;
 use gridguard::DeviceLimits;
 use gridguard::profile::{Backend, DeviceIdentity, Entry, Key, L2, Policy, Processor};
 use serde_json::Value;
@@ -179,23 +180,7 @@ fn a_kernel_that_is_not_shipped_is_explained_from_its_entries() {
     let folder = folder();
     put_for_the_gpu(&folder, [foreign(1024, "4f2e", "f16"), foreign(8192, "4f2e", "f16")]);
     let ran = explain_foreign(&folder, "1100x128", "").exits(0);
-    assert_eq!(
-        ran.out,
-        "\
-paged_attention f16 1100x128 on NVIDIA H200
-key: source 4f2e, variant v2, cold-eager, throughput
-match: bucket, entry 1024x128 of explicit profile p.ron
-choice: chunks of 256, block 64, 4 launches for the entry's shape
-measured: 2.000 ms in 20 samples, -20.0 % vs default 2.500 ms
-tuned: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
-plan: made by the program that launches it, not known here
-
-other entries
-shape     types  layer     choice                   octaves away                             why not
-8192x128  f16    explicit  chunks of 256, block 64  2.897 (sequences 2.897, head_dim 0.000)  \
-sequences is 2.897 octaves away, more than one
-"
-    );
+    expect_file!["../screens/profile-explain.txt"].assert_eq(&ran.out);
     let json = explain_foreign(&folder, "1024x128", "--format json").exits(0).json();
     assert_eq!((&json["matched"], &json["plan"]), (&"exact".into(), &Value::Null));
     assert_eq!(json["entry"]["parameters"], serde_json::json!([["block", 64]]));

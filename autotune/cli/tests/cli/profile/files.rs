@@ -1,5 +1,6 @@
 //! Subcommands that only read and write files: show, merge, diff, prune.
 
+use expect_test::expect_file;
 use gridguard::catalog;
 use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, Processor, StoredChoice, Submission};
 use serde_json::json;
@@ -94,12 +95,7 @@ fn a_merge_does_not_depend_on_order_or_repetition() {
     };
     let first = merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
     assert_eq!(first.out, "4 entries from 3 files, 1 conflict\nprofile abc.ron\n");
-    assert_eq!(
-        first.err,
-        "conflict: rms_norm f32, cold-eager, throughput, rows 300, columns 8: kept chunks of 100 in \
-         2200000 ns (2026-11-20T12:00:00Z), dropped whole in 2000000 ns (2026-11-01T12:00:00Z): the \
-         kept one is later\n"
-    );
+    expect_file!["../screens/profile-merge.txt"].assert_eq(&first.err);
     merge(&["c.ron", "b.ron", "a.ron"], "cba.ron");
     assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
     assert_eq!(rows(&parsed(&folder.path().join("abc.ron"))), [300, 500, 700, 900]);
@@ -227,22 +223,10 @@ fn a_diff_exits_with_1_if_there_is_a_difference() {
     profile(&folder, "diff a.ron near.ron --times 0.5%").exits(1);
     profile(&folder, "diff a.ron far.ron --times 20").exits(0);
     let slower = profile(&folder, "diff a.ron far.ron").exits(1);
-    assert_eq!(
-        slower.out,
-        "different times\n  rms_norm f32, cold-eager, throughput, 300x8: whole 2.000 ms -> 2.200 ms \
-         (+10.0 %), default 2.500 ms -> 2.500 ms (0.0 %)\n"
-    );
+    expect_file!["../screens/profile-diff-times.txt"].assert_eq(&slower.out);
     let other = profile(&folder, "diff a.ron b.ron").exits(1);
     let source = &norm(1, LATE).key.source;
-    assert_eq!(
-        other.out,
-        format!(
-            "only in a.ron\n  rms_norm f32, cold-eager, throughput, 500x8: whole in 2.000 ms, \
-             source {source}\nonly in b.ron\n  rms_norm f32, cold-eager, throughput, 700x8: whole \
-             in 2.000 ms, source {source}\ndifferent choices\n  rms_norm f32, cold-eager, throughput, \
-             300x8: whole in 2.000 ms -> folded in 2.000 ms\n"
-        )
-    );
+    expect_file!["../screens/profile-diff.txt"].assert_eq(&other.out.replace(source, "SOURCE"));
     let json = profile(&folder, "diff a.ron b.ron --format json").exits(1).json();
     assert_eq!(
         (&json["same"], &json["choices"][0][1]["choice"]),
