@@ -9,7 +9,7 @@ const ROWS: usize = 100_000;
 const COLUMNS: u32 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let guard = Guard::best();
+    let guard = Guard::best_or_host();
     let limits_of = &guard.limits().name;
     match guard.fallback() {
         Some(reason) => println!("no GPU, using the limits of {limits_of}: {reason}"),

@@ -37,7 +37,7 @@ extern "C" __global__ void pass(float4 *x) {
 "#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let guard = Arc::new(Guard::best());
+    let guard = Arc::new(Guard::best_or_host());
     let mut measurer: Box<dyn Measurer> = match guard.context() {
         Some(context) => {
             let stream = context.new_stream()?;

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prometheus = PrometheusBuilder::new().install_recorder()?;
     gridguard::describe_metrics();
 
-    let guard = Guard::best();
+    let guard = Guard::best_or_host();
     let limits = guard.limits_for(KernelLimits::unknown("double"));
     let launch = |items: usize, in_chunks: bool| -> Result<u64, Box<dyn std::error::Error>> {
         let blocks = u64::try_from(items)?;

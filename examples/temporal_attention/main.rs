@@ -58,7 +58,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     };
     let guard = Arc::new(tuned::with_profile(match &options.host_as {
         Some(name) => Guard::host(catalog::gpu(name)?.limits.clone()),
-        None => Guard::best(),
+        None => Guard::best_or_host(),
     }));
     match &tensors {
         Tensors::F16(qkv) => attend(&guard, qkv, options),

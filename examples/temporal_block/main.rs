@@ -88,7 +88,8 @@ fn main() -> ExitCode {
 
 /// Whether the result is correct.
 fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
-    let backend = if options.host { Backend::Host } else { Backend::best(Arc::new(Guard::best())) };
+    let backend =
+        if options.host { Backend::Host } else { Backend::best(Arc::new(Guard::best_or_host())) };
     let file = options.weights.as_deref().map(std::fs::read).transpose();
     let file = file.map_err(|error| format!("reading the weights: {error}"))?;
     let file = file.as_deref().map(WeightsFile::read).transpose()?;

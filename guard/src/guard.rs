@@ -91,24 +91,31 @@ impl Guard {
         }
     }
 
-    /// A guard of the CUDA device with the most free memory, or else of the host, with the reason in
-    /// [`Self::fallback`].
+    /// A guard of the CUDA device with the most free memory.
+    ///
+    /// If there are several devices, each is initialised to query its free memory.
+    ///
+    /// # Errors
+    ///
+    /// [`FallbackReason`] if no device can be used.
+    pub fn best() -> Result<Self, FallbackReason> {
+        #[cfg(feature = "cuda")]
+        let guard = Self::with_most_free_memory()?;
+        #[cfg(not(feature = "cuda"))]
+        let guard = Err(FallbackReason::BuiltWithoutCuda)?;
+        Ok(guard)
+    }
+
+    /// As [`Self::best`], or else a guard of the host, with the reason in [`Self::fallback`].
     ///
     /// The host has the limits of an NVIDIA H200 if the catalogue is built in (feature `catalog`), else
     /// [`DeviceLimits::any_device`].
-    ///
-    /// If there are several devices, each is initialised to query its free memory.
     #[must_use]
-    pub fn best() -> Self {
-        #[cfg(feature = "cuda")]
-        let reason = match Self::with_most_free_memory() {
-            Ok(guard) => return guard,
-            Err(reason) => reason.into(),
-        };
-        #[cfg(not(feature = "cuda"))]
-        let reason = FallbackReason::BuiltWithoutCuda;
-        observe::fell_back(&reason);
-        Self { fallback: Some(reason), ..Self::host(default_limits()) }
+    pub fn best_or_host() -> Self {
+        Self::best().unwrap_or_else(|reason| {
+            observe::fell_back(&reason);
+            Self { fallback: Some(reason), ..Self::host(default_limits()) }
+        })
     }
 
     /// The limits of the guard's device.
@@ -273,7 +280,7 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn without_cuda_the_host_is_used_for_a_reason() {
-        let guard = Guard::best();
+        let guard = Guard::best_or_host();
         assert_eq!(guard.fallback(), Some(&FallbackReason::BuiltWithoutCuda));
         assert!(!guard.is_cuda());
     }

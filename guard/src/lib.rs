@@ -1,11 +1,20 @@
 //! Validates CUDA launches against the limits of device and kernel, explains each violation, and splits
 //! launches that are too large.
 //!
+//! # What it is for
+//!
 //! A launch whose grid exceeds 65,535 blocks on y or z fails. On CUDA 13 the error reads `CUDA error:
 //! invalid argument`, before that `CUDA error: invalid configuration argument`, and it is often mistaken
-//! for an out-of-memory error. This crate reports an oversized launch precisely before it reaches the
-//! driver: which axis, which value, whose limit, and what to do. If the blocks along an axis work on
-//! independent items, it splits the launch into chunks that fit, each on its part of the same tensors.
+//! for an out-of-memory error. This crate reports an oversized launch before it reaches the driver: which axis, which
+//! value, whose limit, and what to do. If the blocks along an axis work on independent items, it splits the launch into
+//! chunks that fit, each on its part of the same tensors.
+//!
+//! Use it where grids grow with the input: batches, sequences, images, frames. A legal launch costs almost nothing:
+//! validating and planning neither allocate nor lock.
+//!
+//! # A launch, step by step
+//!
+//! None of these steps needs a GPU:
 //!
 //! ```
 //! use gridguard::{
@@ -27,13 +36,19 @@
 //! # Ok::<(), gridguard::Violations>(())
 //! ```
 //!
-//! The steps of a launch: [`LaunchRequest`], [`validate`], [`Plan`], launch, [`Counts`].
-//! [`Guard`] does all of them for one device; with the feature `cuda` it queries the limits from the
-//! driver and launches. Validating and planning a legal launch neither allocates nor locks.
+//! # Where next
+//!
+//! - Launch on a device: `Guard::cuda` or [`Guard::best`], then `Guard::launch` with `cuda::Args` (feature `cuda`).
+//! - Already on cudarc: `Guard::builder` takes the calls of cudarc's launch builder. On another CUDA binding:
+//!   `Guard::launch_raw` with [`RawArgs`].
+//! - Say what a kernel may be split into: [`BatchAxis`]. Without a declaration: `Guard::load_ptx` (feature `ptx`).
+//! - Run a plan on the CPU: [`Guard::host`] and `Guard::launch_on_host` (feature `host`).
+//! - Use choices that a tuner measured: `profile::Profile` (feature `profile`).
+//! - Several kernels within a memory budget: [`pipeline`].
 //!
 //! # Features
 //!
-//! All are additive, and the crate works without any of them.
+//! All are additive, and the crate works without any of them. `cuda` is on by default.
 //!
 //! - `cuda`: launches through the CUDA driver, with cudarc. Its bindings follow the CUDA version of the
 //!   installed nvcc, or are the newest without nvcc. Your own manifest can choose another (such as `cuda-12080`).
@@ -75,6 +90,9 @@ pub mod profile;
 mod record;
 
 pub use context::ContextState;
+/// The bindings that contexts, streams and memory of [`cuda`] come from.
+#[cfg(feature = "cuda")]
+pub use cudarc;
 pub use dim::{Axis, Dim3};
 pub use error::Error;
 /// Rewriting of PTX: the package `gridguard-ptx`. It needs no CUDA; `Guard::load_ptx` loads the result.
@@ -89,20 +107,17 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::validate;
 // For the packages of this workspace.
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
-#[doc(hidden)]
 pub use launch::{abi, validate::validate_co_resident};
 pub use limits::{
     ComputeCapability, DeviceLimits, IndexLimit, IndexTerm, KernelLimits, LaunchLimits,
     OccupancyLimits,
 };
 // Evidence of the driver's errors, and a constant for the conformance test.
-#[doc(hidden)]
 pub use limits::{FormLimits, LOCAL_BYTES_PER_THREAD, LocalMemory};
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, RawArgs};
 pub use plan::backoff::WorkspaceError;
-#[doc(hidden)]
 pub use plan::backoff::{AllocationError, fit_workspace};
 pub use plan::batch::BatchAxis;
 #[cfg(feature = "serde")]

@@ -4,5 +4,4 @@ pub(crate) mod gpus;
 
 pub use gpus::{CatalogError, Gpu, gpu, gpus, limits};
 // Parts of a GPU, and the parser for the fuzz targets.
-#[doc(hidden)]
 pub use gpus::{Fact, Source, parse_gpus};

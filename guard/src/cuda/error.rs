@@ -160,13 +160,13 @@ fn known_kernels(known: &[String]) -> String {
 }
 
 /// The number of launches, or why not all were launched. Two words, so that it is returned in registers.
-pub(crate) type Launches = Result<u64, Failed>;
+pub(crate) type Launches = Result<u64, BoxedLaunchError>;
 
 /// A [`LaunchError`] on its way through the launch path.
 #[derive(Debug)]
-pub(crate) struct Failed(pub(crate) Box<LaunchError>);
+pub(crate) struct BoxedLaunchError(pub(crate) Box<LaunchError>);
 
-impl<E> From<E> for Failed
+impl<E> From<E> for BoxedLaunchError
 where
     LaunchError: From<E>,
 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::cuda::driver::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
-use crate::cuda::driver::library::{Pushed, from_cudarc};
+use crate::cuda::driver::library::{CurrentContext, from_cudarc};
 use crate::cuda::driver::nvrtc::{CompileOptions, Compiler};
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
@@ -28,6 +28,23 @@ use {
 
 impl Guard {
     /// A guard of device `ordinal`, in its primary context.
+    ///
+    /// ```no_run
+    /// use gridguard::cuda::Args;
+    /// use gridguard::{Dim3, Guard, LaunchRequest, Parameter};
+    ///
+    /// let guard = Guard::cuda(0)?;
+    /// let source = "extern \"C\" __global__ void fill(float *x) { x[threadIdx.x] = 1; }";
+    /// // SAFETY: `fill` takes one pointer, to as many elements as the block has threads.
+    /// let fill = unsafe { guard.compile("fill.cu", source)?.kernel("fill", &[Parameter::Memory])? };
+    ///
+    /// let stream = guard.context().expect("a device").default_stream();
+    /// let mut x = stream.alloc_zeros::<f32>(128)?;
+    /// let mut args = Args::new(&stream);
+    /// args.write(&mut x);
+    /// guard.launch(&fill, &LaunchRequest::new(Dim3::ONE, Dim3::new(128, 1, 1)), args)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -67,7 +84,7 @@ impl Guard {
     /// [`CudaError`] if there is no driver, or the device cannot be queried.
     pub unsafe fn with_raw_context(context: *mut c_void) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
-        let _current = Pushed::new(driver, context)?;
+        let _current = CurrentContext::new(driver, context)?;
         let mut guard = Self::host(query::limits_of_current_device(driver)?);
         guard.cuda = Some(GuardContext::new(context, None));
         Ok(guard)

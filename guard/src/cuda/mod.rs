@@ -27,13 +27,11 @@ pub use builder::{Function, LaunchBuilder, Launched};
 pub use driver::error::DriverError;
 pub use driver::history::LaunchRecord;
 #[cfg(feature = "bench")]
-#[doc(hidden)]
 pub use driver::history::bench;
 pub use driver::log::DriverLog;
 pub use driver::nvrtc::{CompileOptions, Compiled, Compiler};
 pub use driver::query::{device_count, device_limits, driver_version, free_memory};
 // For the packages of this workspace.
-#[doc(hidden)]
 pub use driver::query::{ComputeMode, compute_mode, current_context};
 pub use driver::suspects::FaultSuspects;
 pub use error::{CudaError, CudaLibrary, LaunchError, LibraryUnavailable, LoadError, NvrtcError};

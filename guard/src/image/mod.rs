@@ -19,13 +19,11 @@ mod ptx;
 #[cfg(feature = "image")]
 mod ptx_kernels;
 
-#[doc(hidden)]
 pub use architecture::{Architecture, Scope};
 pub use checked::Image;
 pub use error::ImageError;
 // For the preload library.
 #[cfg(feature = "image")]
-#[doc(hidden)]
 pub use fatbin::{fatbin_bytes, fatbin_without_code};
 #[cfg(feature = "image")]
 pub use file::{FileImage, ImageFile};

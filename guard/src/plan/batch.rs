@@ -77,12 +77,12 @@ pub struct BatchAxis {
 
 /// The ratio of items to blocks along the axis, in lowest terms: every `items` need `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct BlockRatio {
     items: u64,
     blocks: u64,
 }
 
-impl Share {
+impl BlockRatio {
     /// One block per item.
     pub(crate) const ONE: Self = Self { items: 1, blocks: 1 };
 
@@ -230,14 +230,14 @@ impl BatchAxis {
     }
 
     #[inline]
-    pub(crate) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> BlockRatio {
         let (items, blocks) = (self.items_per_block.get(), self.blocks_per_item.get());
         // Spares the common case its divisions.
         if items == 1 {
-            return Share { items, blocks };
+            return BlockRatio { items, blocks };
         }
         let divisor = greatest_common_divisor(items, blocks);
-        Share { items: items / divisor, blocks: blocks / divisor }
+        BlockRatio { items: items / divisor, blocks: blocks / divisor }
     }
 
     /// Items that fit into `blocks` along the axis.

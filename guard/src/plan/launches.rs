@@ -3,7 +3,7 @@
 use crate::dim::{Axis, Dim3, saturated};
 use crate::launch::valid::ValidLaunch;
 use crate::limits::launch::{Forms, LaunchLimits};
-use crate::plan::batch::Share;
+use crate::plan::batch::BlockRatio;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
 use crate::plan::parts::{GridPart, GridParts};
@@ -41,7 +41,7 @@ pub struct Plan {
     pub(crate) chunks: Chunks,
     /// The largest launch; the others of a chunked plan are shorter along `axis`.
     pub(crate) launch: ValidLaunch,
-    pub(crate) share: Share,
+    pub(crate) share: BlockRatio,
     /// The batch axis; `None` for a request without one.
     pub(crate) axis: Option<Axis>,
     pub(crate) strategy: Strategy,

@@ -9,7 +9,7 @@ use crate::launch::validate::{check, check_along, validate};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::launch::LaunchLimits;
 use crate::limits::occupancy::OccupancyLimits;
-use crate::plan::batch::{BatchAxis, Share};
+use crate::plan::batch::{BatchAxis, BlockRatio};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
 use crate::plan::explain::{
@@ -130,7 +130,7 @@ fn build(
     batch: Option<&BatchAxis>,
     launch: ValidLaunch,
 ) -> Plan {
-    let share = batch.map_or(Share::ONE, BatchAxis::share);
+    let share = batch.map_or(BlockRatio::ONE, BatchAxis::share);
     let axis = batch.map(BatchAxis::axis);
     Plan { chunks, launch, share, axis, strategy, whole: None }
 }

@@ -7,7 +7,7 @@ use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
 use crate::launch::violation::{Owner, Remedy, Violations};
 use crate::limits::launch::LaunchLimits;
-use crate::plan::batch::{BatchAxis, Share};
+use crate::plan::batch::{BatchAxis, BlockRatio};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
 use crate::plan::explain::{explain_with, fold_unavailable, reason, split_cooperative};
@@ -136,7 +136,7 @@ impl Grid<'_> {
             // What an argument that follows items gets, in every launch.
             chunks: Chunks::one(items),
             launch,
-            share: Share::ONE,
+            share: BlockRatio::ONE,
             axis: batch.map(BatchAxis::axis),
             strategy,
             whole: request

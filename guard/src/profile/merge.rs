@@ -60,7 +60,6 @@ impl Document {
     /// # Errors
     ///
     /// As [`Self::merge_all`].
-    #[doc(hidden)]
     pub fn merge(&mut self, other: &Self) -> Result<Vec<MergeConflict>, ProfileError> {
         self.merge_all(core::slice::from_ref(other))
     }
@@ -80,7 +79,6 @@ impl Document {
     ///
     /// [`ProfileError::OtherDevice`], [`ProfileError::MergedEntries`] and [`ProfileError::MergedAliases`]. The
     /// document is then unchanged.
-    #[doc(hidden)]
     pub fn merge_all(&mut self, others: &[Self]) -> Result<Vec<MergeConflict>, ProfileError> {
         let all: Vec<&Self> = core::iter::once(&*self).chain(others).collect();
         let (device, aliases) = same_device(self, &all)
@@ -112,7 +110,6 @@ impl Document {
     }
 
     /// The entries of `self` and `other` by key and shape. `None` stands for a missing entry.
-    #[doc(hidden)]
     pub fn pairs<'a>(
         &'a self,
         other: &'a Self,

@@ -92,7 +92,6 @@ pub use notice::{LayerNotice, NoticeLevel, ProfileNotice};
 pub use ranks::{OtherChoices, compare_digests};
 pub use store::publish;
 // Parts of the items above, and what only the tuner and the command of this workspace use.
-#[doc(hidden)]
 pub use {
     device::{Backend, DeviceMismatch, Processor},
     document::ParsedProfile,

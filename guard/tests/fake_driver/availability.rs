@@ -49,14 +49,14 @@ fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
         ]
         .assert_eq(&reason.to_string());
         let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
-        assert_eq!(Guard::best().fallback(), Some(&reason));
+        assert_eq!(Guard::best_or_host().fallback(), Some(&reason));
     });
 }
 
 #[test]
 fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_with_a_reason() {
     with_driver(Driver::Missing, &[], || {
-        let guard = Guard::best();
+        let guard = Guard::best_or_host();
         assert!(!guard.is_cuda());
         assert!(guard.context().is_none());
         let h200 = catalog::gpu("h200").expect("catalogued");
@@ -96,7 +96,7 @@ fn a_driver_without_devices_is_an_error() {
             driver_version: Some(13_000),
         };
         assert_eq!(reason, none);
-        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason).into()));
+        assert_eq!(Guard::best_or_host().fallback(), Some(&CudaError::Unavailable(reason).into()));
     });
 }
 
@@ -206,9 +206,9 @@ fn a_driver_that_failed_once_is_tried_again_and_kept_once_it_works() {
         assert!(matches!(unavailable(), LibraryUnavailable::InitFailed(_)));
         set("100");
         assert!(matches!(unavailable(), LibraryUnavailable::NoDevice { .. }));
-        assert!(!Guard::best().is_cuda());
+        assert!(!Guard::best_or_host().is_cuda());
         set("0");
-        assert!(Guard::best().is_cuda());
+        assert!(Guard::best_or_host().is_cuda());
         let before = initialisations();
         assert_eq!(driver_version(), Ok(13_000));
         assert_eq!(initialisations(), before);

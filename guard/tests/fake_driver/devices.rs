@@ -73,7 +73,7 @@ fn the_best_device_has_the_most_free_memory() {
     with_fake(&settings, || {
         assert_eq!(device_count(), Ok(2));
         assert_eq!(free_memory(1).expect("a device").0, 2000);
-        let guard = Guard::best();
+        let guard = Guard::best_or_host();
         assert!(guard.fallback().is_none());
         assert_eq!(context(&guard).ordinal(), 1);
     });
@@ -88,7 +88,7 @@ fn the_best_of_equal_devices_is_the_first() {
         ("GRIDGUARD_FAKE_FREE_2", "2000"),
     ];
     with_fake(&settings, || {
-        assert_eq!(context(&Guard::best()).ordinal(), 1);
+        assert_eq!(context(&Guard::best_or_host()).ordinal(), 1);
     });
 }
 
@@ -102,6 +102,6 @@ fn a_hidden_device_is_not_counted_and_the_visible_one_is_number_0() {
     with_fake(&settings, || {
         assert_eq!(device_count(), Ok(1));
         assert_eq!(free_memory(0).expect("a device").0, 77);
-        assert_eq!(context(&Guard::best()).ordinal(), 0);
+        assert_eq!(context(&Guard::best_or_host()).ordinal(), 0);
     });
 }

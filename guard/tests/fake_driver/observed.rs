@@ -162,7 +162,7 @@ fn a_refused_chunk_and_a_missed_shape_are_reported() {
 #[test]
 fn a_guard_that_falls_back_to_the_host_says_why() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "")], || {
-        let (events, _) = observe(|| assert!(!Guard::best().is_cuda()));
+        let (events, _) = observe(|| assert!(!Guard::best_or_host().is_cuda()));
         assert_eq!(events.len(), 1, "{events:?}");
         let reason = events[0]["fields"]["reason"].as_str().expect("a text");
         assert!(reason.contains("sees no device"), "{reason}");

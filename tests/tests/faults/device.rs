@@ -65,7 +65,7 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
 
 /// The best guard serves the host, for the reason that was observed.
 pub(crate) fn require_fallback(observed: &mut Observed) -> Guard {
-    let guard = Guard::best();
+    let guard = Guard::best_or_host();
     let reason = match guard.fallback() {
         Some(FallbackReason::Cuda(reason)) => Seen::failure(reason).outcome,
         other => format!("{other:?}"),

@@ -17,7 +17,7 @@ fn the_catalogue_says_what_the_device_answers() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn the_best_guard_is_a_device_and_gives_no_reason_against_it() {
-    let best = Guard::best();
+    let best = Guard::best_or_host();
     assert!(best.is_cuda());
     assert!(best.fallback().is_none());
     assert_eq!(best.limits().name, guard().limits().name);

@@ -8,13 +8,13 @@ use crate::plan::chunks::Chunk;
 use crate::plan::slot::Slot;
 
 /// Argument values, and pointers to them, as `cuLaunchKernel` takes them. Unused places stay uninitialised.
-pub(crate) struct Packed {
+pub(crate) struct PackedArgs {
     values: [MaybeUninit<u64>; MAX_ARGS],
     /// One more, for the parameter that a rewritten kernel has.
     pointers: [MaybeUninit<*mut c_void>; MAX_ARGS + 1],
 }
 
-impl Packed {
+impl PackedArgs {
     #[inline]
     pub(crate) const fn new() -> Self {
         Self {
@@ -107,7 +107,7 @@ mod tests {
             &5_u32.to_ne_bytes(),
             &0x5000_u64.to_ne_bytes(),
         ];
-        let mut packed = Packed::new();
+        let mut packed = PackedArgs::new();
         let params = packed.fill(&args.list, &CHUNK, &[]);
         assert_eq!(read(params, &sizes(&args)), expected);
     }
@@ -116,7 +116,7 @@ mod tests {
     fn arguments_are_packed_anew_for_each_chunk() {
         let mut args = RawArgs::new();
         args.value(9_u64).items_at(1 << 32, 16).offset().length();
-        let mut packed = Packed::new();
+        let mut packed = PackedArgs::new();
         for index in 0..3 {
             let chunk = Chunk { index, start: 100 * index, items: 7 + index };
             let params = packed.fill(&args.list, &chunk, &[]);
@@ -131,7 +131,7 @@ mod tests {
         for value in 0..u64::try_from(MAX_ARGS).expect("few") {
             args.value(value.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
-        let mut packed = Packed::new();
+        let mut packed = PackedArgs::new();
         let params = packed.fill(&args.list, &CHUNK, &[]);
         for (value, bytes) in (0..).zip(read(params, &[8; MAX_ARGS])) {
             let value: u64 = value;
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn no_arguments_are_no_pointers() {
-        let (args, mut packed) = (RawArgs::new(), Packed::new());
+        let (args, mut packed) = (RawArgs::new(), PackedArgs::new());
         let params = packed.fill(&args.list, &CHUNK, &[]);
         assert_eq!(read(params, &[]), [[0; 0]; 0]);
     }

@@ -292,14 +292,14 @@ pub(crate) const fn code_of(error: cudarc::driver::DriverError) -> i32 {
 }
 
 /// Makes a context current on this thread; dropping it restores the one before.
-pub(crate) struct Pushed {
+pub(crate) struct CurrentContext {
     driver: &'static Driver,
     pushed: bool,
     /// Makes this type neither `Send` nor `Sync`: the stack of contexts is the thread's.
     this_thread: PhantomData<*mut ()>,
 }
 
-impl Pushed {
+impl CurrentContext {
     /// Makes `context` current, unless it is already.
     #[inline]
     pub(crate) fn new(driver: &'static Driver, context: Handle) -> Result<Self, DriverError> {
@@ -313,12 +313,12 @@ impl Pushed {
     }
 }
 
-impl Drop for Pushed {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = core::ptr::null_mut();
             // SAFETY: the pointer is to a live handle, and this thread called `new`,
-            // since `Pushed` is not `Send`. An error means that other code popped the context
+            // since `CurrentContext` is not `Send`. An error means that other code popped the context
             // already, which leaves nothing to restore.
             let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };
         }

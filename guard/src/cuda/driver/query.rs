@@ -9,7 +9,7 @@ use derive_more::Display;
 use parking_lot::RwLock;
 
 use crate::cuda::driver::error::DriverError;
-use crate::cuda::driver::library::Pushed;
+use crate::cuda::driver::library::CurrentContext;
 use crate::cuda::driver::log::{self, LogPosition};
 use crate::cuda::driver::symbols::{
     AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
@@ -128,7 +128,7 @@ pub(crate) fn free_memory_in(
 ) -> Result<(u64, u64), DriverError> {
     let (mut free, mut total) = (0, 0);
     // Dropped after the check, which collects suspects in the current context.
-    let _current = Pushed::new(driver, context)?;
+    let _current = CurrentContext::new(driver, context)?;
     // SAFETY: both pointers are to live integers, and a context is current.
     let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
     driver.check("cuMemGetInfo", status)?;

@@ -28,11 +28,11 @@ thread_local! {
     ///
     /// Holds no function: the launching code holds it, and its handle is reused only after it was
     /// forgotten.
-    static SEEN: RefCell<Seen> = RefCell::default();
+    static SEEN: RefCell<ThreadTable> = RefCell::default();
 }
 
 #[derive(Default)]
-struct Seen {
+struct ThreadTable {
     /// [`FORGOTTEN`] at the time.
     forgotten: u64,
     kernels: HashMap<Handles, Kernel>,
@@ -119,7 +119,7 @@ pub(crate) fn find_kernel(
     let _ = SEEN.try_with(|seen| {
         let mut seen = seen.try_borrow_mut().ok()?;
         if seen.forgotten != forgotten {
-            *seen = Seen { forgotten, ..Seen::default() };
+            *seen = ThreadTable { forgotten, ..ThreadTable::default() };
         }
         seen.kernels.insert(handles, unheld)
     });

@@ -21,7 +21,7 @@ pub(crate) struct Ptx {
 
 /// The limits of entries, by the hash and length of their text and by name. The hash has a random key, so nobody can
 /// provoke a collision.
-type Known = HashMap<(u64, usize, String), Arc<[IndexLimit]>>;
+type IndexTable = HashMap<(u64, usize, String), Arc<[IndexLimit]>>;
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
@@ -38,7 +38,7 @@ impl Ptx {
     /// and the most of 1,328 entries of candle, ggml, CuPy and Triton). A file beside the cubins would save little of
     /// that, since its name would be a hash of the whole text.
     pub(crate) fn limits(&self, name: &str) -> Arc<[IndexLimit]> {
-        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+        static KNOWN: LazyLock<Mutex<IndexTable>> = LazyLock::new(Mutex::default);
         let key = (self.hash, self.text.len(), name.to_owned());
         if let Some(known) = KNOWN.lock().get(&key) {
             return Arc::clone(known);

@@ -15,7 +15,7 @@ use cudarc::driver::CudaContext;
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::{ContextHistory, History};
-use crate::cuda::driver::library::Pushed;
+use crate::cuda::driver::library::CurrentContext;
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::LaunchError;
@@ -197,7 +197,7 @@ impl Kernel {
     /// [`DriverError`] if the query fails.
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         let Inner { driver, context, occupancy, limits, .. } = &*self.inner;
-        let _current = Pushed::new(driver, *context)?;
+        let _current = CurrentContext::new(driver, *context)?;
         occupancy.of(limits, request)
     }
 
@@ -212,7 +212,7 @@ impl Kernel {
     pub fn prefer_shared_memory(&self, percent: Option<u8>) -> Result<(), DriverError> {
         let percent = percent.map_or(-1, i32::from);
         let Inner { driver, context, function, .. } = *self.inner;
-        let _current = Pushed::new(driver, context)?;
+        let _current = CurrentContext::new(driver, context)?;
         let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: `self` keeps the function loaded, in the context that is current.
         let status = unsafe { (driver.func_set_attribute)(function, attribute, percent) };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
 
-use crate::cuda::driver::library::{CAPTURE_ERRORS, Pushed};
+use crate::cuda::driver::library::{CAPTURE_ERRORS, CurrentContext};
 use crate::cuda::driver::log::{self, LogPosition};
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{
@@ -381,7 +381,7 @@ unsafe fn declared_kernel(
 impl Drop for LoadedModule {
     fn drop(&mut self) {
         // Not through cudarc's context, which would report recorded failures here and lose them.
-        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast())
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx().cast())
             && launches_ended(self.driver)
         {
             // SAFETY: `Module::load` loaded it, and each kernel of it holds this value, so none is
@@ -400,7 +400,7 @@ struct AfterLaunches<K> {
 
 impl<K> Drop for AfterLaunches<K> {
     fn drop(&mut self) {
-        let current = Pushed::new(self.driver, self.context.cu_ctx().cast());
+        let current = CurrentContext::new(self.driver, self.context.cu_ctx().cast());
         if current.is_err() || launches_ended(self.driver) {
             // SAFETY: nothing uses it afterwards. The context is dropped after it.
             unsafe { ManuallyDrop::drop(&mut self.keep) };

@@ -125,7 +125,7 @@ pub(crate) unsafe fn discard(driver: &Driver, stream: Handle) {
 /// As [`is_captured`].
 #[cold]
 pub(crate) unsafe fn try_discard(driver: &Driver, stream: Handle) -> bool {
-    let _relaxed = Relaxed::begin(driver);
+    let _relaxed = RelaxedCapture::begin(driver);
     // The first synchronisation makes the capture invalid.
     // SAFETY: the stream is alive, by this function's contract.
     let is_captured = || CAPTURE_ERRORS.contains(&unsafe { (driver.stream_synchronize)(stream) });
@@ -144,14 +144,14 @@ pub(crate) unsafe fn try_discard(driver: &Driver, stream: Handle) -> bool {
 }
 
 /// Lets this thread wait for work during captures.
-pub(crate) struct Relaxed<'d> {
+pub(crate) struct RelaxedCapture<'d> {
     driver: &'d Driver,
     before: Option<c_int>,
     /// Makes this type neither `Send` nor `Sync`: the mode is the thread's.
     this_thread: PhantomData<*mut ()>,
 }
 
-impl<'d> Relaxed<'d> {
+impl<'d> RelaxedCapture<'d> {
     pub(crate) fn begin(driver: &'d Driver) -> Self {
         let mut mode = RELAXED;
         // SAFETY: the pointer is to a live integer, which has the mode before if the call succeeds.
@@ -160,7 +160,7 @@ impl<'d> Relaxed<'d> {
     }
 }
 
-impl Drop for Relaxed<'_> {
+impl Drop for RelaxedCapture<'_> {
     fn drop(&mut self) {
         if let Some(mode) = &mut self.before {
             // SAFETY: the pointer is to a live integer.

@@ -16,7 +16,7 @@ pub(crate) mod workspace;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-use crate::cuda::arguments::packed::Packed;
+use crate::cuda::arguments::packed::PackedArgs;
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::symbols::Handle;
@@ -192,7 +192,7 @@ impl<'a> Submission<'a> {
     ) -> Result<(), DriverError> {
         let (kernel, stream) = (&self.kernel.inner, self.stream);
         let overlap = overlap && self.may_overlap();
-        let mut packed = Packed::new();
+        let mut packed = PackedArgs::new();
         let params = match self.values {
             Values::Args(args) => packed.fill(args, of_values, words),
             Values::Pointers(params) => params,

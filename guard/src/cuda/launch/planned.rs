@@ -2,7 +2,7 @@
 //!
 //! Observers run before and after the launches: a launch makes its context current and queries captures itself.
 
-use crate::cuda::error::{Failed, LaunchError, Launches};
+use crate::cuda::error::{BoxedLaunchError, LaunchError, Launches};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::guard::Guard;
@@ -150,7 +150,7 @@ impl Guard {
                 self.counters.ran(launches);
                 Ok(launches)
             }
-            Err(Failed(error)) => Err(self.count_failure(*error)),
+            Err(BoxedLaunchError(error)) => Err(self.count_failure(*error)),
         }
     }
 

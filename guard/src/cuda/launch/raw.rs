@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::panic::Location;
 
 use crate::cuda::driver::history::Watch;
-use crate::cuda::driver::library::Pushed;
+use crate::cuda::driver::library::CurrentContext;
 use crate::cuda::driver::log;
 use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::{CudaError, LaunchError, Launches};
@@ -91,7 +91,7 @@ impl Guard {
         name: Option<&str>,
     ) -> Result<Kernel, CudaError> {
         let (driver, context) = (Driver::get()?, self.context_handle()?);
-        let _current = Pushed::new(driver, context)?;
+        let _current = CurrentContext::new(driver, context)?;
         // SAFETY: this function's contract, and the context is current. The caller keeps the handles alive.
         let kernel = unsafe {
             let function = driver.function_of(function);
@@ -158,7 +158,7 @@ impl Guard {
     /// As [`Self::synchronize`].
     pub unsafe fn synchronize_raw(&self, stream: *mut c_void) -> Result<(), CudaError> {
         let (driver, context) = (Driver::get()?, self.context_handle()?);
-        let _current = Pushed::new(driver, context)?;
+        let _current = CurrentContext::new(driver, context)?;
         let Some(cuda) = &self.cuda else { return Ok(()) };
         // SAFETY: this function's contract, and the context is current.
         Ok(unsafe { driver.synchronize(&cuda.history, stream) }?)
@@ -166,12 +166,12 @@ impl Guard {
 
     /// Makes the context of `kernel` current until the result is dropped, if it is the guard's.
     #[inline]
-    fn push(&self, kernel: &Kernel) -> Result<Pushed, LaunchError> {
+    fn push(&self, kernel: &Kernel) -> Result<CurrentContext, LaunchError> {
         let inner = &kernel.inner;
         if self.cuda.as_ref().is_none_or(|cuda| cuda.handle != inner.context.addr()) {
             let kernel = kernel.name().to_owned();
             return Err(LaunchError::OtherContext { what: "the guard", kernel });
         }
-        Ok(Pushed::new(inner.driver, inner.context)?)
+        Ok(CurrentContext::new(inner.driver, inner.context)?)
     }
 }

@@ -76,15 +76,15 @@ impl Kernel {
 
     /// The form that `plan` was made for and its words, if it is one of this kernel.
     #[cold]
-    pub(crate) fn form_of(&self, plan: &Plan) -> Option<(&Self, Words)> {
+    pub(crate) fn form_of(&self, plan: &Plan) -> Option<(&Self, GridWords)> {
         let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
             return None;
         };
         // The kind of the words chooses the form, so that neither gets those of the other.
-        let words = Words::of(plan)?;
+        let words = GridWords::of(plan)?;
         let form = match words {
-            Words::Shifted(_) => shifted,
-            Words::Folded(_) => folded,
+            GridWords::Shifted(_) => shifted,
+            GridWords::Folded(_) => folded,
         };
         plan.largest_launch().is_for(form.limits()).then_some((form, words))
     }
@@ -92,12 +92,12 @@ impl Kernel {
 
 /// What the added parameter of a form says about the whole grid.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Words {
+pub(crate) enum GridWords {
     Shifted([u32; 3]),
     Folded(Fold),
 }
 
-impl Words {
+impl GridWords {
     /// Those of a plan for a form.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
         let grid = plan.whole?.grid;
@@ -199,7 +199,7 @@ mod tests {
             for planned in plan.launches() {
                 let legal = planned.launch.grid().into_iter().zip(most);
                 prop_assert!(legal.clone().all(|(blocks, most)| u64::from(blocks) <= most));
-                let words = Words::of(&plan).map(|words| words.at(planned.first_block));
+                let words = GridWords::of(&plan).map(|words| words.at(planned.first_block));
                 for block in indices(planned.launch.grid()) {
                     let [index, size] = match &words {
                         Some(words) => seen(plan.strategy(), words, block),

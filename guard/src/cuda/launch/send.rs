@@ -13,8 +13,15 @@ use crate::launch::valid::ValidLaunch;
 ///
 /// # Safety
 ///
-/// As [`Target::launch_with`](crate::cuda::launch::Target::launch_with), and `params` points to as many values as the
-/// function has parameters.
+/// - `function` is loaded in the current context, and `stream` is a live stream of that context, or null for its
+///   default one. Both stay so until the launch has run, or until no graph that captured it can run.
+/// - `launch` was validated against the limits of `function`, whose shared memory was opted in to.
+/// - `params` points to as many pointers as the function has parameters, each to a value of its parameter's size. The
+///   driver reads them during the call.
+/// - The values keep the contract of the device code: memory behind them is alive and long enough until the launch has
+///   run, and other work on it is ordered before or after, for a captured launch also whenever the graph runs.
+/// - If `overlap`, the device code executes `griddepcontrol.wait` before it uses what the launch before writes, or the
+///   two write nothing that the other uses.
 #[inline]
 pub(crate) unsafe fn send(
     driver: &Driver,

@@ -6,7 +6,9 @@ use cudarc::driver::CudaStream;
 
 use crate::cuda::arguments::uses::MemoryUses;
 use crate::cuda::driver::library::handle;
-use crate::cuda::launch::capture::{Relaxed, discard, is_captured, may_capture, try_discard};
+use crate::cuda::launch::capture::{
+    RelaxedCapture, discard, is_captured, may_capture, try_discard,
+};
 use crate::cuda::pipeline::run::{Capture, OnStreams};
 use crate::pipeline::error::{MemoryError, RunError, StageError};
 use crate::pipeline::progress::PipelineRun;
@@ -64,7 +66,7 @@ impl<'r> OnStreams<'r, '_> {
     /// Waits for all work, because the capture of a stream cannot be ended here.
     #[cold]
     fn wait_for_marks(&mut self) {
-        let _relaxed = Relaxed::begin(self.driver);
+        let _relaxed = RelaxedCapture::begin(self.driver);
         for (stream, mark) in self.streams().zip(&self.marks) {
             if stream.synchronize().is_err() {
                 stream.context().record_err(mark.synchronize());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
 
 use crate::cuda::driver::symbols::Driver;
-use crate::cuda::launch::capture::Relaxed;
+use crate::cuda::launch::capture::RelaxedCapture;
 use crate::cuda::pipeline::device_stage::DeviceRange;
 use crate::pipeline::progress::PipelineRun;
 
@@ -38,7 +38,7 @@ impl Drop for PipelineGraph {
         let context = self.order.context();
         let Ok(driver) = Driver::get() else { return };
         if driver.bind(context.cu_ctx().cast()).is_ok() {
-            let _relaxed = Relaxed::begin(driver);
+            let _relaxed = RelaxedCapture::begin(driver);
             // SAFETY: the stream is alive, and its context current.
             let waited = unsafe { result::stream::synchronize(self.order.cu_stream()) };
             context.record_err(waited);
