@@ -28,7 +28,7 @@ pack() {
     # One command, so that one set of features is compiled once. The programs come with the tests that run them.
     {
         cargo test --release --no-run --workspace --message-format json --test gpu --test faults --test cli --test server --test ends \
-            --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server --bench evaluate \
+            --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench evaluate \
             --bench plan --bench record --bench profile --bench attention --bench kernels --bench training \
             --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel
     } | python3 tests/executables.py | while read -r name path; do
@@ -407,7 +407,7 @@ run() {
     else
         missing pytorch "no PyTorch"
     fi
-    step server 560 python3 "$folder/served.py" "$folder" "$results/server.json"
+    step server 300 python3 "$folder/served.py" "$folder" "$results/server.json"
     step pipeline 60 "$folder/gpu_pipeline" "$results/pipeline.json"
     step host-memory 300 "$folder/gpu_host_memory" "$results/host_memory.json"
     step host 60 host_costs "$folder"

@@ -1,186 +1,137 @@
-//! What runs batches: a device or the host.
+//! Runs batches on a CUDA device, or on the host for machines without one.
 
-use gridguard::pipeline::Budget;
-use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
-use gridguard_kernels::{Element, ElementType, KernelError};
-use rayon::prelude::*;
-use serde::Serialize;
+use std::sync::Arc;
 
+use axum::body::Bytes;
+use cudarc::driver::CudaStream;
+use gridguard::{Guard, KernelLimits, LaunchLimits};
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, run_on_host};
+use gridguard_kernels::{Element, Kernels, Operation, Tensor, TensorMut};
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use crate::Fallible;
 use crate::error::{ServeError, Served};
-use crate::queue::{Pending, Waiting};
-use crate::tensors::{Key, Mask, Request, reserved};
+use crate::options::Options;
+use crate::profiles::Profile;
+use crate::tensors::{Key, Request, gather, scatter};
 
-/// A device or the host, used by one thread.
-pub trait Backend {
-    /// What it is, and the memory that it has for requests.
-    fn device(&self) -> Device;
+/// What a worker runs batches on.
+pub(crate) trait Backend: Send {
+    fn name(&self) -> &str;
 
-    /// The outputs of a batch's requests, each as the body of its reply. Between chunks it asks whether they are still
-    /// `wanted`.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`], for all requests of the batch.
-    fn run(&mut self, batch: &Batch, wanted: Wanted<'_>) -> Bodies;
+    /// The profile of its device, which others may share.
+    fn profile(&self) -> Option<Arc<Profile>>;
+
+    /// The bodies of the replies to requests of one key, and the number of launches.
+    fn run(&mut self, key: Key, requests: &[Request], is_whole: bool) -> Served<(Vec<Bytes>, u64)>;
+
+    /// After a failure: whether the device does not work any more.
+    fn is_lost(&self) -> bool;
 }
 
-/// The bodies of the replies of a batch.
-pub type Bodies = Result<Vec<Vec<u8>>, Failure>;
-
-/// Whether any client still waits for a batch.
-pub type Wanted<'w> = &'w (dyn Fn() -> bool + Sync);
-
-/// What a backend runs on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
-    /// Its name, such as `NVIDIA H200 (0)`.
-    #[serde(rename = "device")]
-    pub name: String,
-    /// Whether it is a GPU.
-    #[serde(rename = "gpu")]
-    pub is_gpu: bool,
-    /// Bytes for tensors and scratch of requests.
-    #[serde(rename = "memory_bytes")]
-    pub memory: u64,
-    /// Its estimated operations per second, divided by the number of backends that share it.
-    pub operations_per_second: u64,
+/// Attention on a device or on the host.
+pub(crate) struct Attention {
+    name: String,
+    profile: Arc<Profile>,
+    kind: Kind,
 }
 
-/// Why a batch failed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
-    /// The device serves the next batch.
-    Batch(ServeError),
-    /// All clients left.
-    Abandoned,
-    /// The device does not work any more.
-    Lost(String),
+enum Kind {
+    Host { guard: Box<Guard>, limits: Box<LaunchLimits> },
+    Cuda { kernels: Arc<Kernels>, stream: Arc<CudaStream> },
 }
 
-impl<E: Into<ServeError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Batch(error.into())
-    }
-}
-
-/// Requests with the same key, of one item or more in all.
-#[derive(Debug)]
-pub struct Batch {
-    /// What is computed.
-    pub key: Key,
-    /// Items of all requests.
-    pub items: u64,
-    requests: Vec<Request>,
-}
-
-impl Batch {
-    /// A batch, and where its requests' replies go; `None` without a request.
-    #[must_use]
-    pub fn new(pending: Vec<Pending>) -> Option<(Self, Vec<Waiting>)> {
-        // Each place in the queue is free from here on.
-        let taken = pending.into_iter().map(|pending| (pending.request, pending.waiting));
-        let (requests, waiting) = taken.unzip();
-        Some((Self::of(requests)?, waiting))
+impl Attention {
+    /// The host, under the limits of a GPU.
+    pub(crate) fn host(guard: Guard, options: &Options) -> Self {
+        let limits = guard.limits_for(KernelLimits::unknown("temporal_attention"));
+        let limits = Box::new(limits.with_automatic_opt_in());
+        let name = format!("host, under the limits of {}", guard.limits().name);
+        let profile = Profile::open(&guard, options);
+        Self { name, profile, kind: Kind::Host { guard: Box::new(guard), limits } }
     }
 
-    /// A batch of requests with the same key; `None` without a request.
-    #[must_use]
-    pub fn of(requests: Vec<Request>) -> Option<Self> {
-        let key = requests.first()?.key.clone();
+    /// Back ends on the device with this ordinal, with a stream each: while one copies, another one computes.
+    pub(crate) fn cuda(ordinal: usize, options: &Options) -> Fallible<Vec<Self>> {
+        let guard = Arc::new(Guard::cuda(ordinal)?);
+        let profile = Profile::open(&guard, options);
+        let context = Arc::clone(guard.context().ok_or("the guard has no context")?);
+        let name = format!("{} ({ordinal})", guard.limits().name);
+        let kernels = Arc::new(Kernels::new(guard));
+        let backend = |_| {
+            let kind = Kind::Cuda { kernels: Arc::clone(&kernels), stream: context.new_stream()? };
+            Ok(Self { name: name.clone(), profile: Arc::clone(&profile), kind })
+        };
+        (0..options.streams).map(backend).collect()
+    }
+
+    fn run_as<T: Element>(
+        &self,
+        key: Key,
+        requests: &[Request],
+        is_whole: bool,
+    ) -> Served<(Vec<Bytes>, u64)> {
         let items = requests.iter().map(|request| request.items).sum();
-        Some(Self { key, items, requests })
-    }
-
-    /// A batch of each request.
-    pub fn singles(self) -> impl Iterator<Item = Self> {
-        self.requests.into_iter().filter_map(|request| Self::of(vec![request]))
-    }
-
-    /// What the tensors of all items leave of `memory` bytes.
-    pub fn budget(&self, memory: u64) -> Budget {
-        let tensors = self.items.saturating_mul(self.key.bytes_per_item());
-        Budget::bytes(memory.saturating_sub(tensors))
-    }
-
-    /// What is added to the scores of attention: the same for all requests.
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::OutOfMemory`].
-    pub fn mask<T: Element>(&self) -> Served<Option<Vec<T>>> {
-        let mask = self.requests.first().and_then(|request| request.mask.as_ref());
-        mask.map(Mask::added).transpose()
-    }
-
-    /// The elements of an input of all requests, one after another.
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::OutOfMemory`].
-    pub fn gather<T: Element>(&self, input: usize) -> Served<Vec<T>> {
-        let mut all = self.output()?;
-        self.gather_into(input, &mut all);
-        Ok(all)
-    }
-
-    /// Copies an input of all requests, one after another, as far as `to` reaches; requests in parallel.
-    pub fn gather_into<T: Element>(&self, input: usize, to: &mut [T]) {
-        // Bytes, since a body's need not be aligned for T.
-        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(to);
-        let mut parts = Vec::with_capacity(self.requests.len());
-        for part in self.requests.iter().filter_map(|request| request.inputs.get(input)) {
-            let (own, others) = rest.split_at_mut(part.len().min(rest.len()));
-            parts.push((own, part));
-            rest = others;
-        }
-        parts.into_par_iter().for_each(|(own, part)| {
-            own.copy_from_slice(part.get(..own.len()).unwrap_or_default());
-        });
-    }
-
-    /// Memory for the output of all requests, filled with NaN.
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::OutOfMemory`].
-    pub fn output<T: Element>(&self) -> Served<Vec<T>> {
-        let elements = self.output_elements::<T>();
-        let mut out = reserved(elements)?;
-        out.resize(elements, T::narrow(f32::NAN));
-        Ok(out)
-    }
-
-    /// Elements of the outputs of all requests.
-    pub fn output_elements<T: Element>(&self) -> usize {
-        self.requests.iter().map(Request::output_bytes).sum::<usize>() / size_of::<T>()
-    }
-
-    /// The bodies of the replies, out of the output of all requests; in parallel.
-    ///
-    /// # Errors
-    ///
-    /// [`ServeError::Failed`] if it has another length.
-    pub fn replies<T: Element>(&self, out: &[T]) -> Served<Vec<Vec<u8>>> {
-        let mut rest: &[u8] = bytemuck::cast_slice(out);
-        let mut parts = Vec::with_capacity(self.requests.len());
-        for request in &self.requests {
-            let (own, others) = rest.split_at_checked(request.output_bytes()).unwrap_or_default();
-            parts.push((request, own));
-            rest = others;
-        }
-        parts.into_par_iter().map(|(request, own)| request.reply(own)).collect()
+        let shape = Shape::new(items, key.heads, key.frames, key.head_dim)?;
+        let [q, k, v] = [0, 1, 2].map(|input| gather::<T>(requests, input));
+        let (out, launches) = match &self.kind {
+            Kind::Host { guard, limits } => {
+                let plan = |attention: TemporalAttention, choice| {
+                    let (request, batch) = attention.grid();
+                    let plan = guard.plan(&request, Some(&batch), limits, choice)?;
+                    Ok((attention, plan))
+                };
+                let attention = TemporalAttention::new(shape, T::TYPE, guard.limits())?;
+                let (attention, plan) = self.profile.choose(attention, is_whole, plan)?;
+                let mut out = vec![T::zeroed(); q.len()];
+                let (scale, inputs) = (shape.scale(), [&q[..], &k, &v]);
+                let launches =
+                    run_on_host(guard, &plan, &attention, scale, inputs, None, &mut out, || {})?;
+                (out, launches)
+            }
+            Kind::Cuda { kernels, stream } => {
+                let attention = TemporalAttention::new(shape, T::TYPE, kernels.guard().limits())?;
+                let prepare = |attention, choice| kernels.prepare(attention, choice);
+                let prepared = self.profile.choose(attention, is_whole, prepare)?;
+                let inputs =
+                    [stream.clone_htod(&q)?, stream.clone_htod(&k)?, stream.clone_htod(&v)?];
+                let mut out = stream.alloc_zeros(q.len())?;
+                let tensors = inputs.each_ref().map(|tensor| Tensor::new(tensor, shape.dims()));
+                let to = TensorMut::new(&mut out, shape.dims());
+                let launches = prepared.launch(stream, tensors, None, shape.scale(), to)?;
+                let out = stream.clone_dtoh(&out)?;
+                kernels.guard().synchronize(stream).map_err(ServeError::failed)?;
+                (out, launches)
+            }
+        };
+        Ok((scatter(requests, &out)?, launches))
     }
 }
 
-/// The attention of a batch, in the layout that `gridguard tune` tunes, without its mask.
-///
-/// # Errors
-///
-/// [`KernelError`] if the device does not support it.
-pub fn attention(
-    shape: Shape,
-    element: ElementType,
-    device: &gridguard::DeviceLimits,
-) -> Result<TemporalAttention, KernelError> {
-    Ok(TemporalAttention::new(shape, element, device)?.with_layout(Layout::FoldedY))
+impl Backend for Attention {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn profile(&self) -> Option<Arc<Profile>> {
+        Some(Arc::clone(&self.profile))
+    }
+
+    fn run(&mut self, key: Key, requests: &[Request], is_whole: bool) -> Served<(Vec<Bytes>, u64)> {
+        match key.dtype {
+            Dtype::F16 => self.run_as::<f16>(key, requests, is_whole),
+            Dtype::BF16 => self.run_as::<bf16>(key, requests, is_whole),
+            // No other type is read.
+            _ => self.run_as::<f32>(key, requests, is_whole),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        // A device that failed fails every call from then on; an error of a batch alone leaves it usable.
+        match &self.kind {
+            Kind::Cuda { kernels, stream } => kernels.guard().synchronize(stream).is_err(),
+            Kind::Host { .. } => false,
+        }
+    }
 }

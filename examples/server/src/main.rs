@@ -1,228 +1,129 @@
-//! The inference server: `gridguard-server --help`.
+//! An inference server for temporal attention in front of gridguard: `gridguard-server --help`.
+//!
+//! A request flows `connections -> api -> tensors -> batching -> worker -> backend`, and back. Each queue, body and wait
+//! on this way has a limit.
 
-use std::net::SocketAddr;
-use std::num::NonZeroU64;
-use std::pin::pin;
+mod api;
+mod backend;
+mod batching;
+mod connections;
+mod error;
+mod options;
+mod profiles;
+mod tensors;
+mod worker;
+
+use std::error::Error;
+use std::io;
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use gridguard::cuda::{Compiler, CublasLt, device_count};
+use gridguard::cuda::{Compiler, device_count};
 use gridguard::{Guard, catalog};
-use gridguard_server::admission::Admission;
-use gridguard_server::api::App;
-use gridguard_server::block::Block;
-use gridguard_server::device::{Cuda, Shared};
-use gridguard_server::error::Fallible;
-use gridguard_server::health::Health;
-use gridguard_server::host::Host;
-use gridguard_server::options::{Devices, HOST_MEMORY, Options};
-use gridguard_server::queue::{Phase, Queue};
-use gridguard_server::server::{serve, serve_admin};
-use gridguard_server::telemetry;
-use gridguard_server::tuning::Profiles;
-use gridguard_server::worker::{self, Factory};
-use metrics_exporter_prometheus::PrometheusHandle;
-use mimalloc::MiMalloc;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
-use tokio::time::{interval, timeout_at};
+use tokio::time::interval;
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+use crate::api::{App, router};
+use crate::backend::{Attention, Backend};
+use crate::batching::collect;
+use crate::options::Options;
+use crate::profiles::Profile;
 
-fn main() -> ExitCode {
+/// The result of a part of the program that is not a request.
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
     let options = Options::parse();
-    telemetry::log(options.log);
-    match run(options) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(requests) => {
-            tracing::error!(requests, "the time to shut down passed before they were done");
+    tracing_subscriber::fmt().json().with_max_level(options.log).with_writer(io::stderr).init();
+    match run(options).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            tracing::error!("the time to shut down passed before all requests were done");
             ExitCode::FAILURE
         }
         Err(error) => {
-            tracing::error!(%error, "the server cannot run");
             eprintln!("error: {error}");
             ExitCode::from(2)
         }
     }
 }
 
-fn run(options: Options) -> Fallible<u64> {
-    raise_descriptors();
-    let metrics = telemetry::metrics()?;
-    let block = Arc::new(options.block.load()?);
-    let profiles = Arc::new(Profiles::new(options.profile.clone()));
-    let backends = backends(&options, &block, &profiles)?;
-    let health = Arc::new(Health::new(backends.len()));
+/// Serves until a signal. Returns whether all requests were done.
+async fn run(options: Options) -> Fallible<bool> {
+    let metrics = PrometheusBuilder::new().install_recorder()?;
+    gridguard::describe_metrics();
+    // The server listens once its devices work.
+    let backends = backends(&options)?;
+    let profiles: Vec<_> = backends.iter().filter_map(|backend| backend.profile()).collect();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let listener = TcpListener::bind(options.listen).await;
+    let listener = listener.map_err(|error| format!("{}: {error}", options.listen))?;
+    println!("listening on http://{}", listener.local_addr()?);
     let limits = options.limits.clone();
-    let app = Arc::new(App {
-        block,
-        admission: Admission::new(limits.clone()),
-        queue: Arc::new(Queue::new(limits.batch_wait)),
-        limits,
-        health: Arc::clone(&health),
-        in_flight: watch::Sender::new(0),
-        metrics: Some(metrics.clone()),
-    });
-    let runtime = Runtime::new()?;
-    let unfinished = runtime.block_on(async {
-        // Before the address is printed: from then on signals are handled.
-        let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-        let reload = signal(SignalKind::hangup())?;
-        let [listener, admin] = [bind(options.listen).await?, bind(options.admin).await?];
-        println!("listening on http://{}", listener.local_addr()?);
-        println!("health and metrics on http://{}", admin.local_addr()?);
-        tokio::spawn(serve_admin(admin, Arc::clone(&app)));
-        let workers = worker::start(&app.queue, &health, backends)?;
-        tokio::spawn(upkeep(metrics, reload, Arc::clone(&profiles), options.clone()));
-        let mut serving = pin!(serve(listener, Arc::clone(&app), stopped(stop)));
-        let (unfinished, deadline) = tokio::select! {
-            ended = &mut serving => ended,
-            started = health.started() => {
-                // A device that cannot be used from the start is a mistake of the operator.
-                started?;
-                serving.await
-            }
-        };
-        app.queue.enter(Phase::Closed);
-        // A worker may compute for clients that left, or be stuck in a driver.
-        let joined =
-            spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
-        if timeout_at(deadline, joined).await.is_err() {
-            tracing::warn!("a worker still computes, for nobody");
-        }
-        Fallible::Ok(unfinished)
-    })?;
-    runtime.shutdown_background();
-    if let Some(path) = &options.misses {
-        profiles.write_misses(path)?;
-    }
-    tracing::info!("ended");
-    Ok(unfinished)
-}
-
-/// Listens on an address, and says so if anyone can reach it.
-async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|error| format!("{address}: {error}"))?;
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "other machines can reach this address, and there is no authentication");
-    }
-    Ok(listener)
-}
-
-/// As many connections as the system allows, since many systems begin with fewer than a server's clients need.
-fn raise_descriptors() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the limit of open files stays");
-    }
-}
-
-/// Makes the backends on their threads.
-fn backends(
-    options: &Options,
-    block: &Arc<Block>,
-    profiles: &Arc<Profiles>,
-) -> Fallible<Vec<Factory>> {
-    let all = || -> Fallible<Vec<usize>> {
-        let devices = device_count().map_err(|reason| format!("{reason}; {WITHOUT_DEVICE}"))?;
-        if devices == 0 {
-            return Err(format!("the driver has no device; {WITHOUT_DEVICE}").into());
-        }
-        Compiler::find()?;
-        CublasLt::find()?;
-        Ok((0..devices).collect())
-    };
-    let ordinals = match &options.devices {
-        Devices::Ordinals(ordinals) => all().map(|_| ordinals.clone())?,
-        Devices::All => all()?,
-        Devices::Host => Vec::new(),
-        Devices::Auto => all().unwrap_or_else(|reason| {
-            tracing::warn!(%reason, "no GPU is used: the host computes");
-            Vec::new()
-        }),
-    };
-    if ordinals.is_empty() {
-        let limits = catalog::limits(&options.gpu)?;
-        let (memory, block) = (options.memory.unwrap_or(HOST_MEMORY), Arc::clone(block));
-        let profiles = Arc::clone(profiles);
-        // Opened once, also if the backend is made again.
-        let mut tuning = None;
-        return Ok(vec![Box::new(move || {
-            let guard = Guard::host(Arc::clone(&limits));
-            let tuning = tuning.get_or_insert_with(|| profiles.open(&guard));
-            Ok(Box::new(Host::new(guard, Arc::clone(tuning), Arc::clone(&block), memory)?))
-        })]);
-    }
-    let in_flight = NonZeroU64::from(options.in_flight);
-    let on_device = |ordinal: usize| {
-        let memory = (options.memory, in_flight);
-        let (block, profiles) = (Arc::clone(block), Arc::clone(profiles));
-        // By the first worker on the device.
-        let shared = LazyLock::new(move || {
-            let shared = Shared::open(ordinal, memory, &profiles, &block);
-            shared.map(Arc::new).map_err(|error| error.to_string())
-        });
-        let shared = Arc::new(shared);
-        (0..in_flight.get()).map(move |_| -> Factory {
-            let shared = Arc::clone(&shared);
-            Box::new(move || Ok(Box::new(Cuda::new((**shared).clone()?)?)))
-        })
-    };
-    Ok(ordinals.into_iter().flat_map(on_device).collect())
-}
-
-/// Waits for SIGTERM or SIGINT.
-async fn stopped([mut terminate, mut interrupt]: [Signal; 2]) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-}
-
-/// Loads profiles again on SIGHUP and if files change, writes misses, and keeps the metrics small.
-async fn upkeep(
-    metrics: PrometheusHandle,
-    mut reload: Signal,
-    profiles: Arc<Profiles>,
-    options: Options,
-) {
-    let mut misses = interval(options.misses_every.max(SHORTEST));
-    let mut small = interval(METRICS_EVERY);
-    let mut changes = interval(options.profile_every.max(SHORTEST));
-    loop {
+    let (jobs, queued) = mpsc::channel(limits.in_flight.into());
+    // A batch that waits for a worker can still grow: only the next one is in the channel.
+    let (ready, batches) = mpsc::channel(1);
+    let workers = backends.len();
+    let working = worker::start(backends, &Arc::new(Mutex::new(batches)))?;
+    let (drain, drained) = oneshot::channel();
+    tokio::spawn(collect(queued, ready, limits.clone(), drained));
+    tokio::spawn(keep_up(metrics.clone(), profiles.clone(), options.profile_every));
+    let free = Arc::new(Semaphore::new(limits.in_flight.into()));
+    let app = App { limits: limits.clone(), jobs, workers, working, metrics, free };
+    let stop = async {
         tokio::select! {
-            _ = reload.recv() => {
-                let profiles = Arc::clone(&profiles);
-                let _ = spawn_blocking(move || profiles.reload()).await;
-            }
-            _ = changes.tick() => {
-                let profiles = Arc::clone(&profiles);
-                let _ = spawn_blocking(move || profiles.reload_changed()).await;
-            }
-            _ = misses.tick() => {
-                let Some(path) = options.misses.clone() else { continue };
-                let profiles = Arc::clone(&profiles);
-                let written = spawn_blocking(move || profiles.write_misses(&path)).await;
-                if let Ok(Err(error)) = written {
-                    tracing::error!(%error, "misses not written");
-                }
-            }
-            _ = small.tick() => metrics.run_upkeep(),
+            _ = terminate.recv() => {}
+            _ = ctrl_c() => {}
+        }
+        tracing::info!("shutting down");
+        // Ends also if no worker is left.
+        let _ = drain.send(());
+    };
+    let is_done = connections::serve(listener, router(app), &limits, stop).await;
+    profiles.iter().for_each(|profile| profile.keep_up());
+    Ok(is_done)
+}
+
+fn backends(options: &Options) -> Fallible<Vec<Box<dyn Backend>>> {
+    if options.host {
+        let guard = Guard::host(catalog::limits(&options.gpu)?);
+        return Ok(vec![Box::new(Attention::host(guard, options))]);
+    }
+    let count = device_count().map_err(|reason| format!("{reason}; {WITHOUT_DEVICE}"))?;
+    Compiler::find()?;
+    let all = (0..count).filter(|_| options.devices.is_empty());
+    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
+    for ordinal in options.devices.iter().copied().chain(all) {
+        for backend in Attention::cuda(ordinal, options)? {
+            backends.push(Box::new(backend));
+        }
+    }
+    Ok(backends)
+}
+
+/// Loads changed profiles, writes misses, and keeps the metrics small.
+async fn keep_up(metrics: PrometheusHandle, profiles: Vec<Arc<Profile>>, every: Duration) {
+    let mut next = interval(every.max(Duration::from_millis(1)));
+    loop {
+        next.tick().await;
+        let (profiles, metrics) = (profiles.clone(), metrics.clone());
+        let work = move || {
+            profiles.iter().for_each(|profile| profile.keep_up());
+            metrics.run_upkeep();
+        };
+        if spawn_blocking(work).await.is_err() {
+            tracing::error!("profiles could not be loaded again");
         }
     }
 }
 
-const WITHOUT_DEVICE: &str =
-    "`gridguard doctor` explains how to mend it, and `--devices host` needs no GPU";
-/// Histograms keep every value until then, or until they are read.
-const METRICS_EVERY: Duration = Duration::from_secs(5);
-/// An interval of zero is none.
-const SHORTEST: Duration = Duration::from_millis(10);
+const WITHOUT_DEVICE: &str = "see `gridguard doctor`, or compute with `--host`";

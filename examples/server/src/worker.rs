@@ -1,163 +1,166 @@
-//! A thread for each device: takes batches, runs them, and replies.
+//! Threads that run batches: some for each device.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use metrics::{counter, histogram};
 
-use crate::admission::operations_per_item;
-use crate::backend::{Backend, Batch, Failure};
-use crate::error::{DeviceFailure, Fallible, ServeError};
-use crate::health::{Health, WorkerState, time};
-use crate::queue::{Computed, Queue, Waiting, count_abandoned, reply};
+use crate::backend::Backend;
+use crate::batching::{Batch, Batches, Computed};
+use crate::error::{PANICKED, ServeError};
 
-/// Makes a backend, on the thread that uses it; again after a panic.
-pub type Factory = Box<dyn FnMut() -> Fallible<Box<dyn Backend>> + Send>;
+/// How many workers have a device that works.
+pub(crate) type Working = Arc<AtomicUsize>;
 
-/// Why a worker stops using its backend.
-enum Stopped {
-    /// It panicked: a new one may work.
-    Panicked,
-    /// Its device does not work any more.
-    Lost(DeviceFailure),
-}
-
-/// Starts a worker for each backend; `health` has as many.
-///
-/// # Errors
-///
-/// If a thread cannot be started.
-pub fn start(
-    queue: &Arc<Queue>,
-    health: &Arc<Health>,
-    backends: Vec<Factory>,
-) -> io::Result<Vec<JoinHandle<()>>> {
-    let worker = |(number, backend): (usize, Factory)| {
-        let (queue, health) = (Arc::clone(queue), Arc::clone(health));
-        let name = format!("worker {number}");
-        thread::Builder::new().name(name.clone()).spawn(move || {
-            // `run` catches panics of backends. After any other panic the worker must not look ready.
-            let work = AssertUnwindSafe(|| work(&queue, &health, number, backend));
-            let ended = catch_unwind(work).unwrap_or_else(|_| Err(failed(&name, PANICKED)));
-            if let Err(failure) = ended {
-                health.set(number, WorkerState::Failed(failure.clone()));
-                if !health.has_workers() {
-                    queue.fail(&failure.into());
+/// Starts a worker for each back end.
+pub(crate) fn start(backends: Vec<Box<dyn Backend>>, batches: &Batches) -> io::Result<Working> {
+    let working = Arc::new(AtomicUsize::new(backends.len()));
+    for (number, mut backend) in backends.into_iter().enumerate() {
+        let (batches, working) = (Arc::clone(batches), Arc::clone(&working));
+        thread::Builder::new().name(format!("worker {number}")).spawn(move || {
+            // The lock is held while it waits: other idle workers wait for the lock instead.
+            while let Some(batch) = { batches.lock().blocking_recv() } {
+                if !run(&mut *backend, batch, &working) {
+                    return;
                 }
             }
-        })
-    };
-    backends.into_iter().enumerate().map(worker).collect()
+        })?;
+    }
+    Ok(working)
 }
 
-/// Runs batches until the queue is closed; or returns the device that failed, and why.
-fn work(
-    queue: &Queue,
-    health: &Health,
-    number: usize,
-    mut factory: Factory,
-) -> Result<(), DeviceFailure> {
+/// Runs a batch and replies. Returns whether the device still works.
+fn run(backend: &mut dyn Backend, mut batch: Batch, working: &AtomicUsize) -> bool {
+    batch.jobs.retain(|job| !job.reply.is_closed());
+    let is_whole = batch.jobs.iter().any(|job| job.is_whole);
+    let (waiting, requests): (Vec<_>, Vec<_>) =
+        batch.jobs.into_iter().map(|job| ((job.reply, job.accepted), job.request)).unzip();
+    let Some(key) = requests.first().map(|request| request.key) else {
+        return true;
+    };
     let begun = Instant::now();
-    let mut backend = make(&mut factory, &format!("worker {number}"))?;
-    let device = backend.device();
-    let name = device.name.clone();
-    let (memory, rate) = (device.memory, device.operations_per_second);
-    tracing::info!(worker = number, device = %name, gpu = device.is_gpu, memory, rate, took = ?begun.elapsed(), "ready");
-    health.set(number, WorkerState::Ready(device));
-    while let Some(pending) = queue.next() {
-        let Some((batch, waiting)) = Batch::new(pending) else { continue };
-        let lost =
-            |failure: &DeviceFailure| health.set(number, WorkerState::Failed(failure.clone()));
-        match run(&mut *backend, (&name, rate), &lost, batch, waiting) {
-            Ok(()) => {}
-            Err(Stopped::Lost(failure)) => return Err(failure),
-            Err(Stopped::Panicked) => {
-                tracing::error!(worker = number, device = %name, "a backend panicked: another one takes its place");
-                counter!("gridguard_server_worker_restarts_total").increment(1);
-                drop(backend);
-                backend = make(&mut factory, &name)?;
+    let ran = catch_unwind(AssertUnwindSafe(|| backend.run(key, &requests, is_whole)));
+    let device = backend.name().to_owned();
+    let count = requests.len();
+    drop(requests);
+    counter!("gridguard_server_batches_total", "device" => device.clone()).increment(1);
+    histogram!("gridguard_server_batch_seconds", "device" => device.clone())
+        .record(begun.elapsed());
+    histogram!("gridguard_server_batch_requests").record(u32::try_from(count).unwrap_or(u32::MAX));
+    let (error, works) = match ran {
+        Ok(Ok((bodies, launches))) => {
+            for ((reply, accepted), body) in waiting.into_iter().zip(bodies) {
+                let waited = begun.saturating_duration_since(accepted);
+                histogram!("gridguard_server_wait_seconds").record(waited);
+                let computed = Computed { body, requests: count, launches };
+                // The client may have left.
+                let _ = reply.send(Ok(computed));
             }
+            return true;
+        }
+        Ok(Err(error)) if backend.is_lost() => {
+            // Before the replies, so that whoever has one finds the device failed.
+            working.fetch_sub(1, Ordering::SeqCst);
+            let message = format!("{device} does not work any more: {}", error.message);
+            (ServeError::new(503, "device_failed", message), false)
+        }
+        Ok(Err(error)) => (error, true),
+        Err(_) => (ServeError::failed(PANICKED), true),
+    };
+    tracing::error!(device, ?key, requests = count, reason = error.message, "a batch failed");
+    for (reply, _) in waiting {
+        let _ = reply.send(Err(error.clone()));
+    }
+    works
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use clap::Parser;
+    use safetensors::serialize;
+    use safetensors::tensor::{Dtype, TensorView};
+    use tokio::sync::mpsc::channel;
+    use tokio::sync::oneshot;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::batching::{Job, collect};
+    use crate::error::Served;
+    use crate::options::Options;
+    use crate::profiles::Profile;
+    use crate::tensors::{Key, Request};
+
+    /// A device that fails as the number of the request says.
+    #[derive(Default)]
+    struct Failing {
+        is_lost: bool,
+    }
+
+    impl Backend for Failing {
+        fn name(&self) -> &str {
+            "gpu"
+        }
+
+        fn profile(&self) -> Option<Arc<Profile>> {
+            None
+        }
+
+        fn run(&mut self, _: Key, requests: &[Request], _: bool) -> Served<(Vec<Bytes>, u64)> {
+            match requests[0].items {
+                1 => panic!("as told"),
+                2 => Err(ServeError::new(503, "out_of_memory", "busy")),
+                3 => {
+                    self.is_lost = true;
+                    Err(ServeError::failed("CUDA_ERROR_ECC_UNCORRECTABLE"))
+                }
+                _ => Ok((vec![Bytes::new()], 1)),
+            }
+        }
+
+        fn is_lost(&self) -> bool {
+            self.is_lost
         }
     }
-    Ok(())
-}
 
-fn make(factory: &mut Factory, device: &str) -> Result<Box<dyn Backend>, DeviceFailure> {
-    let made = catch_unwind(AssertUnwindSafe(factory)).map_err(|_| failed(device, PANICKED))?;
-    made.map_err(|error| failed(device, error))
+    #[tokio::test]
+    async fn a_batch_that_fails_or_panics_leaves_the_worker_and_a_lost_device_ends_it() {
+        let (jobs, queued) = channel(1);
+        let (ready, batches) = channel(1);
+        let batches = Arc::new(Mutex::new(batches));
+        let working = start(vec![Box::new(Failing::default())], &batches).expect("a thread");
+        drop(batches);
+        let limits = Options::parse_from(["", "--batch-wait", "0s"]).limits;
+        let (_drain, drained) = oneshot::channel();
+        let collecting = tokio::spawn(collect(queued, ready, limits, drained));
+        let send = async |items: usize| -> Option<Served<Computed>> {
+            let tensor = vec![0; 4 * items];
+            let view =
+                || TensorView::new(Dtype::F32, vec![items, 1, 1, 1], &tensor).expect("whole");
+            let body = serialize(["q", "k", "v"].map(|name| (name, view())), None).expect("a body");
+            let request = Request::read(&body.into(), 1).expect("valid");
+            let (reply, computed) = oneshot::channel();
+            let job = Job { request, is_whole: false, accepted: Instant::now(), reply };
+            jobs.send(job).await.ok()?;
+            computed.await.ok()
+        };
+        for (items, code) in [(1, "failed"), (2, "out_of_memory"), (1, "failed")] {
+            let error = send(items).await.expect("a reply").err().expect("it fails");
+            assert_eq!(error.code, code);
+            assert!(send(4).await.expect("a reply").is_ok() && working.load(Ordering::SeqCst) == 1);
+        }
+        let error = send(3).await.expect("a reply").err().expect("it fails");
+        assert_eq!(error.code, "device_failed");
+        assert!(error.message.ends_with("CUDA_ERROR_ECC_UNCORRECTABLE"), "{}", error.message);
+        // Nothing waits for a device that does not come back.
+        assert!(send(4).await.is_none());
+        drop(jobs);
+        collecting.await.expect("no panic");
+        assert_eq!(working.load(Ordering::SeqCst), 0);
+    }
 }
-
-fn failed(device: &str, reason: impl ToString) -> DeviceFailure {
-    DeviceFailure { device: device.to_owned(), reason: reason.to_string() }
-}
-
-/// Runs a batch and replies; returns why the backend is not used again, if it is not. Where there is no memory for
-/// all requests together, each runs by itself.
-fn run(
-    backend: &mut dyn Backend,
-    (device, rate): (&str, u64),
-    lost: &dyn Fn(&DeviceFailure),
-    batch: Batch,
-    waiting: Vec<Waiting>,
-) -> Result<(), Stopped> {
-    let (endpoint, requests) = (batch.key.endpoint.name(), waiting.len());
-    let items = batch.items;
-    let operations = items.saturating_mul(operations_per_item(&batch.key));
-    let estimate = time(operations, rate);
-    let begun = Instant::now();
-    let wanted = || waiting.iter().any(|waiting| !waiting.reply.is_closed());
-    let ran = catch_unwind(AssertUnwindSafe(|| backend.run(&batch, &wanted)));
-    let took = begun.elapsed();
-    let labels = [("endpoint", endpoint.to_owned()), ("device", device.to_owned())];
-    counter!("gridguard_server_batches_total", &labels).increment(1);
-    histogram!("gridguard_server_batch_seconds", &labels).record(took);
-    histogram!("gridguard_server_batch_estimate_seconds", &labels).record(estimate);
-    histogram!("gridguard_server_batch_requests", "endpoint" => endpoint)
-        .record(u32::try_from(requests).unwrap_or(u32::MAX));
-    tracing::debug!(endpoint, device, requests, items, ?took, ?estimate, "batch");
-    let (error, stopped) = match ran {
-        Ok(Ok(bodies)) if bodies.len() == requests => {
-            // The bodies of requests are free before their replies are sent.
-            drop(batch);
-            for (waiting, body) in waiting.into_iter().zip(bodies) {
-                let Waiting { reply: to, share, until_done, accepted } = waiting;
-                drop(until_done);
-                let waited = begun.saturating_duration_since(accepted);
-                histogram!("gridguard_server_wait_seconds", "endpoint" => endpoint).record(waited);
-                reply(to, Ok(Computed { body, share, waited, took }));
-            }
-            return Ok(());
-        }
-        Ok(Ok(_)) => (ServeError::failed("an output is missing"), None),
-        Ok(Err(Failure::Abandoned)) => {
-            tracing::debug!(endpoint, device, requests, items, ?took, "all clients left");
-            counter!("gridguard_server_batches_cancelled_total", &labels).increment(1);
-            count_abandoned(requests);
-            return Ok(());
-        }
-        Ok(Err(Failure::Batch(
-            ServeError::NotEnoughMemory { .. } | ServeError::OutOfMemory { .. },
-        ))) if requests > 1 => {
-            for (single, waiting) in batch.singles().zip(waiting) {
-                run(backend, (device, rate), lost, single, vec![waiting])?;
-            }
-            return Ok(());
-        }
-        Ok(Err(Failure::Batch(error))) => (error, None),
-        Ok(Err(Failure::Lost(reason))) => {
-            // Before the replies, so that whoever has one finds the device failed.
-            let failure = failed(device, reason);
-            lost(&failure);
-            (failure.clone().into(), Some(Stopped::Lost(failure)))
-        }
-        Err(_) => (ServeError::failed(PANICKED), Some(Stopped::Panicked)),
-    };
-    tracing::error!(endpoint, device, requests, items, %error, "a batch failed");
-    waiting.into_iter().for_each(|waiting| reply(waiting.reply, Err(error.clone())));
-    stopped.map_or(Ok(()), Err)
-}
-
-const PANICKED: &str = "it panicked";

@@ -33,7 +33,6 @@ mod replaying;
 mod residual_norm;
 mod rewritten;
 mod rms_norm;
-mod server;
 mod sizes;
 mod small_problems;
 mod softmax;

@@ -4,26 +4,24 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use bytemuck::Pod;
 use rustix::process::{Pid, Signal, kill_process};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use tempfile::TempDir;
 
 /// How long a condition may take on a busy machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(20);
 
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: String,
-    /// For health and metrics.
-    pub(crate) admin: String,
-    pub(crate) folder: TempDir,
+    folder: TempDir,
 }
 
 #[derive(Debug)]
@@ -34,45 +32,25 @@ pub(crate) struct Reply {
 }
 
 impl Server {
-    /// Starts a server on the host with these options, and waits until it is ready.
+    /// Starts a server on the host. Time limits that the options do not give are an hour.
     pub(crate) fn start(options: &[&str]) -> Self {
-        let server =
-            Self::spawn(Command::new(env!("CARGO_BIN_EXE_gridguard-server")).args(options));
-        wait_until(|| server.get("/readyz").status == 200);
-        server
-    }
-
-    /// Starts the server of a command, on a free port. Time limits that the command does not give are an hour.
-    pub(crate) fn spawn(command: &mut Command) -> Self {
-        for limit in ["--header-timeout", "--body-timeout", "--write-timeout", "--drain"] {
-            if command.get_args().all(|argument| argument != limit) {
-                command.args([limit, "1h"]);
-            }
-        }
         let folder = tempfile::tempdir().expect("a folder");
         let log = File::create(folder.path().join("log")).expect("a log");
-        let mut child = command
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--devices", "host", "--log", "debug"])
-            // Independent of profiles on this machine.
-            .env("GRIDGUARD_PROFILES", "off")
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the server is built");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let mut address = |before: &str| {
-            let line = lines.next().expect("a line").expect("text");
-            let address = line.strip_prefix(before);
-            address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
-        };
-        let address_of_clients = address("listening on http://");
-        let admin = address("health and metrics on http://");
-        Self { child, address: address_of_clients, admin, folder }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard-server"));
+        for limit in
+            ["--timeout", "--header-timeout", "--body-timeout", "--write-timeout", "--drain"]
+        {
+            command.args([limit, "1h"].iter().filter(|_| !options.contains(&limit)));
+        }
+        command.args(["--listen", "127.0.0.1:0", "--host", "--log", "debug"]).args(options);
+        // Independent of profiles on this machine.
+        command.env("GRIDGUARD_PROFILES", "off");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("it is built");
+        let mut line = String::new();
+        let printed = child.stdout.take().expect("piped");
+        BufReader::new(printed).read_line(&mut line).expect("text");
+        let address = line.trim().strip_prefix("listening on http://").expect("an address");
+        Self { child, address: address.to_owned(), folder }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -86,14 +64,12 @@ impl Server {
 
     /// Waits for the process to end by itself.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status;
-            }
-            assert!(begun.elapsed() < LIMIT, "the server does not end:\n{}", self.log());
-            sleep(POLL);
-        }
+        let mut status = None;
+        wait_until(|| {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.expect("it ended")
     }
 
     /// Sends SIGTERM and expects that all requests are done.
@@ -103,36 +79,26 @@ impl Server {
         assert!(status.success(), "{status}:\n{}", self.log());
     }
 
-    /// What operators ask for.
     pub(crate) fn get(&self, path: &str) -> Reply {
-        let mut stream = connect(&self.admin);
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("sent");
-        read_reply(stream)
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
     }
 
-    pub(crate) fn post(&self, path: &str, body: &[u8]) -> Reply {
-        self.send(&post(path, body))
+    pub(crate) fn post(&self, query: &str, body: &[u8]) -> Reply {
+        self.send(&post(query, body))
     }
 
     /// Sends bytes on a connection of its own, and reads the reply to its end.
     pub(crate) fn send(&self, bytes: &[u8]) -> Reply {
-        let mut stream = self.connect();
+        read_reply(self.begin(bytes))
+    }
+
+    /// Sends bytes on a connection of its own.
+    pub(crate) fn begin(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
         // A server that refuses a body closes before it has read all of it.
         let _ = stream.write_all(bytes);
-        read_reply(stream)
-    }
-
-    pub(crate) fn connect(&self) -> TcpStream {
-        connect(&self.address)
-    }
-
-    /// Bytes of memory that the process has.
-    pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        stream
     }
 
     /// The sum of a metric over labels that contain `labels`.
@@ -155,18 +121,16 @@ impl Drop for Server {
 }
 
 impl Reply {
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
-    }
-
-    /// The status and the code of an error.
-    pub(crate) fn error(&self) -> (u16, String) {
-        let code = self.json()["error"]["code"].as_str().expect("a code").to_owned();
-        (self.status, code)
+    /// The status, the code and the rest of an error.
+    pub(crate) fn error(&self) -> (u16, String, serde_json::Value) {
+        let json: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"));
+        let error = json["error"].clone();
+        (self.status, error["code"].as_str().expect("a code").to_owned(), error)
     }
 
     /// The output and its shape.
-    pub(crate) fn out<T: Pod>(&self) -> (Vec<usize>, Vec<T>) {
+    pub(crate) fn out(&self) -> (Vec<usize>, Vec<f32>) {
         assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
         let file = SafeTensors::deserialize(&self.body).expect("safetensors");
         let out = file.tensor("out").expect("out");
@@ -174,28 +138,24 @@ impl Reply {
     }
 }
 
-fn connect(address: &str) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    stream
+/// A program of the workspace, built in the folder of the tests unless it is there.
+pub(crate) fn program(package: &str, name: &str) -> Command {
+    let test = std::env::current_exe().expect("this program");
+    let program = test.parent().and_then(Path::parent).expect("the build folder").join(name);
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", package]);
+        build.args((!cfg!(debug_assertions)).then_some("--release"));
+        assert!(build.status().expect("cargo runs").success(), "{package} is built");
+    }
+    Command::new(program)
 }
 
-/// Runs the load generator, which sends all its requests, however long that takes.
-pub(crate) fn load(server: &Server, options: &[&str]) -> Output {
-    let mut command = Command::new(program("gridguard-load", "gridguard-load"));
-    let limits = ["--duration", "1h", "--timeout", "1h"];
-    command.arg(server.url()).args(limits).args(options).output().expect("it is built")
-}
-
-pub(crate) fn text(output: &Output) -> String {
-    String::from_utf8([&output.stdout[..], &output.stderr].concat()).expect("UTF-8")
-}
-
-/// The bytes of a request.
-pub(crate) fn post(path: &str, body: &[u8]) -> Vec<u8> {
+/// The bytes of a request for attention.
+pub(crate) fn post(query: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "POST /v1/attention{query} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
     );
     [head.as_bytes(), body].concat()
 }
@@ -221,47 +181,32 @@ pub(crate) fn read_reply(mut stream: TcpStream) -> Reply {
     }
 }
 
-/// A safetensors body of f32 tensors.
-pub(crate) fn body(tensors: &[(&str, &[usize], &[f32])]) -> Vec<u8> {
-    let views = tensors.iter().map(|(name, dims, elements)| {
-        let view = TensorView::new(Dtype::F32, dims.to_vec(), bytemuck::cast_slice(elements));
-        (*name, view.expect("a tensor"))
+/// A safetensors body of tensors.
+pub(crate) fn body(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
+    let views = tensors.iter().map(|(name, dtype, dims, bytes)| {
+        (*name, TensorView::new(*dtype, dims.to_vec(), bytes).expect("a tensor"))
     });
     safetensors::serialize(views, None).expect("a body")
 }
 
 /// q, k and v of this shape, and their body.
-pub(crate) fn attention(dims: &[usize], seed: u64) -> ([Vec<f32>; 3], Vec<u8>) {
-    let qkv = [0, 1, 2].map(|tensor| random(dims.iter().product(), 3 * seed + tensor));
-    let named = [("q", dims, &qkv[0][..]), ("k", dims, &qkv[1]), ("v", dims, &qkv[2])];
-    let body = body(&named);
+pub(crate) fn attention(dims: [usize; 4], seed: u64) -> ([Vec<f32>; 3], Vec<u8>) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let elements: usize = dims.iter().product();
+    let qkv = [(); 3].map(|()| (0..elements).map(|_| random.f32() * 2.0 - 1.0).collect::<Vec<_>>());
+    let [q, k, v] = qkv.each_ref().map(|tensor| bytemuck::cast_slice(tensor));
+    let body = body(&[
+        ("q", Dtype::F32, &dims, q),
+        ("k", Dtype::F32, &dims, k),
+        ("v", Dtype::F32, &dims, v),
+    ]);
     (qkv, body)
 }
 
-pub(crate) fn random(elements: usize, seed: u64) -> Vec<f32> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    (0..elements).map(|_| random.f32() * 2.0 - 1.0).collect()
-}
-
-pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < LIMIT, "the condition does not come");
         sleep(POLL);
     }
 }
-
-/// Builds a program of the workspace in the folder of the tests, unless it is there.
-pub(crate) fn program(package: &str, name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("this program");
-    let program = test.parent().and_then(Path::parent).expect("the build folder").join(name);
-    if !program.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", package]);
-        build.args((!cfg!(debug_assertions)).then_some("--release"));
-        assert!(build.status().expect("cargo runs").success(), "{package} is built");
-    }
-    program
-}
-
-const POLL: Duration = Duration::from_millis(20);
