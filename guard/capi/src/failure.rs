@@ -45,8 +45,9 @@ pub(crate) enum Failure {
     #[error("{what} is {given}, expected {expected}")]
     Range { what: &'static str, given: u64, expected: &'static str },
     #[error(
-        "{what}.struct_size is {given}, this library takes {oldest} to {newest}: set it to sizeof, \
-         and compile with the header of this library or of an older one"
+        "{what}.struct_size is {given}, this library takes {}: set it to sizeof, and compile with the \
+         header of this library or of an older one",
+        sizes(*oldest, *newest)
     )]
     Struct { what: &'static str, given: usize, oldest: usize, newest: usize },
     #[error("the request is malformed: {0}")]
@@ -150,6 +151,11 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// The sizes that a structure may state.
+fn sizes(oldest: usize, newest: usize) -> String {
+    if oldest == newest { newest.to_string() } else { format!("{oldest} to {newest}") }
 }
 
 fn status_of(error: &Error) -> gg_status {

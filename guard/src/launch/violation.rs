@@ -48,12 +48,14 @@ impl Violation {
             }
             _ => rule.message(),
         };
+        let units = rule.unit().to_string();
+        let unit = if *requested == 1 { units.trim_end_matches('s') } else { &units };
         // The owner's name comes last, since it may contain anything.
         message
             .replace("{exceeds}", "{requested} {unit}, the limit is {limit} ({owner})")
             .replace("{axis}", axis.map_or("", Axis::letter))
             .replace("{requested}", &requested.to_string())
-            .replace("{unit}", &rule.unit().to_string())
+            .replace("{unit}", unit)
             .replace("{limit}", &limit.to_string())
             .replace("{owner}", &owner.to_string())
     }

@@ -171,7 +171,7 @@ static void a_wrong_size_of_a_structure_is_refused(void) {
     CHECK(gg_free(error) == GG_OK);
     config.struct_size = 3;
     CHECK_STATUS(GG_INVALID_STRUCT, gg_validate(limits, &config, &error));
-    check_error(error, GG_INVALID_STRUCT, "config.struct_size is 3, this library takes 112 to ");
+    check_error(error, GG_INVALID_STRUCT, "config.struct_size is 3, this library takes 112: ");
     CHECK(other == NULL && text == NULL);
     CHECK(gg_free(profile) == GG_OK && gg_free(limits) == GG_OK);
 }
