@@ -298,17 +298,6 @@ mod tests {
     }
 
     #[test]
-    fn directives_that_count_clusters_and_unknown_ones_are_problems() {
-        for (directive, reason) in
-            [(".blocksareclusters", Reason::Cluster), (".something 1", Reason::UnknownDirective)]
-        {
-            let text = format!(".entry k() .pragma \"nounroll\"; {directive} {{");
-            let problem = header(&text).expect("a header").problem.expect("a problem");
-            assert_eq!(problem.reason, reason, "{directive}");
-        }
-    }
-
-    #[test]
     fn an_invalid_declaration_is_an_error() {
         for (text, expected) in [
             (".entry", "line 1, column 1: the declaration does not end"),

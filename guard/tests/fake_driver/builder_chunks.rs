@@ -321,20 +321,6 @@ fn unified_memory_is_read_and_freed_after_a_builder_s_launches() {
 }
 
 #[test]
-fn memory_of_another_object_for_the_same_context_is_used_and_freed_in_order() {
-    with_fake(&[], || {
-        let [context, other] = [(); 2].map(|()| CudaContext::new(0).expect("a device"));
-        let function = function(&context, "fake_iota_y");
-        let owner = other.new_stream().expect("a stream");
-        let mut out = poisoned(&owner, ITEMS);
-        let stream = context.default_stream();
-        launch(&stream, &function, &mut out).expect("splits");
-        drop(out);
-        assert_eq!(races(), Vec::<String>::new());
-    });
-}
-
-#[test]
 fn memory_of_another_device_is_rejected() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
         let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));

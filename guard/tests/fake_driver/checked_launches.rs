@@ -1,8 +1,8 @@
 //! Checked launches: each is synchronised at once, so that an error names the faulting one.
 #![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
 
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{FaultSuspects, RawLaunch, capture_launches};
 use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
@@ -97,29 +97,6 @@ fn the_environment_turns_checks_on_for_raw_launches() {
             guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &RawArgs::new()))
         };
         let (_, error) = stopped(launched.expect_err("at fault"));
-        assert!(
-            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
-            "{:?}",
-            error.suspects()
-        );
-    });
-}
-
-#[test]
-fn the_environment_turns_checks_on_for_launch_builders() {
-    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-        let function = module.load_function("idle").expect("it is in the PTX");
-        let stream = context.default_stream();
-        let mut launch = guard.builder(&stream, &function);
-        launch.arg(&0_u64);
-        let config =
-            LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the function takes eight bytes.
-        let error = unsafe { launch.launch(config) }.expect_err("at fault");
-        let (_, error) = stopped(error);
         assert!(
             matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
             "{:?}",

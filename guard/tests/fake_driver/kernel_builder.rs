@@ -4,7 +4,7 @@ use cudarc::driver::LaunchConfig;
 use gridguard::cuda::{Kernel, LaunchBuilder, LaunchError, Launched};
 use gridguard::{ArgsError, Rule};
 use gridguard_test_support::allocator::allocations_of;
-use gridguard_test_support::fake_driver::{launches, races, with_fake};
+use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard, iota, kernel, poisoned, read};
 
@@ -86,31 +86,10 @@ fn a_kernel_that_was_not_rewritten_is_refused_where_its_grid_is_too_large() {
     });
 }
 
-#[test]
-fn memory_of_another_stream_is_read_and_freed_after_the_launch() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let owner = context(&guard).default_stream();
-        let stream = context(&guard).new_stream().expect("a stream");
-        let mut out = poisoned(&owner, 64);
-        let mut builder = guard.builder(&stream, &kernel);
-        builder.arg(&mut out).arg(&0_u64).arg(&64_u64);
-        assert_eq!(number(builder.launch(config(64))), Ok(1));
-        assert_eq!(read(&owner, &out), iota(64));
-        let mut builder = guard.builder(&stream, &kernel);
-        builder.arg(&mut out).arg(&0_u64).arg(&64_u64);
-        assert_eq!(number(builder.launch(config(64))), Ok(1));
-        drop(out);
-        assert_eq!(races(), Vec::<String>::new());
-    });
-}
-
 /// Kernels that were rewritten.
 #[cfg(feature = "ptx")]
 mod rewritten {
-    use gridguard::Parameter;
-    use gridguard::ptx::{Fold, Reason};
+    use gridguard::ptx::Fold;
 
     use super::*;
     use crate::rewritten::{FILL, Logged, load, logged};
@@ -137,22 +116,6 @@ mod rewritten {
                     [Logged { entry, grid, items: 7, words }]
                 );
             }
-        });
-    }
-
-    #[test]
-    fn what_belongs_to_one_launch_is_refused_with_the_reason() {
-        with_fake(&[], || {
-            let guard = guard();
-            let kernel = load(&guard, "waits", &[Parameter::Memory]);
-            let stream = context(&guard).default_stream();
-            let out = poisoned(&stream, 8);
-            let mut builder = guard.builder(&stream, &kernel);
-            builder.arg(&out);
-            let error = builder.launch(config(76_800)).expect_err("too large");
-            let LaunchError::NotRewritten { refusal, .. } = &error else { panic!("{error}") };
-            assert_eq!(refusal.reason, Reason::Cluster);
-            assert!(launches().is_empty());
         });
     }
 }

@@ -124,43 +124,6 @@ fn without_names_in_the_driver_a_function_is_unnamed() {
 }
 
 #[test]
-fn launches_by_handle_are_counted() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "wide");
-        let (guard, kernel) = raw(&context, &function);
-        let launch = |grid| {
-            let request = LaunchRequest::new(grid, Dim3::new(128, 1, 1));
-            // SAFETY: null is the default stream, and the function takes nothing.
-            unsafe {
-                guard.launch_raw(
-                    &kernel,
-                    ptr::null_mut(),
-                    RawLaunch::Request(&request, None, &RawArgs::new()),
-                )
-            }
-        };
-        launch(Dim3::ONE).expect("legal");
-        launch(Dim3::new(1, 65_536, 1)).expect_err("too large");
-        let counts = guard.counts();
-        assert_eq!((counts.plans, counts.launches), (1, 1));
-        assert_eq!(counts.rejections, [(Rule::GridDimY, 1)]);
-    });
-}
-
-#[test]
-fn a_raw_kernel_splits_and_writes_every_item() {
-    let launch = |guard: &Guard, kernel: &Kernel, stream, args: &RawArgs<'_>| {
-        // SAFETY: the stream is of the same context, the arguments are the kernel's.
-        let launched = unsafe {
-            guard.launch_raw(kernel, stream, RawLaunch::Plan(&plan(kernel, 76_800), args))
-        };
-        assert_eq!(launched, Ok(2));
-    };
-    with_fake(&[], || writes_every_item(launch));
-}
-
-#[test]
 fn a_raw_kernel_plans_and_launches_in_one() {
     let launch = |guard: &Guard, kernel: &Kernel, stream, args: &RawArgs<'_>| {
         let launch = |items, batch: Option<&BatchAxis>| {
@@ -177,24 +140,6 @@ fn a_raw_kernel_plans_and_launches_in_one() {
         assert_eq!(launch(8, None), Err(unknown));
     };
     with_fake(&[], || writes_every_item(launch));
-}
-
-#[test]
-fn a_null_stream_is_the_default_one() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
-        let out = poisoned(&stream, 8);
-        let (guard, kernel) = raw(&context, &function);
-        let args = args(&stream, &out, 8);
-        // SAFETY: null is the default stream, the arguments are the kernel's.
-        let launched = unsafe {
-            guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan(&kernel, 8), &args))
-        };
-        assert_eq!(launched, Ok(1));
-        assert_eq!(read(&stream, &out), iota(8));
-    });
 }
 
 #[test]
