@@ -3,7 +3,6 @@
 use askama::Template;
 use gridguard::Axis;
 
-use crate::memory::{Bytes, DeviceMemory};
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, WatchReport};
 
@@ -79,20 +78,11 @@ struct Process<'a> {
     kernels: Vec<Row<'a>>,
     left_out: usize,
     memory: Vec<String>,
-    charts: Vec<MemoryChart>,
 }
 
 struct Row<'a> {
     kernel: &'a KernelUse,
     axes: [Nearness; 3],
-}
-
-struct MemoryChart {
-    device: u32,
-    /// The coordinates of a line in a field of 640 by 160.
-    points: String,
-    most: Bytes,
-    seconds: u64,
 }
 
 impl<'a> Process<'a> {
@@ -114,26 +104,7 @@ impl<'a> Process<'a> {
             kernels: report.kernels.iter().take(SHOWN).map(row).collect(),
             left_out: report.kernels.len().saturating_sub(SHOWN),
             memory: report.memory.summary(),
-            charts: report.memory.devices.iter().filter_map(MemoryChart::new).collect(),
         }
-    }
-}
-
-impl MemoryChart {
-    /// `None` without a timeline.
-    fn new(memory: &DeviceMemory) -> Option<Self> {
-        let (timeline, device) = (&memory.timeline, memory.device);
-        let most = *timeline.peaks.iter().max().filter(|most| **most > 0)?;
-        let steps = u64::try_from(timeline.peaks.len()).ok()?;
-        let share = |part: u64, whole: u64, size: u128| u128::from(part) * size / u128::from(whole);
-        let height = |bytes: u64| 156 - share(bytes, most, 150);
-        let points = (0..).zip(&timeline.peaks).map(|(step, bytes)| {
-            let (begin, end) = (share(step, steps, 640), share(step + 1, steps, 640));
-            format!("{begin},{0} {end},{0}", height(*bytes))
-        });
-        let points = points.collect::<Vec<_>>().join(" ");
-        let seconds = steps.saturating_mul(timeline.step_ms).div_ceil(1000);
-        Some(Self { device, points, most: Bytes(most), seconds })
     }
 }
 
@@ -152,7 +123,7 @@ mod tests {
     use gridguard::{Dim3, LaunchRequest};
 
     use super::*;
-    use crate::memory::{MemoryHeld, MemoryTimeline, MemoryUse};
+    use crate::memory::{DeviceMemory, MemoryHeld, MemoryUse};
     use crate::{PythonFrame, RefusedLaunch};
 
     const HOSTILE: &str =
@@ -175,7 +146,6 @@ mod tests {
     fn hostile() -> WatchReport {
         let text = || HOSTILE.to_owned();
         let held = MemoryHeld { bytes: 4, allocations: 1, peak_bytes: 8 };
-        let timeline = MemoryTimeline { step_ms: 500, peaks: vec![0, 8, u64::MAX, 4] };
         WatchReport {
             program: text(),
             refused: 1,
@@ -192,7 +162,7 @@ mod tests {
                 stack: vec![text()],
             }],
             memory: MemoryUse {
-                devices: vec![DeviceMemory { device: 0, held, timeline }],
+                devices: vec![DeviceMemory { device: 0, held }],
                 ..MemoryUse::default()
             },
             ..WatchReport::default()
@@ -225,8 +195,7 @@ mod tests {
             "value=\"93\"",
             "60948 of 65535",
             "2 made in parts",
-            "points=\"0,156 160,156 160,156 320,156 320,6 480,6 480,156 640,156\"",
-            "over 2 s",
+            "memory of device 0: at most 8 bytes held, 4 bytes now",
             "grid 1 x 70000 x 1",
             "p, process 9",
         ] {

@@ -35,8 +35,8 @@ pub use index::{IndexCoverage, IndexUse};
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
 pub use memory::{
-    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryTimeline,
-    MemoryUse, RefusedAllocation,
+    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryUse,
+    RefusedAllocation,
 };
 pub use message::Message;
 pub use nearness::Nearness;

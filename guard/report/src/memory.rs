@@ -33,18 +33,6 @@ pub struct DeviceMemory {
     pub device: u32,
     /// The amount.
     pub held: MemoryHeld,
-    /// The amount over time; only of the first 8 devices.
-    #[serde(default)]
-    pub timeline: MemoryTimeline,
-}
-
-/// The memory that was held since the first allocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryTimeline {
-    /// The duration of a step in milliseconds.
-    pub step_ms: u64,
-    /// The most bytes in each step.
-    pub peaks: Vec<u64>,
 }
 
 /// An amount of allocated memory. Memory that a framework caches counts.
@@ -353,7 +341,7 @@ mod tests {
         assert_eq!(MemoryUse::default().summary(), Vec::<String>::new());
         let held = MemoryHeld { bytes: GIB, allocations: 1, peak_bytes: 3 * GIB };
         let memory = MemoryUse {
-            devices: vec![DeviceMemory { device: 1, held, timeline: MemoryTimeline::default() }],
+            devices: vec![DeviceMemory { device: 1, held }],
             refused: 3,
             retried: 2,
             ..MemoryUse::default()

@@ -1,6 +1,7 @@
 //! The stacks of large allocations, sampled and kept once each, without a lock and without allocation.
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::ffi::CStr;
@@ -8,7 +9,6 @@ use std::ffi::CStr;
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
 use crate::watch::kept::{hash_of, place_of};
-use crate::watch::memory::clock::now_ns;
 
 /// The smallest allocation whose stack is sampled, in bytes.
 const LARGE: u64 = 1 << 20;
@@ -44,7 +44,7 @@ pub(crate) fn sample(bytes: u64) -> u32 {
 #[cold]
 fn sample_large() -> u32 {
     let number = guarded::run(|| {
-        let before = now_ns(libc::CLOCK_MONOTONIC);
+        let before = now_ns();
         let begun = BEGUN_NS.compare_exchange(0, before, Ordering::Relaxed, Ordering::Relaxed);
         let elapsed = before.saturating_sub(begun.err().unwrap_or(before));
         if SPENT_NS.load(Ordering::Relaxed) > elapsed / PART + FREE_NS {
@@ -53,10 +53,22 @@ fn sample_large() -> u32 {
         let mut frames = [ptr::null_mut(); FRAMES];
         let count = stack::addresses(&mut frames);
         let number = keep(&frames[..count.min(FRAMES)]);
-        SPENT_NS.fetch_add(now_ns(libc::CLOCK_MONOTONIC).saturating_sub(before), Ordering::Relaxed);
+        SPENT_NS.fetch_add(now_ns().saturating_sub(before), Ordering::Relaxed);
         number
     });
     number.unwrap_or(0)
+}
+
+/// The time of `CLOCK_MONOTONIC` in nanoseconds.
+fn now_ns() -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the pointer is to a structure of this type; zeros are valid.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    let number = |number: i64| u64::try_from(number).unwrap_or(0);
+    number(now.tv_sec).wrapping_mul(1_000_000_000).wrapping_add(number(now.tv_nsec))
 }
 
 /// The number of this stack, which is kept if there is a place.

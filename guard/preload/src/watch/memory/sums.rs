@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
 
 use crate::watch::memory::live::{Allocation, DEVICES, Key};
-use crate::watch::memory::timeline;
 
 /// Bytes and number of some allocations.
 pub(crate) struct Sum {
@@ -48,11 +47,7 @@ pub(crate) fn of(kind: MemoryKind, device: u8) -> &'static Sum {
 pub(crate) fn devices() -> Vec<DeviceMemory> {
     let devices = (0..).zip(&OF_DEVICES);
     let devices = devices.filter(|(_, sum)| sum.held().peak_bytes > 0);
-    let device = |(device, sum): (u32, &Sum)| DeviceMemory {
-        device,
-        held: sum.held(),
-        timeline: timeline::of(device),
-    };
+    let device = |(device, sum): (u32, &Sum)| DeviceMemory { device, held: sum.held() };
     devices.map(device).collect()
 }
 
@@ -176,30 +171,17 @@ impl Sum {
 /// Counts an allocation of the table.
 #[inline]
 pub(crate) fn add(Allocation { bytes, kind, device, .. }: Allocation) {
-    let sum = of(kind, device);
-    sum.add(bytes);
-    note(kind, device, sum);
+    of(kind, device).add(bytes);
 }
 
 /// Counts the end of an allocation of the table.
 #[inline]
 pub(crate) fn remove(Allocation { bytes, kind, device, .. }: Allocation) {
-    let sum = of(kind, device);
-    sum.remove(bytes);
-    note(kind, device, sum);
-}
-
-#[inline]
-fn note(kind: MemoryKind, device: u8, sum: &Sum) {
-    if !matches!(kind, MemoryKind::Managed | MemoryKind::Pinned) {
-        timeline::note(device, sum.bytes.load(Ordering::Relaxed));
-    }
+    of(kind, device).remove(bytes);
 }
 
 #[cfg(test)]
 mod tests {
-    use gridguard_report::MemoryTimeline;
-
     use super::*;
 
     #[test]
@@ -209,8 +191,7 @@ mod tests {
         sum.remove(7);
         sum.add(1);
         assert_eq!(sum.held(), MemoryHeld { bytes: 6, allocations: 2, peak_bytes: 12 });
-        let timeline = MemoryTimeline::default();
-        let expected = DeviceMemory { device: 40, held: sum.held(), timeline };
+        let expected = DeviceMemory { device: 40, held: sum.held() };
         assert!(devices().contains(&expected), "{:?}", devices());
     }
 
