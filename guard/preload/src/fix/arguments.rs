@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use crate::driver::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
-use crate::watch::known::Reason;
+use crate::watch::handle_record::Reason;
 
 /// The arguments of a form.
 #[derive(Debug)]
@@ -20,14 +20,14 @@ pub(super) enum Arguments {
 
 /// The arguments of a launch: addresses of the parameters, or options with a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct RawArguments {
     pub(crate) parameters: *mut *mut c_void,
     pub(crate) extra: *mut *mut c_void,
 }
 
 /// Where a form takes its words: after `index` parameters, at `offset` bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Added {
+pub(super) struct WordSlot {
     pub(super) index: usize,
     pub(super) offset: usize,
     /// Bytes of the kernel's own parameters.
@@ -40,8 +40,8 @@ impl Arguments {
     /// # Safety
     ///
     /// The program passes `passed` to a launch of a kernel, whose form takes its words at `added`.
-    pub(super) unsafe fn new(passed: Passed, added: Added) -> Result<Self, Reason> {
-        let Passed { parameters, extra } = passed;
+    pub(super) unsafe fn new(passed: RawArguments, added: WordSlot) -> Result<Self, Reason> {
+        let RawArguments { parameters, extra } = passed;
         // SAFETY: by this function's contract.
         unsafe {
             match (parameters.is_null(), extra.is_null()) {
@@ -58,7 +58,7 @@ impl Arguments {
     /// # Safety
     ///
     /// `extra` is a list of options, which ends with [`PARAM_END`].
-    unsafe fn of_buffer(extra: *mut *mut c_void, added: Added) -> Result<Self, Reason> {
+    unsafe fn of_buffer(extra: *mut *mut c_void, added: WordSlot) -> Result<Self, Reason> {
         let (mut bytes, mut size) = (core::ptr::null::<u8>(), None);
         let mut at = extra;
         // SAFETY: each option but the last is followed by its value.
@@ -90,13 +90,19 @@ impl Arguments {
     }
 
     /// Passes these arguments with `words` to `launch`.
-    pub(super) fn with<T>(&mut self, words: &mut [u32], launch: impl FnOnce(Passed) -> T) -> T {
+    pub(super) fn with<T>(
+        &mut self,
+        words: &mut [u32],
+        launch: impl FnOnce(RawArguments) -> T,
+    ) -> T {
         match self {
             Self::Addresses(addresses) => {
                 let own = addresses.len();
                 addresses.push(words.as_mut_ptr().cast());
-                let passed =
-                    Passed { parameters: addresses.as_mut_ptr(), extra: core::ptr::null_mut() };
+                let passed = RawArguments {
+                    parameters: addresses.as_mut_ptr(),
+                    extra: core::ptr::null_mut(),
+                };
                 let result = launch(passed);
                 addresses.truncate(own);
                 result
@@ -113,7 +119,10 @@ impl Arguments {
                     (&raw mut size).cast(),
                     option(PARAM_END),
                 ];
-                launch(Passed { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() })
+                launch(RawArguments {
+                    parameters: core::ptr::null_mut(),
+                    extra: extra.as_mut_ptr(),
+                })
             }
         }
     }
@@ -123,13 +132,13 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    const ADDED: Added = Added { index: 2, offset: 12, own_bytes: 10 };
+    const ADDED: WordSlot = WordSlot { index: 2, offset: 12, own_bytes: 10 };
 
     fn option(number: usize) -> *mut c_void {
         core::ptr::without_provenance_mut(number)
     }
 
-    fn new(passed: Passed) -> Result<Arguments, Reason> {
+    fn new(passed: RawArguments) -> Result<Arguments, Reason> {
         // SAFETY: live arguments of a kernel that takes two.
         unsafe { Arguments::new(passed, ADDED) }
     }
@@ -137,7 +146,7 @@ mod tests {
     #[test]
     fn words_follow_the_addresses_of_the_program() {
         let mut own = [option(16), option(32)];
-        let passed = Passed { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
+        let passed = RawArguments { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
         let mut arguments = new(passed).unwrap();
         for words in [[1, 2], [3, 4]] {
             let mut words = words;
@@ -162,7 +171,7 @@ mod tests {
             own.as_mut_ptr().cast(),
             option(PARAM_END),
         ];
-        let passed = Passed { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() };
+        let passed = RawArguments { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() };
         let mut arguments = new(passed).unwrap();
         for words in [[1, 2], [3, 0x0403_0201]] {
             let mut expected: Vec<u8> = (1..=10).chain([0, 0]).collect();
@@ -183,10 +192,10 @@ mod tests {
 
     #[test]
     fn a_launch_without_whole_arguments_is_not_fixed() {
-        let none = Passed { parameters: core::ptr::null_mut(), extra: core::ptr::null_mut() };
+        let none = RawArguments { parameters: core::ptr::null_mut(), extra: core::ptr::null_mut() };
         assert_eq!(new(none).unwrap_err(), "the launch passes no arguments");
         let with = |extra: &mut [*mut c_void]| {
-            new(Passed { extra: extra.as_mut_ptr(), ..none }).unwrap_err().into_owned()
+            new(RawArguments { extra: extra.as_mut_ptr(), ..none }).unwrap_err().into_owned()
         };
         let (mut bytes, mut size) = ([0_u8; 8], 8_usize);
         let buffer = [option(PARAM_BUFFER_POINTER), bytes.as_mut_ptr().cast()];

@@ -10,7 +10,7 @@ use gridguard_files::{publish_private, read_trusted};
 
 use crate::process::output::without_signals;
 use crate::process::{self, guarded};
-use crate::watch::known::{Digest, Reason};
+use crate::watch::handle_record::{Digest, Reason};
 
 /// Registers what a process does at its end: `ptxas` keeps the PTX that it read, and the first process of the run
 /// deletes the folder.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::fix::image::ELF;
 use crate::process::caches;
-use crate::watch::known::Digest;
+use crate::watch::handle_record::Digest;
 
 /// Why the launch is not repaired, if CuPy's cache has the cubin.
 pub(super) fn find(cubin: Digest) -> Option<&'static str> {

@@ -14,8 +14,8 @@ use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes, fatbin_wi
 
 use crate::driver::Driver;
 use crate::process::{self, elf};
-use crate::watch::kept::hash_of;
-use crate::watch::known::{Digest, Origin, Reason, cubin_bytes};
+use crate::watch::handle_record::{Digest, Origin, Reason, cubin_bytes};
+use crate::watch::slot_cache::hash_of;
 
 /// The place of an image that a program loads.
 #[derive(Clone, Copy)]

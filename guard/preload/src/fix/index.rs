@@ -1,6 +1,6 @@
 //! Compares launches with the sizes at which 32-bit indices of their kernels wrap (`gridguard run --index`).
 //!
-//! A kernel's PTX is that of its module, or for machine code that which `beside` finds. Each kind of launch is compared
+//! A kernel's PTX is that of its module, or for machine code that which `sidecar` finds. Each kind of launch is compared
 //! once, with the values of its parameters.
 
 use core::ptr;
@@ -14,11 +14,11 @@ use gridguard_report::{IndexCoverage, IndexUse, Nearness};
 
 use crate::driver::Driver;
 use crate::driver::request::Launch;
-use crate::fix::arguments::{Added, Arguments, Passed};
-use crate::fix::beside::{parameters, ptx_of};
+use crate::fix::arguments::{Arguments, RawArguments, WordSlot};
+use crate::fix::sidecar::{parameters, ptx_of};
 use crate::process;
-use crate::watch::kept::{Kept, hash_of, place_of};
-use crate::watch::known::{Kernel, Known, Loaded};
+use crate::watch::handle_record::{HandleRecord, Kernel, LoadedImage};
+use crate::watch::slot_cache::{SlotCache, hash_of, place_of};
 use crate::watch::table::{self, Entry};
 
 /// Texts that are analysed, and kernels that are watched.
@@ -31,11 +31,11 @@ const MOST_WORK: usize = 4_000_000;
 /// The longest text that is analysed.
 const MOST_BYTES: usize = 32 << 20;
 
-static TEXTS: Kept<Text, { 1 << 14 }, MOST_TEXTS> = Kept::new();
+static TEXTS: SlotCache<Text, { 1 << 14 }, MOST_TEXTS> = SlotCache::new();
 /// The texts of images that are PTX, by the address of their record.
-static OF_IMAGES: Kept<&Text, { 1 << 14 }, MOST_TEXTS> = Kept::new();
+static OF_IMAGES: SlotCache<&Text, { 1 << 14 }, MOST_TEXTS> = SlotCache::new();
 /// By the address of their record.
-static KERNELS: Kept<Option<Watched>, { 1 << 15 }, MOST_KERNELS> = Kept::new();
+static KERNELS: SlotCache<Option<Watched>, { 1 << 15 }, MOST_KERNELS> = SlotCache::new();
 static SEEN: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 /// The entries of a text by name.
@@ -55,7 +55,7 @@ struct Watched {
 }
 
 /// Keeps the PTX of an image, which was loaded just now.
-pub(super) fn keep(image: &'static Known, ptx: &[u8]) {
+pub(super) fn keep(image: &'static HandleRecord, ptx: &[u8]) {
     if let (Some(loaded), Some(text)) = (image.loaded(), text_of(ptx)) {
         let _ = OF_IMAGES.get(address_hash(loaded), || text);
     }
@@ -66,9 +66,9 @@ pub(super) fn keep(image: &'static Known, ptx: &[u8]) {
 /// # Safety
 ///
 /// The program is making this launch, with these arguments.
-pub(crate) unsafe fn launched(launch: &Launch, passed: Passed) {
-    let known = table::find(launch.kernel.addr()).and_then(Entry::known);
-    let Some(kernel) = known.and_then(Known::kernel) else { return };
+pub(crate) unsafe fn launched(launch: &Launch, passed: RawArguments) {
+    let known = table::find(launch.kernel.addr()).and_then(Entry::record);
+    let Some(kernel) = known.and_then(HandleRecord::kernel) else { return };
     // SAFETY: by this function's contract.
     let watched = KERNELS.get(address_hash(kernel), || unsafe { Watched::new(kernel, launch) });
     let Some(watched) = watched.and_then(Option::as_ref) else { return };
@@ -119,7 +119,7 @@ impl Watched {
     unsafe fn new(kernel: &Kernel, launch: &Launch) -> Option<Self> {
         let driver = Driver::of(launch.through);
         let text = match kernel.loaded? {
-            Loaded::Machine(origin) => text_of(&ptx_of(kernel, origin, driver).ok()?)?,
+            LoadedImage::Machine(origin) => text_of(&ptx_of(kernel, origin, driver).ok()?)?,
             loaded => OF_IMAGES.find(address_hash(loaded))?,
         };
         let entry = text.get(kernel.name.to_str().ok()?)?;
@@ -144,9 +144,9 @@ impl Watched {
     /// # Safety
     ///
     /// As [`launched`].
-    unsafe fn values(&self, passed: Passed) -> Option<Vec<Option<i64>>> {
+    unsafe fn values(&self, passed: RawArguments) -> Option<Vec<Option<i64>>> {
         let own_bytes = self.layout.last().map_or(0, |(offset, bytes)| offset + bytes);
-        let added = Added { index: self.layout.len(), offset: own_bytes, own_bytes };
+        let added = WordSlot { index: self.layout.len(), offset: own_bytes, own_bytes };
         // SAFETY: by this function's contract.
         let arguments = unsafe { Arguments::new(passed, added) }.ok()?;
         let value = |(index, offset, bytes): &(usize, u64, usize)| {

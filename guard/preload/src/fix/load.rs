@@ -11,12 +11,12 @@ use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
 use crate::driver::functions::replacements;
 use crate::fix::image::{Contents, Source};
-use crate::fix::{beside, index, kernels};
+use crate::fix::{index, kernels, sidecar};
 use crate::process;
 use crate::process::flag::Flag;
 use crate::process::guarded;
-use crate::watch::kept::hash_of;
-use crate::watch::known::{Known, Reason};
+use crate::watch::handle_record::{HandleRecord, Reason};
+use crate::watch::slot_cache::hash_of;
 use crate::watch::table;
 
 replacements! {
@@ -99,7 +99,7 @@ replacements! {
         if status == SUCCESS {
             table::unloaded(container.addr(), load);
             if process::options().fix {
-                guarded::run(|| beside::unloaded(Driver::of(through), (container.addr(), load)));
+                guarded::run(|| sidecar::unloaded(Driver::of(through), (container.addr(), load)));
             }
         }
         status
@@ -181,7 +181,7 @@ unsafe fn load_forms(
     call: &Call,
     original: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
-) -> (Status, Option<Result<&'static Known, Reason>>) {
+) -> (Status, Option<Result<&'static HandleRecord, Reason>>) {
     let driver = Driver::of(call.through);
     // SAFETY: by this function's contract.
     let prepared = guarded::run(|| match unsafe { call.source.contents(driver) }? {
@@ -211,7 +211,7 @@ unsafe fn load_forms(
 }
 
 /// The text with forms, if it has any and `--fix` is on, and the record of its entries.
-fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
+fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static HandleRecord), Reason> {
     let (hash, options) = (hash_of(&*text), process::options());
     let (forms, image) = match options.fix {
         true => with_forms(&text, hash)?,
@@ -223,7 +223,7 @@ fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
     Ok((forms, image))
 }
 
-fn with_forms(text: &[u8], hash: u64) -> Result<(Option<Vec<u8>>, &'static Known), Reason> {
+fn with_forms(text: &[u8], hash: u64) -> Result<(Option<Vec<u8>>, &'static HandleRecord), Reason> {
     let Rewritten { text, report } =
         rewrite(text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());

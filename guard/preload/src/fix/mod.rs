@@ -5,7 +5,7 @@
 //! - `store`, `link`, `program`: PTX for machine code, of compilers and of nvJitLink in the process;
 //! - `assembler`, `triton`: PTX for machine code, of a `ptxas` of the run, and of Triton's caches;
 //! - `cupy`: machine code from CuPy's cache, which has no PTX;
-//! - `beside`: modules with forms beside modules of machine code;
+//! - `sidecar`: modules with forms beside modules of machine code;
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
 //! - `index`: launches whose 32-bit indices wrap (`--index`);
@@ -13,7 +13,6 @@
 
 pub(crate) mod arguments;
 pub(crate) mod assembler;
-pub(crate) mod beside;
 mod cupy;
 pub(crate) mod image;
 pub(crate) mod index;
@@ -22,5 +21,6 @@ pub(crate) mod link;
 pub(crate) mod load;
 mod program;
 pub(crate) mod relaunch;
+pub(crate) mod sidecar;
 pub(crate) mod store;
 mod triton;

@@ -7,7 +7,7 @@ use std::ffi::CString;
 
 use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::beside;
-use crate::watch::known::Reason;
+use crate::watch::handle_record::Reason;
 
 /// A program that nvJitLink linked from code for optimisation at link time.
 #[derive(Debug)]

@@ -14,21 +14,21 @@ use crate::driver::abi::{
 };
 use crate::driver::functions::{self, FUNCTIONS};
 use crate::driver::request::Launch;
-use crate::fix::arguments::{Added, Arguments, Passed};
-use crate::fix::beside::{self, Made};
+use crate::fix::arguments::{Arguments, RawArguments, WordSlot};
+use crate::fix::sidecar::{self, SidecarImage};
 use crate::process;
 use crate::process::guarded;
-use crate::watch::known::{Kernel, Known, Loaded, Reason};
+use crate::watch::handle_record::{HandleRecord, Kernel, LoadedImage, Reason};
 use crate::watch::table;
 
 /// The program's call, to be made with another kernel and grid.
-pub(crate) struct Again<'a> {
+pub(crate) struct RelaunchRequest<'a> {
     pub(crate) launch: Launch,
-    pub(crate) passed: Passed,
+    pub(crate) passed: RawArguments,
     pub(crate) attributes: &'a [LaunchAttribute],
-    /// Makes one part.
+    /// Launches one part.
     pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
-    /// Makes the original launch.
+    /// Launches the original kernel and grid.
     pub(crate) whole: &'a dyn Fn() -> Status,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Again<'a> {
 pub(crate) struct Part<'a> {
     pub(crate) kernel: Handle,
     pub(crate) grid: [c_uint; 3],
-    pub(crate) passed: Passed,
+    pub(crate) passed: RawArguments,
     pub(crate) attributes: &'a [LaunchAttribute],
 }
 
-impl Again<'_> {
+impl RelaunchRequest<'_> {
     /// Launches a form of the kernel on each part of the grid, in the same stream. Returns the driver's status, or why
     /// nothing was launched.
     ///
@@ -61,22 +61,25 @@ impl Again<'_> {
         if launch.cooperative {
             return Err("the blocks of a cooperative launch wait for each other".into());
         }
-        let known = table::find(launch.kernel.addr()).and_then(table::Entry::known);
-        let kernel = known.and_then(Known::kernel).ok_or("it was not looked up by its name")?;
-        let made = match kernel.loaded {
+        let known = table::find(launch.kernel.addr()).and_then(table::Entry::record);
+        let kernel =
+            known.and_then(HandleRecord::kernel).ok_or("it was not looked up by its name")?;
+        let sidecar = match kernel.loaded {
             // SAFETY: by this function's contract.
-            Some(Loaded::Machine(origin)) => Some(unsafe { beside::of(kernel, origin, launch) }?),
+            Some(LoadedImage::Machine(origin)) => {
+                Some(unsafe { sidecar::image_for(kernel, origin, launch) }?)
+            }
             _ => None,
         };
-        let entry = made.map_or_else(|| kernel.entry(), |made| Ok(&made.entry))?;
+        let entry = sidecar.map_or_else(|| kernel.entry(), |image| Ok(&image.entry))?;
         let forms = entry.forms.as_ref();
         let forms = forms.map_err(|refusal| Reason::from(format!("its PTX, {refusal}")))?;
         let driver = Driver::of(launch.through);
         let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
         let name = kernel.name.to_string_lossy();
         let symbols = [&forms.shifted, &forms.folded];
-        let handles = match made {
-            Some(made) => made.forms,
+        let handles = match sidecar {
+            Some(sidecar) => sidecar.forms,
             // SAFETY: the module or library is loaded, since the program launches a kernel of it.
             None => unsafe { [find(kernel, 0, symbols[0])?, find(kernel, 1, symbols[1])?] },
         };
@@ -97,7 +100,7 @@ impl Again<'_> {
         };
         check_attributes(self.attributes, plan.len())?;
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let added = Added {
+        let added = WordSlot {
             index: forms.parameter_index,
             offset: bytes(forms.parameter_offset),
             own_bytes: bytes(entry.parameter_bytes),
@@ -106,7 +109,7 @@ impl Again<'_> {
         let arguments = unsafe { Arguments::new(self.passed, added) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
-        Ok(Prepared { kernel, made, form, plan, arguments, later })
+        Ok(Prepared { kernel, sidecar, form, plan, arguments, later })
     }
 }
 
@@ -114,7 +117,7 @@ impl Again<'_> {
 struct Prepared {
     kernel: &'static Kernel,
     /// The module with the form, if that is not the kernel's own.
-    made: Option<&'static Made>,
+    sidecar: Option<&'static SidecarImage>,
     form: Handle,
     plan: Plan,
     arguments: Arguments,
@@ -123,19 +126,19 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn launch(mut self, again: &Again<'_>) -> Result<Status, Reason> {
-        let Self { kernel, made, form, plan, arguments, later } = &mut self;
-        let Launch { through, stream, .. } = again.launch;
-        if let Some(made) = made {
-            made.copy_constants(Driver::of(through), stream, FUNCTIONS[through.0].per_thread)?;
+    fn launch(mut self, request: &RelaunchRequest<'_>) -> Result<Status, Reason> {
+        let Self { kernel, sidecar, form, plan, arguments, later } = &mut self;
+        let Launch { through, stream, .. } = request.launch;
+        if let Some(sidecar) = sidecar {
+            sidecar.copy_constants(Driver::of(through), stream, FUNCTIONS[through.0].per_thread)?;
         }
         let (kernel, count) = (*kernel, plan.len());
         for (place, planned) in (0..count).zip(plan.launches()) {
             let grid = planned.launch.grid();
-            let attributes = if place == 0 { again.attributes } else { &**later };
-            let mut words = words(plan, again.launch.grid, planned.first_block);
+            let attributes = if place == 0 { request.attributes } else { &**later };
+            let mut words = words(plan, request.launch.grid, planned.first_block);
             let status = arguments.with(&mut words, |passed| {
-                (again.part)(&Part { kernel: *form, grid, passed, attributes })
+                (request.part)(&Part { kernel: *form, grid, passed, attributes })
             });
             if status != SUCCESS {
                 return refused(kernel, Driver::of(through), status, (place, count));

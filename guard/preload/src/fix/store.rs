@@ -3,14 +3,14 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fix::program::Program;
-use crate::watch::kept::Kept;
-use crate::watch::known::{Digest, Reason};
+use crate::watch::handle_record::{Digest, Reason};
+use crate::watch::slot_cache::SlotCache;
 
 /// Bytes that are kept at most.
 const MOST_BYTES: usize = 12 << 20;
 const MOST_TEXTS: usize = 16_384;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-static TEXTS: Kept<Text, { 1 << 15 }, MOST_TEXTS> = Kept::new();
+static TEXTS: SlotCache<Text, { 1 << 15 }, MOST_TEXTS> = SlotCache::new();
 
 /// What is kept of a cubin.
 struct Text {

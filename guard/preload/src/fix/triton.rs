@@ -7,7 +7,7 @@ use gridguard_files::read_trusted;
 use serde_json::Value;
 
 use crate::process::caches;
-use crate::watch::known::{Digest, Reason};
+use crate::watch::handle_record::{Digest, Reason};
 
 /// The PTX beside a cubin with this digest. `None` if no cache has the cubin.
 pub(super) fn find(name: &CStr, cubin: Digest) -> Option<Result<Vec<u8>, Reason>> {

@@ -7,9 +7,9 @@ use gridguard::abi::LaunchConfig;
 use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, attributes, configured, is_oversized};
-use crate::fix::arguments::Passed;
-use crate::fix::relaunch::{Again, Part};
-use crate::hook::carried::{self, Carried};
+use crate::fix::arguments::RawArguments;
+use crate::fix::relaunch::{Part, RelaunchRequest};
+use crate::hook::relay::{self, RelayedLaunch};
 use crate::hook::{outcome, session};
 use crate::process;
 use crate::process::flag::Flag;
@@ -23,7 +23,7 @@ replacements! {
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
     )
     |through, call, original| {
-        if let Some(Carried { grid: [x, y, z], shared_bytes }) = carried::take(shared_bytes) {
+        if let Some(RelayedLaunch { grid: [x, y, z], shared_bytes }) = relay::take(shared_bytes) {
             // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
             return unsafe {
                 kernel::<H, S>(
@@ -33,9 +33,9 @@ replacements! {
         }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
-        watched(grid, Passed { parameters, extra }, call, describe, |launch| {
+        watched(grid, RawArguments { parameters, extra }, call, describe, |launch| {
             let part = move |part: &Part<'_>| {
-                let &Part { kernel, grid: [x, y, z], passed: Passed { parameters, extra }, .. } = part;
+                let &Part { kernel, grid: [x, y, z], passed: RawArguments { parameters, extra }, .. } = part;
                 let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
                 // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
                 unsafe {
@@ -45,9 +45,9 @@ replacements! {
                     )
                 }
             };
-            let (passed, Launch { kernel, grid, .. }) = (Passed { parameters, extra }, launch);
+            let (passed, Launch { kernel, grid, .. }) = (RawArguments { parameters, extra }, launch);
             let whole = move || part(&Part { kernel, grid, passed, attributes: &[] });
-            oversized(&Again { launch, passed, attributes: &[], part: &part, whole: &whole })
+            oversized(&RelaunchRequest { launch, passed, attributes: &[], part: &part, whole: &whole })
         })
     }
 
@@ -58,7 +58,7 @@ replacements! {
         parameters: *mut *mut c_void,
     )
     |through, call, original| {
-        if let Some(Carried { grid: [x, y, z], shared_bytes }) = carried::take(shared_bytes) {
+        if let Some(RelayedLaunch { grid: [x, y, z], shared_bytes }) = relay::take(shared_bytes) {
             // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
             return unsafe {
                 cooperative::<H, S>(
@@ -71,7 +71,7 @@ replacements! {
             let launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
             Launch { cooperative: true, ..launch }
         };
-        let passed = Passed { parameters, extra: core::ptr::null_mut() };
+        let passed = RawArguments { parameters, extra: core::ptr::null_mut() };
         watched(grid, passed, call, describe, |launch| {
             // SAFETY: the caller's own arguments.
             let whole = move || unsafe {
@@ -81,7 +81,7 @@ replacements! {
                 )
             };
             // A cooperative launch has no parts.
-            oversized(&Again { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
+            oversized(&RelaunchRequest { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
     }
 
@@ -93,16 +93,16 @@ replacements! {
     |through, call, original| {
         // SAFETY: null or a live configuration, as the driver demands of its caller.
         let Some(config) = (unsafe { config.as_ref() }) else { return call() };
-        if let Some(Carried { grid, shared_bytes }) = carried::take(config.shared_bytes) {
+        if let Some(RelayedLaunch { grid, shared_bytes }) = relay::take(config.shared_bytes) {
             let config = LaunchConfig { grid, shared_bytes, ..*config };
             // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
             return unsafe { kernel_ex::<H, S>(&raw const config, function, parameters, extra) };
         }
         // SAFETY: as above.
         let describe = || unsafe { configured(through, function, config) };
-        watched(config.grid, Passed { parameters, extra }, call, describe, |launch| {
+        watched(config.grid, RawArguments { parameters, extra }, call, describe, |launch| {
             let part = |part: &Part<'_>| {
-                let &Part { kernel, grid, passed: Passed { parameters, extra }, attributes } = part;
+                let &Part { kernel, grid, passed: RawArguments { parameters, extra }, attributes } = part;
                 let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
                 let attributes = attributes.as_ptr();
                 let config = LaunchConfig { grid, attributes, attribute_count, ..*config };
@@ -111,8 +111,8 @@ replacements! {
             };
             // SAFETY: as above.
             let attributes = unsafe { attributes(config) };
-            let passed = Passed { parameters, extra };
-            oversized(&Again { launch, passed, attributes, part: &part, whole: &call })
+            let passed = RawArguments { parameters, extra };
+            oversized(&RelaunchRequest { launch, passed, attributes, part: &part, whole: &call })
         })
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
-    passed: Passed,
+    passed: RawArguments,
     call: impl Fn() -> Status,
     describe: impl Fn() -> Launch,
     oversized: impl FnOnce(Launch) -> Status,
@@ -156,22 +156,22 @@ fn watched(
 
 /// Makes an oversized launch: in parts if `--fix` is on and it is possible.
 #[cold]
-fn oversized(again: &Again<'_>) -> Status {
-    let launch = &again.launch;
+fn oversized(request: &RelaunchRequest<'_>) -> Status {
+    let launch = &request.launch;
     let mut reason = None;
     if process::options().fix {
         // SAFETY: the program makes this launch, so its kernel and arguments are valid.
-        match unsafe { again.in_parts() } {
+        match unsafe { request.in_parts() } {
             Ok(status) => {
-                outcome::fixed(launch, again.passed, status);
+                outcome::fixed(launch, request.passed, status);
                 return status;
             }
             Err(why) => reason = Some(why),
         }
     }
-    let status = if carried::is_taken() { INVALID_VALUE } else { (again.whole)() };
+    let status = if relay::is_taken() { INVALID_VALUE } else { (request.whole)() };
     match status {
-        SUCCESS => accepted(|| *launch, Some(again.passed)),
+        SUCCESS => accepted(|| *launch, Some(request.passed)),
         _ => outcome::refused(launch, status, reason),
     }
     status
@@ -179,7 +179,7 @@ fn oversized(again: &Again<'_>) -> Status {
 
 /// Counts an accepted launch. `passed` are its arguments, unless it is a node of a graph. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
 #[inline(always)]
-pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<Passed>) {
+pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<RawArguments>) {
     let launch = describe();
     let largest = launch.largest();
     match table::find(launch.kernel.addr()) {

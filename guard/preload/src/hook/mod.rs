@@ -4,13 +4,12 @@
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
-//! - `carried`: oversized launches past a runtime that refuses them;
+//! - `relay`: oversized launches past a runtime that refuses them;
 //! - `logged`: launches that a static runtime refuses;
 //! - `outcome`, `session`: what follows a call, off the hot path;
 //! - `unwatched`: what cannot be watched.
 
 pub(crate) mod callers;
-mod carried;
 mod compile;
 mod find;
 mod graph;
@@ -20,6 +19,7 @@ mod lookup;
 mod memory;
 mod outcome;
 mod query;
+mod relay;
 mod runtime;
 pub(crate) mod session;
 mod synchronize;

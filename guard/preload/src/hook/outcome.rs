@@ -6,14 +6,14 @@ use crate::driver::Driver;
 use crate::driver::abi::{DEINITIALIZED, INVALID_VALUE, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, is_runtime};
 use crate::driver::request::{Largest, Launch, is_oversized};
-use crate::fix::arguments::Passed;
+use crate::fix::arguments::RawArguments;
 use crate::hook::session;
 use crate::process::flag::Flag;
 use crate::process::{self, guarded};
 use crate::refuse::late;
 use crate::refuse::launch::{self as refuse, Refusal, knows_kernel};
+use crate::watch::handle_record::Reason;
 use crate::watch::kernel::{self, Kernel, UNNAMED};
-use crate::watch::known::Reason;
 use crate::watch::recent;
 use crate::watch::table::{self, Entry};
 
@@ -35,7 +35,7 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
 
 /// Records a launch that was made in parts.
 #[cold]
-pub(crate) fn fixed(launch: &Launch, passed: Passed, status: Status) {
+pub(crate) fn fixed(launch: &Launch, passed: RawArguments, status: Status) {
     if status != SUCCESS {
         late::check(launch.through, status);
         return;

@@ -10,7 +10,7 @@ use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured};
 use crate::driver::written;
-use crate::hook::{carried, outcome};
+use crate::hook::{outcome, relay};
 use crate::process::flag::Flag;
 use crate::process::{self, guarded, stack};
 use crate::watch::{kernel, table};
@@ -85,8 +85,8 @@ fn watched(
     function: *mut c_void,
     describe: impl Fn() -> Launch,
 ) -> Status {
-    if carried::is_wanted(grid)
-        && let Some(status) = carried::carry((grid, shared_bytes), small, call)
+    if relay::applies_to(grid)
+        && let Some(status) = relay::launch((grid, shared_bytes), small, call)
     {
         return status;
     }
@@ -109,27 +109,26 @@ fn failed(
     if !INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status) {
         return;
     }
-    let mut asked = Asked::default();
+    let mut queries = RuntimeQueries::default();
     guarded::run(|| {
         let launch = describe();
-        let (kernel, host) = asked.name(launch.through, function);
+        let (kernel, host) = queries.name(launch.through, function);
         outcome::refused(&Launch { kernel, host, ..launch }, status, None);
     });
-    if asked.failed {
-        // A question that fails is the runtime's last error, which the program may ask for. Refused again,
-        // the launch is.
+    if queries.failed {
+        // Our failed query replaced the program's last CUDA error. The same launch sets it again.
         call();
     }
 }
 
 /// Queries of the runtime.
 #[derive(Default)]
-struct Asked {
+struct RuntimeQueries {
     /// Whether a query failed.
     failed: bool,
 }
 
-impl Asked {
+impl RuntimeQueries {
     /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells. Else the host
     /// function, and true.
     fn name(&mut self, through: (usize, usize), function: *mut c_void) -> (Handle, bool) {

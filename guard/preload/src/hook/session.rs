@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::driver::functions::FUNCTIONS;
 use crate::driver::request::Launch;
-use crate::fix::arguments::Passed;
+use crate::fix::arguments::RawArguments;
 use crate::fix::index;
 use crate::process::{self, guarded};
 use crate::refuse::{late, launch as refused, memory as refused_memory, watched};
@@ -38,14 +38,14 @@ pub(crate) fn ensure_begun() {
 
 /// Serves the requests after an accepted launch.
 #[inline(always)]
-pub(crate) fn serve(describe: impl FnOnce() -> Launch, passed: Option<Passed>) {
+pub(crate) fn serve(describe: impl FnOnce() -> Launch, passed: Option<RawArguments>) {
     if REQUESTS.load(Ordering::Relaxed) != 0 {
         attend(&describe(), passed);
     }
 }
 
 #[cold]
-fn attend(launch: &Launch, passed: Option<Passed>) {
+fn attend(launch: &Launch, passed: Option<RawArguments>) {
     guarded::run(|| {
         begin();
         let requests = REQUESTS.fetch_and(!SUMMARY, Ordering::Relaxed);

@@ -9,12 +9,12 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::process::{self, elf, guarded, stack};
-use crate::watch::kept::{Kept, hash_of};
+use crate::watch::slot_cache::{SlotCache, hash_of};
 
 /// The process that loaded this library.
 static LOADED_IN: AtomicU32 = AtomicU32::new(0);
 /// The files with an old runtime, by name.
-static WITH_RUNTIME: Kept<String, { 1 << 6 }, 32> = Kept::new();
+static WITH_RUNTIME: SlotCache<String, { 1 << 6 }, 32> = SlotCache::new();
 
 /// Runtimes up to CUDA 12 ask the driver for this function when they start.
 const ASKED_BY_OLD: &[u8] = b"cuLaunchCooperativeKernelMultiDevice";

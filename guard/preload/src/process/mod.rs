@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gridguard_report::Message;
 
-use self::output::{Opened, Output};
+use self::output::{OpenFile, Output};
 
 pub(crate) mod cache;
 pub(crate) mod caches;
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     pub(crate) ptx: Option<PathBuf>,
     /// The number of the process that `gridguard run` became.
     main: Option<u32>,
-    stderr: Option<Opened>,
+    stderr: Option<OpenFile>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +102,7 @@ pub(crate) fn begin() {
         ptx: variable(c"GRIDGUARD_RUN_PTX").map(PathBuf::from),
         batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
         main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
-        stderr: Some(Opened::now(libc::STDERR_FILENO)),
+        stderr: Some(OpenFile::now(libc::STDERR_FILENO)),
     });
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn tell(message: &Message<'_>) {
         }
         Format::Github => message.annotation().into(),
     };
-    if options().stderr.as_ref().is_some_and(Opened::is_same) {
+    if options().stderr.as_ref().is_some_and(OpenFile::is_same) {
         // Closed, full, or not ready: the program is not held up.
         output::without_signals(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
     }

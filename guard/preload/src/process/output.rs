@@ -20,13 +20,13 @@ pub(crate) enum Output {
     /// A path.
     Path(PathBuf),
     /// `/dev/fd/N`, `/dev/stdout` or `/dev/stderr`.
-    Open(Opened),
+    Open(OpenFile),
 }
 
 /// A descriptor and the identity of its file when the program began. A program that closes the descriptor may open
 /// another file with the same number.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenFile {
     descriptor: c_int,
     /// Device and file number.
     identity: Option<(u64, u64)>,
@@ -39,7 +39,7 @@ impl Output {
             "/dev/stderr" => Some(libc::STDERR_FILENO),
             _ => path.strip_prefix("/dev/fd/")?.parse().ok(),
         });
-        number.map_or_else(|| Self::Path(path.into()), |number| Self::Open(Opened::now(number)))
+        number.map_or_else(|| Self::Path(path.into()), |number| Self::Open(OpenFile::now(number)))
     }
 
     /// Whether it is a pipe, a device or an open file. Each report is then appended.
@@ -72,7 +72,7 @@ impl fmt::Display for Output {
     }
 }
 
-impl Opened {
+impl OpenFile {
     /// The descriptor with its present file.
     pub(crate) fn now(descriptor: c_int) -> Self {
         Self { descriptor, identity: identity_of(descriptor) }

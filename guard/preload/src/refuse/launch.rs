@@ -17,8 +17,8 @@ use crate::process::{self, python};
 use crate::refuse::explained::Explained;
 use crate::refuse::{driver_log, memory, paragraph, watched};
 use crate::watch::counters::Counts;
-use crate::watch::kept::{Kept, hash_of};
 use crate::watch::kernel::{self, UNNAMED};
+use crate::watch::slot_cache::{SlotCache, hash_of};
 use crate::watch::table::{self, Entry};
 
 /// Refusals that are explained; later ones are only counted.
@@ -80,7 +80,7 @@ fn note_first() {
 /// Counts a launch that a static runtime refused with this sentence, and explains the first one with it.
 pub(crate) fn count_logged(sentence: &str, Stacks { python, native }: &Stacks) {
     /// Sentences that are explained.
-    static TOLD: Kept<(), { 1 << 6 }, MAX_EXPLAINED> = Kept::new();
+    static TOLD: SlotCache<(), { 1 << 6 }, MAX_EXPLAINED> = SlotCache::new();
     note_first();
     kernel::of(b"<kernel of a static CUDA runtime>", 0).counters.refuse();
     let hash = hash_of(sentence);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::driver::abi::Status;
 use crate::driver::request::Launch;
 use crate::process::guarded;
-use crate::watch::kept::hash_of;
+use crate::watch::slot_cache::hash_of;
 
 /// Parts of the program's work that are watched now.
 static WATCHERS: AtomicU32 = AtomicU32::new(0);

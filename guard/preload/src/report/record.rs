@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::driver::Driver;
 use crate::driver::request::Launch;
 use crate::process::output::Output;
-use crate::watch::kept::{hash_of, place_of};
 use crate::watch::kernel::Kernel;
+use crate::watch::slot_cache::{hash_of, place_of};
 
 /// Kinds of launches that are distinguished; later ones are not recorded.
 const KINDS: usize = 1 << 16;

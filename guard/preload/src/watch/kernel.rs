@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::watch::counters::Counters;
-use crate::watch::kept::{Kept, hash_of};
+use crate::watch::slot_cache::{SlotCache, hash_of};
 
 /// Kernels that have counters of their own. Launches of further kernels are counted together.
 pub(crate) const MAX_KERNELS: usize = 16_384;
@@ -30,7 +30,7 @@ pub(crate) struct Kernel {
     printed: AtomicU64,
 }
 
-static KERNELS: Kept<Kernel, { 1 << 15 }, MAX_KERNELS> = Kept::new();
+static KERNELS: SlotCache<Kernel, { 1 << 15 }, MAX_KERNELS> = SlotCache::new();
 static NAMED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// All kernels beyond [`MAX_KERNELS`].
 pub(crate) static OTHERS: Kernel = Kernel::new(0, b"<other kernels>", 0);

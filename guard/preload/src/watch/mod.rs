@@ -2,9 +2,9 @@
 //! live memory.
 
 pub(crate) mod counters;
-pub(crate) mod kept;
+pub(crate) mod handle_record;
 pub(crate) mod kernel;
-pub(crate) mod known;
 pub(crate) mod memory;
 pub(crate) mod recent;
+pub(crate) mod slot_cache;
 pub(crate) mod table;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use crate::process::cache;
 use crate::watch::counters::{Counters, Counts};
+use crate::watch::handle_record::HandleRecord;
 use crate::watch::kernel::{self, Kernel, OTHERS, UNNAMED};
-use crate::watch::known::Known;
 
 /// Places of the table, a power of two: for 100,000 handles at a time.
 const PLACES: usize = 1 << PLACE_BITS;
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     kernel: AtomicPtr<Kernel>,
     pub(crate) counters: Counters,
     /// Data of `--fix`.
-    known: AtomicPtr<Known>,
+    record: AtomicPtr<HandleRecord>,
     /// The handle of the module or library: of the kernel's, or its own. 0 if it is not known.
     container: AtomicUsize,
     /// The load number of the container when this handle was found.
@@ -195,14 +195,14 @@ impl Entry {
     }
 
     /// The data of `--fix` for this handle.
-    pub(crate) fn known(&self) -> Option<&'static Known> {
+    pub(crate) fn record(&self) -> Option<&'static HandleRecord> {
         // SAFETY: null, or a value that is never freed.
-        unsafe { self.known.load(Ordering::Acquire).as_ref() }
+        unsafe { self.record.load(Ordering::Acquire).as_ref() }
     }
 
-    pub(crate) fn set_known(&self, known: Option<&'static Known>) {
-        let known = known.map_or(ptr::null(), ptr::from_ref);
-        self.known.store(known.cast_mut(), Ordering::Release);
+    pub(crate) fn set_record(&self, record: Option<&'static HandleRecord>) {
+        let record = record.map_or(ptr::null(), ptr::from_ref);
+        self.record.store(record.cast_mut(), Ordering::Release);
     }
 
     /// Replaces the handle, if its module or library was unloaded. Returns whether it did.
@@ -231,7 +231,7 @@ impl Entry {
         if counts.is_any() {
             self.kernel().counters.add(&counts);
         }
-        self.set_known(None);
+        self.set_record(None);
         self.kernel.store(ptr::null_mut(), Ordering::Release);
         self.container.store(0, Ordering::Relaxed);
         [&self.load, &self.loaded, &self.image]

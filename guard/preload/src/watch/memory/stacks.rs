@@ -8,7 +8,7 @@ use std::ffi::CStr;
 
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
-use crate::watch::kept::{hash_of, place_of};
+use crate::watch::slot_cache::{hash_of, place_of};
 
 /// The smallest allocation whose stack is sampled, in bytes.
 const LARGE: u64 = 1 << 20;
@@ -101,7 +101,7 @@ pub(crate) fn frames(number: u32, most: usize) -> Vec<Frame> {
 fn frame(address: *mut c_void) -> Option<Frame> {
     let mut path = [0; PATH_BYTES];
     let path = path_of(address, &mut path)?;
-    let _held = Held::library(path)?;
+    let _held = OpenLibrary::library(path)?;
     let mut again = [0; PATH_BYTES];
     let is_held = path_of(address, &mut again)? == path;
     // SAFETY: the library that contains the address is not unloaded while it is held.
@@ -127,9 +127,9 @@ fn path_of(address: *mut c_void, into: &mut [u8]) -> Option<&CStr> {
 }
 
 /// A library that is not unloaded meanwhile.
-struct Held(*mut c_void);
+struct OpenLibrary(*mut c_void);
 
-impl Held {
+impl OpenLibrary {
     fn library(path: &CStr) -> Option<Self> {
         // The program itself has none, and is never unloaded.
         let path = if path.is_empty() { ptr::null() } else { path.as_ptr() };
@@ -139,7 +139,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenLibrary {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once.
         unsafe { libc::dlclose(self.0) };

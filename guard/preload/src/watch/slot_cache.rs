@@ -32,12 +32,12 @@ pub(crate) fn place_of(
 }
 
 /// A lock-free set of at most `MOST` values, by their hash. `PLACES` is a power of two greater than `MOST`.
-pub(crate) struct Kept<T: 'static, const PLACES: usize, const MOST: usize> {
+pub(crate) struct SlotCache<T: 'static, const PLACES: usize, const MOST: usize> {
     places: [AtomicPtr<(u64, T)>; PLACES],
     count: AtomicUsize,
 }
 
-impl<T, const PLACES: usize, const MOST: usize> Kept<T, PLACES, MOST> {
+impl<T, const PLACES: usize, const MOST: usize> SlotCache<T, PLACES, MOST> {
     pub(crate) const fn new() -> Self {
         const { assert!(PLACES.is_power_of_two() && PLACES > MOST) }
         Self {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_value_is_kept_once_and_no_more_than_so_many() {
-        static KEPT: Kept<u64, 8, 5> = Kept::new();
+        static KEPT: SlotCache<u64, 8, 5> = SlotCache::new();
         // All begin at one place.
         let get = |number: u64| KEPT.get(number, || number).copied();
         for _ in 0..2 {

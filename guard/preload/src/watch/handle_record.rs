@@ -9,28 +9,28 @@ use std::path::PathBuf;
 
 use gridguard::ptx::EntryReport;
 
-use crate::watch::kept::hash_of;
+use crate::watch::slot_cache::hash_of;
 
 /// Why a launch or an image is not changed.
 pub(crate) type Reason = Cow<'static, str>;
 
 /// The data of a handle.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum HandleRecord {
     /// A module or library.
-    Container(Loaded),
+    Container(LoadedImage),
     Kernel(Kernel),
 }
 
 /// A loaded image.
 #[derive(Debug)]
-pub(crate) enum Loaded {
+pub(crate) enum LoadedImage {
     /// Rewritten PTX, with a report of each entry by name.
     Ptx(HashMap<String, EntryReport>),
     /// Machine code, whose PTX is looked for if a launch needs it.
     Machine(Origin),
     /// An image that is not rewritten.
-    Kept(Reason),
+    Unchanged(Reason),
 }
 
 /// Where machine code came from.
@@ -85,12 +85,12 @@ pub(crate) struct Kernel {
     /// The hook and slot of the lookup.
     pub(crate) found_by: (usize, usize),
     /// `None` if a call loaded it that is not watched.
-    pub(crate) loaded: Option<&'static Loaded>,
+    pub(crate) loaded: Option<&'static LoadedImage>,
     /// The shifted and the folded form, once they were looked up.
     pub(crate) forms: [AtomicPtr<core::ffi::c_void>; 2],
 }
 
-impl Known {
+impl HandleRecord {
     pub(crate) const fn kernel(&self) -> Option<&Kernel> {
         match self {
             Self::Kernel(kernel) => Some(kernel),
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    pub(crate) const fn loaded(&'static self) -> Option<&'static Loaded> {
+    pub(crate) const fn loaded(&'static self) -> Option<&'static LoadedImage> {
         match self {
             Self::Container(loaded) => Some(loaded),
             Self::Kernel(_) => None,
@@ -111,7 +111,7 @@ impl Kernel {
         name: &CStr,
         (container, load): (usize, u64),
         found_by: (usize, usize),
-        loaded: Option<&'static Loaded>,
+        loaded: Option<&'static LoadedImage>,
     ) -> Self {
         Self {
             name: name.to_owned(),
@@ -126,7 +126,7 @@ impl Kernel {
     /// Whether the same lookup would find the same again.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let Self { name, container, load, found_by, loaded, forms: _ } = self;
-        let address = |loaded: Option<&'static Loaded>| loaded.map(ptr::from_ref);
+        let address = |loaded: Option<&'static LoadedImage>| loaded.map(ptr::from_ref);
         (name, container, load, found_by)
             == (&other.name, &other.container, &other.load, &other.found_by)
             && address(*loaded) == address(other.loaded)
@@ -137,9 +137,9 @@ impl Kernel {
         match self.loaded {
             None => Err("its module was loaded by a function that is not watched, as CUDA runtimes before 12 do"
                 .into()),
-            Some(Loaded::Kept(reason)) => Err(reason.clone()),
-            Some(Loaded::Machine(_)) => Err("its module is machine code".into()),
-            Some(Loaded::Ptx(entries)) => {
+            Some(LoadedImage::Unchanged(reason)) => Err(reason.clone()),
+            Some(LoadedImage::Machine(_)) => Err("its module is machine code".into()),
+            Some(LoadedImage::Ptx(entries)) => {
                 let entry = self.name.to_str().ok().and_then(|name| entries.get(name));
                 entry.ok_or_else(|| "its PTX has no entry of its name".into())
             }

@@ -1,6 +1,5 @@
-//! Carries oversized launches past a runtime that compares the grid with the limits of the device itself, as runtimes
-//! before CUDA 13 do. The runtime gets a small grid, and the replacement of the driver's function gets the whole one back,
-//! which it makes in parts.
+//! Relays oversized launches through a runtime that checks the grid itself, as runtimes before CUDA 13 do. The runtime
+//! gets a small grid. Our replacement of the driver's function then takes the whole grid back, and launches it in parts.
 
 use core::cell::Cell;
 use core::ffi::c_uint;
@@ -11,9 +10,9 @@ use crate::driver::request::{MAX_OTHER, is_oversized};
 use crate::process;
 use crate::process::flag::Flag;
 
-/// What the program asked for.
+/// The grid and shared memory of the program's launch.
 #[derive(Clone, Copy)]
-pub(crate) struct Carried {
+pub(crate) struct RelayedLaunch {
     pub(crate) grid: [c_uint; 3],
     pub(crate) shared_bytes: c_uint,
 }
@@ -21,9 +20,9 @@ pub(crate) struct Carried {
 #[derive(Clone, Copy)]
 enum State {
     None,
-    /// The runtime was called, and did not call the driver so far.
-    Waiting(Carried),
-    /// The driver's function has it.
+    /// The runtime was called, but has not called the driver yet.
+    Waiting(RelayedLaunch),
+    /// The driver's function has the launch.
     Taken,
 }
 
@@ -31,29 +30,30 @@ thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::None) };
 }
 
-/// Marks a carried launch. No device has so much shared memory: without this library the driver refuses the launch.
-const MARK: c_uint = 0x7fff_fff1;
+/// Sentinel in `sharedMemBytes`: tells our `cuLaunchKernel` that a relayed launch is behind it. No device has so much
+/// shared memory, so a driver whose function is not replaced refuses the launch.
+const SENTINEL: c_uint = 0x7fff_fff1;
 /// Blocks along an oversized axis of the small grid. Clusters divide it.
 const SMALL: c_uint = 1 << 15;
 
-/// Whether a launch of the runtime is to be carried.
+/// Whether a launch of the runtime with this grid is relayed.
 #[inline(always)]
-pub(crate) fn is_wanted(grid: [c_uint; 3]) -> bool {
+pub(crate) fn applies_to(grid: [c_uint; 3]) -> bool {
     is_oversized(grid) && process::options().fix
 }
 
-/// Makes a launch with `small`, which takes a grid and the bytes of shared memory. If the driver's function refused to
-/// make its parts, `whole` returns the runtime's own error. `None` if the runtime did not call the driver.
+/// Launches by `small`, which takes a grid and the bytes of shared memory. If the parts are refused, `whole` returns the
+/// runtime's own error. `None` if the runtime did not call the driver.
 #[cold]
-pub(crate) fn carry(
+pub(crate) fn launch(
     (grid, shared_bytes): ([c_uint; 3], usize),
     small: impl Fn([c_uint; 3], usize) -> Status,
     whole: impl Fn() -> Status,
 ) -> Option<Status> {
     let shared_bytes = c_uint::try_from(shared_bytes).ok()?;
-    STATE.set(State::Waiting(Carried { grid, shared_bytes }));
+    STATE.set(State::Waiting(RelayedLaunch { grid, shared_bytes }));
     let grid = grid.map(|blocks| if blocks > MAX_OTHER { SMALL } else { blocks });
-    let status = small(grid, usize::try_from(MARK).ok()?);
+    let status = small(grid, usize::try_from(SENTINEL).ok()?);
     match STATE.replace(State::None) {
         State::Taken if status == SUCCESS => Some(SUCCESS),
         // It was explained.
@@ -62,24 +62,24 @@ pub(crate) fn carry(
     }
 }
 
-/// What a call of the driver's function with so much shared memory carries.
+/// The relayed launch behind a call of the driver's function with this amount of shared memory.
 #[inline(always)]
-pub(crate) fn take(shared_bytes: c_uint) -> Option<Carried> {
-    if shared_bytes == MARK { take_waiting() } else { None }
+pub(crate) fn take(shared_bytes: c_uint) -> Option<RelayedLaunch> {
+    if shared_bytes == SENTINEL { take_waiting() } else { None }
 }
 
 #[cold]
-fn take_waiting() -> Option<Carried> {
+fn take_waiting() -> Option<RelayedLaunch> {
     match STATE.get() {
-        State::Waiting(carried) => {
+        State::Waiting(launch) => {
             STATE.set(State::Taken);
-            Some(carried)
+            Some(launch)
         }
         State::None | State::Taken => None,
     }
 }
 
-/// Whether this thread's launch is carried. The driver would refuse it whole.
+/// Whether this thread's launch is relayed. The driver would refuse it whole.
 pub(crate) fn is_taken() -> bool {
     matches!(STATE.get(), State::Taken)
 }
@@ -91,22 +91,22 @@ mod tests {
 
     const GRID: [c_uint; 3] = [70_000, 70_000, 2];
 
-    /// Carries a launch, where the driver's function is called by `driver`, and the runtime's own error is 9.
-    fn carried(
+    /// Relays a launch, where the driver's function is called by `driver`, and the runtime's own error is 9.
+    fn relayed(
         shared_bytes: usize,
         driver: impl Fn([c_uint; 3], c_uint) -> Status,
     ) -> Option<Status> {
         let small =
             |grid: [c_uint; 3], bytes| driver(grid, c_uint::try_from(bytes).expect("a mark"));
-        carry((GRID, shared_bytes), small, || 9)
+        launch((GRID, shared_bytes), small, || 9)
     }
 
     #[test]
     fn the_driver_gets_the_launch_once_and_its_refusal_is_that_of_the_runtime() {
         for (status, expected) in [(SUCCESS, SUCCESS), (INVALID_VALUE, 9)] {
-            let result = carried(4096, |grid, bytes| {
+            let result = relayed(4096, |grid, bytes| {
                 assert!(!is_oversized(grid) && grid[2] == 2 && !is_taken());
-                let Carried { grid, shared_bytes } = take(bytes).expect("a launch");
+                let RelayedLaunch { grid, shared_bytes } = take(bytes).expect("a launch");
                 assert_eq!((grid, shared_bytes), (GRID, 4096));
                 assert!(is_taken() && take(bytes).is_none());
                 status
@@ -116,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_the_driver_never_gets_is_not_carried() {
-        assert_eq!(carried(0, |_, _| 98), None, "the runtime refuses the kernel");
-        assert_eq!(carried(0, |_, _| INVALID_VALUE), None, "the driver's function is not replaced");
-        assert!(take(MARK).is_none() && take(0).is_none(), "the program asked for it");
+    fn a_launch_that_the_driver_never_gets_is_not_relayed() {
+        assert_eq!(relayed(0, |_, _| 98), None, "the runtime refuses the kernel");
+        assert_eq!(relayed(0, |_, _| INVALID_VALUE), None, "the driver's function is not replaced");
+        assert!(take(SENTINEL).is_none() && take(0).is_none(), "the program asked for it");
         let too_much = usize::try_from(u64::from(c_uint::MAX) + 1).expect("64 bits");
-        assert_eq!(carried(too_much, |_, _| SUCCESS), None);
+        assert_eq!(relayed(too_much, |_, _| SUCCESS), None);
     }
 }

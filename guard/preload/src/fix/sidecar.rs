@@ -1,4 +1,4 @@
-//! Modules with forms of a kernel, beside a module of machine code. They are made when a launch first needs them.
+//! Sidecar modules: forms of a kernel, loaded beside a module of machine code when a launch first needs them.
 
 use core::ffi::{CStr, c_int};
 use core::ptr;
@@ -16,27 +16,27 @@ use crate::driver::{Driver, written};
 use crate::fix::image::{cubin_in, digest_of, digest_of_file, ptx_beside};
 use crate::fix::{assembler, cupy, store, triton};
 use crate::process::{elf, stack};
-use crate::watch::kept::{Kept, hash_of};
-use crate::watch::known::{Kernel, Origin, Reason};
+use crate::watch::handle_record::{Kernel, Origin, Reason};
+use crate::watch::slot_cache::{SlotCache, hash_of};
 
 /// Kernels of machine code that are repaired.
 const MOST: usize = 16_384;
-static BESIDES: Kept<Beside, { 1 << 15 }, MOST> = Kept::new();
+static SIDECARS: SlotCache<Sidecar, { 1 << 15 }, MOST> = SlotCache::new();
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// What was made for a kernel in a context.
-struct Beside {
+/// The sidecar of a kernel in a context, or why there is none.
+struct Sidecar {
     /// The handle and load number of the kernel's module or library.
     container: (usize, u64),
     /// The number of the context.
     context: u64,
-    made: Result<Made, Reason>,
+    image: Result<SidecarImage, Reason>,
     is_unloaded: AtomicBool,
 }
 
-/// A module with forms of a kernel.
+/// The module of a sidecar.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct SidecarImage {
     module: Module,
     pub(super) entry: EntryReport,
     /// The shifted and the folded form.
@@ -45,9 +45,9 @@ pub(super) struct Made {
 }
 
 // SAFETY: handles of the driver may be used by all threads.
-unsafe impl Send for Made {}
+unsafe impl Send for SidecarImage {}
 // SAFETY: as above.
-unsafe impl Sync for Made {}
+unsafe impl Sync for SidecarImage {}
 
 /// A constant of the kernel's module, and its copy.
 #[derive(Clone, Copy, Debug)]
@@ -62,11 +62,11 @@ struct Constant {
 /// # Safety
 ///
 /// The program is launching `launch` of the kernel just now.
-pub(super) unsafe fn of(
+pub(super) unsafe fn image_for(
     kernel: &Kernel,
     origin: &Origin,
     launch: &Launch,
-) -> Result<&'static Made, Reason> {
+) -> Result<&'static SidecarImage, Reason> {
     let driver = Driver::of(launch.through);
     // SAFETY: the pointer is to a live number; null stands for the current context.
     let context = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
@@ -74,43 +74,43 @@ pub(super) unsafe fn of(
     let container = (kernel.container, kernel.load);
     let mut fresh = None;
     let hash = hash_of(&(container, context, &kernel.name));
-    let kept = BESIDES.get(hash, || {
+    let sidecar = SIDECARS.get(hash, || {
         // SAFETY: by this function's contract.
-        let made = relaxed(driver, || unsafe { make(kernel, origin, launch, driver) });
-        fresh = made.as_ref().ok().map(|made| made.module.0);
+        let image = relaxed(driver, || unsafe { make(kernel, origin, launch, driver) });
+        fresh = image.as_ref().ok().map(|image| image.module.0);
         COUNT.fetch_add(1, Ordering::Relaxed);
-        Beside { container, context, made, is_unloaded: AtomicBool::new(false) }
+        Sidecar { container, context, image, is_unloaded: AtomicBool::new(false) }
     });
-    let made = kept.map(|kept| kept.made.as_ref());
-    // Another thread made the same meanwhile.
+    let image = sidecar.map(|sidecar| sidecar.image.as_ref());
+    // Another thread made the same sidecar meanwhile.
     if let Some(fresh) = fresh
-        && !made.is_some_and(|made| made.is_ok_and(|made| made.module.0 == fresh))
+        && !image.is_some_and(|image| image.is_ok_and(|image| image.module.0 == fresh))
     {
         Module(fresh).unload(driver);
     }
-    made.ok_or("16384 kernels of machine code were repaired before it")?.map_err(Reason::clone)
+    image.ok_or("16384 kernels of machine code were repaired before it")?.map_err(Reason::clone)
 }
 
-/// Unloads the modules that were made for kernels of this module or library, which was unloaded.
+/// Unloads the sidecars of the kernels of this module or library, which was unloaded.
 pub(super) fn unloaded(driver: &Driver, container: (usize, u64)) {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
     // SAFETY: the pointer is to a live number; null stands for the current context.
     let current = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
-    let of_container = |beside: &&Beside| {
-        beside.container == container
-            && Some(beside.context) == current
-            && !beside.is_unloaded.swap(true, Ordering::Relaxed)
+    let of_container = |sidecar: &&Sidecar| {
+        sidecar.container == container
+            && Some(sidecar.context) == current
+            && !sidecar.is_unloaded.swap(true, Ordering::Relaxed)
     };
-    for beside in BESIDES.all().filter(of_container) {
-        if let Ok(made) = &beside.made {
-            Module(made.module.0).unload(driver);
+    for sidecar in SIDECARS.all().filter(of_container) {
+        if let Ok(image) = &sidecar.image {
+            Module(image.module.0).unload(driver);
         }
     }
 }
 
-impl Made {
+impl SidecarImage {
     /// Copies the constants of the kernel's module, in the order of the stream. Constants only change between launches
     /// that wait for each other, so that no launch reads the values of another one.
     pub(super) fn copy_constants(
@@ -135,13 +135,13 @@ impl Made {
 
 /// # Safety
 ///
-/// As [`of`].
+/// As [`image_for`].
 unsafe fn make(
     kernel: &Kernel,
     origin: &Origin,
     launch: &Launch,
     driver: &Driver,
-) -> Result<Made, Reason> {
+) -> Result<SidecarImage, Reason> {
     let name = kernel.name.to_str().map_err(|_| "its name is not UTF-8")?;
     let text = ptx_of(kernel, origin, driver)?;
     // SAFETY: the program is launching the kernel just now.
@@ -181,7 +181,7 @@ unsafe fn make(
         Ok((forms, constants))
     });
     match finished {
-        Ok((forms, constants)) => Ok(Made { module, entry, forms, constants }),
+        Ok((forms, constants)) => Ok(SidecarImage { module, entry, forms, constants }),
         Err(reason) => {
             module.unload(driver);
             Err(reason)
@@ -189,7 +189,7 @@ unsafe fn make(
     }
 }
 
-/// Does work that is none of a stream, also while this thread captures one.
+/// Runs `work` in relaxed capture mode, so that it is legal during this thread's capture.
 pub(crate) fn relaxed<R>(driver: &Driver, work: impl FnOnce() -> R) -> R {
     let mut mode = CAPTURE_RELAXED;
     let mut exchange = || {
@@ -256,7 +256,7 @@ impl Module {
             });
             let form = form.ok_or_else(missing)?;
             let mut registers = 0;
-            // The question has the driver load the form now, and not within a launch that is captured.
+            // This query has the driver load the form now: a captured launch must not load it.
             // SAFETY: a function of the module; the pointer is to a live integer.
             driver
                 .function_attribute
@@ -342,7 +342,7 @@ fn ptx_of_fatbin(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>,
 }
 
 /// The fat binary at an address, if it is the same as when it was loaded.
-pub(crate) fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
+fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
     const HEADER: usize = 16;
     let image: *const u8 = ptr::with_exposed_provenance(address);
     stack::keep_loaded(image.cast());
