@@ -3,13 +3,9 @@
 use askama::Template;
 use gridguard::Axis;
 
+use crate::error::{Reason, ReportError};
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, WatchReport};
-
-/// Why there is no page.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the page: {0}")]
-pub struct HtmlError(#[from] askama::Error);
 
 /// The page of the reports of a run: refused and fixed launches, the distance of each kernel to the limits, and memory.
 ///
@@ -19,15 +15,15 @@ pub struct HtmlError(#[from] askama::Error);
 /// let report = WatchReport { program: "<b>".into(), refused: 1, ..WatchReport::default() };
 /// let page = report_page(&[report])?;
 /// assert!(page.starts_with("<!DOCTYPE html>") && page.contains("&#60;b&#62;, process 0"));
-/// # Ok::<(), gridguard_report::HtmlError>(())
+/// # Ok::<(), gridguard_report::ReportError>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`HtmlError`].
-pub fn report_page(reports: &[WatchReport]) -> Result<String, HtmlError> {
+/// [`ReportError`].
+pub fn report_page(reports: &[WatchReport]) -> Result<String, ReportError> {
     let page = ReportPage { processes: reports.iter().map(Process::new).collect() };
-    Ok(printable(page.render()?))
+    Ok(printable(page.render().map_err(Reason::Page)?))
 }
 
 /// The page of a tuner: a table and a curve for each problem.
@@ -58,9 +54,9 @@ impl TuningPage<'_> {
     ///
     /// # Errors
     ///
-    /// [`HtmlError`].
-    pub fn html(&self) -> Result<String, HtmlError> {
-        Ok(printable(self.render()?))
+    /// [`ReportError`].
+    pub fn html(&self) -> Result<String, ReportError> {
+        Ok(printable(self.render().map_err(Reason::Page)?))
     }
 }
 

@@ -10,6 +10,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod error;
 #[cfg(feature = "explain")]
 mod evidence;
 mod frame;
@@ -26,11 +27,12 @@ mod process;
 mod stated_launch;
 mod text;
 
+pub use error::ReportError;
 #[cfg(feature = "explain")]
 pub use evidence::{Diagnose, device_evidence, launch_config, violated_rules};
 pub use frame::PythonFrame;
 #[cfg(feature = "html")]
-pub use html::{HtmlError, TuningCurve, TuningPage, report_page};
+pub use html::{TuningCurve, TuningPage, report_page};
 pub use index::{IndexCoverage, IndexUse};
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
@@ -41,8 +43,7 @@ pub use memory::{
 pub use message::Message;
 pub use nearness::Nearness;
 pub use process::{
-    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportError, ReportHead,
-    WatchReport,
+    FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportHead, WatchReport,
 };
 #[cfg(feature = "explain")]
 pub use stated_launch::{FindWraps, KnownLimits};

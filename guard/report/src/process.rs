@@ -3,9 +3,10 @@
 use gridguard::{Axis, DeviceLimits, Dim3, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Reason, ReportError};
 use crate::frame::PythonFrame;
 use crate::index::{IndexCoverage, IndexUse};
-use crate::memory::{Bytes, MemoryUse};
+use crate::memory::MemoryUse;
 use crate::nearness::Nearness;
 
 /// The format of [`WatchReport`]. New fields do not change it.
@@ -135,21 +136,6 @@ pub struct RefusedLaunch {
     pub stack: Vec<String>,
 }
 
-/// Why a text is not a report.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReportError {
-    /// It is too long.
-    #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
-    TooLarge,
-    /// A newer version of gridguard wrote it.
-    #[error("a report of format {0}; this command reads {FORMAT}")]
-    Newer(u32),
-    /// It is not JSON, or lacks a field.
-    #[error("no report: {0}")]
-    Invalid(serde_json::Error),
-}
-
 impl WatchReport {
     /// Parses a report and sorts its kernels.
     ///
@@ -158,7 +144,7 @@ impl WatchReport {
     /// [`ReportError`].
     pub fn parse(text: &[u8]) -> Result<Self, ReportError> {
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_REPORT_BYTES) {
-            return Err(ReportError::TooLarge);
+            return Err(Reason::TooLarge.into());
         }
         let parsed: Result<Self, _> = serde_json::from_slice(text);
         // A newer format may have other fields.
@@ -167,9 +153,9 @@ impl WatchReport {
             Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
-            return Err(ReportError::Newer(format));
+            return Err(Reason::Newer(format).into());
         }
-        let mut report = parsed.map_err(ReportError::Invalid)?;
+        let mut report = parsed.map_err(Reason::Invalid)?;
         report.sort();
         Ok(report)
     }

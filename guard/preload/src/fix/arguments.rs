@@ -1,4 +1,4 @@
-//! Adds the words of a form to the arguments of the program.
+//! Appends the words that a form takes to the arguments of the program.
 
 use core::ffi::c_void;
 
@@ -39,18 +39,18 @@ impl Arguments {
     ///
     /// # Safety
     ///
-    /// The program passes `passed` to a launch of a kernel, whose form takes its words at `added`.
-    pub(super) unsafe fn new(passed: RawArguments, added: WordSlot) -> Result<Self, Reason> {
+    /// The program passes `passed` to a launch of a kernel, whose form takes its words at `slot`.
+    pub(super) unsafe fn new(passed: RawArguments, slot: WordSlot) -> Result<Self, Reason> {
         let RawArguments { parameters, extra } = passed;
         // SAFETY: by this function's contract.
         unsafe {
             match (parameters.is_null(), extra.is_null()) {
                 (false, true) => Ok(Self::Addresses(
-                    (0..added.index).map(|place| *parameters.add(place)).collect(),
+                    (0..slot.index).map(|place| *parameters.add(place)).collect(),
                 )),
-                (true, true) if added.index == 0 => Ok(Self::Addresses(Vec::new())),
+                (true, true) if slot.index == 0 => Ok(Self::Addresses(Vec::new())),
                 (true, true) => Err("the launch passes no arguments".into()),
-                (_, false) => Self::of_buffer(extra, added),
+                (_, false) => Self::of_buffer(extra, slot),
             }
         }
     }
@@ -58,7 +58,7 @@ impl Arguments {
     /// # Safety
     ///
     /// `extra` is a list of options, which ends with [`PARAM_END`].
-    unsafe fn of_buffer(extra: *mut *mut c_void, added: WordSlot) -> Result<Self, Reason> {
+    unsafe fn of_buffer(extra: *mut *mut c_void, slot: WordSlot) -> Result<Self, Reason> {
         let (mut bytes, mut size) = (core::ptr::null::<u8>(), None);
         let mut at = extra;
         // SAFETY: each option but the last is followed by its value.
@@ -76,17 +76,17 @@ impl Arguments {
         let Some(size) = size.filter(|_| !bytes.is_null()) else {
             return Err("the launch passes no whole buffer of arguments".into());
         };
-        if size < added.own_bytes {
-            let own = added.own_bytes;
+        if size < slot.own_bytes {
+            let own = slot.own_bytes;
             return Err(
                 format!("it passes {size} bytes of arguments, the kernel takes {own}").into()
             );
         }
         // SAFETY: the buffer has as many bytes.
-        let own = unsafe { core::slice::from_raw_parts(bytes, added.own_bytes) };
+        let own = unsafe { core::slice::from_raw_parts(bytes, slot.own_bytes) };
         let mut buffer = own.to_owned();
-        buffer.resize(added.offset, 0);
-        Ok(Self::Buffer { buffer, words_at: added.offset })
+        buffer.resize(slot.offset, 0);
+        Ok(Self::Buffer { buffer, words_at: slot.offset })
     }
 
     /// Passes these arguments with `words` to `launch`.
@@ -132,7 +132,7 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    const ADDED: WordSlot = WordSlot { index: 2, offset: 12, own_bytes: 10 };
+    const SLOT: WordSlot = WordSlot { index: 2, offset: 12, own_bytes: 10 };
 
     fn option(number: usize) -> *mut c_void {
         core::ptr::without_provenance_mut(number)
@@ -140,7 +140,7 @@ mod tests {
 
     fn new(passed: RawArguments) -> Result<Arguments, Reason> {
         // SAFETY: live arguments of a kernel that takes two.
-        unsafe { Arguments::new(passed, ADDED) }
+        unsafe { Arguments::new(passed, SLOT) }
     }
 
     #[test]

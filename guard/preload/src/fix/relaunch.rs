@@ -100,13 +100,13 @@ impl RelaunchRequest<'_> {
         };
         check_attributes(self.attributes, plan.len())?;
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let added = WordSlot {
+        let slot = WordSlot {
             index: forms.parameter_index,
             offset: bytes(forms.parameter_offset),
             own_bytes: bytes(entry.parameter_bytes),
         };
         // SAFETY: the program passes them to the kernel, whose parameters the entry states.
-        let arguments = unsafe { Arguments::new(self.passed, added) }?;
+        let arguments = unsafe { Arguments::new(self.passed, slot) }?;
         let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
         Ok(Prepared { kernel, sidecar, form, plan, arguments, later })

@@ -177,7 +177,8 @@ fn oversized(request: &RelaunchRequest<'_>) -> Status {
     status
 }
 
-/// Counts an accepted launch. `passed` are its arguments, unless it is a node of a graph. The slow paths call `describe` again, so that the hot path keeps the launch in registers.
+/// Counts an accepted launch. `passed` are its arguments, unless it is a node of a graph. The slow paths call `describe`
+/// again, so that the hot path keeps the launch in registers.
 #[inline(always)]
 pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<RawArguments>) {
     let launch = describe();

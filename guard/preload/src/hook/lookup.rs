@@ -143,7 +143,8 @@ unsafe fn replaced(
     if !table::is_export(function, found) {
         return table::replace(function, found);
     }
-    // This library comes before the driver. The caller would have found the next function. The C library's own `dlsym` tells: for another library, "next" is relative to itself.
+    // This library is loaded before the driver, so the search found our export. Without us the caller finds the next
+    // one. Only the C library's own `dlsym` tells: the `dlsym` of another library takes "next" relative to itself.
     let own = real(&LIBC_DLSYM, || {
         let beside = elf::beside(libc_address(), c"dlsym");
         if beside.is_null() { elf::next(c"dlsym") } else { beside }

@@ -1,0 +1,22 @@
+//! The error of the package.
+
+use crate::memory::Bytes;
+use crate::process::{FORMAT, MAX_REPORT_BYTES};
+
+/// Why a report cannot be read, or a page cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ReportError(#[from] Reason);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Reason {
+    #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
+    TooLarge,
+    #[error("a report of format {0}; this command reads {FORMAT}")]
+    Newer(u32),
+    #[error("no report: {0}")]
+    Invalid(#[from] serde_json::Error),
+    #[cfg(feature = "html")]
+    #[error("cannot write the page: {0}")]
+    Page(#[from] askama::Error),
+}
