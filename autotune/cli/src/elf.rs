@@ -6,30 +6,28 @@ use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 
-#[derive(Debug)]
-pub(crate) enum ElfError {
-    /// Why the program cannot be run with the library.
-    Refused(&'static str),
-    Io(io::Error),
-}
-
-impl From<object::read::Error> for ElfError {
-    fn from(_: object::read::Error) -> Self {
-        Self::Refused(MALFORMED)
-    }
-}
-
-/// Reads the headers of `file`.
-pub(crate) fn check(mut file: impl Read + Seek) -> Result<(), ElfError> {
+/// Why the program in `file` cannot be run with the library; `None` if it can. Reads its headers.
+pub(crate) fn refusal(mut file: impl Read + Seek) -> io::Result<Option<&'static str>> {
     let mut start = Vec::new();
-    (&mut file).take(KIND).read_to_end(&mut start).map_err(ElfError::Io)?;
-    match start.strip_prefix(b"\x7fELF") {
-        None => return Err(ElfError::Refused(NOT_ELF)),
+    (&mut file).take(KIND).read_to_end(&mut start)?;
+    Ok(match start.strip_prefix(b"\x7fELF") {
+        None => Some(NOT_ELF),
         // 64 bits, little-endian.
-        Some([2, 1]) => {}
-        Some([_, _]) => return Err(ElfError::Refused(OTHER_MACHINE)),
-        Some(_) => return Err(ElfError::Refused(MALFORMED)),
-    }
+        Some([2, 1]) => match machine_and_loader(file) {
+            Err(_) => Some(MALFORMED),
+            Ok((machine, _)) if machine != MACHINE => Some(OTHER_MACHINE),
+            Ok((_, None)) => Some(STATIC),
+            Ok((_, Some(loader))) if loader.contains("musl") => Some(MUSL),
+            Ok(_) => None,
+        },
+        Some([_, _]) => Some(OTHER_MACHINE),
+        Some(_) => Some(MALFORMED),
+    })
+}
+
+fn machine_and_loader(
+    file: impl Read + Seek,
+) -> object::read::Result<(elf::Machine, Option<String>)> {
     let data = ReadCache::new(file);
     let header = elf::FileHeader64::<Endianness>::parse(&data)?;
     let endian = header.endian()?;
@@ -37,13 +35,8 @@ pub(crate) fn check(mut file: impl Read + Seek) -> Result<(), ElfError> {
     for segment in header.program_headers(endian, &data)? {
         loader = segment.interpreter(endian, &data)?.or(loader);
     }
-    let is_musl = |loader: &[u8]| String::from_utf8_lossy(loader).contains("musl");
-    match loader {
-        _ if header.e_machine(endian) != MACHINE => Err(ElfError::Refused(OTHER_MACHINE)),
-        None => Err(ElfError::Refused(STATIC)),
-        Some(loader) if is_musl(loader) => Err(ElfError::Refused(MUSL)),
-        Some(_) => Ok(()),
-    }
+    let loader = loader.map(|loader| String::from_utf8_lossy(loader).into_owned());
+    Ok((header.e_machine(endian), loader))
 }
 
 const NOT_ELF: &str = "is no program: neither ELF nor a script with `#!`";
@@ -74,7 +67,7 @@ mod tests {
 
     #[test]
     fn this_program_can_be_run_with_a_library() {
-        check(own_file()).unwrap();
+        assert_eq!(refusal(own_file()).unwrap(), None);
     }
 
     #[test]
@@ -82,24 +75,23 @@ mod tests {
         let mut whole = Vec::new();
         own_file().take(2000).read_to_end(&mut whole).unwrap();
         for length in 0..whole.len() {
-            let read = check(Cursor::new(&whole[..length]));
+            let read = refusal(Cursor::new(&whole[..length])).unwrap();
             match length {
-                0..4 => assert!(matches!(read, Err(ElfError::Refused(NOT_ELF)))),
-                4..64 => assert!(matches!(read, Err(ElfError::Refused(MALFORMED))), "{length}"),
+                0..4 => assert_eq!(read, Some(NOT_ELF)),
+                4..64 => assert_eq!(read, Some(MALFORMED), "{length}"),
                 _ => {}
             }
         }
         // Numbers that point outside of the file.
         let mut far = whole.clone();
         far[32..40].fill(0xff);
-        assert!(check(Cursor::new(far)).is_err());
+        assert!(refusal(Cursor::new(far)).unwrap().is_some());
     }
 
     #[test]
     fn programs_of_32_bits_are_of_another_machine() {
         let mut header = [0; 64];
         header[..6].copy_from_slice(b"\x7fELF\x01\x01");
-        let read = check(Cursor::new(header));
-        assert!(matches!(read, Err(ElfError::Refused(OTHER_MACHINE))));
+        assert_eq!(refusal(Cursor::new(header)).unwrap(), Some(OTHER_MACHINE));
     }
 }

@@ -20,7 +20,7 @@ use gridguard_report::WatchReport;
 use self::library::{LIBRARY, find_library};
 use self::output::{Kind, Output};
 use crate::check::from_1;
-use crate::elf::{self, ElfError};
+use crate::elf;
 use crate::error::{CommandError, Exit};
 use crate::files::read_start;
 use crate::output::json;
@@ -202,11 +202,8 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
     if mode & SETGID != 0 && file.gid() != own.gid() {
         return refused("is a setgid program: the loader ignores preloaded libraries");
     }
-    match elf::check(File::open(&path).map_err(io())?) {
-        Ok(()) => Ok(()),
-        Err(ElfError::Refused(why)) => refused(why),
-        Err(ElfError::Io(error)) => Err(io()(error)),
-    }
+    let refusal = File::open(&path).and_then(elf::refusal).map_err(io())?;
+    refusal.map_or(Ok(()), refused)
 }
 
 /// The interpreter of the script at `path`; `None` for other files.
