@@ -72,27 +72,6 @@ proptest! {
     }
 }
 
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn geglu_matches_the_reference_for_every_launch_parameter() {
-    fn every_candidate<T: Tensorial>(rows: u64, columns: u64) {
-        let input = rows_of::<T>(rows, columns);
-        let default = operation::<T>(rows, columns);
-        for parameters in default.candidates() {
-            let operation = default.with_parameters(&parameters).expect("worth measuring");
-            let out = gate(operation, &input, Choice::AUTOMATIC);
-            let deviation = deviation(columns, &input, &out);
-            let within = deviation.within(T::TYPE.rounding_error());
-            assert!(within, "{} {columns} {parameters:?}: {:e}", T::TYPE, deviation.relative());
-        }
-    }
-    for columns in [8, 63, 1280, 5120, 100_001] {
-        every_candidate::<f16>(37, columns);
-        every_candidate::<bf16>(37, columns);
-        every_candidate::<f32>(37, columns);
-    }
-}
-
 /// Every f16 number as gate, by its bits: within a unit in the last place of the rounded reference.
 #[test]
 #[ignore = "needs a CUDA GPU"]

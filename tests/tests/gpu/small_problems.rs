@@ -5,14 +5,15 @@ use gridguard_kernels::bench::{LaunchSetup, Problem};
 
 use super::support::{kernels, stream};
 
-/// Sizes of each kernel: whole vectors and odd rows, one block and several, every variant of attention.
+/// Sizes of each kernel: whole vectors and odd rows, rows longer than registers hold, one block and several, every variant
+/// of attention.
 const SIZES: [(&str, &[&str]); 11] = [
     ("argsort", &["6x256", "5x1000", "2x5000"]),
     ("attention_backward", &["7x3x16x64", "3x2x32x40", "5x2x11x32", "2x2x16x160", "2x1x150x32"]),
     ("batched_gemm", &["20x5x6x7", "3x64x64x64", "2x33x64x18"]),
-    ("geglu", &["40x320", "37x513", "2x9000"]),
+    ("geglu", &["40x320", "37x513", "37x1280", "2x9000", "2x100001"]),
     ("get_rows", &["33x256x100", "33x7x50"]),
-    ("layer_norm", &["40x320", "37x513", "5x1280", "2x9000"]),
+    ("layer_norm", &["40x320", "37x63", "37x513", "5x1280", "2x9000", "2x100001"]),
     ("reflection_pad1d", &["6x3x100x5x6", "2x3x1001x0x7"]),
     ("rms_norm", &["40x1024", "37x513", "2x9000"]),
     ("softmax", &["40x1024", "37x513", "2x9000"]),
