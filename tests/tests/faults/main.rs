@@ -25,6 +25,11 @@ use gridguard_test_support::Random;
 use self::observed::Observed;
 use self::setup::Setup;
 
+/// Prepares the folder of a process, and returns its environment.
+type Prepare = fn(&Setup, u64, &mut Random) -> Vec<(&'static str, OsString)>;
+/// Injects the fault of a number, and compares what comes of it with what must.
+type Inject = fn(&Setup, u64, &mut Random) -> Observed;
+
 /// A kind of fault.
 struct Kind {
     name: &'static str,
@@ -33,10 +38,20 @@ struct Kind {
     /// Faults that one process injects in turn: one, if it is not usable afterwards.
     batch: usize,
     device: Share,
-    /// Prepares the folder of a process, and returns its environment.
-    prepare: fn(&Setup, u64, &mut Random) -> Vec<(&'static str, OsString)>,
-    /// Injects the fault of a number, and compares what comes of it with what must.
-    inject: fn(&Setup, u64, &mut Random) -> Observed,
+    prepare: Prepare,
+    inject: Inject,
+}
+
+impl Kind {
+    const fn new(
+        name: &'static str,
+        (faults, batch): (u64, usize),
+        device: Share,
+        prepare: Prepare,
+        inject: Inject,
+    ) -> Self {
+        Self { name, faults, batch, device, prepare, inject }
+    }
 }
 
 /// What a fault needs of a real device.
@@ -52,62 +67,13 @@ enum Share {
 }
 
 const KINDS: [Kind; 7] = [
-    Kind {
-        name: "out_of_memory",
-        faults: 120,
-        batch: 15,
-        device: Share::Alone,
-        prepare: memory::prepare,
-        inject: memory::inject,
-    },
-    Kind {
-        name: "illegal_access",
-        faults: 260,
-        batch: 1,
-        device: Share::OneByOne,
-        prepare: nothing,
-        inject: access::inject,
-    },
-    Kind {
-        name: "context_destroyed",
-        faults: 120,
-        batch: 1,
-        device: Share::Shared,
-        prepare: nothing,
-        inject: context::inject,
-    },
-    Kind {
-        name: "bad_image",
-        faults: 200,
-        batch: 20,
-        device: Share::Shared,
-        prepare: nothing,
-        inject: image::inject,
-    },
-    Kind {
-        name: "wrong_device",
-        faults: 80,
-        batch: 1,
-        device: Share::Shared,
-        prepare: device::prepare,
-        inject: device::inject,
-    },
-    Kind {
-        name: "missing_library",
-        faults: 120,
-        batch: 1,
-        device: Share::Shared,
-        prepare: library::prepare,
-        inject: library::inject,
-    },
-    Kind {
-        name: "killed_writer",
-        faults: 100,
-        batch: 10,
-        device: Share::Shared,
-        prepare: nothing,
-        inject: writer::inject,
-    },
+    Kind::new("out_of_memory", (120, 15), Share::Alone, memory::prepare, memory::inject),
+    Kind::new("illegal_access", (260, 1), Share::OneByOne, nothing, access::inject),
+    Kind::new("context_destroyed", (120, 1), Share::Shared, nothing, context::inject),
+    Kind::new("bad_image", (200, 20), Share::Shared, nothing, image::inject),
+    Kind::new("wrong_device", (80, 1), Share::Shared, device::prepare, device::inject),
+    Kind::new("missing_library", (120, 1), Share::Shared, library::prepare, library::inject),
+    Kind::new("killed_writer", (100, 10), Share::Shared, nothing, writer::inject),
 ];
 
 fn nothing(_: &Setup, _: u64, _: &mut Random) -> Vec<(&'static str, OsString)> {

@@ -3,7 +3,7 @@
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::layer_norm::{LayerNorm, reference};
-use gridguard_kernels::{Deviation, ElementType, Operation, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;

@@ -5,7 +5,7 @@ mod idle;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::command::{Ran, command, parsed, run, signal, start, wait_until};
@@ -389,7 +389,9 @@ fn measurements_with_another_driver_are_kept_but_not_resumed() {
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     signal(child, "-INT").exits(130);
     let journals = || fs::read_dir(folder.path().join("p.ron.unfinished")).expect("a folder");
-    let journal = journals().flatten().next().expect("a journal").path();
+    let is_journal = |path: &PathBuf| path.extension().is_some_and(|it| it == "jsonl");
+    let journal = journals().flatten().map(|entry| entry.path()).find(is_journal);
+    let journal = journal.expect("a journal");
     let text = fs::read_to_string(&journal).expect("text");
     let older = text.replacen("\"driver\":\"\"", "\"driver\":\"12.0\"", 1);
     assert_ne!(older, text);
