@@ -108,7 +108,7 @@ def main():
     server = Server(options.folder.resolve(), options.host)
     report = {"workers": server.workers, "shape": options.shape}
     # The whole grid of this one is too large for y.
-    split = server.load(5, "--shape", "76800x1x8x32", "--concurrency", 2, "--verify-every", 1)
+    split = server.load(5, "--shape", "15360x5x2x16", "--concurrency", 2, "--verify-every", 1)
     check(f"a launch beyond 65,535 blocks: {split['served']} served", is_good(split))
     for dtype in ("f32", "bf16", "f16"):
         load = server.load(10, *shape, "--dtype", dtype, "--concurrency", 64, "--verify-every", 100)

@@ -75,7 +75,7 @@ pub(crate) fn router(app: App) -> Router {
             ServeError::new(405, "method_not_allowed", message)
         })
         .layer(CatchPanicLayer::custom(|_| ServeError::failed(PANICKED).into_response()))
-        .layer(TraceLayer::new_for_http())
+        .layer(TraceLayer::new_for_http().on_failure(()))
         .with_state(Arc::new(app))
 }
 
