@@ -7,7 +7,6 @@ use core::cmp::Ordering;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::Rows;
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
@@ -110,6 +109,7 @@ impl Sealed for Argsort {}
 impl Operation for Argsort {
     const KERNEL: &'static str = "argsort";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()
@@ -159,29 +159,6 @@ impl Prepared<Argsort> {
     ) -> Result<u64, KernelError> {
         let rows = self.operation().rows;
         self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
-    }
-}
-
-impl KernelSpec for Argsort {
-    type Output<T: Element> = u32;
-
-    const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: &'static str = "f16 262144x256 524288x256 1048576x64 131072x1024 100000x1000 \
-        65536x4096 f32 65536x1024 131072x1024 32768x4096 4096x32768";
-    const SMALL: &'static str = "f32 256x1024";
-
-    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
-        let [rows, columns, ..] = problem.sizes;
-        Self::new(rows, columns, problem.element, Order::Ascending)
-    }
-
-    fn tensors(&self) -> TensorSpec {
-        // An order is right or wrong.
-        TensorSpec::new([Input::Items(self.rows.columns)], self.rows.columns, 0.0)
-    }
-
-    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
-        reference(inputs[0], self.order).into_iter().map(f64::from).collect()
     }
 }
 

@@ -118,6 +118,7 @@ impl<T: Compared> Sealed for Compare<T> {}
 impl<T: Compared> Operation for Compare<T> {
     const KERNEL: &'static str = "compare";
     const SIZES: &'static [&'static str] = &["elements"];
+    const SOURCES: &'static [&'static str] = &[source!("compare.cu")];
 
     fn problem(&self) -> (Vec<u64>, String) {
         (

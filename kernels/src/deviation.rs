@@ -29,11 +29,7 @@ impl Deviation {
     }
 
     /// Like [`Self::add`], for values that are f64 already.
-    pub(crate) fn add_values(
-        &mut self,
-        result: impl ExactSizeIterator<Item = f64>,
-        reference: &[f64],
-    ) {
+    pub fn add_values(&mut self, result: impl ExactSizeIterator<Item = f64>, reference: &[f64]) {
         self.wrong += to_u64(result.len().abs_diff(reference.len()));
         for (x, expected) in result.zip(reference) {
             let error = x - expected;

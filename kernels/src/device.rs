@@ -18,8 +18,7 @@ pub(crate) fn kernel(
     // macros or arguments. The module was compiled from that source, or read from a cache that only this crate
     // writes, by a key of the source. The kernel stays in this crate, in `Prepared` and `TemporalBlock`. Pipelines of
     // `TemporalBlock` declare buffers of the sizes of its operations. Launches of `Prepared` check the sealed element
-    // and index types, and the shape and length of each tensor; launches in `bench` use tensors made for the
-    // operation. All of them give `Args` the size of an item, so the guard checks the reach again. All bit patterns
+    // types, and the shape and length of each tensor. All of them give `Args` the size of an item, so the guard checks the reach again. All bit patterns
     // are valid elements.
     let kernel = unsafe { module.kernel(name, parameters)? };
     if !overlap {
@@ -28,7 +27,7 @@ pub(crate) fn kernel(
     // SAFETY: the source was compiled with `OVERLAP`, and each kernel begins by constructing an `Overlap`, which
     // `tests/compile` checks. Its destructor makes every thread of a grid's last block end with
     // `griddepcontrol.wait`. Chunks write disjoint items, since no two items of an output overlap. They read nothing
-    // that another chunk writes, because a launch borrows outputs mutably. Chunks share the sums of `compare` and the
-    // report of `get_rows`, which they only change by atomic operations.
+    // that another chunk writes, because a launch borrows outputs mutably. Chunks share only the sums of `compare`,
+    // which they change by atomic operations.
     Ok(unsafe { kernel.with_overlapping_chunks() })
 }

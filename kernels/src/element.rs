@@ -109,8 +109,6 @@ impl Plain for f16 {}
 impl Plain for bf16 {}
 impl Plain for f32 {}
 impl Plain for u32 {}
-impl Plain for i32 {}
-impl Plain for i64 {}
 
 impl Multiplied for f16 {}
 impl Multiplied for bf16 {}

@@ -31,9 +31,6 @@ pub enum KernelError {
     /// Tensors have another type than the kernel was prepared for.
     #[error("the {tensors} are {given}, the kernel was prepared for {expected}")]
     TensorType { tensors: &'static str, given: &'static str, expected: &'static str },
-    /// An index is outside the table.
-    #[error("index[{position}] is {value}, the table has {rows} rows")]
-    Index { position: u64, value: i64, rows: u64 },
     /// The number of bytes of a tensor does not fit into 64 bits.
     #[error("a tensor of shape {shape:?} has more bytes than 64 bits can count")]
     TooLarge { shape: Vec<u64> },

@@ -123,6 +123,7 @@ impl Sealed for GatedProduct {}
 impl Operation for GatedProduct {
     const KERNEL: &'static str = "gated_product";
     const SIZES: &'static [&'static str] = &["rows", "inner", "columns"];
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         (vec![self.rows.count, self.inner, self.rows.columns], self.rows.element.to_string())

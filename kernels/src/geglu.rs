@@ -5,7 +5,6 @@
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::{Blocks, MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
@@ -87,6 +86,7 @@ impl Sealed for Geglu {}
 impl Operation for Geglu {
     const KERNEL: &'static str = "geglu";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()
@@ -162,31 +162,6 @@ impl Prepared<Geglu> {
         let (input_dims, output_dims) = (gate.input_dims(), gate.output_dims());
         let input = ("input", input, input_dims);
         self.launch_items(stream, gate.rows.element, input, (out, output_dims))
-    }
-}
-
-impl KernelSpec for Geglu {
-    type Output<T: Element> = T;
-
-    const SOURCES: &'static [&'static str] = &[SOURCE];
-    // Rows are positions times frames of video diffusion models, columns four times their channels.
-    const SHIPPED: &'static str = "f16 245760x1280 122880x1280 61440x2560 92160x2560 15360x5120 \
-        71680x5120 184320x1280 131072x2560 bf16 245760x1280 f32 122880x1280";
-    const SMALL: &'static str = "f32 256x1280";
-
-    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
-        let [rows, columns, ..] = problem.sizes;
-        Self::new(rows, columns, problem.element)
-    }
-
-    fn tensors(&self) -> TensorSpec {
-        let Rows { columns, element, .. } = self.rows;
-        // The erf of f32 is accurate to 2 units; that of the shorter types errs by 2^-16 at most.
-        TensorSpec::new([Input::Items(2 * columns)], columns, element.rounding_error())
-    }
-
-    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
-        reference(inputs[0])
     }
 }
 

@@ -5,7 +5,6 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::{MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
@@ -110,6 +109,7 @@ impl Sealed for LayerNorm {}
 impl Operation for LayerNorm {
     const KERNEL: &'static str = "layer_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()
@@ -196,43 +196,6 @@ impl Prepared<LayerNorm> {
         self.submit(args)
     }
 }
-
-impl KernelSpec for LayerNorm {
-    type Output<T: Element> = T;
-
-    const SOURCES: &'static [&'static str] = &[SOURCE];
-    // Rows are positions times frames of video diffusion models.
-    const SHIPPED: &'static str = "f16 245760x320 368640x320 61440x640 92160x640 15360x1280 \
-        1966080x320 491520x1280 131072x4096 bf16 245760x320 f32 983040x320";
-    const SMALL: &'static str = "f32 1024x320";
-
-    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
-        let [rows, columns, ..] = problem.sizes;
-        Self::new(rows, columns, problem.element)
-    }
-
-    fn tensors(&self) -> TensorSpec {
-        let Rows { columns, element, .. } = self.rows;
-        // Sums of a thread have errors that average out; differences from the mean are exact where it is large.
-        TensorSpec::new(
-            [Input::Items(columns), Input::Shared(columns), Input::Shared(columns)],
-            columns,
-            element.rounding_error(),
-        )
-    }
-
-    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
-        reference(inputs[0], inputs[1], inputs[2], BENCH_EPSILON)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn after_tensors(&self, args: &mut Args<'_>) {
-        args.length().value(BENCH_EPSILON);
-    }
-}
-
-/// The epsilon of bench cases, as PyTorch's default.
-const BENCH_EPSILON: f32 = 1e-5;
 
 /// One row in f64: x, weight and bias have `columns` elements.
 pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T], epsilon: f32) -> Vec<f64> {

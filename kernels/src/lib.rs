@@ -23,8 +23,6 @@
 //! choose another: `cudarc = { version = "0.19.10", features = ["cuda-12080"] }`.
 
 pub mod argsort;
-pub mod batched_gemm;
-pub mod bench;
 mod blocks;
 pub mod compare;
 #[cfg(feature = "cuda")]
@@ -37,23 +35,20 @@ mod error;
 mod extent;
 pub mod gated_product;
 pub mod geglu;
-pub mod get_rows;
-mod index;
 #[cfg(feature = "cuda")]
 mod kernels;
 #[cfg(feature = "cuda")]
 mod launch;
 pub mod layer_norm;
 mod operation;
-pub mod reflection_pad1d;
 pub mod residual_norm;
 pub mod rms_norm;
 pub mod softmax;
+mod synthetic;
 pub mod temporal_attention;
 pub mod temporal_block;
 #[cfg(feature = "cuda")]
 mod tensor;
-pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
 pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault};
@@ -62,11 +57,9 @@ pub use element::{Element, ElementType};
 pub use error::KernelError;
 pub use extent::Extent;
 #[cfg(feature = "cuda")]
-pub use index::IndexReport;
-pub use index::{Index, IndexType};
-#[cfg(feature = "cuda")]
 pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared, TunedLaunch};
 pub use operation::{Code, Operation};
+pub use synthetic::synthetic;
 #[cfg(feature = "cuda")]
 pub use tensor::{Tensor, TensorMut};
 

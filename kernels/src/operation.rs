@@ -21,6 +21,8 @@ pub trait Operation: Sealed + Clone {
     const KERNEL: &'static str;
     /// The names of the sizes, the number of items first.
     const SIZES: &'static [&'static str];
+    /// The sources of all implementations.
+    const SOURCES: &'static [&'static str];
 
     /// The values of [`Self::SIZES`], and the types of the tensors, such as `f16` or `f16 i64`.
     fn problem(&self) -> (Vec<u64>, String);
@@ -84,6 +86,12 @@ pub trait Operation: Sealed + Clone {
     /// value that the kernel does not support.
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
         replaced::<0>(Self::KERNEL, [], parameters).map(|[]| self.clone())
+    }
+
+    /// The hashes that identify the [sources](Self::SOURCES) in profiles. An entry with another [`Key::source`] is
+    /// stale: the kernel was edited since.
+    fn source_hashes() -> Vec<String> {
+        Self::SOURCES.iter().map(|source| source_hash(source)).collect()
     }
 
     /// The key of this operation in profiles, for a device with these limits.
@@ -270,8 +278,6 @@ pub(crate) use source;
 mod tests {
     use super::*;
     use crate::argsort::{Argsort, Order};
-    use crate::get_rows::GetRows;
-    use crate::index::IndexType;
     use crate::rms_norm::RmsNorm;
     use crate::temporal_attention::{Layout, Shape, TemporalAttention, Variant};
 
@@ -308,8 +314,6 @@ mod tests {
         assert_eq!(key_parts(&masked)[1], "tiled y causal bias strided");
         let sort = Argsort::new(1, 8, ElementType::F32, Order::Descending).expect("legal");
         assert_eq!(key_parts(&sort), ["argsort", "descending", "f32"]);
-        let rows = GetRows::new(1, 8, 9, ElementType::Bf16, IndexType::I64).expect("legal");
-        assert_eq!(key_parts(&rows), ["get_rows", "", "bf16 i64"]);
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl Sealed for ResidualNorm {}
 impl Operation for ResidualNorm {
     const KERNEL: &'static str = "residual_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()

@@ -5,7 +5,6 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::{MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
@@ -61,6 +60,7 @@ impl Sealed for RmsNorm {}
 impl Operation for RmsNorm {
     const KERNEL: &'static str = "rms_norm";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()
@@ -115,42 +115,6 @@ impl Prepared<RmsNorm> {
         self.submit(args)
     }
 }
-
-impl KernelSpec for RmsNorm {
-    type Output<T: Element> = T;
-
-    const SOURCES: &'static [&'static str] = &[SOURCE];
-    const SHIPPED: &'static str = "f16 65536x4096 131072x4096 131072x1024 1048576x128 98304x5120 \
-        32768x4096 262144x1024 65536x8192 bf16 131072x4096 f32 65536x4096";
-    const SMALL: &'static str = "f32 256x4096 262144x8";
-
-    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
-        let [rows, columns, ..] = problem.sizes;
-        Self::new(rows, columns, problem.element)
-    }
-
-    fn tensors(&self) -> TensorSpec {
-        let Rows { columns, element, .. } = self.rows;
-        // Sums of squares err by 2^-24 for each of up to a few thousand elements of a thread, which averages out.
-        TensorSpec::new(
-            [Input::Items(columns), Input::Shared(columns)],
-            columns,
-            element.rounding_error(),
-        )
-    }
-
-    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
-        reference(inputs[0], inputs[1], BENCH_EPSILON)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn after_tensors(&self, args: &mut Args<'_>) {
-        args.length().value(BENCH_EPSILON);
-    }
-}
-
-/// The epsilon of bench cases; keeps the root of a row of zeros finite.
-const BENCH_EPSILON: f32 = 1e-6;
 
 /// One row in f64: x and weight have `columns` elements.
 pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {

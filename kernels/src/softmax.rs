@@ -5,7 +5,6 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::bench::spec::{Input, KernelSpec, SizedProblem, TensorSpec};
 use crate::blocks::{MAX_COLUMNS, Rows};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
@@ -106,6 +105,7 @@ impl Sealed for Softmax {}
 impl Operation for Softmax {
     const KERNEL: &'static str = "softmax";
     const SIZES: &'static [&'static str] = Rows::SIZES;
+    const SOURCES: &'static [&'static str] = &[SOURCE];
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.rows.problem()
@@ -148,30 +148,6 @@ impl Prepared<Softmax> {
     ) -> Result<u64, KernelError> {
         let rows = self.operation().rows;
         self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
-    }
-}
-
-impl KernelSpec for Softmax {
-    type Output<T: Element> = T;
-
-    const SOURCES: &'static [&'static str] = &[SOURCE];
-    // 77 text tokens are not a whole number of vectors.
-    const SHIPPED: &'static str = "f16 1228800x128 2457600x128 262144x1024 524288x1024 76800x4096 \
-        131072x2048 4915200x77 65536x8192 bf16 262144x1024 f32 65536x4096";
-    const SMALL: &'static str = "f32 512x1024";
-
-    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
-        let [rows, columns, ..] = problem.sizes;
-        Self::new(rows, columns, problem.element)
-    }
-
-    fn tensors(&self) -> TensorSpec {
-        let Rows { columns, element, .. } = self.rows;
-        TensorSpec::new([Input::Items(columns)], columns, tolerance(element, columns))
-    }
-
-    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
-        reference(inputs[0])
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 
 use gridguard::profile::{Document, Entry};
 use gridguard::{DeviceLimits, Plan, catalog};
-use gridguard_kernels::bench::Problem;
+use gridguard_problems::Problem;
 
 /// The shipped profiles, each with the limits of its device.
 fn profiles() -> Vec<(DeviceLimits, Document)> {

@@ -16,7 +16,7 @@ use gridguard_files::{LockError, PublishError};
 #[cfg(feature = "fleet")]
 use gridguard_fleet::FleetError;
 use gridguard_kernels::KernelError;
-use gridguard_kernels::bench::ProblemError;
+use gridguard_problems::ErrorKind as ProblemKind;
 
 use crate::words::{gpu_words, nearest};
 
@@ -86,11 +86,13 @@ impl<E: Error + 'static> From<E> for CommandError {
         if let Some(CatalogError::UnknownGpu { name, .. }) = any.downcast_ref() {
             return Self::unknown_gpu(name);
         }
-        let is_invalid = any.is::<ProblemError>()
-            || matches!(
-                any.downcast_ref(),
-                Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
-            );
+        let is_invalid = matches!(
+            any.downcast_ref().map(gridguard_problems::Error::kind),
+            Some(ProblemKind::UnknownKernel | ProblemKind::NotAProblem)
+        ) || matches!(
+            any.downcast_ref(),
+            Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
+        );
         #[cfg(feature = "fleet")]
         let is_invalid = is_invalid
             || matches!(

@@ -47,7 +47,7 @@ pub struct AttentionBackward {
 /// The most tiles of columns whose sums fit into the registers of a warp.
 const MAX_COLUMN_TILES: u64 = 10;
 /// All sources.
-pub(super) const SOURCES: &[&str] =
+const SOURCES: &[&str] =
     &[source(false, false), source(false, true), source(true, false), source(true, true)];
 /// q, k, v, grad, dq, dk and dv.
 const TENSORS: usize = 7;
@@ -233,6 +233,7 @@ impl Sealed for AttentionBackward {}
 impl Operation for AttentionBackward {
     const KERNEL: &'static str = "attention_backward";
     const SIZES: &'static [&'static str] = TemporalAttention::SIZES;
+    const SOURCES: &'static [&'static str] = SOURCES;
 
     fn problem(&self) -> (Vec<u64>, String) {
         self.attention.problem()

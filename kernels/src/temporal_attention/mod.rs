@@ -15,7 +15,6 @@ mod parameters;
 mod reference;
 mod shape;
 mod slices;
-mod spec;
 mod variant;
 
 pub use backward::AttentionBackward;

@@ -234,6 +234,14 @@ impl Sealed for TemporalAttention {}
 impl Operation for TemporalAttention {
     const KERNEL: &'static str = "temporal_attention";
     const SIZES: &'static [&'static str] = &["items", "heads", "frames", "head_dim"];
+    const SOURCES: &'static [&'static str] = &[
+        Variant::General.code().1,
+        Variant::Short.code().1,
+        Variant::Tiled.code().1,
+        Variant::Flash.code().1,
+        Variant::Warpgroup.code().1,
+        Variant::SinglePrecision.code().1,
+    ];
 
     fn problem(&self) -> (Vec<u64>, String) {
         (self.shape.dims().into(), self.element.to_string())

@@ -62,7 +62,7 @@ mod tests {
 
     fn run<T: Element>(shape: &BlockShape, weights: &BlockWeights<T>, budget: Budget) -> Vec<T> {
         let (mut pipeline, x, y) = host_pipeline(shape, weights).expect("fits");
-        let input: Vec<T> = crate::bench::synthetic(to_usize(shape.elements()), 5);
+        let input: Vec<T> = crate::synthetic::synthetic(to_usize(shape.elements()), 5);
         let mut out = vec![T::narrow(f32::NAN); input.len()];
         let plan = pipeline.plan(&budget).expect("a plan");
         let memory = HostMemory::new().read(x, &input).write(y, &mut out);
@@ -77,12 +77,12 @@ mod tests {
             let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
             let mut weights = BlockWeights::<T>::random(channels, 2).expect("legal");
             if heads == 1 {
-                let positions = crate::bench::synthetic(to_usize(8 * channels), 6);
+                let positions = crate::synthetic::synthetic(to_usize(8 * channels), 6);
                 weights = weights.with_positions(positions).expect("whole rows");
             }
             let whole = run(&shape, &weights, Budget::UNLIMITED);
             let reference = BlockReference::new(&shape, &weights).expect("fits");
-            let input: Vec<T> = crate::bench::synthetic(to_usize(shape.elements()), 5);
+            let input: Vec<T> = crate::synthetic::synthetic(to_usize(shape.elements()), 5);
             let per_item = to_usize(shape.elements_per_item());
             let mut deviation = Deviation::new();
             for (x, out) in input.chunks(per_item).zip(whole.chunks(per_item)) {

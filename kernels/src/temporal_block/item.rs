@@ -180,7 +180,7 @@ mod tests {
         let shape = BlockShape::new(1, 4, 16, 2).expect("legal");
         let mut weights = BlockWeights::<f32>::random(16, 1).expect("legal");
         weights.tensors.iter_mut().for_each(|tensor| tensor.fill(0.0));
-        let x: Vec<f32> = crate::bench::synthetic(64, 3);
+        let x: Vec<f32> = crate::synthetic::synthetic(64, 3);
         let y = BlockReference::new(&shape, &weights).expect("fits").item(&x);
         assert_eq!(y, widened(&x).collect::<Vec<_>>());
     }

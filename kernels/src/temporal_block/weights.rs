@@ -1,11 +1,11 @@
 //! The weights of a block, on the host.
 
 use super::shape::{BlockShape, GATED, UP};
-use crate::bench::synthetic;
 use crate::compare::Compared as _;
 use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
 use crate::operation::check_size;
+use crate::synthetic::synthetic;
 
 /// The weights of a block, row-major as PyTorch's linear layers hold them.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,18 +16,14 @@ use gridguard::cuda::{CompileOptions, Compiler, NvrtcError};
 use gridguard::image::ImageFile;
 use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
-use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::compare::Compare;
 use gridguard_kernels::gated_product::GatedProduct;
 use gridguard_kernels::geglu::Geglu;
-use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::layer_norm::LayerNorm;
-use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
-use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
-use gridguard_kernels::{Code, ElementType, IndexType, KernelError, Operation};
+use gridguard_kernels::{Code, ElementType, KernelError, Operation};
 use half::{bf16, f16};
 
 /// Turing to Blackwell.
@@ -309,75 +305,6 @@ fn argsort_compiles_for_every_architecture_without_a_spill() {
             add(&mut all, device, |element| {
                 Argsort::new(1 << 20, columns, element, Order::Ascending)
             });
-        }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn batched_gemm_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for [m, n, k] in [[1, 1, 1], [16, 16, 8], [7, 5, 3], [32, 32, 32], [64, 64, 64]] {
-            add(&mut all, device, |element| BatchedGemm::new(1 << 20, m, n, k, element));
-        }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn upsample_nearest2d_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for (input, output) in [
-            ([32, 32], [64, 64]),
-            ([9, 5], [9, 40]),
-            ([33, 35], [50, 53]),
-            ([3, 4], [6, 7]),
-            ([64, 64], [32, 32]),
-            ([100_001, 99_999], [70_001, 70_003]),
-        ] {
-            add(&mut all, device, |element| {
-                UpsampleNearest2d::new(1 << 10, input, output, element)
-            });
-        }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn reflection_pad1d_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for (channels, width, pads) in [
-            (64, 1000, [3, 4]),
-            (4, 64, [8, 8]),
-            (3, 2, [1, 1]),
-            (1, 1, [0, 0]),
-            (1 << 20, 1 << 20, [3, 5]),
-        ] {
-            add(&mut all, device, |element| {
-                ReflectionPad1d::new([1 << 10, channels, width], pads, element)
-            });
-        }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn get_rows_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for columns in [4096, 128, 1, 3, 1030, 1 << 30] {
-            for index in [IndexType::I32, IndexType::I64] {
-                add(&mut all, device, |element| {
-                    GetRows::new(1 << 10, columns, 1 << 10, element, index)
-                });
-            }
         }
         all
     });

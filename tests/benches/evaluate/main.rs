@@ -26,7 +26,7 @@ use clap::Parser;
 use gridguard::profile::{self, Environment, L2, Objective, Policy, Profile, Submission};
 use gridguard::{Guard, catalog};
 use gridguard_autotune::{Budget, Measurer, Space};
-use gridguard_kernels::bench::Problem;
+use gridguard_problems::Problem;
 use serde::Serialize;
 
 use self::exhaustive::{EvaluateError, EvaluationEffort, ExhaustiveSearch, PairedRatio, evaluate};

@@ -1,18 +1,14 @@
 //! The problems of our kernels that evaluate the tuner.
 
-use gridguard_kernels::bench::{Problem, ProblemError};
+use gridguard_problems::{Error, Problem};
 
 /// The kernels that evaluate the tuner.
-const EVALUATED: [&str; 5] =
-    ["temporal_attention", "rms_norm", "softmax", "upsample_nearest2d", "batched_gemm"];
+const EVALUATED: [&str; 5] = ["temporal_attention", "rms_norm", "softmax", "layer_norm", "geglu"];
 
 /// Sizes between the shipped ones, to measure what using a neighbour's choice costs.
-const BETWEEN: [&str; 15] = [
-    "batched_gemm f16 1500000x16x16x8",
-    "batched_gemm f32 1500000x8x8x8",
+const BETWEEN: [&str; 11] = [
     "geglu f16 215040x1280",
     "geglu f16 76800x2560",
-    "get_rows f16 98304x4096x64000",
     "layer_norm f16 307200x320",
     "layer_norm f16 76800x640",
     "rms_norm f16 49152x4096",
@@ -22,7 +18,6 @@ const BETWEEN: [&str; 15] = [
     "temporal_attention f16 30720x5x16x64",
     "temporal_attention f16 15360x5x20x64",
     "temporal_attention f16 20480x10x16x64",
-    "upsample_nearest2d f16 98304x32x32x64x64",
 ];
 
 /// The first five shipped problems of five kernels.
@@ -34,6 +29,6 @@ pub(crate) fn evaluation() -> Vec<Problem> {
 }
 
 /// Problems with sizes between those of shipped ones.
-pub(crate) fn between() -> Result<Vec<Problem>, ProblemError> {
+pub(crate) fn between() -> Result<Vec<Problem>, Error> {
     BETWEEN.iter().map(|text| text.parse()).collect()
 }

@@ -1,7 +1,7 @@
-//! Device code relies on the size and layout of elements and indices.
+//! Device code relies on the size and layout of elements.
 
 use gridguard_kernels::compare::Compared;
-use gridguard_kernels::{Element, ElementType, Index, IndexType};
+use gridguard_kernels::{Element, ElementType};
 
 #[derive(Clone, Copy)]
 struct Byte(u8);
@@ -12,22 +12,12 @@ impl From<Byte> for f32 {
     }
 }
 
-impl From<Byte> for i64 {
-    fn from(byte: Byte) -> i64 {
-        byte.0.into()
-    }
-}
-
 impl Element for Byte {
     const TYPE: ElementType = ElementType::F32;
 
     fn narrow(_: f32) -> Self {
         Self(0)
     }
-}
-
-impl Index for Byte {
-    const TYPE: IndexType = IndexType::I64;
 }
 
 impl Compared for Byte {

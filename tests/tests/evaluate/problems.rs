@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use gridguard_kernels::bench::Problem;
+use gridguard_problems::Problem;
 
 use crate::program::problems;
 
@@ -26,7 +26,7 @@ fn problems_between_are_within_the_range_of_shipped_ones_but_not_shipped() {
     for problem in problems::between().expect("problems") {
         assert!(!all.contains(&problem), "{problem}");
         let like = |other: &&Problem| {
-            (other.kernel(), other.dtypes()) == (problem.kernel(), problem.dtypes())
+            (other.kernel(), other.element()) == (problem.kernel(), problem.element())
         };
         for (place, (name, size)) in problem.shape().into_iter().enumerate() {
             let sizes = || all.iter().filter(like).map(|other| other.shape()[place].1);

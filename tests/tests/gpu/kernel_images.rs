@@ -11,17 +11,13 @@ use gridguard::cuda::{CompileOptions, Compiler, device_limits};
 use gridguard::image::{FileImage, Image, ImageFile, KernelAttributes};
 use gridguard::{DeviceLimits, Dim3, LaunchLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
-use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::compare::Compare;
 use gridguard_kernels::geglu::Geglu;
-use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::layer_norm::LayerNorm;
-use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
-use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
-use gridguard_kernels::{Code, ElementType, IndexType, KernelError, Operation};
+use gridguard_kernels::{Code, ElementType, KernelError, Operation};
 use libloading::Library;
 
 use super::support::{SOURCE, context};
@@ -161,14 +157,6 @@ fn codes(device: &DeviceLimits) -> Vec<Code> {
             add(Softmax::new(1 << 10, columns, element).and_then(|one| one.code(device)));
             let sort = Argsort::new(1 << 10, columns, element, Order::Ascending);
             add(sort.and_then(|one| one.code(device)));
-        }
-        add(BatchedGemm::new(1 << 10, 16, 16, 8, element).and_then(|one| one.code(device)));
-        let upsample = UpsampleNearest2d::new(1 << 10, [9, 5], [9, 40], element);
-        add(upsample.and_then(|one| one.code(device)));
-        add(ReflectionPad1d::new([16, 64, 64], [3, 3], element).and_then(|one| one.code(device)));
-        for index in IndexType::ALL {
-            let rows = GetRows::new(1 << 10, 1 << 10, 64, element, index);
-            add(rows.and_then(|one| one.code(device)));
         }
         for (frames, head_dim) in [(16, 64), (16, 40), (16, 160), (25, 64), (81, 64), (300, 77)] {
             let shape = Shape::new(1000, 5, frames, head_dim).expect("legal");

@@ -15,7 +15,7 @@ use gridguard::cuda::{Compiler, capture_launches};
 use gridguard::ptx::rewrite;
 use gridguard::{Choice, DeviceLimits, Guard, Parameter};
 use gridguard_kernels::Kernels;
-use gridguard_kernels::bench::{BenchCase, LaunchHandle, Problem};
+use gridguard_problems::{BenchCase, LaunchHandle, Problem};
 use rayon::prelude::*;
 
 use super::rewritten::{folded_parts, shifted_parts};

@@ -12,7 +12,7 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages for users, in layers. A package depends only on packages of the layers before its own.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &["gridguard-data"],
     &["gridguard-files"],
     &["gridguard-ptx"],
@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 13] = [
     &["gridguard"],
     &["gridguard-pipeline"],
     &["gridguard-kernels"],
+    &["gridguard-problems"],
     &["gridguard-autotune"],
     &["gridguard-fleet"],
     &["gridguard-report"],

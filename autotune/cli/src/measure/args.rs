@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::profile::{L2, Objective, Policy, Submission};
-use gridguard_kernels::bench::{Problem, ProblemError};
+use gridguard_problems::Problem;
 
 use crate::words::Suggested;
 
@@ -34,9 +34,9 @@ impl KernelFilter {
         self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
     }
 
-    pub(crate) fn check(&self) -> Result<(), ProblemError> {
+    pub(crate) fn check(&self) -> Result<(), gridguard_problems::Error> {
         match self.kernels.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
-            Some(given) => Err(ProblemError::Kernel { given: given.clone() }),
+            Some(given) => Err(gridguard_problems::Error::unknown_kernel(given)),
             None => Ok(()),
         }
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::Args;
 use gridguard::profile::Policy;
 use gridguard_autotune::{FailureKind, MeasureFailure, Remote, Timeouts, serve};
-use gridguard_kernels::bench::ProblemError;
 
 use super::args::{self, DeviceSelection};
 use super::progress::DeviceProgress;
@@ -40,8 +39,9 @@ impl Measure {
         };
         let bench = LocalBench::new(Arc::new(target.guard()?), self.policy, self.yields)?;
         serve(|problem| {
-            let invalid =
-                |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
+            let invalid = |error: gridguard_problems::Error| {
+                MeasureFailure::new(FailureKind::Launch, error.to_string())
+            };
             bench.open(&problem.parse().map_err(invalid)?)
         })?;
         Ok(Exit::Yes)

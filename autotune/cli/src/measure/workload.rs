@@ -11,8 +11,8 @@ use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Measured, Measurer, Portion, Workload,
 };
-use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
+use gridguard_problems::{BenchCase, Error, ErrorKind, LaunchHandle, LaunchSetup, Problem};
 
 /// A problem with its tensors and prepared launches.
 struct BenchWorkload {
@@ -69,16 +69,13 @@ pub(crate) fn launch_config(setup: LaunchSetup) -> LaunchConfig {
 }
 
 /// Classifies a failure of a bench case for the tuner.
-fn failure(error: BenchError) -> MeasureFailure {
-    match error {
-        BenchError::Kernel(KernelError::Launch(error)) => error.into(),
-        BenchError::Kernel(KernelError::Cuda(error)) => error.into(),
-        BenchError::Kernel(KernelError::Memory(error)) => error.into(),
-        BenchError::Memory(error) => error.into(),
-        BenchError::Kernel(KernelError::Violations(violations)) => violations.into(),
-        BenchError::Reference { .. } | BenchError::Mismatch { .. } => {
-            MeasureFailure::new(FailureKind::Mismatch, error.to_string())
-        }
+fn failure(error: Error) -> MeasureFailure {
+    match error.kind() {
+        ErrorKind::Kernel(KernelError::Launch(error)) => error.clone().into(),
+        ErrorKind::Kernel(KernelError::Cuda(error)) => error.clone().into(),
+        ErrorKind::Kernel(KernelError::Memory(error)) | ErrorKind::Memory(error) => (*error).into(),
+        ErrorKind::Kernel(KernelError::Violations(violations)) => violations.clone().into(),
+        ErrorKind::Mismatch => MeasureFailure::new(FailureKind::Mismatch, error.to_string()),
         _ => MeasureFailure::new(FailureKind::Launch, error.to_string()),
     }
 }

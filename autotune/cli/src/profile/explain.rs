@@ -9,7 +9,7 @@ use gridguard::profile::{
     MatchKind, Named, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
-use gridguard_kernels::bench::{Problem, ProblemError};
+use gridguard_problems::{ErrorKind, Problem};
 use serde::Serialize;
 
 use super::entry;
@@ -85,7 +85,7 @@ impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let dtype = self.key.dtype.as_deref().unwrap_or("f16");
         let problem = match Problem::new(&self.kernel, dtype, &self.shape) {
-            Err(ProblemError::Kernel { .. }) => None,
+            Err(error) if *error.kind() == ErrorKind::UnknownKernel => None,
             known => Some(known?),
         };
         let target = self.target()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use gridguard::profile::{Key, Named, Objective, Policy, Profile};
-use gridguard_kernels::bench::{Problem, ProblemError};
+use gridguard_problems::{Error, Problem};
 
 use crate::error::CommandError;
 use crate::measure::args;
@@ -13,8 +13,8 @@ use crate::measure::target::Target;
 /// The key of a lookup, without the kernel.
 #[derive(Args)]
 pub(super) struct KeyArgs {
-    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; for other kernels, the
-    /// types in the profile]
+    /// Data types of the tensors, for example f16 [default: f16; for other kernels, the types in
+    /// the profile]
     #[arg(long, value_name = "TYPES")]
     pub(super) dtype: Option<String>,
     /// Variant of a kernel that is not gridguard's [default: the variant in the profile]
@@ -59,7 +59,7 @@ impl KeyArgs {
             let others: BTreeSet<&str> = entries().map(|entry| &*entry.key.kernel).collect();
             let foreign: Vec<&str> =
                 others.into_iter().filter(|name| !Problem::KERNELS.contains(name)).collect();
-            let error = ProblemError::Kernel { given: kernel.to_owned() };
+            let error = Error::unknown_kernel(kernel);
             return Err(CommandError::Invalid(match foreign[..] {
                 [] => format!(
                     "{error}; the profile of {target} has entries of no others: name the profile's file with \
@@ -118,8 +118,8 @@ fn ambiguous(kernel: &str, keys: &[&Key]) -> CommandError {
 }
 
 /// `32768x4096`.
-fn parse(sizes: &str) -> Result<Vec<u64>, ProblemError> {
-    let size = |size: &str| size.parse().map_err(|_| ProblemError::Size { given: size.to_owned() });
+fn parse(sizes: &str) -> Result<Vec<u64>, Error> {
+    let size = |size: &str| size.parse().map_err(|_| Error::not_a_size(size));
     sizes.split('x').map(size).collect()
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use gridguard::profile::{self, Document, Entry};
-use gridguard_kernels::bench::current_sources;
+use gridguard_problems::current_sources;
 use serde_json::json;
 
 use super::entry::{self, Remark};

@@ -11,7 +11,7 @@ use gridguard_autotune::{
     Budget, Candidate, FailureKind, MeasureFailure, Measurer, Remote, Samples, Space, TuneError,
     TuningOutcome, duration, real, tune,
 };
-use gridguard_kernels::bench::{LaunchSetup, Problem, ProblemError, current_sources};
+use gridguard_problems::{ErrorKind, LaunchSetup, Problem, current_sources};
 use serde::Serialize;
 
 use super::drift::Drift;
@@ -220,11 +220,11 @@ fn cells(RowJson { entry, verified, .. }: &RowJson<'_>) -> [String; 5] {
 fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     let key = &entry.key;
     let problem = Problem::new(&key.kernel, &key.dtypes, &joined_sizes(&entry.shape));
-    let problem = problem.map_err(|error| match error {
-        ProblemError::Kernel { .. } => {
+    let problem = problem.map_err(|error| match error.kind() {
+        ErrorKind::UnknownKernel => {
             "it is no kernel of gridguard: tune it again with the program that tuned it".to_owned()
         }
-        error => error.to_string(),
+        _ => error.to_string(),
     })?;
     let now = problem
         .key(&target.limits, key.policy, key.objective)

@@ -166,7 +166,7 @@ const MOST_ATTEMPTS: u32 = 100;
 mod tests {
     use gridguard::profile::{Named, Objective, Policy};
     use gridguard_autotune::{Candidate, FailureKind, MeasureFailure};
-    use gridguard_kernels::bench::Problem;
+    use gridguard_problems::Problem;
 
     use super::*;
     use crate::tune::task::TaskProblem;

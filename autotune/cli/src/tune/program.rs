@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use gridguard::profile::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
 use gridguard_autotune::{ProgramMeasurer, ProgramProblem};
-use gridguard_kernels::bench::Problem;
+use gridguard_problems::Problem;
 
 use crate::error::CommandError;
 use crate::measure::args;

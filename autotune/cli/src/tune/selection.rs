@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard::profile::{MissLog, MissedShape, Objective, Policy};
-use gridguard_kernels::bench::Problem;
+use gridguard_problems::Problem;
 
 use super::program::ProgramArgs;
 use super::task::{Task, TaskProblem};
@@ -23,7 +23,7 @@ pub(crate) struct Selection {
     /// or small shapes on the host]
     #[arg(long = "shape", value_name = "SIZES", requires = "kernels", group = "problem")]
     shapes: Vec<String>,
-    /// Data types of the tensors, for example f16, or `f16 i64` for get_rows [default: f16; none with --command]
+    /// Data types of the tensors, for example f16 [default: f16; none with --command]
     #[arg(long, value_name = "TYPES", requires = "problem")]
     dtype: Option<String>,
     /// File of shapes, for example a server's log of missed lookups

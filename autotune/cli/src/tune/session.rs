@@ -10,7 +10,7 @@ use gridguard_autotune::{
     Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, WhenIdle, tune,
 };
 use gridguard_files::LockError;
-use gridguard_kernels::bench::current_sources;
+use gridguard_problems::current_sources;
 
 use super::from::OtherGpu;
 use super::group::DeviceGroup;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gridguard::DeviceLimits;
 use gridguard::profile::{Key, L2, Named, Objective, Policy};
 use gridguard_kernels::KernelError;
-use gridguard_kernels::bench::{Problem, Traffic};
+use gridguard_problems::{Problem, Traffic};
 use serde::{Serialize, Serializer};
 
 use super::program::ProgramTask;

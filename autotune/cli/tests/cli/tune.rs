@@ -276,23 +276,6 @@ fn invalid_problems_are_usage_errors() {
 }
 
 #[test]
-fn a_pad_on_one_side_only_is_tuned_and_found() {
-    let folder = folder();
-    let pads = "--kernel reflection_pad1d --dtype f32 --shape 64x2x100x0x3";
-    tune(folder.path(), &format!("{pads} --profile p.ron")).exits(0);
-    let explain = |shape, code| {
-        let whose = "--device host --policy hot-eager --profile p.ron --format json";
-        let args = format!("profile explain reflection_pad1d {shape} --dtype f32 {whose}");
-        run(folder.path(), &args).exits(code).json()
-    };
-    assert_eq!(explain("64x2x100x0x3", 0)["matched"], "exact");
-    assert_eq!(explain("70x2x100x0x3", 0)["matched"], "bucket");
-    let padded = explain("64x2x100x3x3", 1);
-    assert_eq!(padded["reason"], "left 3 is outside the tuned range: tune this shape");
-    assert!(padded["considered"][0]["octaves"][3][1].is_null(), "{padded}");
-}
-
-#[test]
 fn objectives_have_separate_entries() {
     let folder = folder();
     let memory = "--objective memory:4096:64";

@@ -7,7 +7,7 @@ use gridguard::catalog;
 use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary,
 };
-use gridguard_kernels::bench::current_sources;
+use gridguard_problems::current_sources;
 use tempfile::TempDir;
 
 use crate::command::{Ran, run};

@@ -1,11 +1,11 @@
-//! Synthetic elements and indices for inputs.
+//! Synthetic elements for inputs and weights.
 
 use crate::element::Element;
 
 /// `len` elements, uniformly distributed with mean 0 and variance 1; the same for the same `seed`.
 ///
 /// ```
-/// use gridguard_kernels::bench::synthetic;
+/// use gridguard_kernels::synthetic;
 ///
 /// assert_eq!(synthetic::<f32>(4, 1), synthetic::<f32>(8, 1)[..4]);
 /// ```
@@ -23,16 +23,6 @@ pub fn synthetic<T: Element>(len: usize, seed: u64) -> Vec<T> {
     std::iter::repeat_with(element).take(len).collect()
 }
 
-/// How many elements are generated; longer tensors repeat them. A prime number, so that chunks begin
-/// at different elements.
-pub(super) const PERIOD: usize = 1_048_573;
-
-/// A row below `end` for item `item`, far from the rows of neighbouring items.
-pub(crate) const fn scattered_row(item: u64, end: u64) -> u64 {
-    const PRIME: u64 = 2_654_435_761;
-    item.wrapping_mul(PRIME) % end
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,12 +36,5 @@ mod tests {
         assert!((mean_square(1) - 1.0).abs() < 0.05 && (mean_square(2) - 1.0).abs() < 0.05);
         assert_ne!(synthetic::<f32>(100, 1), synthetic::<f32>(100, 2));
         assert_eq!(synthetic::<f32>(100, 1), synthetic::<f32>(100, 1));
-    }
-
-    #[test]
-    fn neighbouring_items_read_distant_rows() {
-        let rows: Vec<u64> = (0..4).map(|item| scattered_row(item, 128_256)).collect();
-        assert!(rows.iter().all(|row| *row < 128_256));
-        assert!(rows.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1000));
     }
 }

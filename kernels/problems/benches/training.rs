@@ -7,13 +7,13 @@ mod support;
 
 use cudarc::driver::CudaSlice;
 use gridguard::{Choice, DeviceLimits};
-use gridguard_kernels::bench::Traffic;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Shape, TemporalAttention, reference, reference_gradients, tolerance,
 };
 use gridguard_kernels::{
     Deviation, Element, ElementType, Extent, KernelError, Prepared, Tensor, TensorMut,
 };
+use gridguard_problems::Traffic;
 use half::{bf16, f16};
 
 use support::{Bench, Case, Device, Failure, within};

@@ -5,7 +5,7 @@ use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, Kernel};
 use gridguard::{Choice, Dim3, LaunchRequest, Parameter, Plan};
 use gridguard_kernels::Element;
-use gridguard_kernels::bench::Traffic;
+use gridguard_problems::Traffic;
 
 use super::journal::median;
 use super::{Device, Failure};

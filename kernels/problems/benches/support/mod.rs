@@ -13,8 +13,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
-use gridguard_kernels::bench::Traffic;
 use gridguard_kernels::{Deviation, ElementType};
+use gridguard_problems::Traffic;
 
 pub(crate) use device::Device;
 use journal::{Journal, Sample, median};

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use gridguard::cuda::Module;
 use gridguard::{DeviceLimits, Guard};
-use gridguard_kernels::bench::synthetic;
+use gridguard_kernels::synthetic;
 use gridguard_kernels::{Element, Kernels};
 
 use super::limit::{self, Limit};

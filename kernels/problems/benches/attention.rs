@@ -10,12 +10,12 @@ use std::hint::black_box;
 
 use cudarc::driver::{CudaEvent, CudaSlice};
 use gridguard::{Choice, DeviceLimits, Guard, KernelLimits};
-use gridguard_kernels::bench::{Traffic, synthetic};
 use gridguard_kernels::temporal_attention::{
     Layout, Shape, TemporalAttention, reference, run_on_host, tolerance,
 };
 use gridguard_kernels::{Deviation, Element, Extent, KernelError, Operation, Prepared};
-use gridguard_kernels::{Tensor, TensorMut};
+use gridguard_kernels::{Tensor, TensorMut, synthetic};
+use gridguard_problems::Traffic;
 use half::{bf16, f16};
 
 use support::{Bench, Case, Device, Failure, Repeated, within};

@@ -9,23 +9,17 @@ mod support;
 use std::hint::black_box;
 
 use gridguard::Choice;
-use gridguard_kernels::bench::{Problem, Traffic, synthetic};
-use gridguard_kernels::{Element, ElementType, rms_norm};
+use gridguard_kernels::{Element, ElementType, rms_norm, synthetic};
+use gridguard_problems::{Problem, Traffic};
 use half::{bf16, f16};
 
 use support::{Bench, Case, Device, Failure, Repeated};
 
 /// Kernel, types and sizes.
-const PROBLEMS: [&str; 27] = [
+const PROBLEMS: [&str; 16] = [
     "rms_norm f16 32768x4096",
     "rms_norm f16 131072x1024",
     "rms_norm f32 32768x4096",
-    "upsample_nearest2d f16 8192x64x64x128x128",
-    "upsample_nearest2d f16 131072x32x32x64x64",
-    "reflection_pad1d f16 16x512x20000x3x3",
-    "reflection_pad1d f32 131072x1x1000x24x24",
-    "get_rows f16 i64 65536x4096x128256",
-    "get_rows f16 i64 1048576x128x1000000",
     "layer_norm f16 245760x320",
     "layer_norm f16 61440x640",
     "layer_norm f16 15360x1280",
@@ -39,11 +33,6 @@ const PROBLEMS: [&str; 27] = [
     "argsort f16 262144x256",
     "argsort f32 65536x1024",
     "argsort f32 4096x32768",
-    "batched_gemm f16 1000000x16x16x8",
-    "batched_gemm f32 1000000x16x16x8",
-    "batched_gemm f32 1000000x8x8x8",
-    "batched_gemm f16 262144x32x32x32",
-    "batched_gemm f32 65536x64x64x64",
 ];
 
 /// Rows and columns for the host.

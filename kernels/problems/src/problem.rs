@@ -6,24 +6,22 @@ use std::sync::Arc;
 
 use gridguard::profile::{Key, Objective, Policy};
 use gridguard::{DeviceLimits, Guard};
+use gridguard_kernels::{Code, ElementType, KernelError, Kernels};
 
-use super::case::{BenchCase, BenchError, LaunchSetup};
-use super::registry::{KERNELS, KernelEntry};
-use super::spec::{MAX_SIZES, SizedProblem, Traffic};
-use crate::element::ElementType;
-use crate::error::KernelError;
-use crate::index::IndexType;
-use crate::operation::{Code, source_hash};
+use crate::case::{BenchCase, LaunchSetup};
+use crate::error::Error;
+use crate::registry::{KERNELS, KernelEntry};
+use crate::spec::{MAX_SIZES, SizedProblem, Traffic};
 
 /// A kernel with the types and sizes of its tensors.
 ///
 /// ```
-/// use gridguard_kernels::bench::Problem;
+/// use gridguard_problems::Problem;
 ///
 /// let problem: Problem = "rms_norm f16 32768x4096".parse()?;
 /// assert_eq!(problem, Problem::new("rms_norm", "f16", "32768x4096")?);
 /// assert_eq!(problem.to_string(), "rms_norm f16 32768x4096");
-/// # Ok::<(), gridguard_kernels::bench::ProblemError>(())
+/// # Ok::<(), gridguard_problems::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
@@ -44,35 +42,46 @@ impl Problem {
         names
     };
 
-    /// A problem from text: the kernel `"get_rows"`, the types `"f16 i64"` and the sizes
-    /// `"65536x4096x128256"`. The type of indices defaults to `i64`.
+    /// A problem from text: the kernel `"rms_norm"`, the type `"f16"` and the sizes `"32768x4096"`.
     ///
     /// # Errors
     ///
-    /// [`ProblemError`] for an unknown kernel, types that it does not support, or a wrong number of
-    /// sizes.
-    pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, ProblemError> {
+    /// [`ErrorKind::UnknownKernel`](crate::ErrorKind::UnknownKernel), or
+    /// [`NotAProblem`](crate::ErrorKind::NotAProblem) for a type that the kernel does not support or a wrong number
+    /// of sizes.
+    pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, Error> {
         let given: Vec<u64> = sizes
             .split('x')
             .enumerate()
             // A problem without items cannot be tuned. Other zeros are the kernel's to accept.
             .map(|(place, size)| match size.parse() {
-                Ok(0) if place == 0 => Err(ProblemError::NoItems { given: sizes.to_owned() }),
+                Ok(0) if place == 0 => Err(Error::not_a_problem(format!(
+                    "`{sizes}` has no items: the first size must be at least 1"
+                ))),
                 Ok(size) => Ok(size),
-                Err(_) => Err(ProblemError::Size { given: size.to_owned() }),
+                Err(_) => Err(Error::not_a_size(size)),
             })
             .collect::<Result<_, _>>()?;
-        let unknown = || ProblemError::Kernel { given: kernel.to_owned() };
+        let unknown = || Error::unknown_kernel(kernel);
         let kernel = Self::KERNELS.iter().position(|name| *name == kernel).ok_or_else(unknown)?;
         let entry = &KERNELS[kernel];
         if given.len() != entry.sizes.len() {
             let (expected, given) = (entry.sizes.join(" x "), given.len());
-            return Err(ProblemError::Sizes { kernel: entry.name, expected, given });
+            return Err(Error::not_a_problem(format!(
+                "{} has the sizes {expected}, but {given} were given",
+                entry.name
+            )));
         }
         let mut sizes = [0; MAX_SIZES];
         sizes[..given.len()].copy_from_slice(&given);
-        let (element, index) = types(entry, dtypes)?;
-        Ok(Self { kernel, sized: SizedProblem { element, index, sizes } })
+        let element = ElementType::ALL.into_iter().find(|known| known.name() == dtypes.trim());
+        let element = element.ok_or_else(|| {
+            Error::not_a_problem(format!(
+                "{} does not support tensors of `{dtypes}`: use f16, bf16 or f32",
+                entry.name
+            ))
+        })?;
+        Ok(Self { kernel, sized: SizedProblem { element, sizes } })
     }
 
     /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some
@@ -103,12 +112,6 @@ impl Problem {
     /// The kernel's name.
     pub fn kernel(&self) -> &'static str {
         self.entry().name
-    }
-
-    /// The types of the tensors, such as `f16` or `f16 i64`.
-    pub fn dtypes(&self) -> String {
-        let SizedProblem { element, index, .. } = self.sized;
-        if self.entry().has_indices { format!("{element} {index}") } else { element.to_string() }
     }
 
     /// The type of the tensors' elements.
@@ -170,10 +173,10 @@ impl Problem {
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
     pub fn traffic(&self, device: &DeviceLimits) -> Result<Traffic, KernelError> {
-        let SizedProblem { element, sizes: [items, ..], .. } = self.sized;
+        let element = self.sized.element;
         let tensors = (self.entry().tensors)(&self.sized, device)?;
         let written = if self.entry().writes_u32 { ElementType::F32 } else { element };
-        Ok(tensors.traffic(&self.sized, items, written.bytes()))
+        Ok(tensors.traffic(&self.sized, written.bytes()))
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.
@@ -182,14 +185,13 @@ impl Problem {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Kernel`] if the kernel does not support the sizes or the device,
-    /// [`BenchError::Memory`] if the tensors do not fit.
-    #[cfg(feature = "cuda")]
+    /// [`ErrorKind::Kernel`](crate::ErrorKind::Kernel) if the kernel does not support the sizes or the device,
+    /// [`Memory`](crate::ErrorKind::Memory) if the tensors do not fit.
     pub fn on_device(
         &self,
-        kernels: &crate::kernels::Kernels,
+        kernels: &Kernels,
         stream: &Arc<cudarc::driver::CudaStream>,
-    ) -> Result<Box<dyn BenchCase>, BenchError> {
+    ) -> Result<Box<dyn BenchCase>, Error> {
         (self.entry().on_device)(&self.sized, kernels, stream)
     }
 
@@ -198,9 +200,9 @@ impl Problem {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Kernel`] if the kernel does not support the sizes, [`BenchError::HostMemory`] if
+    /// [`ErrorKind::Kernel`](crate::ErrorKind::Kernel) if the kernel does not support the sizes, [`HostMemory`](crate::ErrorKind::HostMemory) if
     /// the tensors do not fit.
-    pub fn on_host(&self, guard: &Arc<Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
+    pub fn on_host(&self, guard: &Arc<Guard>) -> Result<Box<dyn BenchCase>, Error> {
         (self.entry().on_host)(&self.sized, guard)
     }
 
@@ -215,81 +217,39 @@ impl Problem {
 /// kernel was edited since.
 ///
 /// ```
-/// use gridguard_kernels::bench::current_sources;
+/// use gridguard_problems::current_sources;
 ///
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());
 /// ```
 pub fn current_sources(kernel: &str) -> Vec<String> {
     let entries = KERNELS.iter().filter(|entry| entry.name == kernel);
-    entries.flat_map(|entry| entry.sources).map(|source| source_hash(source)).collect()
-}
-
-/// The types of the elements and, if the kernel has them, of the indices.
-fn types(entry: &KernelEntry, dtypes: &str) -> Result<(ElementType, IndexType), ProblemError> {
-    let mut names = dtypes.split_whitespace();
-    let element = names.next();
-    let element = ElementType::ALL.into_iter().find(|known| Some(known.name()) == element);
-    let index = match names.next() {
-        None => Some(IndexType::I64),
-        Some(name) => {
-            IndexType::ALL.into_iter().find(|known| entry.has_indices && known.name() == name)
-        }
-    };
-    match (element, index, names.next()) {
-        (Some(element), Some(index), None) => Ok((element, index)),
-        _ => {
-            let indices = if entry.has_indices { " with i32 or i64" } else { "" };
-            Err(ProblemError::Types { kernel: entry.name, given: dtypes.to_owned(), indices })
-        }
-    }
+    entries.flat_map(|entry| (entry.sources)()).collect()
 }
 
 impl fmt::Display for Problem {
-    /// As it is parsed: `get_rows f16 i64 65536x4096x128256`.
+    /// As it is parsed: `rms_norm f16 32768x4096`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<String> = self.shape().iter().map(|(_, size)| size.to_string()).collect();
-        write!(f, "{} {} {}", self.kernel(), self.dtypes(), sizes.join("x"))
+        write!(f, "{} {} {}", self.kernel(), self.element(), sizes.join("x"))
     }
 }
 
 impl FromStr for Problem {
-    type Err = ProblemError;
+    type Err = Error;
 
     /// Parses kernel, types and sizes, separated by spaces.
-    fn from_str(text: &str) -> Result<Self, ProblemError> {
-        let incomplete = || ProblemError::Incomplete { given: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let incomplete = || {
+            Error::not_a_problem(format!(
+                "`{text}` is not a problem: write kernel, types and sizes, such as rms_norm f16 \
+                 32768x4096"
+            ))
+        };
         let (kernel, rest) = text.trim().split_once(' ').ok_or_else(incomplete)?;
         let (dtypes, sizes) = rest.rsplit_once(' ').ok_or_else(incomplete)?;
         Self::new(kernel, dtypes, sizes)
     }
-}
-
-/// Why text is not a problem.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum ProblemError {
-    /// There is no kernel of this name.
-    #[error("unknown kernel `{given}`: the kernels are {}", Problem::KERNELS.join(", "))]
-    Kernel { given: String },
-    /// The kernel does not support the types.
-    #[error("{kernel} does not support tensors of `{given}`: use f16, bf16 or f32{indices}")]
-    Types { kernel: &'static str, given: String, indices: &'static str },
-    /// The kernel has another number of sizes.
-    #[error("{kernel} has the sizes {expected}, but {given} were given")]
-    Sizes { kernel: &'static str, expected: String, given: usize },
-    /// The first size is 0.
-    #[error("`{given}` has no items: the first size must be at least 1")]
-    NoItems { given: String },
-    /// A size is not a 64-bit number.
-    #[error("`{given}` is not a size: write whole numbers separated by x, such as 32768x4096")]
-    Size { given: String },
-    /// Kernel, types or sizes are missing.
-    #[error(
-        "`{given}` is not a problem: write kernel, types and sizes, such as rms_norm f16 32768x4096"
-    )]
-    Incomplete { given: String },
 }
 
 #[cfg(test)]

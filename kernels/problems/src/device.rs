@@ -5,24 +5,22 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, DriverError};
 use gridguard::{Choice, DeviceLimits, Plan, Strategy};
+use gridguard_kernels::compare::{Compare, Difference};
+use gridguard_kernels::{Element, Kernels, Prepared, Tensor, synthetic};
 use rayon::prelude::{IntoParallelRefIterator, ParallelExtend, ParallelIterator};
 
-use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
-use super::spec::{KernelSpec, Lookup, SizedProblem};
-use super::synthetic::{PERIOD, synthetic};
-use crate::compare::{Compare, Difference};
-use crate::element::{Element, to_usize};
-use crate::kernels::{Kernels, Prepared};
-use crate::tensor::Tensor;
+use crate::case::{Backend, BenchCase, Case, LaunchSetup};
+use crate::error::Error;
+use crate::spec::{KernelSpec, PERIOD, SizedProblem, TensorSpec, to_usize};
 
 /// A kernel on a device with inputs of `T`.
-pub(super) fn device_case<T: Element, K: KernelSpec>(
+pub(crate) fn device_case<T: Element, K: KernelSpec>(
     problem: &SizedProblem,
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
-) -> Result<Box<dyn BenchCase>, BenchError> {
+) -> Result<Box<dyn BenchCase>, Error> {
     let kernel = K::build(problem, kernels.guard().limits())?;
-    let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+    let (items, tensors) = (kernel.batch().items(), K::tensors(problem));
     let mut inputs = Vec::new();
     for (input, seed) in tensors.inputs.iter().zip(1..) {
         let elements = to_usize(input.elements(items));
@@ -38,8 +36,8 @@ pub(super) fn device_case<T: Element, K: KernelSpec>(
     let backend = DeviceBackend::<T, K> {
         kernels: kernels.clone(),
         stream: Arc::clone(stream),
+        tensors,
         inputs,
-        lookup: kernel.lookup(stream)?,
         outputs,
     };
     Ok(Box::new(Case::new(*problem, kernel, backend)))
@@ -49,8 +47,8 @@ pub(super) fn device_case<T: Element, K: KernelSpec>(
 struct DeviceBackend<T: Element, K: KernelSpec> {
     kernels: Kernels,
     stream: Arc<CudaStream>,
+    tensors: TensorSpec,
     inputs: Vec<CudaSlice<T>>,
-    lookup: Option<Lookup>,
     outputs: Vec<Output<K::Output<T>>>,
 }
 
@@ -67,7 +65,7 @@ impl<T: Element, K: KernelSpec> DeviceBackend<T, K> {
         &self,
         memory: &CudaSlice<E>,
         range: Range<usize>,
-    ) -> Result<Vec<E>, BenchError> {
+    ) -> Result<Vec<E>, Error> {
         match memory.try_slice(range) {
             Some(part) => Ok(self.stream.clone_dtoh(&part)?),
             None => Ok(Vec::new()),
@@ -75,7 +73,7 @@ impl<T: Element, K: KernelSpec> DeviceBackend<T, K> {
     }
 
     /// The launch with `parameters`. Compiles both forms of the kernel, for one launch and for several.
-    fn setup(&self, kernel: &K, parameters: &[(String, u64)]) -> Result<LaunchSetup, BenchError> {
+    fn setup(&self, kernel: &K, parameters: &[(String, u64)]) -> Result<LaunchSetup, Error> {
         let kernel = kernel.with_parameters(parameters)?;
         let setup = LaunchSetup::new(&kernel, self.kernels.limits(&kernel)?);
         // A launch that cannot be split is not prepared in chunks later either.
@@ -95,7 +93,11 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         self.kernels.guard().limits()
     }
 
-    fn setups(&self, kernel: &K) -> Result<Vec<LaunchSetup>, BenchError> {
+    fn tensors(&self) -> &TensorSpec {
+        &self.tensors
+    }
+
+    fn setups(&self, kernel: &K) -> Result<Vec<LaunchSetup>, Error> {
         let mut setups = vec![self.setup(kernel, &kernel.parameters())?];
         let candidates = kernel.candidates();
         let others = candidates.get(1..).unwrap_or_default();
@@ -105,7 +107,7 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         Ok(setups)
     }
 
-    fn prepare(&self, kernel: K, choice: Choice) -> Result<Prepared<K>, BenchError> {
+    fn prepare(&self, kernel: K, choice: Choice) -> Result<Prepared<K>, Error> {
         Ok(self.kernels.prepare(kernel, choice)?)
     }
 
@@ -113,9 +115,9 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         prepared.plan()
     }
 
-    fn launch(&mut self, prepared: &Prepared<K>) -> Result<u64, BenchError> {
-        let (items, tensors) = (prepared.plan().items(), prepared.operation().tensors());
-        let inputs = self.inputs.iter().zip(&tensors.inputs);
+    fn launch(&mut self, prepared: &Prepared<K>) -> Result<u64, Error> {
+        let items = prepared.plan().items();
+        let inputs = self.inputs.iter().zip(&self.tensors.inputs);
         let inputs: Vec<CudaView<'_, T>> =
             inputs.map(|(memory, input)| first(memory, input.elements(items))).collect();
         let outputs = self.outputs.iter_mut().map(|Output { elements, memory }| {
@@ -123,10 +125,10 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
             memory.slice_mut(..elements)
         });
         let mut outputs: Vec<_> = outputs.collect();
-        Ok(K::launch(prepared, &self.stream, &inputs, self.lookup.as_mut(), &mut outputs)?)
+        Ok(K::launch(prepared, &self.stream, &inputs, &mut outputs)?)
     }
 
-    fn fill_output(&mut self, element: K::Output<T>) -> Result<(), BenchError> {
+    fn fill_output(&mut self, element: K::Output<T>) -> Result<(), Error> {
         for Output { memory, .. } in &mut self.outputs {
             let tile = vec![element; FILL_TILE.min(memory.len())];
             repeat(&self.stream, &tile, memory)?;
@@ -134,24 +136,24 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         Ok(())
     }
 
-    fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<T>>, BenchError> {
+    fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<T>>, Error> {
         let parts = self.inputs.iter().zip(parts);
         parts.map(|(memory, part)| self.fetch(memory, part)).collect()
     }
 
-    fn output(&self, item: u64) -> Result<Vec<K::Output<T>>, BenchError> {
+    fn output(&self, item: u64) -> Result<Vec<K::Output<T>>, Error> {
         let parts = self.outputs.iter().map(|Output { elements, memory }| {
             self.fetch(memory, to_usize(item * elements)..to_usize((item + 1) * elements))
         });
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    fn copy_output(&self) -> Result<Self::Copy, BenchError> {
+    fn copy_output(&self) -> Result<Self::Copy, Error> {
         let copy = |output: &Output<_>| Ok(self.stream.clone_dtod(&output.memory)?);
         self.outputs.iter().map(copy).collect()
     }
 
-    fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+    fn difference(&self, items: u64, golden: &Self::Copy) -> Result<Difference, Error> {
         let mut all = Difference::default();
         for (Output { elements, memory }, golden) in self.outputs.iter().zip(golden) {
             let elements = items * elements;
