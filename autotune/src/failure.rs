@@ -1,4 +1,4 @@
-//! Why a candidate could not be measured, whether its process is still usable, and why a search has no outcome.
+//! Why a candidate could not be measured, and whether its process is still usable.
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
 use gridguard::pipeline::{BuildError, PlanError, RunError};
@@ -35,20 +35,6 @@ pub struct MeasureFailure {
     pub kind: FailureKind,
     /// The message.
     pub message: String,
-}
-
-/// Why there is no outcome.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TuneError {
-    /// No configuration is legal in any way.
-    #[error("no configuration of the launch is legal")]
-    NoCandidate,
-    /// The default does not run, so there is nothing to compare with.
-    #[error("the default failed: {0}")]
-    Default(#[source] MeasureFailure),
-    /// Measuring has ended. No candidate is the cause.
-    #[error(transparent)]
-    Ended(MeasureFailure),
 }
 
 /// The result of a measurement.

@@ -1,12 +1,13 @@
 //! A journal of all measurements, so that an interrupted search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, BufRead, ErrorKind, Write};
+use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::candidate::Candidate;
+use crate::error::{Error, ErrorKind};
 use crate::failure::{FailureKind, Measured};
 use crate::lines::{read_line, write_line};
 use crate::measure::{Measurer, Portion, Sample};
@@ -44,69 +45,38 @@ pub struct Journal {
     pub records: Vec<JournalRecord>,
 }
 
-/// Why a journal cannot be resumed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// The input cannot be read, or a line is invalid or too long.
-    #[error(transparent)]
-    Read(#[from] io::Error),
-    /// The first line is not the header of a journal.
-    #[error("it does not begin with the header of a journal")]
-    Header,
-    /// The journal has another format.
-    #[error("it has the format {found}, this version reads {JOURNAL_FORMAT}")]
-    Format {
-        /// The format.
-        found: u64,
-    },
-    /// A line in the middle is not a record.
-    #[error("line {line}: {reason}")]
-    Record {
-        /// The line, from 1.
-        line: u64,
-        /// The error of the parser.
-        #[source]
-        reason: serde_json::Error,
-    },
-    /// The results depend on something else.
-    #[error("its {name} is {journal:?}, this is {now:?}")]
-    Subject {
-        /// The first name of the subject that differs.
-        name: String,
-        /// The journal's value.
-        journal: String,
-        /// The value of the search that would resume it.
-        now: String,
-    },
-}
-
 impl Journal {
     /// Reads JSON lines: a header, then one record a line. Ignores an incomplete last line, which was being
     /// written when the tuner was killed.
     ///
     /// # Errors
     ///
-    /// [`JournalError`].
-    pub fn read_lines(mut input: impl BufRead) -> Result<Self, JournalError> {
+    /// [`ErrorKind::Journal`](crate::ErrorKind::Journal).
+    pub fn read_lines(mut input: impl BufRead) -> Result<Self, Error> {
         let mut next = || match read_line(&mut input, MAX_LINE_BYTES) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            read => read,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(refused(error.to_string())),
+            Ok(line) => Ok(line),
         };
+        let no_header = || refused("it does not begin with the header of a journal");
         let header = next()?.and_then(|line| serde_json::from_str::<Value>(&line).ok());
-        let header = header.ok_or(JournalError::Header)?;
+        let header = header.ok_or_else(no_header)?;
         match header["format"].as_u64() {
             Some(JOURNAL_FORMAT) => {}
-            Some(found) => return Err(JournalError::Format { found }),
-            None => return Err(JournalError::Header),
+            Some(found) => {
+                return Err(refused(format!(
+                    "it has the format {found}, this version reads {JOURNAL_FORMAT}"
+                )));
+            }
+            None => return Err(no_header()),
         }
         let subject = BTreeMap::deserialize(&header["subject"]);
-        let subject = subject.map_err(|_| JournalError::Header)?;
+        let subject = subject.map_err(|_| no_header())?;
         let mut records = Vec::new();
         while let Some(text) = next()? {
             let line = count(records.len()).saturating_add(2);
             let record = serde_json::from_str(&text);
-            records.push(record.map_err(|reason| JournalError::Record { line, reason })?);
+            records.push(record.map_err(Error::with(ErrorKind::Journal, &format!("line {line}")))?);
         }
         Ok(Self { subject, records })
     }
@@ -126,14 +96,14 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`JournalError::Subject`] with the first difference.
-    pub fn check_subject(&self, now: &BTreeMap<String, String>) -> Result<(), JournalError> {
+    /// [`ErrorKind::Journal`](crate::ErrorKind::Journal) with the first difference.
+    pub fn check_subject(&self, now: &BTreeMap<String, String>) -> Result<(), Error> {
         let names = self.subject.keys().chain(now.keys());
         let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
         for name in names {
             let (journal, now) = (value(&self.subject, name), value(now, name));
             if journal != now {
-                return Err(JournalError::Subject { name: name.clone(), journal, now });
+                return Err(refused(format!("its {name} is {journal:?}, this is {now:?}")));
             }
         }
         Ok(())
@@ -255,12 +225,17 @@ impl<M: Measurer> Measurer for Resumed<M> {
     }
 }
 
+fn refused(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Journal, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use crate::failure::MeasureFailure;
     use crate::tests::simulation::{Simulated, ordinary, throughput};
-    use crate::{Budget, TuneError, tune};
+    use crate::{Budget, tune};
     use gridguard::profile::Objective;
 
     #[test]
@@ -331,7 +306,8 @@ mod tests {
             let mut first = Resumed::new(ending, Journal::default());
             let (budget, mut space) = (Budget::default(), all.clone());
             let error = tune(&mut first, &mut space, Objective::Throughput, &budget, &mut ());
-            assert!(matches!(error, Err(TuneError::Ended(_))), "{error:?}");
+            let error = error.expect_err("ended");
+            assert!(matches!(error.kind(), ErrorKind::Ended(_)), "{error:?}");
             let (Ending { simulated, .. }, journal) = first.into_parts();
             assert_eq!(count(journal.records.len()), left);
             let mut second = Resumed::new(simulated, journal);
@@ -380,20 +356,53 @@ mod tests {
         }
         for end in 0..header {
             let error = Journal::read_lines(&whole[..end]).expect_err("no header");
-            assert!(matches!(error, JournalError::Header), "{error}");
+            assert_eq!(error.to_string(), NO_HEADER);
         }
     }
 
     #[test]
     fn other_formats_broken_lines_and_overlong_ones_are_typed_errors() {
-        let error = |text: Vec<u8>| Journal::read_lines(text.as_slice()).expect_err("no journal");
-        assert!(matches!(error(b"\"a problem\"\n".into()), JournalError::Header));
-        assert!(matches!(error(b"{\"format\":2}\n".into()), JournalError::Header));
-        let newer = b"{\"format\":3,\"subject\":7}\n".into();
-        assert!(matches!(error(newer), JournalError::Format { found: 3 }));
-        let broken = [lines(), b"{}\n".to_vec(), lines()].concat();
-        assert!(matches!(error(broken), JournalError::Record { line: 4, .. }));
-        let overlong = [lines(), vec![b' '; 17 << 20]].concat();
-        assert!(matches!(error(overlong), JournalError::Read(_)));
+        let error = |text: Vec<u8>| {
+            let error = Journal::read_lines(text.as_slice()).expect_err("no journal");
+            assert_eq!(*error.kind(), ErrorKind::Journal);
+            error.to_string()
+        };
+        assert_eq!(
+            error(
+                b"\"a problem\"
+"
+                .into()
+            ),
+            NO_HEADER
+        );
+        assert_eq!(
+            error(
+                b"{\"format\":2}
+"
+                .into()
+            ),
+            NO_HEADER
+        );
+        let newer = error(
+            b"{\"format\":3,\"subject\":7}
+"
+            .into(),
+        );
+        assert_eq!(newer, "it has the format 3, this version reads 2");
+        let broken = error(
+            [
+                lines(),
+                b"{}
+"
+                .to_vec(),
+                lines(),
+            ]
+            .concat(),
+        );
+        assert!(broken.starts_with("line 4: "), "{broken}");
+        let overlong = error([lines(), vec![b' '; 17 << 20]].concat());
+        assert!(overlong.contains("long"), "{overlong}");
     }
+
+    const NO_HEADER: &str = "it does not begin with the header of a journal";
 }

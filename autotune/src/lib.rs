@@ -1,173 +1,59 @@
-//! Finds the fastest legal way to run a CUDA launch and stores it in a profile.
+//! Finds the fastest legal way to run a CUDA launch, and stores it in a profile.
 //!
-//! A [`Workload`] describes what may vary. [`Space`] turns it into legal candidates through the
-//! guard's planner. A [`Measurer`] checks and times them. [`tune()`] searches, and the
-//! [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
+//! The tuner varies the size of chunks and the values of your launch parameters. The guard's planner validates every
+//! candidate, and its whole output is compared before it is timed. Samples of candidates are interleaved, so that a
+//! drifting clock affects all alike. The default stays unless another candidate is faster by more than 2 %.
 //!
-//! [`tune_fn()`] does all of this for a closure, and returns the entry.
+//! Use it for a kernel that runs often in sizes that you know: tune once on each kind of GPU, ship the profile, and look
+//! the choice up at run time with [`Guard::tuned`](gridguard::Guard::tuned).
 //!
-//! # Tuning your own workload
+//! # A closure
 //!
-//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream in
-//! `launch`. Your manifest needs `gridguard` with the features `host` and `profile`.
+//! [`tune_fn()`] tunes a closure that runs one candidate. Here it runs on the host; on a device, give the space the guard
+//! and a stream with [`FnSpace::on_stream`].
 //!
 //! ```
-//! use std::sync::Arc;
+//! use gridguard::profile::Key;
+//! use gridguard_autotune::{FnSpace, tune_fn};
 //!
-//! use gridguard::profile::{Document, Key, L2, Layers, Match, Policy, Provenance, publish};
-//! use gridguard::{
-//!     Axis, BatchAxis, DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Plan,
-//!     launch_chunk_on_host,
-//! };
-//! use gridguard_autotune::{
-//!     Budget, Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Measurer,
-//!     Portion, Space, TuningReport, Workload, tune,
-//! };
-//!
-//! const ROWS: u64 = 100_000;
-//!
-//! /// Adds up the integers to 64 or fewer in each row, `step` at a time.
-//! struct Sums {
-//!     guard: Arc<Guard>,
-//!     sums: Vec<u64>,
-//! }
-//!
-//! fn failure(error: impl ToString) -> MeasureFailure {
-//!     MeasureFailure::new(FailureKind::Launch, error.to_string())
-//! }
-//!
-//! impl Sums {
-//!     /// One block per row on y, where a grid has at most 65,535 blocks: the planner splits it.
-//!     fn configuration(&self, step: u64) -> LaunchConfig {
-//!         LaunchConfig {
-//!             parameters: vec![("step".to_owned(), step)],
-//!             request: LaunchRequest::new(Dim3::new(1, ROWS, 1), Dim3::new(step, 1, 1)),
-//!             batch: Some(BatchAxis::new(Axis::Y, ROWS)),
-//!             limits: self.guard.limits_for(KernelLimits::unknown("sums")),
+//! let (x, mut y) = (vec![1.0_f32; 10_000], vec![0.0; 10_000]);
+//! let space = FnSpace::new([("items", 10_000)]).parameter("step", [100, 1000]).chunk_auto();
+//! # let space = space.time_limit(std::time::Duration::from_millis(200));
+//! let key = Key { kernel: "double".into(), dtypes: "f32".into(), ..Key::default() };
+//! let tuned = tune_fn(&key, space, |trial| {
+//!     let step = trial.get("step")? as usize;
+//!     for range in trial.chunks() {
+//!         let range = range.start as usize..range.end as usize;
+//!         for (x, y) in x[range.clone()].chunks(step).zip(y[range].chunks_mut(step)) {
+//!             x.iter().zip(y).for_each(|(x, y)| *y = 2.0 * x);
 //!         }
 //!     }
-//! }
-//!
-//! impl Workload for Sums {
-//!     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-//!         Ok([8, 1].map(|step| self.configuration(step)).into())
-//!     }
-//!
-//!     fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
-//!         Ok(()) // Nothing to compile or allocate.
-//!     }
-//!
-//!     fn launch(
-//!         &mut self,
-//!         candidate: &Candidate,
-//!         portion: Portion,
-//!     ) -> Result<(), MeasureFailure> {
-//!         let step = candidate.parameters[0].1;
-//!         let LaunchConfig { request, batch, limits, .. } = self.configuration(step);
-//!         let plan = Plan::new(&request, batch.as_ref(), &limits, candidate.choice.into());
-//!         let plan = plan.map_err(failure)?;
-//!         let kernel = move |row: u64, sum: &mut [u64]| {
-//!             let steps = (0..=row % 64).step_by(step as usize);
-//!             sum[0] = steps.flat_map(|start| start..(row % 64 + 1).min(start + step)).sum();
-//!         };
-//!         let largest = plan.launches().max_by_key(|planned| planned.chunk.items);
-//!         match (portion, largest) {
-//!             (Portion::LargestLaunch, Some(one)) => {
-//!                 launch_chunk_on_host(&one.chunk, &mut self.sums, 1, &kernel).map_err(failure)
-//!             }
-//!             _ => {
-//!                 let ran = self.guard.launch_on_host(&plan, &mut self.sums, 1, kernel);
-//!                 ran.map(drop).map_err(failure)
-//!             }
-//!         }
-//!     }
-//!
-//!     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-//!         self.sums.fill(u64::MAX);
-//!         self.launch(candidate, Portion::Sequence)?;
-//!         let is_correct = |(row, sum): (u64, &u64)| *sum == (row % 64) * (row % 64 + 1) / 2;
-//!         match (0..).zip(&self.sums).all(is_correct) {
-//!             true => Ok(()),
-//!             false => Err(MeasureFailure::new(FailureKind::Mismatch, "wrong sum")),
-//!         }
-//!     }
-//! }
-//!
-//! let guard = Arc::new(Guard::host(DeviceLimits::any_device()));
-//! let policy = Policy { l2: L2::Hot, ..Policy::default() };
-//! let workload = Sums { guard: Arc::clone(&guard), sums: vec![0; ROWS as usize] };
-//! let mut measurer = InProcess::new(workload, HostClock::new(policy));
-//! let mut space = Space::new(measurer.configurations()?);
-//! # // Shortened, so that the documentation test is fast.
-//! # let budget = Budget { evaluations: Some(10), ..Budget::default() };
-//! # /*
-//! let budget = Budget::default();
-//! # */
-//! let outcome = tune(&mut measurer, &mut space, Default::default(), &budget, &mut ())?;
-//! println!("{}", TuningReport::new("sums", &outcome));
-//!
-//! // The key that a server looks up.
-//! let key = Key {
-//!     kernel: "sums".into(),
-//!     source: "1".into(), // Changes with the kernel's code.
-//!     dtypes: "u64".into(),
-//!     policy,
-//!     ..Key::default()
-//! };
-//! let environment = guard.environment();
-//! let found = Provenance {
-//!     date: "2026-11-20T12:00:00Z".into(),
-//!     tuner: environment.tuner.clone(),
-//!     ..Provenance::default()
-//! };
-//! let mut document = Document::new(guard.identity(), environment.clone());
-//! document.insert(outcome.entry(key.clone(), vec![("rows".into(), ROWS)], found))?;
-//! # let folder = tempfile::tempdir()?;
-//! # let folder = folder.path();
-//! let file = folder.join(guard.identity().file_name());
-//! publish(&file, &document)?;
-//! let loaded = Layers::new().explicit(&file).load(&guard.identity(), &environment);
-//! let tuned = loaded.profile.lookup(&key, &[ROWS]);
-//! assert_eq!((tuned.matched, tuned.choice()), (Match::Exact, outcome.winner.choice.into()));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!     trial.output(|| Ok(y.clone()))
+//! })?;
+//! println!("{:?} {:?}", tuned.choice, tuned.parameter("step"));
+//! # Ok::<(), gridguard_autotune::Error>(())
 //! ```
 //!
-//! # In a child process
+//! [`TunedFn::publish`] adds the entry to the profile of the guard's device.
 //!
-//! A candidate that crashes ends its process. [`Remote`] is a [`Measurer`] that starts a child process, which
-//! calls [`serve`], and a new one after each crash. A [`Journal`] keeps every result, and [`Resumed`]
-//! continues an interrupted search from it.
+//! # Where next
 //!
-//! # Pipelines
+//! | you have | use |
+//! |---|---|
+//! | a kernel with its own memory, checks or several launches | a [`Workload`], timed by [`InProcess`] with a [`DeviceClock`] or [`HostClock`]; [`Space`] makes legal candidates of its [`LaunchConfig`]s, [`tune()`] searches, and [`TuningOutcome::entry`] is the entry of a profile |
+//! | candidates that may crash or hang | [`Remote`] measures in a child process that calls [`serve`], and starts a new one after a crash |
+//! | a search that takes hours | a [`Journal`] keeps every result, and [`Resumed`] continues from it |
+//! | a GPU that others use | [`WhenIdle`] |
+//! | several kernels within a memory budget | a [`PipelineProblem`] |
+//! | a product of matrices by cuBLASLt | a [`ProductWorkload`] |
+//! | a program in any language that prints its times | a [`ProgramProblem`], measured by a [`ProgramMeasurer`] |
 //!
-//! A [`PipelineProblem`] runs a [`gridguard::pipeline`]. The candidates of its [`PipelineWorkload`] are plans
-//! with different chunks, chunks in flight and launch parameters, all within a memory budget. A
-//! [`ProductWorkload`] multiplies matrices; its candidates are the algorithms of cuBLASLt.
-//!
-//! # Programs that are not written in Rust
-//!
-//! A [`ProgramProblem`] describes a program that takes its parameters on the command line, and a
-//! [`ProgramMeasurer`] runs it for each candidate. [`Space::listed`] makes a space of them.
-//!
-//! ```
-//! use std::time::Duration;
-//!
-//! use gridguard_autotune::{Budget, ProgramMeasurer, ProgramProblem, Space, tune};
-//!
-//! // Any program that prints its time. This one takes longer for larger blocks.
-//! let command = r#"sh -c 'echo "{{\"ms\": 0.0{block}}}"'"#;
-//! let (sizes, blocks) = (vec![("items".to_owned(), 1000)], vec![64, 32, 16]);
-//! let problem = ProgramProblem::new(command, sizes, vec![("block".to_owned(), blocks)], vec![])?;
-//! let mut space = Space::listed(problem.candidates());
-//! let mut measurer = ProgramMeasurer::new(problem, Duration::from_secs(60));
-//! let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
-//! assert_eq!(outcome.winner.parameters, [("block".to_owned(), 16)]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! The README has a [`Workload`] as an example.
 
 mod candidate;
 mod clock;
 mod control;
+mod error;
 mod failure;
 mod idle;
 mod in_process;
@@ -195,27 +81,23 @@ mod variant;
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
 pub use control::{Budget, Observer, SearchProgress, Stage};
-pub use failure::{FailureKind, MeasureFailure, Measured, TuneError};
+pub use error::{Error, ErrorKind};
+pub use failure::{FailureKind, MeasureFailure, Measured};
 pub use idle::WhenIdle;
 pub use in_process::InProcess;
-pub use journal::{Journal, JournalError, JournalRecord, Resumed};
+pub use journal::{Journal, JournalRecord, Resumed};
 pub use measure::{Clock, Measurer, Portion, Sample, Work, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use pipeline::{PipelineProblem, PipelineWorkload};
-pub use plot::{Chart, PlotError};
+pub use plot::Chart;
 pub use product::ProductWorkload;
-pub use program::{ProgramError, ProgramMeasurer, ProgramProblem};
-pub use ranges::RangeError;
-pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
-pub use report::TuningReport;
-#[doc(hidden)]
-pub use report::duration;
+pub use program::{ProgramMeasurer, ProgramProblem};
+pub use remote::{Remote, Timeouts, serve, serve_on, unended_processes};
+pub use report::{TuningReport, duration};
 pub use space::Space;
-pub use stats::Samples;
-#[doc(hidden)]
-pub use stats::real;
+pub use stats::{Samples, real};
 pub use tune::tune;
-pub use tune_fn::{FnJournalError, FnSpace, Trial, TuneFnError, TunedFn, Values, tune_fn};
+pub use tune_fn::{FnSpace, Trial, TunedFn, Values, tune_fn};
 
 /// The example of the README, as a test.
 #[cfg(doctest)]

@@ -11,6 +11,7 @@ use plotters::element::DynElement;
 use plotters::prelude::*;
 
 use crate::candidate::Candidate;
+use crate::error::{Error, ErrorKind};
 use crate::outcome::{MeasuredCandidate, TuningOutcome};
 use crate::report::{duration, parameters};
 use crate::stats::{MIN_FOR_INTERVAL, real};
@@ -26,17 +27,6 @@ pub struct Chart {
     pub largest_legal_chunk: Option<u64>,
 }
 
-/// Why there is no chart.
-#[derive(Debug, thiserror::Error)]
-pub enum PlotError {
-    /// No candidate has a time.
-    #[error("nothing was measured")]
-    Nothing,
-    /// The drawing library failed.
-    #[error("cannot draw the chart: {0}")]
-    Drawing(String),
-}
-
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Relative to its place.
 type Mark<'a> = DynElement<'static, SVGBackend<'a>, (i32, i32)>;
@@ -49,16 +39,17 @@ impl Chart {
     ///
     /// # Errors
     ///
-    /// [`PlotError`] if nothing was measured.
-    pub fn svg(&self, outcome: &TuningOutcome) -> Result<String, PlotError> {
+    /// [`ErrorKind::Plot`] if nothing was measured.
+    pub fn svg(&self, outcome: &TuningOutcome) -> Result<String, Error> {
         let curves = curves(outcome);
         if curves.is_empty() {
-            return Err(PlotError::Nothing);
+            return Err(Error::new(ErrorKind::Plot, "nothing was measured"));
         }
         let mut svg = String::new();
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        self.draw(&root, &curves, outcome)
-            .map_err(|error| PlotError::Drawing(error.to_string()))?;
+        self.draw(&root, &curves, outcome).map_err(|error| {
+            Error::new(ErrorKind::Plot, format!("cannot draw the chart: {error}"))
+        })?;
         drop(root);
         Ok(svg)
     }

@@ -6,6 +6,7 @@ use gridguard::Strategy;
 use gridguard::profile::{Named, StoredChoice};
 
 use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
+use crate::error::Error;
 
 /// The sizes of a problem, the values of its parameters, and its chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,36 +18,6 @@ pub(crate) struct Ranges {
     pub(crate) chunks: Vec<u64>,
 }
 
-/// Why ranges have no candidates.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RangeError {
-    /// There are no sizes, or the first size, the number of items, is 0.
-    #[error("there are no items: the first size counts them and must be at least 1")]
-    NoItems,
-    /// A name is not one of a placeholder, or is `chunk`.
-    #[error("{name:?} cannot be a name: use letters, digits and _, and not \"chunk\"")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// Two sizes or parameters have the same name.
-    #[error("{name} is given twice: remove one")]
-    NamedTwice {
-        /// The name.
-        name: String,
-    },
-    /// A parameter has no values or a repeated value, or a chunk has no items.
-    #[error("the values of {name} are not at least one, each once, and chunks of at least 1 item")]
-    Values {
-        /// The parameter, or `chunk`.
-        name: String,
-    },
-    /// There are too many candidates.
-    #[error("there are more than {MAX_CANDIDATES} candidates: give fewer values")]
-    TooMany,
-}
-
 impl Ranges {
     /// Checks the ranges. `chunks` is `None` if the launch is not split, and empty for all items, half of them, a
     /// quarter, and so on.
@@ -54,19 +25,25 @@ impl Ranges {
         sizes: Named,
         parameters: Vec<(String, Vec<u64>)>,
         chunks: Option<Vec<u64>>,
-    ) -> Result<Self, RangeError> {
+    ) -> Result<Self, Error> {
         let items = match sizes.first() {
             Some((_, items @ 1..)) => *items,
-            _ => return Err(RangeError::NoItems),
+            _ => {
+                return Err(Error::input(
+                    "there are no items: the first size counts them and must be at least 1",
+                ));
+            }
         };
         let mut names = BTreeSet::new();
         let of_parameters = parameters.iter().map(|(name, _)| name);
         for name in sizes.iter().map(|(name, _)| name).chain(of_parameters) {
             if !is_name(name) || name == CHUNK {
-                return Err(RangeError::Name { name: name.clone() });
+                return Err(Error::input(format!(
+                    "{name:?} cannot be a name: use letters, digits and _, and not \"chunk\""
+                )));
             }
             if !names.insert(name.as_str()) {
-                return Err(RangeError::NamedTwice { name: name.clone() });
+                return Err(Error::input(format!("{name} is given twice: remove one")));
             }
         }
         let given = parameters.iter().map(|(name, values)| (name.as_str(), values));
@@ -75,7 +52,9 @@ impl Ranges {
             let distinct: BTreeSet<&u64> = values.iter().collect();
             let is_invalid = name == CHUNK && distinct.contains(&0);
             if values.is_empty() || distinct.len() < values.len() || is_invalid {
-                return Err(RangeError::Values { name: name.to_owned() });
+                return Err(Error::input(format!(
+                    "the values of {name} are not at least one, each once, and chunks of at least 1 item"
+                )));
             }
         }
         let mut chunks = match chunks {
@@ -88,7 +67,9 @@ impl Ranges {
         let counts = parameters.iter().map(|(_, values)| values.len());
         let count = counts.chain([chunks.len().max(1)]).try_fold(1_usize, usize::checked_mul);
         if count.is_none_or(|count| count > MAX_CANDIDATES) {
-            return Err(RangeError::TooMany);
+            return Err(Error::input(format!(
+                "there are more than {MAX_CANDIDATES} candidates: give fewer values"
+            )));
         }
         Ok(Self { sizes, parameters, chunks })
     }

@@ -3,7 +3,7 @@
 use gridguard::profile::{Objective, StopReason};
 
 use crate::control::{Budget, Observer};
-use crate::failure::TuneError;
+use crate::error::Error;
 use crate::measure::Measurer;
 use crate::outcome::{CandidateVerdict, MeasuredCandidate, TuningOutcome};
 use crate::search::state::{DEFAULT, Halt, Search, Series, Status};
@@ -23,17 +23,17 @@ use crate::stats::Samples;
 ///
 /// # Errors
 ///
-/// [`TuneError`] if no candidate is legal, the default fails, or measuring ends.
+/// [`Error`] if no candidate is legal, the default fails, or measuring ends.
 pub fn tune(
     measurer: &mut dyn Measurer,
     space: &mut Space,
     objective: Objective,
     budget: &Budget<'_>,
     observer: &mut dyn Observer,
-) -> Result<TuningOutcome, TuneError> {
+) -> Result<TuningOutcome, Error> {
     space.restrict(objective);
     if space.default().is_none() {
-        return Err(TuneError::NoCandidate);
+        return Err(Error::no_candidate());
     }
     let mut search = Search::new(measurer, observer, budget, space);
     match search::run(&mut search, space, objective) {

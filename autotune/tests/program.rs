@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use gridguard::profile::{Named, StoredChoice};
 use gridguard_autotune::{
-    Budget, Candidate, CandidateVerdict, FailureKind, Journal, MeasureFailure, Measurer, Portion,
-    ProgramMeasurer, ProgramProblem, Resumed, Space, TuneError, TuningOutcome, tune,
+    Budget, Candidate, CandidateVerdict, ErrorKind, FailureKind, Journal, MeasureFailure, Measurer,
+    Portion, ProgramMeasurer, ProgramProblem, Resumed, Space, TuningOutcome, tune,
 };
 
 /// More than any program here takes, however busy the machine is.
@@ -288,7 +288,8 @@ fn a_failing_default_is_an_error() {
     let mut space = Space::listed(problem.candidates());
     let mut measurer = ProgramMeasurer::new(problem, LIMIT);
     let tuned = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ());
-    let TuneError::Default(failure) = tuned.expect_err("no default") else { panic!("another") };
+    let error = tuned.expect_err("no default");
+    let ErrorKind::Default(failure) = error.kind() else { panic!("{error}") };
     assert_eq!(failure.message, "the program failed (exit status: 1)");
 }
 

@@ -12,7 +12,7 @@ use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
-use crate::operation::{Code, Operation, Sealed, U64, source};
+use crate::operation::{Code, Operation, U64, source};
 
 const SOURCE: &str = source!("argsort.cu");
 
@@ -103,8 +103,6 @@ impl Argsort {
         (columns + threads + halves) * WORD_BYTES
     }
 }
-
-impl Sealed for Argsort {}
 
 impl Operation for Argsort {
     const KERNEL: &'static str = "argsort";

@@ -8,7 +8,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 use crate::deviation::Deviation;
 use crate::element::{Element, ElementType, Plain, to_u64};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
+use crate::operation::{Code, Operation, U64, check_elements, source};
 #[cfg(feature = "cuda")]
 use {
     crate::element::assert_size,
@@ -21,8 +21,7 @@ const THREADS: u64 = 256;
 /// Elements of a thread. With few blocks, the atomic additions at their ends take no time.
 const STEPS: u64 = 64;
 
-/// A Rust type of elements that can be compared: every [`Element`], and `u32`. Sealed.
-#[allow(private_bounds, reason = "sealed")]
+/// A Rust type of elements that can be compared: every [`Element`], and `u32`.
 pub trait Compared: Plain {
     /// The type of floating-point elements; of `u32`, the type of the same size.
     const SIZED_AS: ElementType;
@@ -112,8 +111,6 @@ impl<T: Compared> Compare<T> {
         Ok(Self { elements, compared: PhantomData })
     }
 }
-
-impl<T: Compared> Sealed for Compare<T> {}
 
 impl<T: Compared> Operation for Compare<T> {
     const KERNEL: &'static str = "compare";

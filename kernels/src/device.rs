@@ -13,7 +13,7 @@ pub(crate) fn kernel(
     overlap: bool,
 ) -> Result<Kernel, LoadError> {
     // SAFETY: the kernel takes `parameters`, and accesses only memory that its arguments reach. The source in the
-    // same `Code` of a sealed operation shows both: its header comment states the parameters and the memory that a
+    // same `Code`, which only this crate makes, shows both: its header comment states the parameters and the memory that a
     // chunk reads and writes. For tensors with items, these are the items of the chunk; for others, the shape in
     // macros or arguments. The module was compiled from that source, or read from a cache that only this crate
     // writes, by a key of the source. The kernel stays in this crate, in `Prepared` and `TemporalBlock`. Pipelines of

@@ -64,9 +64,8 @@ impl ElementType {
 
 /// A Rust type of tensor elements: `f16`, `bf16` or `f32`.
 ///
-/// Sealed: device code relies on each type's size and layout. Every element is bytemuck's `Pod`; with the
-/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`, and gridguard's `ProductElement`.
-#[allow(private_bounds, reason = "sealed")]
+/// With the feature `cuda`, an element is gridguard's `ProductElement`, which no other type can be: device code relies on
+/// each type's size and layout.
 pub trait Element: Plain + Multiplied + Into<f32> {
     /// Which one.
     const TYPE: ElementType;
@@ -80,22 +79,33 @@ pub trait Element: Plain + Multiplied + Into<f32> {
     fn narrow(value: f32) -> Self;
 }
 
-/// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
+/// A number with the same bytes on host and device, for which every bit pattern is valid.
 #[cfg(feature = "cuda")]
-pub(crate) trait Plain:
+pub trait Plain:
     Pod + Send + Sync + cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits
 {
 }
-/// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
-#[cfg(not(feature = "cuda"))]
-pub(crate) trait Plain: Pod + Send + Sync {}
-
-/// The elements that products take.
 #[cfg(feature = "cuda")]
-pub(crate) trait Multiplied: ProductElement {}
-/// The elements that products take.
+impl<T: Pod + Send + Sync + cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits> Plain
+    for T
+{
+}
+/// A number for which every bit pattern is valid.
 #[cfg(not(feature = "cuda"))]
-pub(crate) trait Multiplied {}
+pub trait Plain: Pod + Send + Sync {}
+#[cfg(not(feature = "cuda"))]
+impl<T: Pod + Send + Sync> Plain for T {}
+
+/// An element of the products of cuBLASLt.
+#[cfg(feature = "cuda")]
+pub trait Multiplied: ProductElement {}
+#[cfg(feature = "cuda")]
+impl<T: ProductElement> Multiplied for T {}
+/// An element of products; any, without a device.
+#[cfg(not(feature = "cuda"))]
+pub trait Multiplied {}
+#[cfg(not(feature = "cuda"))]
+impl<T> Multiplied for T {}
 
 /// Checks at compile time that `T` has the size that device code expects.
 #[cfg(feature = "cuda")]
@@ -104,15 +114,6 @@ pub(crate) const fn assert_size<T: Plain>(bytes: u64) {
     let size = size_of::<T>() as u64;
     assert!(size == bytes, "another size than in device code");
 }
-
-impl Plain for f16 {}
-impl Plain for bf16 {}
-impl Plain for f32 {}
-impl Plain for u32 {}
-
-impl Multiplied for f16 {}
-impl Multiplied for bf16 {}
-impl Multiplied for f32 {}
 
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;

@@ -11,8 +11,8 @@ use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
 use crate::operation::{
-    Code, HOPPER, Operation, Sealed, U64, check_elements, check_size, memory, named, refused,
-    replaced, source,
+    Code, HOPPER, Operation, U64, check_elements, check_size, memory, named, refused, replaced,
+    source,
 };
 
 const SOURCE: &str = source!("wgmma.cu", "gated_product.cu");
@@ -117,8 +117,6 @@ impl GatedProduct {
         self.weight_bytes(self.tile()) + self.stages() * STAGE_BYTES + 8 * barriers
     }
 }
-
-impl Sealed for GatedProduct {}
 
 impl Operation for GatedProduct {
     const KERNEL: &'static str = "gated_product";

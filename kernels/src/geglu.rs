@@ -11,7 +11,7 @@ use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
 use crate::operation::{
-    Code, Operation, Sealed, U64, WARP, check_elements, memory, named, refused, replaced, source,
+    Code, Operation, U64, WARP, check_elements, memory, named, refused, replaced, source,
 };
 
 const SOURCE: &str = source!("row_parts.cu", "geglu.cu");
@@ -80,8 +80,6 @@ impl Geglu {
         [("threads", self.threads), ("vectors", self.vectors)]
     }
 }
-
-impl Sealed for Geglu {}
 
 impl Operation for Geglu {
     const KERNEL: &'static str = "geglu";

@@ -10,9 +10,7 @@ use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
-use crate::operation::{
-    Code, Operation, Sealed, U64, WARP, memory, named, refused, replaced, source,
-};
+use crate::operation::{Code, Operation, U64, WARP, memory, named, refused, replaced, source};
 
 const SOURCE: &str = source!("row_parts.cu", "layer_norm.cu");
 
@@ -103,8 +101,6 @@ fn default_threads(parts: u64) -> u64 {
     });
     best.unwrap_or(MAX_THREADS)
 }
-
-impl Sealed for LayerNorm {}
 
 impl Operation for LayerNorm {
     const KERNEL: &'static str = "layer_norm";

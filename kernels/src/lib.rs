@@ -1,10 +1,12 @@
-//! CUDA C++ kernels whose grids overflow in practice: launch geometry, launches through the guard,
-//! host references and tolerances.
+//! CUDA C++ kernels whose grids overflow in practice, launched through the guard.
 //!
-//! The device code is in `cu/` and compiled at run time by NVRTC, for the shape and the device. Each
-//! public module is one kernel: a type that checks the sizes and describes the launch, `launch` on its
-//! `Prepared` form, an f64 `reference`, and a `tolerance` unless [`ElementType::rounding_error`] is one.
-//! `Kernels` compiles and caches the code.
+//! Video diffusion attends over time at every position of a feature map, language models sort and normalise every token:
+//! more rows than the 65,535 blocks of a grid's y and z. Each kernel here takes any number of items. A launch that is too
+//! large runs in legal chunks, which write straight into the output.
+//!
+//! Each public module is one kernel: a type that checks the sizes and describes the launch ([`Operation`]), `launch` on its
+//! `Prepared` form, an f64 `reference`, and a `tolerance` unless [`ElementType::rounding_error`] is one. NVRTC compiles
+//! the device code for the shape and the device at the first use. `Kernels` keeps it in memory and on disk.
 //!
 //! ```
 //! use gridguard::DeviceLimits;
@@ -16,6 +18,18 @@
 //! assert_eq!(softmax.batch().items(), 200_000); // but the rows are independent
 //! # Ok::<(), gridguard_kernels::KernelError>(())
 //! ```
+//!
+//! The README launches it on a device.
+//!
+//! # Where next
+//!
+//! | you look for | see |
+//! |---|---|
+//! | a launch with a plan of your own, or the choice of a tuned profile | `Kernels::prepare`, `Kernels::prepare_tuned` |
+//! | attention with a mask, a bias or strides, and its gradients | [`temporal_attention`] |
+//! | a whole transformer block within a memory budget | [`temporal_block`] |
+//! | the comparison of two outputs on the device | [`compare`] |
+//! | problems to tune and measure | the package `gridguard-problems` |
 //!
 //! # The CUDA version
 //!
@@ -53,7 +67,7 @@ mod tensor;
 #[cfg(feature = "cuda")]
 pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault};
 pub use deviation::Deviation;
-pub use element::{Element, ElementType};
+pub use element::{Element, ElementType, Multiplied, Plain};
 pub use error::KernelError;
 pub use extent::Extent;
 #[cfg(feature = "cuda")]

@@ -13,10 +13,9 @@ use crate::error::KernelError;
 ///
 /// Constructors check all sizes, so that `grid` cannot fail.
 ///
-/// Sealed: launches are safe because this crate vouches for the memory accesses of its device code.
+/// Only this crate makes the [`Code`] of an operation, because it vouches for the memory accesses of its device code.
 /// Load your own device code with `gridguard::cuda::Module`.
-#[allow(private_bounds, reason = "sealed")]
-pub trait Operation: Sealed + Clone {
+pub trait Operation: Clone {
     /// The kernel's name in profiles.
     const KERNEL: &'static str;
     /// The names of the sizes, the number of items first.
@@ -133,11 +132,9 @@ pub trait Operation: Sealed + Clone {
 /// The architecture of the warpgroup instructions: later ones lack them.
 pub(crate) const HOPPER: ComputeCapability = ComputeCapability::new(9, 0);
 
-/// Keeps implementations of [`Operation`] inside this crate.
-pub(crate) trait Sealed {}
-
-/// The source of a kernel, and the macros that specialise it.
+/// The source of a kernel of this crate, and the macros that specialise it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Code {
     /// The kernel's name: `rms_norm` in `rms_norm.cu`.
     pub kernel: &'static str,

@@ -13,7 +13,7 @@ use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::Prepared;
-use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
+use crate::operation::{Code, Operation, U64, WARP, memory, source};
 
 const SOURCE: &str = source!("residual_norm.cu");
 
@@ -63,8 +63,6 @@ impl ResidualNorm {
         if self.rows.columns > WIDTH * MAX_STEPS * LANES { WARP } else { LANES }
     }
 }
-
-impl Sealed for ResidualNorm {}
 
 impl Operation for ResidualNorm {
     const KERNEL: &'static str = "residual_norm";

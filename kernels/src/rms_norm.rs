@@ -10,7 +10,7 @@ use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{Args, CudaStream, Prepared, Tensor, TensorMut, check_element};
-use crate::operation::{Code, Operation, Sealed, U64, WARP, memory, source};
+use crate::operation::{Code, Operation, U64, WARP, memory, source};
 
 const SOURCE: &str = source!("row_parts.cu", "rms_norm.cu");
 
@@ -54,8 +54,6 @@ impl RmsNorm {
         self.threads() / self.threads_per_row()
     }
 }
-
-impl Sealed for RmsNorm {}
 
 impl Operation for RmsNorm {
     const KERNEL: &'static str = "rms_norm";

@@ -10,7 +10,7 @@ use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 #[cfg(feature = "cuda")]
 use crate::launch::{CudaStream, Prepared, Tensor, TensorMut};
-use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, WARP, memory, source};
+use crate::operation::{Code, Operation, U64, VECTOR_BYTES, WARP, memory, source};
 
 const SOURCE: &str = source!("softmax.cu");
 
@@ -99,8 +99,6 @@ impl Softmax {
         Geometry { threads_per_row, threads: STAGED_THREADS, rows, staged: true }
     }
 }
-
-impl Sealed for Softmax {}
 
 impl Operation for Softmax {
     const KERNEL: &'static str = "softmax";

@@ -11,7 +11,7 @@ use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{EntryError, ProfileError};
-use gridguard_autotune::PlotError;
+use gridguard_autotune::ErrorKind;
 use gridguard_files::{LockError, PublishError};
 #[cfg(feature = "fleet")]
 use gridguard_fleet::FleetError;
@@ -113,7 +113,11 @@ impl<E: Error + 'static> From<E> for CommandError {
                 ));
             }
             () if any.is::<EntryError>() => "cannot store the tuned choice: ",
-            () if any.is::<PlotError>() => "cannot draw the plot: ",
+            () if any.downcast_ref().map(gridguard_autotune::Error::kind)
+                == Some(&ErrorKind::Plot) =>
+            {
+                "cannot draw the plot: "
+            }
             () if any.is::<ctrlc::Error>() => "cannot handle signals: ",
             () => "",
         };

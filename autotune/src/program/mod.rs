@@ -1,11 +1,9 @@
 //! Tunes external programs that take their parameters on the command line and print their times as JSON.
 
-mod error;
 mod measurer;
 mod problem;
 mod report;
 mod template;
 
-pub use error::ProgramError;
 pub use measurer::ProgramMeasurer;
 pub use problem::ProgramProblem;

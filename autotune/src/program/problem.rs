@@ -2,9 +2,9 @@
 
 use gridguard::profile::Named;
 
-use super::error::ProgramError;
 use super::template::Template;
 use crate::candidate::Candidate;
+use crate::error::Error;
 use crate::ranges::{CHUNK, Ranges};
 
 /// A problem that an external program measures, and what may vary.
@@ -42,15 +42,32 @@ impl ProgramProblem {
     /// default. A chunk larger than the number of items counts as all items. If the command has `{chunk}`
     /// and `chunks` is empty, the chunks are all items, half of them, a quarter, and so on.
     ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use gridguard_autotune::{Budget, ProgramMeasurer, ProgramProblem, Space, tune};
+    ///
+    /// // Any program that prints its time. This one takes longer for larger blocks.
+    /// let command = r#"sh -c 'echo "{{\"ms\": 0.0{block}}}"'"#;
+    /// let (sizes, blocks) = (vec![("items".to_owned(), 1000)], vec![64, 32, 16]);
+    /// let problem = ProgramProblem::new(command, sizes, vec![("block".to_owned(), blocks)], vec![])?;
+    /// let mut space = Space::listed(problem.candidates());
+    /// let mut measurer = ProgramMeasurer::new(problem, Duration::from_secs(60));
+    /// let outcome =
+    ///     tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
+    /// assert_eq!(outcome.winner.parameters, [("block".to_owned(), 16)]);
+    /// # Ok::<(), gridguard_autotune::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ProgramError`] if the command is malformed, or the values do not fit it.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) if the command is malformed, or the values do not fit it.
     pub fn new(
         command: &str,
         sizes: Named,
         parameters: Vec<(String, Vec<u64>)>,
         chunks: Vec<u64>,
-    ) -> Result<Self, ProgramError> {
+    ) -> Result<Self, Error> {
         let command = Template::parse(command)?;
         let placeholders = command.placeholders();
         let is_split = placeholders.contains(CHUNK);
@@ -62,15 +79,22 @@ impl ProgramProblem {
             .iter()
             .find(|name| **name != CHUNK && !names().any(|known| known == **name))
         {
-            return Err(ProgramError::NoValue { name: (*name).to_owned() });
+            return Err(Error::input(format!(
+                "the command has the placeholder {{{name}}} but no value for it: give it as a size or \
+                 parameter, or write {{{{ for a brace"
+            )));
         }
         let chunk = is_chunk_given.then_some(CHUNK);
         let unused = |name: &&str| !placeholders.contains(name);
         if let Some(name) = ranges.names().map(String::as_str).chain(chunk).find(unused) {
-            return Err(ProgramError::Unused { name: name.to_owned() });
+            return Err(Error::input(format!(
+                "{name} is given, but the command has no {{{name}}}"
+            )));
         }
         if ranges.parameters.is_empty() && !is_split {
-            return Err(ProgramError::NothingVaries);
+            return Err(Error::input(
+                "nothing varies: write {chunk} or a parameter such as {block} into the command",
+            ));
         }
         Ok(Self { command, ranges })
     }
@@ -113,7 +137,7 @@ mod tests {
         sizes: &[(&str, u64)],
         parameters: &[(&str, &[u64])],
         chunks: &[u64],
-    ) -> Result<ProgramProblem, ProgramError> {
+    ) -> Result<ProgramProblem, Error> {
         let parameters =
             parameters.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec()));
         ProgramProblem::new(command, named(sizes), parameters.collect(), chunks.to_vec())

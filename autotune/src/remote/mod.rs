@@ -14,9 +14,10 @@ use gridguard::profile::StoredChoice;
 use serde::de::DeserializeOwned;
 
 pub use group::unended_processes;
-pub use serve::{ServeError, serve, serve_on};
+pub use serve::{serve, serve_on};
 
 use crate::candidate::{Candidate, LaunchConfig};
+use crate::error::{Error, ErrorKind};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Measurer, Portion, Sample};
 use group::CLOSING;
@@ -48,27 +49,6 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a child process cannot measure.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemoteError {
-    /// The process does not start.
-    #[error("cannot start the measuring process: {0}")]
-    Start(#[source] std::io::Error),
-    /// The process cannot open the problem, or crashes on it.
-    #[error("cannot open the problem: {0}")]
-    Open(#[source] MeasureFailure),
-    /// The default crashes one process after another.
-    #[error("the default was fatal {times} times in a row: {failure}")]
-    FatalDefault {
-        /// The number of crashes.
-        times: u32,
-        /// The last failure.
-        #[source]
-        failure: MeasureFailure,
-    },
-}
-
 /// Checks and times candidates in a child process that runs [`serve()`].
 ///
 /// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
@@ -87,7 +67,7 @@ pub struct Remote {
     process: Option<Process>,
     printed: String,
     fatal_defaults: u32,
-    lost: Option<RemoteError>,
+    lost: Option<Error>,
     stop: Option<Stop>,
 }
 
@@ -96,12 +76,12 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// [`RemoteError`] if it does not start, or cannot open the problem.
+    /// [`ErrorKind::Process`] or [`ErrorKind::Open`] if it does not start, or cannot open the problem.
     pub fn spawn(
         command: impl Fn() -> Command + Send + 'static,
         problem: impl Into<String>,
         timeouts: Timeouts,
-    ) -> Result<Self, RemoteError> {
+    ) -> Result<Self, Error> {
         Self::start(Box::new(command), problem.into(), timeouts, None)
     }
 
@@ -116,7 +96,7 @@ impl Remote {
         command: impl Fn() -> Command + Send + 'static,
         problem: impl Into<String>,
         timeouts: Timeouts,
-    ) -> Result<Self, RemoteError> {
+    ) -> Result<Self, Error> {
         Self::start(Box::new(command), problem.into(), timeouts, Some(Box::new(stop)))
     }
 
@@ -125,7 +105,7 @@ impl Remote {
         problem: String,
         timeouts: Timeouts,
         stop: Option<Stop>,
-    ) -> Result<Self, RemoteError> {
+    ) -> Result<Self, Error> {
         let mut remote = Self {
             command,
             problem: String::new(),
@@ -145,8 +125,8 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// [`RemoteError`] if no process starts, or the problem cannot be opened.
-    pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), RemoteError> {
+    /// [`ErrorKind::Process`] or [`ErrorKind::Open`] if no process starts, or the problem cannot be opened.
+    pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), Error> {
         (self.problem, self.fatal_defaults, self.lost) = (problem.into(), 0, None);
         let alive = self.take_alive();
         self.process = Some(self.open(alive)?);
@@ -155,7 +135,7 @@ impl Remote {
 
     /// Why measuring has ended. Every later request then fails.
     #[must_use]
-    pub const fn lost(&self) -> Option<&RemoteError> {
+    pub const fn lost(&self) -> Option<&Error> {
         self.lost.as_ref()
     }
 
@@ -192,19 +172,20 @@ impl Remote {
     }
 
     /// Opens the problem, in a new process if there is none.
-    fn open(&mut self, alive: Option<Process>) -> Result<Process, RemoteError> {
+    fn open(&mut self, alive: Option<Process>) -> Result<Process, Error> {
         // One time limit for the start and the request.
         let limit = Limit::new(self.timeouts.open, self.stop.as_ref());
         let is_new = alive.is_none();
         let mut process = match alive {
             Some(process) => process,
-            None => Process::start((self.command)()).map_err(RemoteError::Start)?,
+            None => Process::start((self.command)())
+                .map_err(Error::with(ErrorKind::Process, "cannot start the measuring process"))?,
         };
         let ready = if is_new { process.wait_until_ready(limit) } else { Ok(()) };
         let request = Request::Open { problem: self.problem.clone() };
         match ready.and_then(|()| process.ask(&request, limit)) {
             Ok(configurations) => self.configurations = configurations,
-            Err(failure) => return Err(RemoteError::Open(self.end(process, failure))),
+            Err(failure) => return Err(not_opened(self.end(process, failure))),
         }
         Ok(process)
     }
@@ -230,11 +211,13 @@ impl Remote {
         for _ in 1..MAX_ATTEMPTS {
             match self.open(None) {
                 Ok(process) => return Ok(process),
-                // Asked to stop.
-                Err(RemoteError::Open(failure)) if failure.kind == FailureKind::Ended => {
-                    return Err(failure);
-                }
-                Err(_) => {}
+                Err(error) => match error.kind() {
+                    // Asked to stop.
+                    ErrorKind::Open(failure) if failure.kind == FailureKind::Ended => {
+                        return Err(failure.clone());
+                    }
+                    _ => {}
+                },
             }
             thread::sleep(BETWEEN_ATTEMPTS);
         }
@@ -262,7 +245,9 @@ impl Remote {
         if is_automatic && default == Some(&candidate.parameters) {
             self.fatal_defaults = fatal.map_or(0, |_| self.fatal_defaults + 1);
             if let (Some(failure), times @ MAX_FATAL_DEFAULTS..) = (fatal, self.fatal_defaults) {
-                self.lost = Some(RemoteError::FatalDefault { times, failure: failure.clone() });
+                let message = format!("the default was fatal {times} times in a row: {failure}");
+                let lost = Error::new(ErrorKind::Process, message);
+                self.lost = Some(lost.caused_by(failure.clone()));
             }
         }
         result
@@ -303,6 +288,11 @@ impl fmt::Debug for Remote {
 }
 
 /// The failure of each request after measuring has ended.
+fn not_opened(failure: MeasureFailure) -> Error {
+    let message = format!("cannot open the problem: {failure}");
+    Error::new(ErrorKind::Open(failure.clone()), message).caused_by(failure)
+}
+
 fn gone(why: impl fmt::Display) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Ended, format!("measuring has ended: {why}"))
 }

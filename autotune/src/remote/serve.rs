@@ -11,30 +11,10 @@ use serde::Serialize;
 
 use super::group::end_this_group;
 use super::protocol::{MAX_LINE_BYTES, Numbered, PROTOCOL, Request, read_lines};
+use crate::error::{Error, ErrorKind};
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::lines::write_line;
 use crate::measure::Measurer;
-
-/// Why a measuring process ends early.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// Standard input is not the connection from [`crate::Remote`].
-    #[error("this process was not started by a tuner: {0}")]
-    NotConnected(#[source] io::Error),
-    /// The thread that reads requests cannot be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
-    /// A request cannot be read.
-    #[error("cannot read a request: {0}")]
-    Read(#[source] io::Error),
-    /// A request is malformed.
-    #[error("malformed request: {0}")]
-    Malformed(#[source] serde_json::Error),
-    /// A response cannot be written.
-    #[error("cannot write a response: {0}")]
-    Write(#[source] io::Error),
-}
 
 /// Serves the tuner that started this process with [`crate::Remote`], until the tuner closes the connection.
 /// `open` makes the measurer of the problem that the tuner names.
@@ -46,15 +26,16 @@ pub enum ServeError {
 ///
 /// # Errors
 ///
-/// [`ServeError`] if there is no connection, or the tuner violates the protocol.
-pub fn serve(open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>) -> Result<(), ServeError> {
-    let connect = || {
+/// [`ErrorKind::Connection`] if there is no connection, or the tuner violates the protocol.
+pub fn serve(open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>) -> Result<(), Error> {
+    let connect = || -> io::Result<_> {
         let connection = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         connection.peer_addr()?;
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         Ok((connection.try_clone()?, connection))
     };
-    let (input, output) = connect().map_err(ServeError::NotConnected)?;
+    let (input, output) = connect()
+        .map_err(Error::with(ErrorKind::Connection, "this process was not started by a tuner"))?;
     serve_on(input, output, open)
 }
 
@@ -67,7 +48,7 @@ pub fn serve_on<I, O>(
     input: I,
     mut output: O,
     mut open: impl FnMut(&str) -> Measured<Box<dyn Measurer>>,
-) -> Result<(), ServeError>
+) -> Result<(), Error>
 where
     I: Read + Send + 'static,
     O: Write,
@@ -79,13 +60,14 @@ where
             end_this_group();
         }
     };
-    let requests = read_lines(input, after).map_err(ServeError::Thread)?;
+    let requests = read_lines(input, after)
+        .map_err(Error::with(ErrorKind::Connection, "cannot start a thread"))?;
     respond(&mut output, 0, Ok(PROTOCOL))?;
     let mut opened: Option<Box<dyn Measurer>> = None;
     while let Ok(line) = requests.recv() {
-        let line = line.map_err(ServeError::Read)?;
-        let Numbered { id, message } =
-            serde_json::from_str(&line).map_err(ServeError::Malformed)?;
+        let line = line.map_err(Error::with(ErrorKind::Connection, "cannot read a request"))?;
+        let Numbered { id, message } = serde_json::from_str(&line)
+            .map_err(Error::with(ErrorKind::Connection, "malformed request"))?;
         match (message, &mut opened) {
             (Request::Close, _) => break,
             (Request::Open { problem }, opened) => {
@@ -117,8 +99,9 @@ fn respond(
     output: &mut impl Write,
     id: u64,
     message: Measured<impl Serialize>,
-) -> Result<(), ServeError> {
-    write_line(output, &Numbered { id, message }, MAX_LINE_BYTES).map_err(ServeError::Write)
+) -> Result<(), Error> {
+    write_line(output, &Numbered { id, message }, MAX_LINE_BYTES)
+        .map_err(Error::with(ErrorKind::Connection, "cannot write a response"))
 }
 
 /// How long a measurement may continue after the input has ended.
@@ -144,7 +127,7 @@ mod tests {
 
     const CANDIDATE: &str = r#"{"parameters":[],"choice":"automatic","strategy":"whole","launches":1,"largest_chunk":1,"block_threads":32}"#;
 
-    fn served(requests: &str) -> (Result<(), ServeError>, Vec<String>) {
+    fn served(requests: &str) -> (Result<(), Error>, Vec<String>) {
         let mut output = Vec::new();
         let input = io::Cursor::new(requests.to_owned().into_bytes());
         let ended = serve_on(input, &mut output, |problem| match problem {
@@ -191,8 +174,10 @@ mod tests {
     #[test]
     fn an_invalid_request_ends_the_process() {
         let (ended, _) = served("frobnicate\n");
-        assert!(matches!(ended, Err(ServeError::Malformed(_))), "{ended:?}");
+        let error = ended.expect_err("malformed").to_string();
+        assert!(error.starts_with("malformed request: "), "{error}");
         let (ended, _) = served("\"clo");
-        assert!(matches!(ended, Err(ServeError::Read(_))), "{ended:?}");
+        let error = ended.expect_err("incomplete").to_string();
+        assert!(error.starts_with("cannot read a request: "), "{error}");
     }
 }

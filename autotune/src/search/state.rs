@@ -8,7 +8,8 @@ use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::{Budget, Observer, SearchProgress, Stage};
-use crate::failure::{FailureKind, MeasureFailure, TuneError};
+use crate::error::Error;
+use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::outcome::LatencyOutcome;
 use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
@@ -39,7 +40,7 @@ pub(crate) enum Status {
 pub(crate) enum Halt {
     /// The search was interrupted, or its budget is spent.
     Ended,
-    Failed(TuneError),
+    Failed(Error),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -259,10 +260,10 @@ impl<'a> Search<'a> {
     fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
         if failure.kind == FailureKind::Ended {
             self.ensure_budget()?;
-            return Err(Halt::Failed(TuneError::Ended(failure)));
+            return Err(Halt::Failed(Error::ended(failure)));
         }
         self.series[place].status = Status::Failed(failure.clone());
-        if place == DEFAULT { Err(Halt::Failed(TuneError::Default(failure))) } else { Ok(()) }
+        if place == DEFAULT { Err(Halt::Failed(Error::of_default(failure))) } else { Ok(()) }
     }
 
     fn ensure_budget(&self) -> Result<(), Halt> {

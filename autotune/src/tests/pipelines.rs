@@ -121,7 +121,7 @@ fn the_fastest_within_the_memory_limit_is_found_and_nothing_larger_is_measured()
     assert_eq!(bounded.objective, memory(4 << 20));
     let error =
         tune(&mut Simulated::new(nature, 5), &mut space, memory(255), &Limits::default(), &mut ());
-    assert_eq!(error.expect_err("no chunk fits"), crate::TuneError::NoCandidate);
+    assert_eq!(error.expect_err("no chunk fits"), crate::Error::no_candidate());
 }
 
 #[test]

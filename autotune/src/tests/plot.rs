@@ -2,7 +2,7 @@ use gridguard::Strategy;
 use gridguard::profile::Objective;
 
 use super::simulation::{Simulated, problem};
-use crate::{Budget, Candidate, Chart, MeasuredCandidate, PlotError, Space, TuningOutcome, tune};
+use crate::{Budget, Candidate, Chart, MeasuredCandidate, Space, TuningOutcome, tune};
 
 fn outcome(seed: u64, sets: u64) -> (Space, TuningOutcome) {
     let (mut space, nature) = problem(seed, sets);
@@ -134,5 +134,5 @@ fn an_empty_chart_is_an_error() {
     let (_, mut outcome) = outcome(0, 1);
     outcome.candidates.clear();
     let chart = Chart { title: String::new(), subtitle: String::new(), largest_legal_chunk: None };
-    assert!(matches!(chart.svg(&outcome), Err(PlotError::Nothing)));
+    assert_eq!(chart.svg(&outcome).expect_err("empty").to_string(), "nothing was measured");
 }

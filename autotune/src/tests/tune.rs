@@ -7,8 +7,8 @@ use gridguard::profile::{Objective, StopReason};
 use super::simulation::{Nature, Simulated, ordinary, problem, throughput};
 use crate::stats::{count, real};
 use crate::{
-    Budget, Candidate, CandidateVerdict, FailureKind, Journal, MeasureFailure, Measurer, Observer,
-    Portion, Resumed, Sample, Samples, SearchProgress, Space, Stage, TuneError, tune,
+    Budget, Candidate, CandidateVerdict, Error, ErrorKind, FailureKind, Journal, MeasureFailure,
+    Measurer, Observer, Portion, Resumed, Sample, Samples, SearchProgress, Space, Stage, tune,
 };
 
 fn quantile(values: &[f64], fraction: f64) -> f64 {
@@ -184,7 +184,7 @@ fn a_default_that_fails_is_an_error() {
             &mut (),
         )
         .expect_err("there is nothing to compare with");
-        assert!(matches!(error, TuneError::Default(failure) if failure.kind == kind));
+        assert!(matches!(error.kind(), ErrorKind::Default(failure) if failure.kind == kind));
     }
     let mut nothing = Space::new(Vec::new());
     let error = tune(
@@ -194,7 +194,7 @@ fn a_default_that_fails_is_an_error() {
         &Budget::default(),
         &mut (),
     );
-    assert_eq!(error, Err(TuneError::NoCandidate));
+    assert_eq!(error, Err(Error::no_candidate()));
 }
 
 #[test]

@@ -2,51 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard_files::{FileLock, LockError, ReadError};
+use gridguard_files::{FileLock, ReadError};
 
 use crate::candidate::Candidate;
-use crate::journal::{Journal, JournalError, JournalRecord};
+use crate::error::{Error, ErrorKind};
+use crate::journal::{Journal, JournalRecord};
 use crate::measure::Portion;
 use crate::search::FINE_FACTOR;
 use crate::space::Space;
 use crate::stats::Samples;
-
-/// Why a journal of [`FnSpace::journal`](crate::FnSpace::journal) cannot be used. The file is unchanged.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FnJournalError {
-    /// Another process has it open, or it cannot be locked.
-    #[error("journal {}: {reason}", path.display())]
-    Lock {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        reason: LockError,
-    },
-    /// The file cannot be read or written.
-    #[error("journal {}: {reason}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        reason: io::Error,
-    },
-    /// The file is not a journal of this function: give another path, or remove it.
-    #[error("journal {}: {reason}: give another path, or remove it", path.display())]
-    Other {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        reason: JournalError,
-    },
-}
 
 /// The open journal of a function.
 pub(super) struct Kept {
@@ -68,13 +35,14 @@ impl Kept {
         path: &Path,
         [problem, conditions]: &[String; 2],
         space: &Space,
-    ) -> Result<Self, FnJournalError> {
-        gridguard_files::create_folder(gridguard_files::folder_of(path)).map_err(file(path))?;
+    ) -> Result<Self, Error> {
+        gridguard_files::create_folder(gridguard_files::folder_of(path))
+            .map_err(unusable(path, ""))?;
         let lock = FileLock::acquire(&path.with_extension("lock"), Duration::ZERO)
-            .map_err(|reason| FnJournalError::Lock { path: path.to_owned(), reason })?;
+            .map_err(unusable(path, ""))?;
         let old = read(path)?;
         let candidates = space.candidates();
-        let text = serde_json::to_string(candidates).map_err(|error| file(path)(error.into()))?;
+        let text = serde_json::to_string(candidates).map_err(|error| unusable(path, "")(error))?;
         let subject = [(PROBLEM, problem), (CONDITIONS, conditions), (CANDIDATES, &text)];
         let mut subject = subject.map(|(name, value)| (name.to_owned(), value.clone()));
         let mut journal = Journal { subject: BTreeMap::from(subject.clone()), records: Vec::new() };
@@ -85,8 +53,8 @@ impl Kept {
                 *value = old.subject.get(name).cloned().unwrap_or_default();
             });
             let kept = old.subject.get(KNOWN).map(|text| (KNOWN.to_owned(), text.clone()));
-            let other = |reason| FnJournalError::Other { path: path.to_owned(), reason };
-            old.check_subject(&subject.into_iter().chain(kept).collect()).map_err(other)?;
+            old.check_subject(&subject.into_iter().chain(kept).collect())
+                .map_err(unusable(path, FOREIGN))?;
             if old.subject.get(CONDITIONS) == Some(conditions) {
                 known = judged(&old, candidates.first());
                 if old.subject.get(CANDIDATES) == Some(&text) {
@@ -95,7 +63,7 @@ impl Kept {
                 }
             }
         }
-        let text = serde_json::to_string(&known).map_err(|error| file(path)(error.into()))?;
+        let text = serde_json::to_string(&known).map_err(|error| unusable(path, "")(error))?;
         journal.subject.insert(KNOWN.to_owned(), text);
         Ok(Self { path: path.to_owned(), lock, journal, known })
     }
@@ -118,14 +86,13 @@ impl Kept {
 
     /// Rewrites the file without an incomplete last line, and appends each new record. If that fails later, only the
     /// journal is lost.
-    pub(super) fn into_writer(
-        self,
-    ) -> Result<impl FnMut(&JournalRecord) + Send + 'static, FnJournalError> {
+    pub(super) fn into_writer(self) -> Result<impl FnMut(&JournalRecord) + Send + 'static, Error> {
         let Self { path, lock, journal, .. } = self;
         let mut lines = Vec::new();
-        journal.write_lines(&mut lines).map_err(file(&path))?;
-        gridguard_files::publish(&path, &lines).map_err(|error| file(&path)(error.error))?;
-        let mut open = Some(gridguard_files::append(&path).map_err(file(&path))?);
+        journal.write_lines(&mut lines).map_err(unusable(&path, ""))?;
+        gridguard_files::publish(&path, &lines)
+            .map_err(|error| unusable(&path, "")(error.error))?;
+        let mut open = Some(gridguard_files::append(&path).map_err(unusable(&path, ""))?);
         Ok(move |record: &JournalRecord| {
             let _held = &lock;
             if open.as_mut().is_some_and(|file| record.write_line(file).is_err()) {
@@ -135,20 +102,31 @@ impl Kept {
     }
 }
 
-fn read(path: &Path) -> Result<Option<Journal>, FnJournalError> {
-    let other = |reason| FnJournalError::Other { path: path.to_owned(), reason };
+fn read(path: &Path) -> Result<Option<Journal>, Error> {
     match gridguard_files::read(path, MAX_BYTES) {
         Ok(None) => Ok(None),
-        Ok(Some(text)) => Journal::read_lines(text.as_slice()).map(Some).map_err(other),
-        Err(ReadError::Io(error)) => Err(file(path)(error)),
-        Err(error) => Err(other(JournalError::Read(error.into()))),
+        Ok(Some(text)) => {
+            Journal::read_lines(text.as_slice()).map(Some).map_err(unusable(path, FOREIGN))
+        }
+        Err(ReadError::Io(error)) => Err(unusable(path, "")(error)),
+        Err(error) => Err(unusable(path, FOREIGN)(io::Error::from(error))),
     }
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> FnJournalError {
+/// The error of the journal at `path`, with a remedy behind its reason.
+fn unusable<E: core::error::Error + Send + Sync + 'static>(
+    path: &Path,
+    remedy: &'static str,
+) -> impl FnOnce(E) -> Error {
     let path = path.to_owned();
-    move |reason| FnJournalError::File { path, reason }
+    move |reason| {
+        let message = format!("journal {}: {reason}{remedy}", path.display());
+        Error::new(ErrorKind::Journal, message).caused_by(reason)
+    }
 }
+
+/// The remedy for a file that is not a journal of this function.
+const FOREIGN: &str = ": give another path, or remove it";
 
 fn known_before(journal: &Journal) -> Known {
     let text = journal.subject.get(KNOWN).map_or("[]", String::as_str);

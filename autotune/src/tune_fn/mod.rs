@@ -12,12 +12,10 @@ use std::time::SystemTime;
 
 use cudarc::driver::CudaStream;
 use gridguard::profile::{
-    Document, Entry, EntryError, Environment, Key, Named, Objective, ProfileError, Provenance,
-    StoredChoice, publish,
+    Document, Entry, Environment, Key, Named, Objective, Provenance, StoredChoice, publish,
 };
 use gridguard::{Choice, Guard};
 
-pub use known::FnJournalError;
 pub use trial::{Trial, Values};
 
 use self::known::Kept;
@@ -25,12 +23,13 @@ use self::workload::FnWorkload;
 use crate::candidate::{Candidate, LaunchConfig, chunked};
 use crate::clock::{DeviceClock, HostClock};
 use crate::control::Budget;
-use crate::failure::{MeasureFailure, Measured, TuneError};
+use crate::error::{Error, ErrorKind};
+use crate::failure::{MeasureFailure, Measured};
 use crate::in_process::InProcess;
 use crate::journal::Resumed;
 use crate::measure::Measurer;
 use crate::outcome::TuningOutcome;
-use crate::ranges::{RangeError, Ranges};
+use crate::ranges::Ranges;
 use crate::space::Space;
 use crate::tune::tune;
 
@@ -70,72 +69,20 @@ pub struct TunedFn {
     pub known: usize,
 }
 
-/// Why a function cannot be tuned.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TuneFnError {
-    /// The ranges have no candidates.
-    #[error(transparent)]
-    Range(#[from] RangeError),
-    /// A constraint or the description of a launch failed, or there is no clock.
-    #[error(transparent)]
-    Setup(#[from] MeasureFailure),
-    /// The objective limits the time of one launch, but a function is timed whole.
-    #[error("a function is timed with all of its launches: the objective cannot be a latency")]
-    Latency,
-    /// The tolerance is negative or not finite.
-    #[error("the tolerance is {0}: give a finite number of at least 0")]
-    Tolerance(f64),
-    /// No candidate is legal, or the default fails.
-    #[error(transparent)]
-    Tune(#[from] TuneError),
-    /// The journal cannot be used.
-    #[error(transparent)]
-    Journal(#[from] FnJournalError),
-    /// The key or the shape does not fit into a profile.
-    #[error(transparent)]
-    Entry(#[from] EntryError),
-    /// The entry cannot be written to a profile.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-}
-
 /// Finds the fastest of the candidates of `space` for `launch`.
 ///
 /// `launch` submits the launches of one candidate to the stream of the space, or runs them on the host. It passes
 /// its output to [`Trial::output`]. A candidate whose output differs from the default's never wins: its output is
-/// compared before it is timed.
-///
-/// ```
-/// use gridguard::profile::Key;
-/// use gridguard_autotune::{FnSpace, tune_fn};
-///
-/// let (x, mut y) = (vec![1.0_f32; 10_000], vec![0.0; 10_000]);
-/// let space = FnSpace::new([("items", 10_000)]).parameter("step", [100, 1000]).chunk_auto();
-/// let key = Key { kernel: "double".into(), dtypes: "f32".into(), ..Key::default() };
-/// # let space = space.time_limit(std::time::Duration::from_millis(200));
-/// let tuned = tune_fn(&key, space, |trial| {
-///     let step = trial.get("step")? as usize;
-///     for range in trial.chunks() {
-///         let range = range.start as usize..range.end as usize;
-///         for (x, y) in x[range.clone()].chunks(step).zip(y[range].chunks_mut(step)) {
-///             x.iter().zip(y).for_each(|(x, y)| *y = 2.0 * x);
-///         }
-///     }
-///     trial.output(|| Ok(y.clone()))
-/// })?;
-/// println!("{:?}", tuned.choice);
-/// # Ok::<(), gridguard_autotune::TuneFnError>(())
-/// ```
+/// compared before it is timed. The [front page](crate) has an example.
 ///
 /// # Errors
 ///
-/// [`TuneFnError`].
+/// [`Error`].
 pub fn tune_fn(
     key: &Key,
     mut space: FnSpace<'_>,
     launch: impl FnMut(&mut Trial<'_>) -> Measured<()>,
-) -> Result<TunedFn, TuneFnError> {
+) -> Result<TunedFn, Error> {
     let candidates = space.candidates(key.objective)?;
     let (tolerance, reference) = (space.tolerance, space.reference.take());
     let items = space.shape.first().map_or(0, |(_, items)| *items);
@@ -239,23 +186,24 @@ impl<'a> FnSpace<'a> {
     ///
     /// # Errors
     ///
-    /// [`TuneFnError`].
-    pub fn measure(
-        mut self,
-        key: &Key,
-        measurer: &mut dyn Measurer,
-    ) -> Result<TunedFn, TuneFnError> {
+    /// [`Error`].
+    pub fn measure(mut self, key: &Key, measurer: &mut dyn Measurer) -> Result<TunedFn, Error> {
         let candidates = self.candidates(key.objective)?;
         self.search(key, candidates, measurer)
     }
 
     /// The candidates, without those that are illegal or that a constraint rejects.
-    fn candidates(&mut self, objective: Objective) -> Result<Space, TuneFnError> {
+    fn candidates(&mut self, objective: Objective) -> Result<Space, Error> {
         if matches!(objective, Objective::Latency { .. }) {
-            return Err(TuneFnError::Latency);
+            return Err(Error::input(
+                "a function is timed with all of its launches: the objective cannot be a latency",
+            ));
         }
         if !(0.0..f64::INFINITY).contains(&self.tolerance) {
-            return Err(TuneFnError::Tolerance(self.tolerance));
+            return Err(Error::input(format!(
+                "the tolerance is {}: give a finite number of at least 0",
+                self.tolerance
+            )));
         }
         let (shape, parameters) = (self.shape.clone(), self.parameters.clone());
         let ranges = Ranges::new(shape, parameters, self.chunks.clone())?;
@@ -290,8 +238,8 @@ impl<'a> FnSpace<'a> {
         key: &Key,
         mut space: Space,
         measurer: &mut dyn Measurer,
-    ) -> Result<TunedFn, TuneFnError> {
-        let Some(default) = space.default() else { return Err(TuneError::NoCandidate.into()) };
+    ) -> Result<TunedFn, Error> {
+        let Some(default) = space.default() else { return Err(Error::no_candidate()) };
         let device = self.guard.as_deref();
         let environment = device.map_or_else(Environment::host, Guard::environment);
         let found = self.provenance(&environment);
@@ -312,7 +260,8 @@ impl<'a> FnSpace<'a> {
         }
         let budget = Budget { wall_time: self.time_limit, ..Budget::default() };
         let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ());
-        if let (Err(TuneError::Default(_)), Some(path)) = (&outcome, &self.journal) {
+        let failed = outcome.as_ref().err().map(Error::kind);
+        if let (Some(ErrorKind::Default(_)), Some(path)) = (failed, &self.journal) {
             // The next search must not read this failure, because its cause may be fixed.
             let _ = fs::remove_file(path);
         }
@@ -345,7 +294,7 @@ impl TunedFn {
     /// # Errors
     ///
     /// As [`publish`].
-    pub fn publish(&self, guard: &Guard, folder: &Path) -> Result<PathBuf, TuneFnError> {
+    pub fn publish(&self, guard: &Guard, folder: &Path) -> Result<PathBuf, Error> {
         let file = folder.join(guard.identity().file_name());
         if let Some(entry) = &self.entry {
             let mut document = Document::new(guard.identity(), guard.environment());

@@ -51,8 +51,14 @@ use parking_lot::{Mutex, RwLock};
 ///     Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
 /// }
 /// ```
-#[allow(private_bounds, reason = "only candle's devices implement it, so that it may grow")]
-pub trait GuardedDevice: Sealed {
+pub trait GuardedDevice {
+    /// The device itself.
+    ///
+    /// # Errors
+    ///
+    /// candle's error for a device that is not a CUDA device.
+    fn cuda_device(&self) -> Result<&CudaDevice>;
+
     /// The guard of the device, in candle's context, with the user's profile or the profile shipped for the GPU.
     /// Created at the first use. Guard and context are kept until the process ends.
     ///
@@ -60,7 +66,7 @@ pub trait GuardedDevice: Sealed {
     ///
     /// [`Error::Cuda`] if the device cannot be queried, and candle's error for a device that is not a CUDA device.
     fn guard(&self) -> Result<Arc<Guard>> {
-        Ok(Arc::clone(DeviceLaunches::of(self.cuda()?)?.kernels.guard()))
+        Ok(Arc::clone(DeviceLaunches::of(self.cuda_device()?)?.kernels.guard()))
     }
 
     /// Notices about entries of the profiles that are not used or may be stale. Usually empty.
@@ -69,7 +75,7 @@ pub trait GuardedDevice: Sealed {
     ///
     /// As [`Self::guard`].
     fn profile_notices(&self) -> Result<Vec<String>> {
-        Ok(DeviceLaunches::of(self.cuda()?)?.notices.clone())
+        Ok(DeviceLaunches::of(self.cuda_device()?)?.notices.clone())
     }
 
     /// Our kernels on the device, compiled once for all users of the device.
@@ -78,7 +84,7 @@ pub trait GuardedDevice: Sealed {
     ///
     /// As [`Self::guard`].
     fn kernels(&self) -> Result<Kernels> {
-        Ok(DeviceLaunches::of(self.cuda()?)?.kernels.clone())
+        Ok(DeviceLaunches::of(self.cuda_device()?)?.kernels.clone())
     }
 
     /// A function that candle loaded on the device, as a kernel of the guard. Queries its limits, so keep the kernel.
@@ -98,7 +104,7 @@ pub trait GuardedDevice: Sealed {
         function: &CudaFunction,
         parameters: &[Parameter],
     ) -> Result<Kernel> {
-        let stream = self.cuda()?.cuda_stream();
+        let stream = self.cuda_device()?.cuda_stream();
         // SAFETY: this function's contract. candle loads functions of a device in the context of its stream.
         unsafe { Kernel::from_cudarc(stream.context(), function, parameters) }.map_err(failed)
     }
@@ -122,24 +128,17 @@ pub trait GuardedDevice: Sealed {
     }
 }
 
-trait Sealed {
-    fn cuda(&self) -> Result<&CudaDevice>;
-}
-
-impl Sealed for CudaDevice {
-    fn cuda(&self) -> Result<&CudaDevice> {
+impl GuardedDevice for CudaDevice {
+    fn cuda_device(&self) -> Result<&CudaDevice> {
         Ok(self)
     }
 }
 
-impl Sealed for Device {
-    fn cuda(&self) -> Result<&CudaDevice> {
+impl GuardedDevice for Device {
+    fn cuda_device(&self) -> Result<&CudaDevice> {
         self.as_cuda_device()
     }
 }
-
-impl GuardedDevice for CudaDevice {}
-impl GuardedDevice for Device {}
 
 /// A failure on a device as candle's error, with `error` as its source.
 pub(crate) fn failed(error: impl core::error::Error + Send + Sync + 'static) -> Error {

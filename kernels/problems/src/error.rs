@@ -38,16 +38,6 @@ impl Error {
         &self.kind
     }
 
-    /// The error of a kernel that does not exist.
-    #[must_use]
-    pub fn unknown_kernel(name: &str) -> Self {
-        let known = crate::Problem::KERNELS.join(", ");
-        Self::new(
-            ErrorKind::UnknownKernel,
-            format!("unknown kernel `{name}`: the kernels are {known}"),
-        )
-    }
-
     /// The error of text that is not a size: a whole number.
     #[must_use]
     pub fn not_a_size(text: &str) -> Self {

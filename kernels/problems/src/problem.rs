@@ -9,7 +9,7 @@ use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::{Code, ElementType, KernelError, Kernels};
 
 use crate::case::{BenchCase, LaunchSetup};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::registry::{KERNELS, KernelEntry};
 use crate::spec::{MAX_SIZES, SizedProblem, Traffic};
 
@@ -62,7 +62,7 @@ impl Problem {
                 Err(_) => Err(Error::not_a_size(size)),
             })
             .collect::<Result<_, _>>()?;
-        let unknown = || Error::unknown_kernel(kernel);
+        let unknown = || Self::unknown_kernel(kernel);
         let kernel = Self::KERNELS.iter().position(|name| *name == kernel).ok_or_else(unknown)?;
         let entry = &KERNELS[kernel];
         if given.len() != entry.sizes.len() {
@@ -82,6 +82,14 @@ impl Problem {
             ))
         })?;
         Ok(Self { kernel, sized: SizedProblem { element, sizes } })
+    }
+
+    /// The error of a kernel that does not exist.
+    #[must_use]
+    pub fn unknown_kernel(name: &str) -> Error {
+        let known = Self::KERNELS.join(", ");
+        let message = format!("unknown kernel `{name}`: the kernels are {known}");
+        Error::new(ErrorKind::UnknownKernel, message)
     }
 
     /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some

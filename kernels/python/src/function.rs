@@ -8,8 +8,8 @@ use std::time::Duration;
 use gridguard::profile::{Key, L2, Named, Policy, Profile, StoredChoice, user_folder};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_autotune::{
-    Candidate, FailureKind, FnSpace, MeasureFailure, Measured, Measurer, Portion, Remote,
-    RemoteError, Sample, Timeouts, TuneError, TuneFnError,
+    Candidate, Error, ErrorKind, FailureKind, FnSpace, MeasureFailure, Measured, Measurer, Portion,
+    Remote, Sample, Timeouts,
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -186,14 +186,14 @@ fn tuned(
     let tuned = match result {
         Ok(tuned) => tuned,
         Err(_) if raised.is_some() => return Err(raised.unwrap_or_else(|| stopped("no exception"))),
-        Err(TuneFnError::Tune(TuneError::Default(failure))) => {
-            return error(failure.kind, format!("the default failed: {}", failure.message));
-        }
-        Err(TuneFnError::Tune(TuneError::Ended(failure))) => {
-            return error(failure.kind, failure.message);
-        }
-        Err(TuneFnError::Journal(error)) => return Err(stopped(error)),
-        Err(error) => return Err(invalid(error)),
+        Err(failed) => match failed.kind() {
+            ErrorKind::Default(failure) => {
+                return error(failure.kind, format!("the default failed: {}", failure.message));
+            }
+            ErrorKind::Ended(failure) => return error(failure.kind, failure.message.clone()),
+            ErrorKind::Journal => return Err(stopped(failed)),
+            _ => return Err(invalid(failed)),
+        },
     };
     let file: Option<PathBuf> = match &folder {
         Some(folder) if tuned.entry.is_some() => {
@@ -221,16 +221,16 @@ fn tuned(
 
 /// The child process, started at the first request, so that a search of known results needs none.
 struct Child {
-    start: Option<Box<dyn FnOnce() -> Result<Remote, RemoteError> + Send>>,
+    start: Option<Box<dyn FnOnce() -> Result<Remote, Error> + Send>>,
     remote: Option<Remote>,
 }
 
 impl Child {
     fn remote(&mut self) -> Measured<&mut Remote> {
         if let Some(start) = self.start.take() {
-            self.remote = Some(start().map_err(|error| match error {
-                RemoteError::Open(failure) => failure,
-                other => MeasureFailure::new(FailureKind::Ended, other.to_string()),
+            self.remote = Some(start().map_err(|error| match error.kind() {
+                ErrorKind::Open(failure) => failure.clone(),
+                _ => MeasureFailure::new(FailureKind::Ended, error.to_string()),
             })?);
         }
         let none =

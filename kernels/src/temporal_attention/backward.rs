@@ -12,9 +12,7 @@ use super::slices::{GROUP, MAX_SLICE_WARPS, has_all_keys, slices};
 use super::variant::{AMPERE, EQUAL_WIDTHS, TURING};
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{
-    Code, HOPPER, Operation, Sealed, VECTOR_BYTES, WARP, named, refused, source,
-};
+use crate::operation::{Code, HOPPER, Operation, VECTOR_BYTES, WARP, named, refused, source};
 
 /// The gradients of [`TemporalAttention`] with respect to q, k and v, with its shape, type, options and layout.
 ///
@@ -227,8 +225,6 @@ impl AttentionBackward {
         problems * tensors.max(begin + areas)
     }
 }
-
-impl Sealed for AttentionBackward {}
 
 impl Operation for AttentionBackward {
     const KERNEL: &'static str = "attention_backward";

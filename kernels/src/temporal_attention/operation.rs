@@ -8,7 +8,7 @@ use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, named};
+use crate::operation::{Code, Operation, U64, memory, named};
 
 /// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -228,8 +228,6 @@ pub(super) const STRIDE_BYTES: usize = 3 * 8;
 /// Bytes of `Strides` without a bias.
 #[cfg(feature = "cuda")]
 pub(crate) const STRIDES_BYTES: usize = 4 * STRIDE_BYTES;
-
-impl Sealed for TemporalAttention {}
 
 impl Operation for TemporalAttention {
     const KERNEL: &'static str = "temporal_attention";

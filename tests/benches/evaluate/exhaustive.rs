@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use gridguard::profile::Objective;
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Sample, Samples, Space,
-    TuneError, tune,
+    Budget, Candidate, Error, FailureKind, MeasureFailure, Measurer, Portion, Sample, Samples,
+    Space, tune,
 };
 use serde::Serialize;
 
@@ -153,7 +153,7 @@ impl SearchRun {
 pub(crate) enum EvaluateError {
     /// The tuner found nothing.
     #[error(transparent)]
-    Tune(#[from] TuneError),
+    Tune(#[from] Error),
     /// A candidate that had passed its check failed.
     #[error("a candidate failed during the measurement: {0}")]
     Failure(#[from] MeasureFailure),
@@ -183,8 +183,8 @@ impl ExhaustiveSearch {
         space: &Space,
         samples: u32,
     ) -> Result<Self, EvaluateError> {
-        let default = space.default().ok_or(TuneError::NoCandidate)?;
-        measurer.check(default).map_err(TuneError::Default)?;
+        let default = space.default().ok_or_else(Error::no_candidate)?;
+        measurer.check(default).map_err(Error::of_default)?;
         let others = space.candidates().iter().skip(1);
         let correct = others.filter(|candidate| measurer.check(candidate).is_ok());
         let timed: Vec<Candidate> = core::iter::once(default).chain(correct).cloned().collect();
@@ -272,7 +272,7 @@ fn run(
     space.restrict(objective);
     let exhaustive = ExhaustiveSearch::new(measurer, &space, effort.exhaustive_samples)?;
     let ends = exhaustive.best().cloned().zip(exhaustive.medians.first().cloned());
-    let ((best, best_ns), (default, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
+    let ((best, best_ns), (default, default_ns)) = ends.ok_or_else(Error::no_candidate)?;
     let rounds = effort.paired_rounds;
     let mut choices = Choices { exhaustive: &exhaustive, rounds, choices: Vec::new() };
     let mut search = |space: &Space| -> Result<SearchRun, EvaluateError> {

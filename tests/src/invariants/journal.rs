@@ -5,8 +5,8 @@ use std::time::Duration;
 use gridguard::profile::{Named, Objective};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Budget, Candidate, Journal, LaunchConfig, MeasureFailure, Measurer, Observer, Portion, Resumed,
-    Sample, Space, TuneError, TuningOutcome, tune,
+    Budget, Candidate, Error, Journal, LaunchConfig, MeasureFailure, Measurer, Observer, Portion,
+    Resumed, Sample, Space, TuningOutcome, tune,
 };
 
 /// Any bytes are a journal or an error. A journal is read again as it was written. A search that continues from it ends
@@ -31,7 +31,7 @@ pub(super) fn check(bytes: &[u8]) {
 }
 
 /// A search from `journal` on, and its own journal.
-fn searched(objective: Objective, journal: Journal) -> (Result<TuningOutcome, TuneError>, Journal) {
+fn searched(objective: Objective, journal: Journal) -> (Result<TuningOutcome, Error>, Journal) {
     let mut space = space();
     let mut measurer = Resumed::new(ByTheBook, journal);
     let budget = Budget { evaluations: Some(EVALUATIONS), ..Budget::default() };

@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use gridguard::Plan;
 use gridguard_autotune::{
-    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, ServeError,
-    Space, serve_on,
+    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, Space,
+    serve_on,
 };
 
 /// For any input the measuring process replies to each request with one line of JSON, or ends with a reason. Every plan
@@ -28,7 +28,7 @@ pub(super) fn check(bytes: &[u8]) {
         serde_json::from_str::<serde_json::Value>(answer).expect("JSON");
     }
     if let Err(error) = ended {
-        assert!(!matches!(error, ServeError::Write(_)), "{error}");
+        assert!(!error.to_string().starts_with("cannot write a response"), "{error}");
     }
     for line in bytes.split(|byte| *byte == b'\n') {
         if let Ok(configuration) = serde_json::from_slice::<LaunchConfig>(line) {

@@ -8,7 +8,6 @@ use gridguard::profile::Objective;
 use gridguard::{Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, catalog};
 use gridguard_autotune::{
     Budget, Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, Space,
-    TuneError,
 };
 
 use crate::program::exhaustive::{
@@ -200,5 +199,6 @@ fn failing_candidates_are_left_out_and_a_failing_default_is_an_error() {
     assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
     nature.failing.insert(default);
     let error = ExhaustiveSearch::new(&mut Simulated::new(nature, 1), &space, 5);
-    assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
+    let Err(EvaluateError::Tune(error)) = error else { panic!("{error:?}") };
+    assert!(matches!(error.kind(), gridguard_autotune::ErrorKind::Default(_)), "{error}");
 }

@@ -36,7 +36,7 @@ impl KernelFilter {
 
     pub(crate) fn check(&self) -> Result<(), gridguard_problems::Error> {
         match self.kernels.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
-            Some(given) => Err(gridguard_problems::Error::unknown_kernel(given)),
+            Some(given) => Err(Problem::unknown_kernel(given)),
             None => Ok(()),
         }
     }

@@ -59,7 +59,7 @@ impl KeyArgs {
             let others: BTreeSet<&str> = entries().map(|entry| &*entry.key.kernel).collect();
             let foreign: Vec<&str> =
                 others.into_iter().filter(|name| !Problem::KERNELS.contains(name)).collect();
-            let error = Error::unknown_kernel(kernel);
+            let error = Problem::unknown_kernel(kernel);
             return Err(CommandError::Invalid(match foreign[..] {
                 [] => format!(
                     "{error}; the profile of {target} has entries of no others: name the profile's file with \

@@ -8,10 +8,10 @@ use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard::profile::{Backend, Document, Entry, Key, Named, Objective, ParsedProfile, Summary};
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Remote, Samples, Space, TuneError,
-    TuningOutcome, duration, real, tune,
+    Budget, Candidate, Error, ErrorKind, FailureKind, MeasureFailure, Measurer, Remote, Samples,
+    Space, TuningOutcome, duration, real, tune,
 };
-use gridguard_problems::{ErrorKind, LaunchSetup, Problem, current_sources};
+use gridguard_problems::{ErrorKind as ProblemKind, LaunchSetup, Problem, current_sources};
 use serde::Serialize;
 
 use super::drift::Drift;
@@ -221,7 +221,7 @@ fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     let key = &entry.key;
     let problem = Problem::new(&key.kernel, &key.dtypes, &joined_sizes(&entry.shape));
     let problem = problem.map_err(|error| match error.kind() {
-        ErrorKind::UnknownKernel => {
+        ProblemKind::UnknownKernel => {
             "it is no kernel of gridguard: tune it again with the program that tuned it".to_owned()
         }
         _ => error.to_string(),
@@ -351,18 +351,18 @@ impl Verifier<'_> {
         remote: &mut Remote,
         space: &mut Space,
         objective: Objective,
-    ) -> Result<TuningOutcome, TuneError> {
+    ) -> Result<TuningOutcome, Error> {
         let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
         let outcome = tune(remote, space, objective, &budget, &mut self.progress)?;
-        if outcome.complete { Ok(outcome) } else { Err(TuneError::Ended(interrupted())) }
+        if outcome.complete { Ok(outcome) } else { Err(Error::ended(interrupted())) }
     }
 }
 
 /// The error of a search whose default is the stored choice.
-fn of_stored(error: TuneError) -> CommandError {
-    match error {
-        TuneError::Default(failure) => failure.into(),
-        other => other.into(),
+fn of_stored(error: Error) -> CommandError {
+    match error.kind() {
+        ErrorKind::Default(failure) => failure.clone().into(),
+        _ => error.into(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard_autotune::{Journal, JournalError, JournalRecord};
+use gridguard_autotune::{Journal, JournalRecord};
 use gridguard_files::{FileLock, LockError, PublishError, ReadError, create_folder, publish};
 
 use super::task::Task;
@@ -114,16 +114,19 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> LockError {
 fn read(
     path: &Path,
     subject: &BTreeMap<String, String>,
-) -> io::Result<Option<Result<Journal, JournalError>>> {
+) -> io::Result<Option<Result<Journal, String>>> {
     let text = match gridguard_files::read(path, MOST_BYTES) {
         Ok(None) => return Ok(None),
         Ok(Some(text)) => Ok(text),
         Err(ReadError::Io(error)) => return Err(error),
         // The file is too large, or not a regular file.
-        Err(other) => Err(JournalError::Read(other.into())),
+        Err(other) => Err(io::Error::from(other).to_string()),
     };
-    let journal = text.and_then(|text| Journal::read_lines(text.as_slice()));
-    Ok(Some(journal.and_then(|journal| journal.check_subject(subject).map(|()| journal))))
+    let resumable = |text: Vec<u8>| {
+        let journal = Journal::read_lines(text.as_slice())?;
+        journal.check_subject(subject).map(|()| journal)
+    };
+    Ok(Some(text.and_then(|text| resumable(text).map_err(|error| error.to_string()))))
 }
 
 /// Renames a journal to the first free name, and returns it.

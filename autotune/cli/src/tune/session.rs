@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, Measurer, Resumed, Space, TuneError, TuningOutcome, WhenIdle, tune,
+    Budget, Candidate, Error, ErrorKind, Measurer, Resumed, Space, TuningOutcome, WhenIdle, tune,
 };
 use gridguard_files::LockError;
 use gridguard_problems::current_sources;
@@ -100,7 +100,7 @@ impl Session<'_> {
                 (self.measure(measurer, &mut space, (task, &key), round, file).0, space)
             }
         };
-        if let Err(TuneError::Default(_)) = outcome {
+        if let Some(ErrorKind::Default(_)) = outcome.as_ref().err().map(Error::kind) {
             // The next run must not read this failure, because its cause may be fixed.
             JournalFile::remove(&self.group.file, task);
         }
@@ -118,7 +118,7 @@ impl Session<'_> {
         (task, key): (&Task, &Key),
         round: Round<'_>,
         file: Option<JournalFile>,
-    ) -> (Result<TuningOutcome, TuneError>, M) {
+    ) -> (Result<TuningOutcome, Error>, M) {
         space.restrict(task.objective);
         if let Some(from) = self.from
             && let Some(note) = from.restrict(space, key, &task.problem.shape())
