@@ -83,7 +83,7 @@ impl fmt::Display for CommandError {
 impl<E: Error + 'static> From<E> for CommandError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
-        if let Some(CatalogError::UnknownGpu { name, .. }) = any.downcast_ref() {
+        if let Some(name) = any.downcast_ref().and_then(CatalogError::unknown_gpu) {
             return Self::unknown_gpu(name);
         }
         let is_invalid = matches!(

@@ -1,6 +1,5 @@
 //! Why a call failed, and the status that the caller gets for it.
 
-use gridguard::catalog::CatalogError;
 #[cfg(feature = "cuda")]
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{Error, Violation};
@@ -162,7 +161,7 @@ fn status_of(error: &Error) -> gg_status {
     match error {
         Error::Violations(_) => gg_status::GG_REJECTED,
         Error::Args(_) => gg_status::GG_PARAMETERS,
-        Error::Catalog(CatalogError::UnknownGpu { .. }) => gg_status::GG_NOT_FOUND,
+        Error::Catalog(error) if error.unknown_gpu().is_some() => gg_status::GG_NOT_FOUND,
         #[cfg(feature = "cuda")]
         Error::Cuda(CudaError::NoSuchDevice { .. }) => gg_status::GG_NOT_FOUND,
         #[cfg(feature = "cuda")]

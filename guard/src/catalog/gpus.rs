@@ -1,5 +1,6 @@
 //! The GPU catalogue: limits per compute capability and per GPU, each number with its source.
 
+use core::fmt::Display;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
 ///
 /// # Errors
 ///
-/// [`CatalogError::UnknownGpu`] with the known names.
+/// [`CatalogError::unknown_gpu`], with the known names in the message.
 ///
 /// ```
 /// use gridguard::catalog;
@@ -155,12 +156,9 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
     let wanted = name.trim().to_lowercase();
     let named =
         |gpu: &&Gpu| gpu.limits.name.to_lowercase() == wanted || gpu.aliases.contains(&wanted);
-    gpus.iter().find(named).ok_or_else(|| CatalogError::UnknownGpu {
-        name: name.to_owned(),
-        known: gpus
-            .iter()
-            .map(|gpu| gpu.aliases.first().unwrap_or(&gpu.limits.name).clone())
-            .collect(),
+    gpus.iter().find(named).ok_or_else(|| {
+        let short_name = |gpu: &'static Gpu| &**gpu.aliases.first().unwrap_or(&gpu.limits.name);
+        CatalogError::unknown(name, &gpus.iter().map(short_name).collect::<Vec<_>>())
     })
 }
 
@@ -213,33 +211,41 @@ fn capability(name: &str) -> Option<ComputeCapability> {
 }
 
 /// Why a catalogue lookup or file failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum CatalogError {
-    /// No GPU has this name or alias.
-    #[error("no GPU {name:?} in the catalogue, it has: {}", known.join(", "))]
-    UnknownGpu { name: String, known: Vec<String> },
-    /// A file does not parse.
-    #[error("{file}:{error}")]
-    Syntax { file: &'static str, error: ron::error::SpannedError },
-    /// A file is inconsistent.
-    #[error("{file}: {what}")]
-    Inconsistent { file: &'static str, what: String },
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CatalogError {
+    message: String,
+    unknown_gpu: Option<String>,
+}
+
+impl CatalogError {
+    /// The name that no GPU of the catalogue has, if that is why the lookup failed.
+    pub fn unknown_gpu(&self) -> Option<&str> {
+        self.unknown_gpu.as_deref()
+    }
+
+    fn unknown(name: &str, known: &[&str]) -> Self {
+        let message = format!("no GPU {name:?} in the catalogue, it has: {}", known.join(", "));
+        Self { message, unknown_gpu: Some(name.to_owned()) }
+    }
+
+    fn inconsistent(what: impl Display) -> Self {
+        Self { message: format!("{FILE}: {what}"), unknown_gpu: None }
+    }
 }
 
 /// Parses another catalogue in the format of the built-in one.
 ///
 /// # Errors
 ///
-/// [`CatalogError::Syntax`] with the position, [`CatalogError::Inconsistent`] for another schema or if
-/// a capability or a source is missing; all name the file `gpus.ron`.
+/// [`CatalogError`] with the position if the text does not parse, for another schema, or if a capability or a source
+/// is missing; all name the file `gpus.ron`.
 pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
-    let file: File =
-        ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
+    let file: File = ron::from_str(text)
+        .map_err(|error| CatalogError { message: format!("{FILE}:{error}"), unknown_gpu: None })?;
     if file.schema != SCHEMA {
         let what = format!("schema {}, this version reads {SCHEMA}", file.schema);
-        return Err(CatalogError::Inconsistent { file: FILE, what });
+        return Err(CatalogError::inconsistent(what));
     }
     let sources: BTreeMap<String, Arc<Source>> =
         file.sources.into_iter().map(|(id, source)| (id, Arc::new(source))).collect();
@@ -248,7 +254,7 @@ pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
         let same = |row: &&CapabilityRow| row.compute_capability == capability;
         let row = file.capabilities.iter().find(same).ok_or_else(|| {
             let what = format!("{} has no row for capability {capability}", gpu.name);
-            CatalogError::Inconsistent { file: FILE, what }
+            CatalogError::inconsistent(what)
         })?;
         build(gpu, row, &sources)
     };
@@ -266,7 +272,7 @@ fn build(
         }
         let source = sources.get(source).ok_or_else(|| {
             let what = format!("{name} of {} names no source: {source:?}", gpu.name);
-            CatalogError::Inconsistent { file: FILE, what }
+            CatalogError::inconsistent(what)
         })?;
         Ok(Fact { name, value: *value, source: Some(Arc::clone(source)) })
     };
@@ -375,7 +381,8 @@ mod tests {
         let any = &*DeviceLimits::any_device().name;
         assert_eq!((named("ANY"), named(any)), (Ok(any.to_owned()), Ok(any.to_owned())));
         for name in ["sm_", "sm_12", "sm_a", "12", "12.", ".0", "12.0.1", "-9.0", "9.99", "sm_-9"] {
-            assert!(matches!(named(name), Err(CatalogError::UnknownGpu { .. })), "{name}");
+            let refused = named(name).expect_err("unknown");
+            assert_eq!(refused.unknown_gpu(), Some(name));
         }
     }
 

@@ -70,7 +70,7 @@ impl ValidLaunch {
 
     /// Whether the launch may start before the previous launch in its stream has ended.
     #[must_use]
-    pub const fn is_dependent(&self) -> bool {
+    pub(crate) const fn is_dependent(&self) -> bool {
         self.dependent
     }
 

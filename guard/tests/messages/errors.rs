@@ -1,6 +1,6 @@
 //! Errors of the caller and of the data. Errors of the driver are tested with the fake driver.
 
-use gridguard::catalog::CatalogError;
+use gridguard::catalog;
 use gridguard::check::CheckRequest;
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
@@ -86,6 +86,6 @@ fn requests() -> Vec<String> {
 }
 
 fn catalogue() -> Vec<String> {
-    let what = "schema 2, this version reads 1".into();
-    texts(&[&CatalogError::Inconsistent { file: "gpus.ron", what }])
+    let newer = "(schema: 2, sources: {}, capabilities: [], gpus: [])";
+    texts(&[&catalog::parse_gpus(newer).expect_err("another schema")])
 }

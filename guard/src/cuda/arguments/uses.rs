@@ -20,7 +20,7 @@ use crate::record::recent::PER_THREAD;
 /// The uses of memory by launches on one stream, which [`Args`](crate::cuda::Args) collects.
 ///
 /// cudarc waits for the events of a slice before it uses or frees the slice, but only while the slice's own
-/// [`CudaContext`](cudarc::driver::CudaContext) has streams. It does not after the last one was dropped, or if the
+/// [`CudaContext`] has streams. It does not after the last one was dropped, or if the
 /// launches' stream belongs to another object for the same context. Then the stream that owns the memory
 /// orders its uses.
 #[derive(Debug)]

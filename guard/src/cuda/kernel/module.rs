@@ -327,7 +327,7 @@ impl Kernel {
     ///
     /// [`CudaError::Load`] with [`LoadError::Parameters`] if the driver knows other parameters;
     /// another [`CudaError`] if there is no driver or a query fails.
-    pub unsafe fn from_function(
+    pub(crate) unsafe fn from_function(
         context: &Arc<CudaContext>,
         function: *mut c_void,
         parameters: &[Parameter],
