@@ -5,8 +5,8 @@
 
 use core::ops::ControlFlow;
 
-use gridguard::pipeline::{Budget, HostMemory, Pipeline, Progress};
 use gridguard::{DeviceLimits, Guard};
+use gridguard_pipeline::{Budget, HostMemory, Pipeline, Progress};
 use rayon::prelude::*;
 
 const ROWS: usize = 100_000;
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{} of {} rows, {:?}", progress.items_done, progress.items, progress.elapsed);
         ControlFlow::Continue(())
     };
-    let run = guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut report))?;
+    let run = pipeline.run(&guard, &plan, memory.monitor(&mut report))?;
     println!("{} chunks, {} bytes of scratch", run.chunks, run.scratch_bytes);
     println!("row {}: {}", ROWS - 1, to[ROWS - 1]);
     Ok(())

@@ -4,12 +4,12 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::num::NonZeroU64;
 
-use gridguard::pipeline::IN_FLIGHT;
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{
     BatchAxis, Choice, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Plan,
     Strategy, Violations,
 };
+use gridguard_pipeline::IN_FLIGHT;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The launch of a kernel with one set of parameters, for the planner.

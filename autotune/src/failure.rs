@@ -1,8 +1,8 @@
 //! Why a candidate could not be measured, and whether its process is still usable.
 
-use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
-use gridguard::pipeline::{BuildError, PlanError, RunError};
+use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
 use gridguard::{ContextState, HostError, PartialRun, Violations};
+use gridguard_pipeline::{BuildError, PlanError, ProductError, RunError};
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate has no time.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError};
+use gridguard_pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError};
 
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
@@ -14,7 +14,7 @@ use crate::variant::candidate_of;
 pub trait PipelineProblem {
     /// The [outline](Pipeline::outline) of the pipeline with each set of launch parameters worth measuring, the
     /// default first. No two may have the same
-    /// [parameters](gridguard::pipeline::PipelineBuilder::parameter).
+    /// [parameters](gridguard_pipeline::PipelineBuilder::parameter).
     fn pipelines(&self) -> Vec<Pipeline<'static>>;
 
     /// Runs all chunks of a plan of the pipeline at `index`. Returns before they have run on a device, and
@@ -45,7 +45,7 @@ pub trait PipelineProblem {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use gridguard::pipeline::{Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
+/// use gridguard_pipeline::{Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
 /// use gridguard::profile::{Document, L2, Match, Objective, Policy, Profile, Provenance};
 /// use gridguard::{DeviceLimits, Guard};
 /// use gridguard_autotune::{
@@ -92,7 +92,7 @@ pub trait PipelineProblem {
 ///
 ///     fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
 ///         let memory = HostMemory::new().read(self.x, &self.from).write(self.y, &mut self.to);
-///         self.guard.run_pipeline(&mut self.pipeline, plan, memory)
+///         self.pipeline.run(&self.guard, plan, memory)
 ///     }
 ///
 ///     fn poison(&mut self) -> Result<(), MeasureFailure> {

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use gridguard::cuda::{
-    DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductElement, ProductShape,
-};
-use gridguard::pipeline::{Budget, Buffer, Pipeline, PipelinePlan};
 use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
+use gridguard_pipeline::{Budget, Buffer, Pipeline, PipelinePlan};
+use gridguard_pipeline::{
+    DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductElement, ProductShape,
+};
 
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
@@ -23,7 +23,7 @@ use crate::space::Space;
 /// use std::sync::Arc;
 ///
 /// use gridguard::Guard;
-/// use gridguard::cuda::ProductShape;
+/// use gridguard_pipeline::{ProductShape};
 /// use gridguard::profile::{Document, Policy, Provenance, publish};
 /// use gridguard_autotune::{
 ///     Budget, DeviceClock, InProcess, MeasureFailure, ProductWorkload, tune,
@@ -91,7 +91,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         if values.is_empty() {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
-        let product = guard.product::<T>(shape, workspace_bytes)?;
+        let product = Product::new::<T>(&guard, shape, workspace_bytes)?;
         let ProductShape { rows, inner, columns, bias, residual } = shape;
         // Each begins at another value, so that no two matrices are the same.
         let filled = |elements: u64, first: usize| {
@@ -157,7 +157,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         let memory = DeviceMemory::new(stream).scratch(scratch).write(one.out, out);
         let inputs = one.inputs.iter().flatten().zip(inputs.iter().flatten());
         let memory = inputs.fold(memory, |memory, (buffer, tensor)| memory.read(*buffer, tensor));
-        guard.run_pipeline(&mut one.pipeline, &one.plan, memory)?;
+        one.pipeline.run(&guard, &one.plan, memory)?;
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! The search space: all legal ways to run a launch, from the guard's planner.
 
-use gridguard::pipeline::{self, Pipeline};
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, LaunchRequest, Plan, Strategy};
+use gridguard_pipeline::{self as pipeline, Pipeline};
 
 use crate::candidate::{Candidate, LaunchConfig, MAX_CHUNK_SIZES, chunked};
 use crate::stats::real;
@@ -52,7 +52,7 @@ impl Space {
     /// that the budget allows, and 1, 2, 4 and so on below that.
     ///
     /// The default is the plan of the first pipeline for `budget`. No two pipelines may have the same
-    /// [parameters](gridguard::pipeline::PipelineBuilder::parameter).
+    /// [parameters](gridguard_pipeline::PipelineBuilder::parameter).
     /// [`PipelineWorkload`](crate::PipelineWorkload) measures them.
     #[must_use]
     pub fn pipelines(pipelines: Vec<Pipeline<'static>>, budget: &pipeline::Budget) -> Self {

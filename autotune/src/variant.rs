@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use gridguard::Strategy;
-use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan};
 use gridguard::profile::{Named, Objective, StoredChoice};
+use gridguard_pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan};
 
 use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked, halves};
 

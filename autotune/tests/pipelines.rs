@@ -4,10 +4,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gridguard::pipeline::{
-    Budget, Buffer, EntryRefusal, HostMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun,
-    RunError, StageError,
-};
 use gridguard::profile::{
     Document, Key, L2, Layers, Match, Objective, Policy, Provenance, Submission, publish,
 };
@@ -16,6 +12,10 @@ use gridguard_autotune::{
     Budget as Limits, Candidate, CandidateVerdict, Chart, FailureKind, HostClock, InProcess,
     Journal, JournalRecord, MeasureFailure, Measurer, PipelineProblem, PipelineWorkload, Portion,
     Resumed, Space, TuningOutcome, TuningReport, Workload, tune,
+};
+use gridguard_pipeline::{
+    Budget, Buffer, EntryRefusal, HostMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun,
+    RunError, StageError,
 };
 use rayon::prelude::*;
 
@@ -86,7 +86,7 @@ impl PipelineProblem for Affine {
     fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
         let (pipeline, x, y) = &mut self.built[index];
         let memory = HostMemory::new().read(*x, &self.from).write(*y, &mut self.to);
-        Guard::host(DeviceLimits::any_device()).run_pipeline(pipeline, plan, memory)
+        pipeline.run(&Guard::host(DeviceLimits::any_device()), plan, memory)
     }
 
     fn poison(&mut self) -> Result<(), MeasureFailure> {

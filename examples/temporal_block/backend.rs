@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DeviceRepr};
-use gridguard::cuda::{Compiler, CublasLt, PipelineScratch};
-use gridguard::pipeline::{Budget, HostMemory, PipelinePlan, PipelineRun, Progress, TunedPlan};
+use gridguard::cuda::Compiler;
 use gridguard::profile::Layers;
 use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock, host_pipeline};
 use gridguard_kernels::{Element, ElementType, Kernels};
+use gridguard_pipeline::{
+    Budget, CublasLt, HostMemory, PipelinePlan, PipelineRun, PipelineScratch, Progress, TunedPlan,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::tune::{key, tune_block};
@@ -165,7 +167,7 @@ fn on_host<T: Tensor>(job: &Job<'_, T>, out: &mut [T]) -> Result<Done, Box<dyn E
     let guard = Guard::host(DeviceLimits::any_device());
     let memory = HostMemory::new().read(x, job.x).write(y, out);
     let start = Instant::now();
-    let run = guard.run_pipeline(&mut pipeline, &plan, memory.monitor(&mut watch))?;
+    let run = pipeline.run(&guard, &plan, memory.monitor(&mut watch))?;
     let time = start.elapsed();
     bar.finish_and_clear();
     Ok(Done { plan, run, time, runs: 1, graph: None })
@@ -200,7 +202,7 @@ fn on_device<T: Tensor>(
         ControlFlow::Continue(())
     };
     let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
-    let run = guard.run_pipeline(&mut pipeline, &plan, bound.monitor(&mut watch))?;
+    let run = pipeline.run(&guard, &plan, bound.monitor(&mut watch))?;
     bar.finish_and_clear();
     stream.memcpy_dtoh(&y, out)?;
 
@@ -222,13 +224,13 @@ fn on_device<T: Tensor>(
     let mut scratch = PipelineScratch::new();
     let time = median(&mut || {
         let bound = memory.bind(&stream, &x, &mut y).on_streams(&more).scratch(&mut scratch);
-        guard.run_pipeline(&mut pipeline, &plan, bound)?;
+        pipeline.run(&guard, &plan, bound)?;
         Ok(())
     })?;
     drop(scratch);
     let as_graph = plan.clone().as_graph();
     let graph = median(&mut || {
-        guard.run_pipeline(&mut pipeline, &as_graph, memory.bind(&stream, &x, &mut y))?;
+        pipeline.run(&guard, &as_graph, memory.bind(&stream, &x, &mut y))?;
         Ok(())
     })?;
     if let Some(failure) = kernels.counts().last_failure {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use clap::Parser;
 use gridguard::Guard;
-use gridguard::pipeline::Budget;
 use gridguard_examples::write_out;
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
+use gridguard_pipeline::Budget;
 use half::f16;
 
 use backend::{Backend, Job, Tensor};

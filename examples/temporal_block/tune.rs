@@ -9,8 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::Guard;
-use gridguard::cuda::{PipelineScratch, ProductShape};
-use gridguard::pipeline::{Pipeline, PipelinePlan, PipelineRun, RunError};
 use gridguard::profile::{Document, Key, Objective, Policy, Profile, Provenance, publish};
 use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, MeasureFailure, PipelineProblem,
@@ -19,6 +17,9 @@ use gridguard_autotune::{
 use gridguard_files::write_output;
 use gridguard_kernels::temporal_block::{BlockMemory, BlockReference, TemporalBlock, tolerance};
 use gridguard_kernels::{Deviation, Kernels};
+use gridguard_pipeline::{
+    Pipeline, PipelinePlan, PipelineRun, PipelineScratch, ProductShape, RunError,
+};
 
 use crate::backend::{Job, Tensor};
 
@@ -168,7 +169,7 @@ impl<T: Tensor> PipelineProblem for Problem<'_, T> {
     fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
         let Self { guard, pipeline, memory, stream, more, x, y, scratch, .. } = self;
         let bound = memory.bind(stream, x, y).on_streams(more).scratch(scratch);
-        guard.run_pipeline(pipeline, plan, bound)
+        pipeline.run(&guard, plan, bound)
     }
 
     fn poison(&mut self) -> Result<(), MeasureFailure> {

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use gridguard::pipeline::PipelinePlan;
 use gridguard_kernels::temporal_block::{BlockReference, BlockShape, BlockWeights, tolerance};
 use gridguard_kernels::{Deviation, Element};
+use gridguard_pipeline::PipelinePlan;
 use rayon::prelude::*;
 
 /// Random items.

@@ -1,7 +1,6 @@
 //! One error type for all of the crate's errors.
 
 use crate::launch::violation::Violations;
-use crate::pipeline::error::{BuildError, PlanError, RunError};
 use crate::plan::arguments::ArgsError;
 
 /// Any error of this crate, for callers that handle them alike.
@@ -26,15 +25,6 @@ pub enum Error {
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] crate::plan::run::PartialRun<crate::host::HostError>),
-    /// Buffers and stages that are no pipeline.
-    #[error(transparent)]
-    PipelineBuild(#[from] BuildError),
-    /// A pipeline that cannot be planned.
-    #[error(transparent)]
-    PipelinePlan(#[from] PlanError),
-    /// A pipeline that did not run to its end.
-    #[error(transparent)]
-    PipelineRun(#[from] RunError),
     /// The catalogue's data, or a lookup in it.
     #[cfg(feature = "catalog")]
     #[error(transparent)]

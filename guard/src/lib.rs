@@ -83,7 +83,6 @@ pub mod image;
 mod launch;
 mod limits;
 mod observe;
-pub mod pipeline;
 mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;

@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 use derive_more::Display;
 #[cfg(feature = "cuda")]
-use gridguard::cuda::ProductElement;
+use gridguard_pipeline::ProductElement;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.

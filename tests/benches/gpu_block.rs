@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{DeviceMemory, PipelineScratch, ProductBuffers, ProductShape};
-use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
 use gridguard_kernels::gated_product::GatedProduct;
@@ -22,6 +20,9 @@ use gridguard_kernels::temporal_block::{
     BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
 };
 use gridguard_kernels::{Deviation, Element, Extent, Kernels, Operation, Tensor, TensorMut};
+use gridguard_pipeline::{
+    Budget, DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductShape,
+};
 use gridguard_tests::figures::{self, Origin};
 use gridguard_tests::product::OneProduct;
 use half::f16;
@@ -79,7 +80,7 @@ struct PartRow {
 
 fn main() -> Outcome<()> {
     let Some(guard) = figures::guard() else { return Ok(()) };
-    let (major, minor, patch) = gridguard::cuda::CublasLt::find()?.version();
+    let (major, minor, patch) = gridguard_pipeline::CublasLt::find()?.version();
     let mut report = Report {
         origin: Origin::of(&guard),
         library: format!("cuBLASLt {major}.{minor}.{patch}"),
@@ -156,7 +157,7 @@ impl Case {
                 let ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
                     let bound = bound.scratch(&mut scratch);
-                    guard.run_pipeline(&mut pipeline, &plan, bound)?;
+                    pipeline.run(&guard, &plan, bound)?;
                     Ok(())
                 })?;
                 drop(scratch);
@@ -166,7 +167,7 @@ impl Case {
                 let as_graph = plan.clone().as_graph();
                 let graph_ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
-                    guard.run_pipeline(&mut pipeline, &as_graph, bound)?;
+                    pipeline.run(&guard, &as_graph, bound)?;
                     Ok(())
                 })?;
                 let replayed = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
@@ -313,7 +314,7 @@ impl Case {
             let matrix = weight(inner * columns)?;
             let (x, bias) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
             let (added, mut out) = (memory(columns)?, memory(columns)?);
-            let product = guard.product::<f16>(shape, WORKSPACE)?;
+            let product = Product::new::<f16>(&guard, shape, WORKSPACE)?;
             for (index, workspace_bytes) in (0..).zip(product.workspace_bytes()) {
                 let mut one = OneProduct::new(guard, shape, WORKSPACE, Some(index), false)?;
                 let ProductBuffers { x: x_buffer, weight, out: out_buffer, .. } = one.buffers;
@@ -329,7 +330,7 @@ impl Case {
                         None => memory,
                     };
                     let memory = memory.scratch(&mut scratch);
-                    guard.run_pipeline(&mut one.pipeline, &one.plan, memory)?;
+                    one.pipeline.run(&guard, &one.plan, memory)?;
                     Ok(())
                 })?;
                 add(format!("product {name}, algorithm {index}"), ms, workspace_bytes);

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, PinnedHostSlice};
-use gridguard::cuda::{DeviceMemory, Kernel, PipelineScratch};
-use gridguard::pipeline::{Budget, Pipeline};
+use gridguard::cuda::Kernel;
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
+use gridguard_pipeline::{Budget, DeviceMemory, Pipeline, PipelineScratch};
 use gridguard_tests::figures::{self, Origin};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -178,7 +178,7 @@ fn run(
     y.as_mut_slice()?.par_iter_mut().for_each(|y| *y = f32::NAN);
     let time = median(&stream, || {
         let memory = DeviceMemory::new(&stream).on_streams(&more).scratch(&mut scratch);
-        guard.run_pipeline(&mut pipeline, &plan, memory.read_host(from, x).write_host(to, y))?;
+        pipeline.run(&guard, &plan, memory.read_host(from, x).write_host(to, y))?;
         Ok(())
     })?;
     let floats = usize::try_from(FLOATS)?;

@@ -13,10 +13,12 @@ use cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler, DeviceMemory, Kernel, PipelineScratch};
-use gridguard::pipeline::{Budget, Buffer, Pipeline, PipelineBuilder};
+use gridguard::cuda::{CompileOptions, Compiler, Kernel};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_examples::uniform;
+use gridguard_pipeline::{
+    Budget, Buffer, DeviceMemory, Pipeline, PipelineBuilder, PipelineScratch,
+};
 use gridguard_tests::figures::{self, Origin};
 use serde::Serialize;
 
@@ -114,7 +116,7 @@ impl Case<'_> {
             || self.by_hand(chunk, &mut scratch, &mut same),
             || {
                 let memory = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-                guard.run_pipeline(&mut pipeline, &plan, memory.scratch(&mut places))?;
+                pipeline.run(&guard, &plan, memory.scratch(&mut places))?;
                 Ok(())
             },
         )?;
@@ -131,7 +133,7 @@ impl Case<'_> {
             || Ok(graph_by_hand.launch()?),
             || {
                 let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-                guard.run_pipeline(&mut pipeline, &as_graph, bound)?;
+                pipeline.run(&guard, &as_graph, bound)?;
                 Ok(())
             },
         )?;

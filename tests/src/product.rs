@@ -1,8 +1,9 @@
 //! A pipeline of one product, for tests and benchmarks of cuBLASLt's algorithms.
 
 use gridguard::Guard;
-use gridguard::cuda::{ProductBuffers, ProductElement, ProductError, ProductShape};
-use gridguard::pipeline::{Budget, Pipeline, PipelinePlan};
+use gridguard_pipeline::{
+    Budget, Pipeline, PipelinePlan, ProductBuffers, ProductElement, ProductError, ProductShape,
+};
 
 /// A pipeline of one item with all rows, and its buffers.
 #[derive(Debug)]

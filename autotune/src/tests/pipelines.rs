@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline};
 use gridguard::profile::Objective;
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
+use gridguard_pipeline::{Budget, IN_FLIGHT, Pipeline};
 use proptest::prelude::*;
 
 use super::plot::assert_legible;

@@ -3,7 +3,6 @@
 //! A launch is checked or raw, with one path behind both:
 //! - [`Guard::launch`](crate::Guard::launch) takes a plan or a request, and [`Args`];
 //! - [`Guard::builder`](crate::Guard::builder) is the same with the calls of cudarc's launch builder;
-//! - [`Guard::run_pipeline`](crate::Guard::run_pipeline), several kernels chunk by chunk;
 //! - [`Guard::launch_raw`](crate::Guard::launch_raw), for handles of other CUDA bindings and C++.
 //!
 //! Nothing here panics if a library, a symbol or a device is missing: the guard looks for them itself
@@ -16,8 +15,7 @@ pub(crate) mod error;
 mod guard;
 pub(crate) mod kernel;
 mod launch;
-pub(crate) mod pipeline;
-pub(crate) mod product;
+pub mod schedule;
 
 pub use arguments::Args;
 pub use arguments::argument::Argument;
@@ -41,8 +39,5 @@ pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
 pub use launch::planned::Launch;
 pub use launch::raw::RawLaunch;
-pub use pipeline::device_stage::{DeviceRange, DeviceViews};
-pub use pipeline::memory::{DeviceMemory, PipelineScratch};
-pub use product::{CublasLt, Product, ProductBuffers, ProductElement, ProductError, ProductShape};
 
 pub use crate::image::{Image, ImageError};

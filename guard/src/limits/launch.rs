@@ -163,7 +163,7 @@ impl LaunchLimits {
     }
 
     /// The same limits for callers whose launches work on items, so that the grid is not split into parts.
-    pub(crate) fn without_forms(&self) -> Cow<'_, Self> {
+    pub fn without_forms(&self) -> Cow<'_, Self> {
         match self.forms {
             None => Cow::Borrowed(self),
             Some(_) => Cow::Owned(Self { forms: None, ..self.clone() }),

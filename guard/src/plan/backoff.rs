@@ -78,7 +78,7 @@ fn smaller(
     limits: &LaunchLimits,
     chunk: u64,
 ) -> Option<Plan> {
-    let unit = batch.cluster_unit(request.cluster_with(limits.kernel()))?;
+    let unit = batch.smallest_chunk(request, limits)?;
     let most = (chunk / 2).max(unit);
     if most >= chunk {
         return None;

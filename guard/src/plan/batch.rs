@@ -279,6 +279,13 @@ impl BatchAxis {
         }
     }
 
+    /// The items of the smallest chunk of `request`: the smallest multiple of [`Self::unit`] whose blocks make whole
+    /// clusters. `None` past 64 bits.
+    #[inline]
+    pub fn smallest_chunk(&self, request: &LaunchRequest, limits: &LaunchLimits) -> Option<u64> {
+        self.cluster_unit(request.cluster_with(limits.kernel()))
+    }
+
     /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.
     #[inline]
     pub(crate) fn cluster_unit(&self, cluster: Option<Dim3>) -> Option<u64> {
@@ -324,7 +331,7 @@ impl BatchAxis {
     }
 
     /// The batch without its first `done` items, which end at the end of a chunk.
-    pub(crate) const fn after(mut self, done: u64) -> Self {
+    pub const fn after(mut self, done: u64) -> Self {
         self.items = self.items.saturating_sub(done);
         self
     }

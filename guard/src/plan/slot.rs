@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use crate::plan::chunks::Chunk;
 
 /// A value that is passed directly: integers and floats of up to 8 bytes.
-pub trait Scalar: sealed::Sealed + Copy {}
+pub trait Scalar: sealed::Sealed + Copy + Send + Sync + 'static {}
 
 /// One argument.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +61,9 @@ pub enum Width {
 }
 
 /// A type of offsets and lengths: `u64`, `u32` or `i32`.
-pub trait Count: sealed::Width {}
+pub trait Count: sealed::Width + 'static {}
 
-impl<T: sealed::Width> Count for T {}
+impl<T: sealed::Width + 'static> Count for T {}
 
 impl Width {
     const fn size(self) -> usize {
@@ -77,21 +77,6 @@ impl Width {
 impl Slot<'_> {
     pub(crate) const fn is_memory(&self) -> bool {
         matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
-    }
-
-    /// The same memory without its first bytes, of each item where it follows the chunk.
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn after(self, bytes: u64) -> Self {
-        match self {
-            Self::Address(address) => Self::Address(address.saturating_add(bytes)),
-            Self::Items { base, stride_bytes, span_bytes, reach_bytes } => Self::Items {
-                base: base.saturating_add(bytes),
-                stride_bytes,
-                span_bytes: span_bytes.saturating_sub(bytes),
-                reach_bytes: reach_bytes.saturating_sub(bytes),
-            },
-            other => other,
-        }
     }
 
     /// Bytes that the kernel's parameter must have.

@@ -26,13 +26,6 @@ mod memory;
 #[cfg(all(feature = "tracing", feature = "metrics", feature = "profile"))]
 mod observed;
 mod optional_features;
-mod pipeline_graphs;
-mod pipeline_parts;
-mod pipeline_raw;
-mod pipeline_refusals;
-mod pipeline_scratch;
-mod pipelines;
-mod pipelines_from_host;
 mod raw_kernels;
 mod refusals;
 mod residency;

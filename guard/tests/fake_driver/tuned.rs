@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use gridguard::cuda::{Args, Kernel};
-use gridguard::pipeline::Pipeline;
 use gridguard::profile::{
-    Document, Entry, Environment, Key, MatchKind, MissLog, Objective, Policy, Profile, Provenance,
-    StoredChoice, Summary,
+    Document, Entry, Environment, Key, MatchKind, MissLog, Profile, Provenance, StoredChoice,
+    Summary,
 };
 use gridguard::{Axis, BatchAxis, Guard};
 use gridguard_test_support::allocator::allocations_of;
@@ -160,28 +159,5 @@ fn a_tuned_launch_allocates_nothing() {
         launch(&stream).expect("legal");
         let (launched, allocations) = allocations_of(|| launch(&stream));
         assert_eq!((launched, allocations), (Ok(4), 0));
-    });
-}
-
-#[test]
-fn the_key_of_a_pipeline_has_the_sources_of_its_tuned_kernels() {
-    with_fake(&[], || {
-        let guard = guard_with([]);
-        let of = |kernel: &Kernel| {
-            let mut builder = Pipeline::builder(1000);
-            let out = builder.output::<u64>("out", 1);
-            let (request, batch) = items_along(Axis::Y, 1000);
-            builder.kernel("iota", kernel, request, batch).write(out).offset().length();
-            let pipeline = builder.build().expect("one stage");
-            pipeline.key("counting", Policy::default(), Objective::default())
-        };
-        let untuned = of(&kernel(&guard, "fake_iota_y"));
-        let [one, same, edited] = ["ab", "ab", "cd"].map(|source| {
-            let key = Key { source: source.to_owned(), ..key() };
-            of(&kernel(&guard, "fake_iota_y").with_tuning(key, "items", &[]))
-        });
-        assert_eq!((untuned.source.as_str(), one.source.len()), ("", 16));
-        assert!(one == same && one.source != edited.source);
-        assert_eq!(Key { source: one.source.clone(), ..untuned }, one);
     });
 }

@@ -1,10 +1,7 @@
 //! Errors of the driver, of images and of the compiler.
 
 use gridguard::ComputeCapability;
-use gridguard::cuda::{
-    CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError, ProductError,
-    ProductShape,
-};
+use gridguard::cuda::{CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError};
 use gridguard_test_support::{Section, texts};
 
 /// The loader's words for a library that is not there.
@@ -16,7 +13,6 @@ pub(crate) fn sections() -> Vec<Section> {
         ("modules", modules()),
         ("drivers", drivers()),
         ("compilers", compilers()),
-        ("products", products()),
     ]
 }
 
@@ -101,37 +97,5 @@ fn compilers() -> Vec<String> {
             code: 2,
             name: "NVRTC_ERROR_INVALID_INPUT".into(),
         },
-    ])
-}
-
-fn products() -> Vec<String> {
-    let shape = ProductShape { rows: 16, inner: 320, columns: 960, bias: true, residual: false };
-    let tried = vec![("libcublasLt.so".to_owned(), NO_FILE.to_owned())];
-    texts(&[
-        &ProductError::from(LibraryUnavailable::SymbolMissing {
-            of: CudaLibrary::CublasLt,
-            library: "libc.so.6".to_owned(),
-            symbol: "cublasLtGetVersion",
-        }),
-        &ProductError::from(LibraryUnavailable::LibraryMissing {
-            of: CudaLibrary::CublasLt,
-            tried,
-        }),
-        &ProductError::Call {
-            call: "cublasLtMatmul",
-            code: 7,
-            name: "CUBLAS_STATUS_INVALID_VALUE".to_owned(),
-        },
-        &ProductError::Size { size: "rows", given: 0, most: 2_147_483_647 },
-        &ProductError::NoAlgorithm { shape, element: "f16", workspace_bytes: 0 },
-        &ProductError::Algorithm { given: 4, count: 4 },
-        &ProductError::Buffer {
-            tensor: "x",
-            given: "640 bytes an item".to_owned(),
-            expected: "10240 bytes an item".to_owned(),
-        },
-        &ProductError::MisalignedItems { tensor: "out", bytes: 24 },
-        &ProductError::Operand { tensor: "bias", given: "not given", expected: "with" },
-        &ProductError::Misaligned { tensor: "x", address: 0x7f02 },
     ])
 }

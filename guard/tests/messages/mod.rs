@@ -4,7 +4,6 @@ mod batches;
 mod cuda_errors;
 mod errors;
 mod launches;
-mod pipelines;
 mod profiles;
 
 use std::collections::BTreeSet;
@@ -24,7 +23,6 @@ fn every_message_has_exactly_its_text() {
     ];
     sections.extend(errors::sections());
     sections.extend(cuda_errors::sections());
-    sections.extend(pipelines::sections());
     sections.extend(profiles::sections());
     check_messages(&expect_file!["messages.txt"], &sections);
 }

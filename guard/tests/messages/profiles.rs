@@ -4,7 +4,6 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gridguard::pipeline::EntryRefusal;
 use gridguard::profile::{
     DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer, LayerNotice, Match,
     MatchKind, Objective, ProfileError, ProfileNotice, StoredChoice,
@@ -28,7 +27,6 @@ pub(crate) fn sections() -> Vec<Section> {
         ("notices", notices()),
         ("matches", matches()),
         ("keys and objectives", keys()),
-        ("entries for pipelines", entries_for_pipelines()),
     ]
 }
 
@@ -168,20 +166,4 @@ fn keys() -> Vec<String> {
     };
     let memory = |bytes_per_item| Objective::Memory { bytes_per_item, bytes: 1 << 20 }.to_string();
     vec![key.to_string(), StoredChoice::Folded.to_string(), memory(64), memory(0)]
-}
-
-fn entries_for_pipelines() -> Vec<String> {
-    let parameter = |entry, pipeline| {
-        let name = "attention.block".into();
-        EntryRefusal::Parameter { name, entry, pipeline }
-    };
-    [
-        parameter(Some(128), Some(64)),
-        parameter(Some(128), None),
-        EntryRefusal::InFlight,
-        EntryRefusal::Choice { choice: StoredChoice::Folded },
-        EntryRefusal::OverBudget { what: "bytes of scratch", needed: 4096, allowed: 1024 },
-    ]
-    .map(|refusal| refusal.to_string())
-    .into()
 }

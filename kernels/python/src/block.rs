@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError};
 use gridguard::cuda::capture_launches;
-use gridguard::pipeline::{Budget, HostMemory, Pipeline, PipelinePlan, RunError};
 use gridguard::profile::{Objective, Policy};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::temporal_attention::MAX_FRAMES;
@@ -16,6 +15,7 @@ use gridguard_kernels::temporal_block::{
     host_pipeline,
 };
 use gridguard_kernels::{Element, ElementType, Kernels};
+use gridguard_pipeline::{Budget, HostMemory, Pipeline, PipelinePlan, RunError};
 use half::{bf16, f16};
 use lru::LruCache;
 use pyo3::prelude::*;
@@ -220,7 +220,7 @@ impl<T: Element + 'static> Prepared<T> {
         let (address, bytes) = run.scratch;
         // SAFETY: as above.
         let bound = unsafe { bound.scratch_raw(address, bytes) }.on_streams(more_streams);
-        let submit = || guard.run_pipeline(pipeline, plan, bound);
+        let submit = || pipeline.run(&guard, plan, bound);
         let ran = if run.capturing {
             launches::keep_loaded(Arc::<TemporalBlock<T>>::clone(block));
             // SAFETY: the graph owns the memory, and PyTorch uses it in the graph's order. The code was kept loaded.
@@ -261,5 +261,5 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> PyResult<()> {
     let plan = pipeline.plan(&budget).map_err(stopped)?;
     let memory = HostMemory::new().read(x, &input).write(y, out);
     let guard = Guard::host(DeviceLimits::any_device());
-    guard.run_pipeline(&mut pipeline, &plan, memory).map(drop).map_err(stopped)
+    pipeline.run(&guard, &plan, memory).map(drop).map_err(stopped)
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers, ProductShape};
-use gridguard::pipeline::{Buffer, Pipeline, PipelineBuilder};
+use gridguard::cuda::{Kernel, Memory, MemoryMut};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
+use gridguard_pipeline::{Buffer, Pipeline, PipelineBuilder};
+use gridguard_pipeline::{DeviceMemory, ProductBuffers, ProductShape};
 
 use super::error::BlockError;
 use super::item::EPSILON;
@@ -26,7 +27,7 @@ use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, narrow, stride
 ///
 /// ```no_run
 /// use gridguard::Guard;
-/// use gridguard::pipeline::Budget;
+/// use gridguard_pipeline::Budget;
 /// use gridguard_kernels::Kernels;
 /// use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock};
 /// use half::f16;
@@ -44,7 +45,7 @@ use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, narrow, stride
 /// let (x, mut y) = (stream.alloc_zeros::<f16>(elements)?, stream.alloc_zeros::<f16>(elements)?);
 /// let more = [stream.context().new_stream()?];
 /// let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
-/// kernels.guard().run_pipeline(&mut pipeline, &plan, bound)?;
+/// pipeline.run(&kernels.guard(), &plan, bound)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TemporalBlock<T> {

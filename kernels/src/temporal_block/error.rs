@@ -1,6 +1,6 @@
 //! Why a block cannot be made.
 
-use gridguard::pipeline::BuildError;
+use gridguard_pipeline::BuildError;
 
 use crate::error::KernelError;
 
@@ -16,7 +16,7 @@ pub enum BlockError {
     /// A product cannot be made.
     #[cfg(feature = "cuda")]
     #[error("product {stage}: {error}")]
-    Product { stage: &'static str, error: Box<gridguard::cuda::ProductError> },
+    Product { stage: &'static str, error: Box<gridguard_pipeline::ProductError> },
     /// The pipeline cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -1,6 +1,6 @@
 //! The block as a pipeline on the host.
 
-use gridguard::pipeline::{Buffer, Pipeline};
+use gridguard_pipeline::{Buffer, Pipeline};
 
 use super::error::BlockError;
 use super::item::HostStages;
@@ -51,8 +51,8 @@ pub fn host_pipeline<'a, T: Element>(
 
 #[cfg(test)]
 mod tests {
-    use gridguard::pipeline::{Budget, HostMemory, PlanError};
     use gridguard::{DeviceLimits, Guard};
+    use gridguard_pipeline::{Budget, HostMemory, PlanError};
     use half::{bf16, f16};
 
     use super::*;
@@ -67,7 +67,7 @@ mod tests {
         let plan = pipeline.plan(&budget).expect("a plan");
         let memory = HostMemory::new().read(x, &input).write(y, &mut out);
         let guard = Guard::host(DeviceLimits::any_device());
-        let run = guard.run_pipeline(&mut pipeline, &plan, memory).expect("it runs");
+        let run = pipeline.run(&guard, &plan, memory).expect("it runs");
         assert_eq!(run.items_done, shape.items());
         out
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::DeviceMemory;
+use gridguard_pipeline::DeviceMemory;
 
 use super::device::{BlockMemory, TemporalBlock, Weights};
 use super::error::BlockError;

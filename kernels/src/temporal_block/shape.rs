@@ -1,7 +1,7 @@
 //! The shape of a block.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::ProductShape;
+use gridguard_pipeline::ProductShape;
 
 use crate::element::ElementType;
 use crate::error::KernelError;

@@ -1,6 +1,6 @@
 //! The stages of the block and the tensors between them: one table for device, host and reference.
 
-use gridguard::pipeline::{Buffer, PipelineBuilder};
+use gridguard_pipeline::{Buffer, PipelineBuilder};
 
 use super::shape::BlockShape;
 use super::shape::{GATED, UP};

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use gridguard::pipeline::Pipeline;
+use gridguard_pipeline::Pipeline;
 
 #[derive(Clone, Copy)]
 enum Sign {

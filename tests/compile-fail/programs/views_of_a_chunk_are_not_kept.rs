@@ -3,8 +3,7 @@
 use std::sync::Mutex;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::DeviceMemory;
-use gridguard::pipeline::{Buffer, HostMemory, Pipeline};
+use gridguard_pipeline::{Buffer, DeviceMemory, HostMemory, Pipeline};
 
 fn keep() {
     let kept: Mutex<Vec<&mut [u32]>> = Mutex::new(Vec::new());

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{Args, DeviceMemory, LaunchError};
-use gridguard::pipeline::{Budget, Buffer, Pipeline, StageError};
+use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest};
+use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Pipeline, StageError};
 
 use super::support::{guard, kernel, plan, stream};
 
@@ -98,7 +98,7 @@ fn run_with_call(
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
     let mut memory: CudaSlice<u64> = owner.alloc_zeros(60_000).expect("memory");
     let bound = DeviceMemory::new(on).write(x, &mut memory);
-    let error = guard().run_pipeline(&mut pipeline, &plan, bound).expect_err("a capture began");
+    let error = pipeline.run(&guard(), &plan, bound).expect_err("a capture began");
     assert!(error.to_string().contains("being captured"), "{error}");
     end();
     // What cudarc could not record.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{DeviceMemory, Module};
-use gridguard::pipeline::{
-    Budget, Buffer, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError,
-};
+use gridguard::cuda::Module;
 use gridguard::profile::{Document, Key, Match, Objective, Policy, Profile, Provenance};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_autotune::{
     Budget as Limits, Chart, DeviceClock, FailureKind, InProcess, MeasureFailure, PipelineProblem,
     PipelineWorkload, TuningOutcome, tune,
+};
+use gridguard_pipeline::{
+    Budget, Buffer, DeviceMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError,
 };
 
 const ITEMS: u64 = 20_000;
@@ -98,7 +98,7 @@ impl PipelineProblem for Numbered {
         let (pipeline, x, y) = &mut self.built[index];
         let memory = DeviceMemory::new(&self.stream).on_streams(&self.more);
         let memory = memory.read(*x, &self.x).write(*y, &mut self.y);
-        self.guard.run_pipeline(pipeline, plan, memory)
+        pipeline.run(&self.guard, plan, memory)
     }
 
     fn poison(&mut self) -> Result<(), MeasureFailure> {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use gridguard::Guard;
-use gridguard::cuda::{DeviceMemory, ProductBuffers, ProductError, ProductShape};
-use gridguard::pipeline::{RunError, StageError};
 use gridguard::profile::{Document, Objective, Policy, Profile, Provenance};
 use gridguard_autotune::{Budget, DeviceClock, InProcess, ProductWorkload, tune};
 use gridguard_examples::uniform;
 use gridguard_kernels::{Deviation, Element, ElementType};
+use gridguard_pipeline::{
+    DeviceMemory, Product, ProductBuffers, ProductError, ProductShape, RunError, StageError,
+};
 use gridguard_tests::product::OneProduct;
 use half::{bf16, f16};
 
@@ -57,7 +58,7 @@ impl<T: Tensorial> Operands<T> {
             Some(buffer) => memory.read(buffer, tensor),
             None => memory,
         });
-        guard().run_pipeline(&mut pipeline, &plan, memory)?;
+        pipeline.run(&guard(), &plan, memory)?;
         Ok(stream.clone_dtoh(&written).expect("out"))
     }
 
@@ -91,7 +92,7 @@ fn tolerance<T: Element>() -> f64 {
 
 fn matches_the_reference<T: Tensorial>(sizes: [u64; 3], bias: bool, residual: bool) {
     let operands = Operands::<T>::new(shape(sizes, bias, residual));
-    let product = guard().product::<T>(operands.shape, WORKSPACE).expect("a product");
+    let product = Product::new::<T>(&guard(), operands.shape, WORKSPACE).expect("a product");
     let reference = operands.reference();
     let count = u64::try_from(product.workspace_bytes().len()).expect("few");
     for algorithm in 0..count {
@@ -131,7 +132,7 @@ fn a_residual_may_be_out_itself() {
     let OneProduct { mut pipeline, plan, buffers } = one.expect("a product");
     let memory = DeviceMemory::new(&stream).read(buffers.x, &x).read(buffers.weight, &weight);
     let memory = memory.write(buffers.out, &mut out);
-    guard().run_pipeline(&mut pipeline, &plan, memory).expect("launches");
+    pipeline.run(&guard(), &plan, memory).expect("launches");
     // Not the bits of a product into other memory: the library may add in another order.
     let mut deviation = Deviation::new();
     deviation.add(&stream.clone_dtoh(&out).expect("out"), &operands.reference());
@@ -151,7 +152,7 @@ fn misaligned_memory_is_rejected_before_the_launch() {
     let shifted = x.slice(1..);
     let memory = DeviceMemory::new(&stream).read(buffers.x, &shifted);
     let memory = memory.read(buffers.weight, &weight).write(buffers.out, &mut out);
-    let error = guard().run_pipeline(&mut pipeline, &plan, memory).expect_err("misaligned");
+    let error = pipeline.run(&guard(), &plan, memory).expect_err("misaligned");
     assert!(error.to_string().contains("which is not a multiple of 16 bytes"), "{error}");
 }
 
@@ -166,7 +167,7 @@ fn a_product_is_tuned_and_launches_the_algorithm_of_the_profile() {
     let (key, entry_shape) = (workload.key(Policy::default()), workload.entry_shape());
     let mut space = workload.space();
     let algorithms =
-        guard.product::<f16>(sizes, WORKSPACE).expect("a product").workspace_bytes().len();
+        Product::new::<f16>(&guard, sizes, WORKSPACE).expect("a product").workspace_bytes().len();
     assert_eq!(space.candidates().len(), algorithms);
     let clock = DeviceClock::new(guard, stream, Policy::default()).expect("a clock");
     let mut measurer = InProcess::new(workload, clock);
@@ -189,13 +190,16 @@ fn a_product_is_tuned_and_launches_the_algorithm_of_the_profile() {
         Guard::with_context(context).expect("a guard").with_profile(Arc::new(profile))
     };
     let tuned = with(entry.clone());
-    let product = tuned.product::<f16>(sizes, WORKSPACE).expect("a product");
+    let product = Product::new::<f16>(&tuned, sizes, WORKSPACE).expect("a product");
     assert_eq!(product.algorithm(), last);
     // Other rows, another workspace and an algorithm that there is not have the library's choice.
     let others = ProductShape { rows: 4080, ..sizes };
-    assert_eq!(tuned.product::<f16>(others, WORKSPACE).expect("a product").algorithm(), 0);
-    assert_eq!(tuned.product::<f16>(sizes, WORKSPACE / 2).expect("a product").algorithm(), 0);
+    assert_eq!(Product::new::<f16>(&tuned, others, WORKSPACE).expect("a product").algorithm(), 0);
+    assert_eq!(
+        Product::new::<f16>(&tuned, sizes, WORKSPACE / 2).expect("a product").algorithm(),
+        0
+    );
     entry.parameters = vec![("algorithm".to_owned(), last + 1)];
     let wrong = with(entry);
-    assert_eq!(wrong.product::<f16>(sizes, WORKSPACE).expect("a product").algorithm(), 0);
+    assert_eq!(Product::new::<f16>(&wrong, sizes, WORKSPACE).expect("a product").algorithm(), 0);
 }

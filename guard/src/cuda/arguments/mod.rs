@@ -6,7 +6,7 @@ pub(crate) mod memory;
 pub(crate) mod packed;
 pub(crate) mod uses;
 
-use cudarc::driver::{CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop};
+use cudarc::driver::CudaStream;
 
 use crate::cuda::arguments::argument::Argument;
 use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of};
@@ -57,7 +57,7 @@ impl<'a> Args<'a> {
     /// As [`Self::new`]. The caller of an unsafe launch orders what cudarc's events do not order.
     #[inline]
     pub(crate) fn ordered_by(stream: &'a CudaStream, contract: Contract) -> Self {
-        Self { list: ArgumentList::new(), memory: MemoryUses::new(stream, contract) }
+        Self { list: ArgumentList::new(), memory: MemoryUses::of_launches(stream, contract) }
     }
 
     /// The next argument, as cudarc's builder takes it: memory that is the same for every chunk, or a reference
@@ -156,37 +156,5 @@ impl<'a> Args<'a> {
 
     pub(crate) const fn uses(&self) -> &MemoryUses<'a> {
         &self.memory
-    }
-}
-
-/// Pinned host memory, for copies.
-impl<'a> Args<'a> {
-    pub(crate) fn read_host<T>(&mut self, memory: &'a PinnedHostSlice<T>) {
-        let mut address = 0;
-        if self.memory.is_own(memory.context()) {
-            // SAFETY: only the address is taken, for work on this stream.
-            let (memory, used) = unsafe { memory.stream_synced_slice(self.memory.launches) };
-            address = memory.as_ptr().expose_provenance();
-            self.hold_host(used);
-        }
-        self.push(Slot::Address(saturated(address)));
-    }
-
-    pub(crate) fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) {
-        let mut address = 0;
-        if self.memory.is_own(memory.context()) {
-            // SAFETY: as above.
-            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.memory.launches) };
-            address = memory.as_mut_ptr().expose_provenance();
-            self.hold_host(used);
-        }
-        self.push(Slot::Address(saturated(address)));
-    }
-
-    /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before
-    /// it gives or frees the memory.
-    fn hold_host(&mut self, used: SyncOnDrop<'a>) {
-        self.memory.check_wait();
-        self.memory.hold(used, self.memory.launches, true);
     }
 }

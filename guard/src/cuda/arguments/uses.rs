@@ -6,7 +6,9 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, SyncOnDrop, result};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop, result,
+};
 
 use crate::cuda::arguments::memory::{Memory, MemoryMut};
 use crate::cuda::driver::error::DriverError;
@@ -14,6 +16,7 @@ use crate::cuda::driver::library::{failed_earlier, handle, recorded_failure};
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::launch::Contract;
 use crate::cuda::launch::capture::{discard, may_capture};
+use crate::dim::saturated;
 use crate::plan::arguments::MAX_ARGS;
 use crate::record::recent::PER_THREAD;
 
@@ -27,7 +30,7 @@ use crate::record::recent::PER_THREAD;
 pub struct MemoryUses<'a> {
     pub(crate) launches: &'a CudaStream,
     /// Whether some memory belongs to another context than the launches' stream.
-    pub(crate) foreign: bool,
+    foreign: bool,
     /// Whether the caller of an unsafe launch orders what cudarc's events do not order, as with cudarc's own launch
     /// builder, and keeps kernel and memory for a graph.
     contract: Contract,
@@ -57,8 +60,14 @@ struct Use<'a> {
 }
 
 impl<'a> MemoryUses<'a> {
+    /// No uses yet, by work on `stream`.
+    #[must_use]
+    pub fn new(stream: &'a CudaStream) -> Self {
+        Self::of_launches(stream, Contract::Declared)
+    }
+
     #[inline]
-    pub(crate) fn new(launches: &'a CudaStream, contract: Contract) -> Self {
+    pub(crate) fn of_launches(launches: &'a CudaStream, contract: Contract) -> Self {
         let (owners, events) = (ArrayVec::new(), ManuallyDrop::new(ArrayVec::new()));
         Self {
             launches,
@@ -75,7 +84,7 @@ impl<'a> MemoryUses<'a> {
 
     /// The address of memory that the launches read.
     #[inline]
-    pub(crate) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
+    pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
         let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
         let is_elsewhere = self.order(memory.is_in_order(), owner);
@@ -90,9 +99,59 @@ impl<'a> MemoryUses<'a> {
         address
     }
 
+    /// The address of pinned host memory that copies on the stream read; 0 for memory of another context.
+    pub fn read_host<T>(&mut self, memory: &'a PinnedHostSlice<T>) -> u64 {
+        let mut address = 0;
+        if self.is_own(memory.context()) {
+            // SAFETY: only the address is taken, for work on this stream.
+            let (memory, used) = unsafe { memory.stream_synced_slice(self.launches) };
+            address = memory.as_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        saturated(address)
+    }
+
+    /// As [`Self::read_host`], for memory that copies write.
+    pub fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) -> u64 {
+        let mut address = 0;
+        if self.is_own(memory.context()) {
+            // SAFETY: as above.
+            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.launches) };
+            address = memory.as_mut_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        saturated(address)
+    }
+
+    /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before it gives
+    /// or frees the memory.
+    fn hold_host(&mut self, used: SyncOnDrop<'a>) {
+        self.check_wait();
+        self.hold(used, self.launches, true);
+    }
+
+    /// Whether some memory belongs to another context than the stream.
+    pub const fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// Reports what failed when the stream was to wait for earlier work on the memory, or earlier in its context.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] of the driver.
+    #[inline]
+    pub fn check(&self) -> Result<(), DriverError> {
+        let context = self.launches.context();
+        match self.failed {
+            Some(error) => Err(failed_earlier(context, error)),
+            None => recorded_failure(context),
+        }
+    }
+
     /// The address of memory that the launches write.
     #[inline]
-    pub(crate) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
+    pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
         let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
         let waits = has_one_event || owner.context().is_managing_stream_synchronization();
         self.order(memory.is_in_order(), owner);
@@ -122,7 +181,7 @@ impl<'a> MemoryUses<'a> {
 
     /// Whether memory is of the launches' context.
     #[inline]
-    pub(crate) fn is_own(&mut self, context: &Arc<CudaContext>) -> bool {
+    fn is_own(&mut self, context: &Arc<CudaContext>) -> bool {
         let is_own = context == self.launches.context();
         self.foreign |= !is_own;
         is_own
@@ -131,7 +190,7 @@ impl<'a> MemoryUses<'a> {
     /// Takes on the failure of a wait for earlier work that cudarc has just recorded. Whoever asks cudarc
     /// for recorded failures before the launch would clear it.
     #[inline]
-    pub(crate) fn check_wait(&mut self) {
+    fn check_wait(&mut self) {
         if let Err(error) = self.launches.context().check_err() {
             self.failed = Some(error);
         }
@@ -140,7 +199,7 @@ impl<'a> MemoryUses<'a> {
     /// Holds what records a use that is over when `stream` has done its work, `always` or only while
     /// cudarc tracks memory.
     #[inline]
-    pub(crate) fn hold(&mut self, mut used: SyncOnDrop<'a>, stream: &'a CudaStream, always: bool) {
+    fn hold(&mut self, mut used: SyncOnDrop<'a>, stream: &'a CudaStream, always: bool) {
         // Device memory records nothing but events.
         if let SyncOnDrop::Record(recorded) = &mut used
             && let Some((event, _)) = recorded.take()
@@ -158,20 +217,20 @@ impl<'a> MemoryUses<'a> {
     /// [`capture_launches`](crate::cuda::capture_launches) or by an unsafe launch. [`Self::end`] is called when the
     /// returned value is dropped, if not before.
     #[inline]
-    pub(crate) fn begin(&self) -> InUse<'_, 'a> {
+    pub fn begin(&self) -> InUse<'_, 'a> {
         self.submitted.set(true);
         InUse(self)
     }
 
     /// The launches have run: later work need not wait for them.
-    pub(crate) fn done(&self) {
+    pub fn done(&self) {
         self.submitted.set(false);
     }
 
     /// All launches are submitted, and the context is current: orders later work after them. Returns whether another
     /// thread had begun to capture the stream. That capture is discarded, and may have contained launches.
     #[inline]
-    pub(crate) fn end(&self) -> bool {
+    pub fn end(&self) -> bool {
         self.submitted.replace(false) && !self.is_empty() && self.order_later_work()
     }
 
@@ -299,8 +358,9 @@ impl<'a> MemoryUses<'a> {
 }
 
 /// Memory whose uses have begun.
+#[derive(Debug)]
 #[must_use]
-pub(crate) struct InUse<'u, 'a>(&'u MemoryUses<'a>);
+pub struct InUse<'u, 'a>(&'u MemoryUses<'a>);
 
 impl Drop for InUse<'_, '_> {
     #[inline]
@@ -314,18 +374,8 @@ impl Drop for InUse<'_, '_> {
 /// The largest handle of the legacy default stream: 0, and `CU_STREAM_LEGACY`.
 const LEGACY_STREAM: usize = 1;
 
-/// Reports what failed when the stream was to wait for others, or earlier in its context.
-#[inline]
-pub(crate) fn check_order(uses: &MemoryUses<'_>) -> Result<(), DriverError> {
-    let context = uses.launches.context();
-    match uses.failed {
-        Some(error) => Err(failed_earlier(context, error)),
-        None => recorded_failure(context),
-    }
-}
-
 /// Makes `stream` wait for the work of `other`. If that fails, the caller waits.
-pub(crate) fn join(stream: &CudaStream, other: &CudaStream) {
+fn join(stream: &CudaStream, other: &CudaStream) {
     let joined = stream.join(other);
     let context = stream.context();
     if joined.is_err() {
@@ -335,6 +385,6 @@ pub(crate) fn join(stream: &CudaStream, other: &CudaStream) {
 }
 
 /// Whether the stream is another one on each thread.
-pub(crate) fn is_of_thread(stream: &CudaStream) -> bool {
+fn is_of_thread(stream: &CudaStream) -> bool {
     stream.cu_stream().addr() == PER_THREAD
 }

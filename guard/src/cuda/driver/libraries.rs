@@ -12,14 +12,15 @@ use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 const STUB: &str = "a toolkit's stub, for linking only";
 
-/// Opens the first library that is no stub, and returns its functions and its name. It tries `names` on the library
-/// path, then the library's file in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
+/// Opens the first library that is no stub, and returns its functions and its name. Libraries have a function
+/// `symbol`. It tries `names` on the library path, then the library's file in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
 /// `/usr/local/cuda`. The search ends at a library that lacks a function, which `resolve` returns.
 ///
 /// Toolkits ship stubs for linking, whose functions do nothing.
 pub(crate) fn find<T>(
     of: CudaLibrary,
     names: &[&str],
+    symbol: &'static str,
     resolve: impl Fn(Library) -> Result<T, &'static str>,
     is_stub: impl Fn(&T) -> bool,
 ) -> Result<(T, String), LibraryUnavailable> {
@@ -41,6 +42,9 @@ pub(crate) fn find<T>(
     for name in names {
         match symbols::open(&[&name]) {
             Err(missing) => tried.extend(missing),
+            Ok((library, _)) if is_in_stubs(&library, symbol) => {
+                tried.push((name, STUB.to_owned()));
+            }
             Ok((library, _)) => match resolve(library) {
                 // Closed before the next attempt: the loader would return a library that is already
                 // loaded instead of another one with the same SONAME.
@@ -56,7 +60,7 @@ pub(crate) fn find<T>(
 }
 
 /// Whether `library`, which has `symbol`, is in a folder called `stubs`.
-pub(crate) fn is_in_stubs(library: &Library, symbol: &'static str) -> bool {
+fn is_in_stubs(library: &Library, symbol: &'static str) -> bool {
     let file = symbols::file_of(library, symbol);
     let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
     folder.is_some_and(|folder| folder == "stubs")

@@ -8,7 +8,7 @@ use std::ffi::CString;
 
 use once_cell::sync::OnceCell;
 
-use crate::cuda::driver::libraries::{self, is_in_stubs};
+use crate::cuda::driver::libraries;
 use crate::cuda::driver::symbols::{Handle, Nvrtc, Status, owned};
 use crate::cuda::error::{CudaLibrary, LibraryUnavailable, NvrtcError};
 use crate::image::{Image, ImageError};
@@ -94,7 +94,8 @@ impl Compiler {
     /// [`LibraryUnavailable`] if there is no library, or it lacks a function.
     pub fn find() -> Result<Self, LibraryUnavailable> {
         static NVRTC: OnceCell<(Nvrtc, String)> = OnceCell::new();
-        let find = || libraries::find(CudaLibrary::Nvrtc, &NAMES, Nvrtc::resolve, is_stub);
+        let find =
+            || libraries::find(CudaLibrary::Nvrtc, &NAMES, "nvrtcVersion", Nvrtc::resolve, is_stub);
         let (nvrtc, library) = NVRTC.get_or_try_init(find)?;
         Ok(Self { nvrtc, library })
     }
@@ -202,9 +203,6 @@ impl Compiler {
 /// Whether `nvrtc` is a stub that toolkits ship for linking. Its functions print to standard output and
 /// return the number of bytes printed, even where they should return a pointer (CUDA 13.0).
 fn is_stub(nvrtc: &Nvrtc) -> bool {
-    if is_in_stubs(&nvrtc.library, "nvrtcVersion") {
-        return true;
-    }
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both pointers are to live integers.
     let status = unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) };

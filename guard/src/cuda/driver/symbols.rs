@@ -1,4 +1,4 @@
-//! The functions, structs and constants of libcuda, libnvrtc and libcublasLt that the guard uses, and how the
+//! The functions, structs and constants of libcuda and libnvrtc that the guard uses, and how the
 //! libraries are loaded.
 //!
 //! The guard looks the functions up itself: cudarc panics where a library or a symbol is missing,
@@ -24,6 +24,7 @@ macro_rules! function_table {
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) -> $ret,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) -> $maybe_ret>,)*
             /// Keeps the functions above loaded.
+            #[allow(dead_code, reason = "only the driver is asked for more functions")]
             pub(crate) library: libloading::Library,
         }
 
@@ -138,45 +139,6 @@ function_table! {
         get_log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> Status;
     }
     optional {}
-}
-
-function_table! {
-    /// Functions of libcublasLt.
-    struct CublasLtFunctions;
-    required {
-        get_version = "cublasLtGetVersion": fn() -> usize;
-        get_status_name = "cublasLtGetStatusName": fn(Status) -> *const c_char;
-        create = "cublasLtCreate": fn(*mut Handle) -> Status;
-        destroy = "cublasLtDestroy": fn(Handle) -> Status;
-        description_create = "cublasLtMatmulDescCreate": fn(*mut Handle, c_int, c_int) -> Status;
-        description_set = "cublasLtMatmulDescSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
-        description_destroy = "cublasLtMatmulDescDestroy": fn(Handle) -> Status;
-        layout_create = "cublasLtMatrixLayoutCreate": fn(*mut Handle, c_int, u64, u64, i64) -> Status;
-        layout_destroy = "cublasLtMatrixLayoutDestroy": fn(Handle) -> Status;
-        preference_create = "cublasLtMatmulPreferenceCreate": fn(*mut Handle) -> Status;
-        preference_set = "cublasLtMatmulPreferenceSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
-        preference_destroy = "cublasLtMatmulPreferenceDestroy": fn(Handle) -> Status;
-        heuristic = "cublasLtMatmulAlgoGetHeuristic": fn(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut HeuristicResult, *mut c_int) -> Status;
-        matmul = "cublasLtMatmul": fn(Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void, Handle, *mut c_void, Handle, *const [u64; 8], *mut c_void, usize, Handle) -> Status;
-    }
-    optional {}
-}
-
-/// `cublasLtMatmulHeuristicResult_t`: an opaque algorithm, and its workspace.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeuristicResult {
-    pub(crate) algorithm: [u64; 8],
-    pub(crate) workspace_bytes: usize,
-    pub(crate) status: Status,
-    pub(crate) waves: f32,
-    pub(crate) reserved: [c_int; 4],
-}
-
-impl HeuristicResult {
-    /// To be written by the library.
-    pub(crate) const NONE: Self =
-        Self { algorithm: [0; 8], workspace_bytes: 0, status: -1, waves: 0.0, reserved: [0; 4] };
 }
 
 /// `CUexecAffinityParam` of the type `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.

@@ -309,6 +309,12 @@ impl Kernel {
     }
 
     #[inline]
+    /// The key of its entries in profiles: of a kernel [`Self::with_tuning`].
+    #[cfg(feature = "profile")]
+    pub fn tuning_key(&self) -> Option<&Key> {
+        self.tuning().map(|tuning| &*tuning.key)
+    }
+
     pub(crate) fn tuning(&self) -> Tuning<'_> {
         #[cfg(feature = "profile")]
         let tuning = self.tuning.as_deref();

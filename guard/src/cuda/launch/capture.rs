@@ -76,7 +76,7 @@ pub unsafe fn capture_launches<R>(launches: impl FnOnce() -> R) -> R {
 }
 
 /// Whether this thread is within [`capture_launches`].
-pub(crate) fn may_capture() -> bool {
+pub fn may_capture() -> bool {
     MAY_CAPTURE.get()
 }
 

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 use once_cell::unsync::OnceCell;
 
 use crate::cuda::arguments::Args;
-use crate::cuda::arguments::uses::{InUse, check_order};
+use crate::cuda::arguments::uses::InUse;
 use crate::cuda::driver::library::{CAPTURE_ERRORS, from_cudarc, handle};
 use crate::cuda::driver::symbols::Handle;
 use crate::cuda::error::{LaunchError, Launches};
@@ -135,7 +135,7 @@ impl Guard {
         }
         let uses = args.uses();
         if !uses.is_empty() {
-            check_order(uses)?;
+            uses.check()?;
             if is_declared && uses.added_in_capture && !may_capture() {
                 return Err(kernel.captured());
             }
@@ -154,7 +154,7 @@ impl Guard {
         if !is_own(args.stream().context()) {
             return Some("the stream");
         }
-        args.uses().foreign.then_some("an argument's memory")
+        args.uses().is_foreign().then_some("an argument's memory")
     }
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn record_event(
 /// Why a launch is refused that would be captured without the caller's promise.
 #[cold]
 fn refuse_capture(kernel: &Kernel, args: &Args<'_>) -> LaunchError {
-    match check_order(args.uses()) {
+    match args.uses().check() {
         // cudarc may have waited for earlier work on the memory, which is not captured.
         Err(error) if !CAPTURE_ERRORS.contains(&error.code) => error.into(),
         _ => kernel.captured(),

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream};
-use gridguard::cuda::{Args, DeviceMemory, Kernel, LaunchError};
-use gridguard::pipeline::{Budget, Pipeline};
+use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::profile::{Key, Profile};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -112,7 +111,7 @@ type Way = fn(&Program, &Arc<CudaStream>) -> Result<u64, LaunchError>;
 const SPLIT: u64 = 65_536;
 
 /// Every way, and how messages call it.
-const WAYS: [(&str, Way); 7] = [
+const WAYS: [(&str, Way); 6] = [
     ("whole", |program, owner| program.launch(&program.kernel, owner, 8, false)),
     ("split", |program, owner| program.launch(&program.kernel, owner, SPLIT, true)),
     ("rejected", |program, owner| program.launch(&program.kernel, owner, SPLIT, false)),
@@ -131,19 +130,6 @@ const WAYS: [(&str, Way); 7] = [
         args.write_items(&mut out, 1).offset().length().workspace();
         let guard = &program.guard;
         guard.launch(&program.spill, (&request, &batch), args)
-    }),
-    ("pipeline", |program, owner| {
-        let mut builder = Pipeline::builder(64);
-        let out = builder.output::<u64>("out", 1);
-        let (request, batch) = items_along(Axis::Y, 64);
-        builder.kernel("iota", &program.kernel, request, batch).write(out).offset().length();
-        let mut pipeline = builder.build().expect("one stage");
-        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
-        let mut memory = poisoned(owner, 64);
-        let memory = DeviceMemory::new(&program.stream).write(out, &mut memory);
-        let ran = program.guard.run_pipeline(&mut pipeline, &plan, memory);
-        let captured = |_| LaunchError::Captured { kernel: "iota".to_owned() };
-        ran.map(|ran| ran.chunks).map_err(captured)
     }),
 ];
 

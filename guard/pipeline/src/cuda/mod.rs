@@ -1,0 +1,109 @@
+//! Runs pipelines on a device: as a plan's chunks, or as one graph of them.
+
+mod capture;
+pub(crate) mod graph;
+pub(crate) mod memory;
+mod replay;
+pub(crate) mod stage;
+pub(crate) mod streams;
+pub(crate) mod views;
+
+use core::panic::Location;
+
+use gridguard::Guard;
+use gridguard::cuda::CudaError;
+use gridguard::cuda::schedule::Scheduler;
+
+use crate::cuda::memory::DeviceMemory;
+use crate::cuda::streams::{OnStreams, check_captures};
+use crate::error::{MemoryError, RunError};
+use crate::pipeline::{Body, ON_DEVICE, Pipeline};
+use crate::plan::{Budget, PipelinePlan};
+use crate::progress::PipelineRun;
+use crate::run::{Run, run};
+
+impl Budget {
+    /// A budget of `percent` percent of the memory that is free on the guard's device now, one chunk at a
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::free_memory`].
+    pub fn of_free_memory(guard: &Guard, percent: u64) -> Result<Self, CudaError> {
+        Ok(Self::share_of(guard.free_memory()?.0, percent))
+    }
+}
+
+impl Run for DeviceMemory<'_> {
+    fn run(
+        self,
+        guard: &Guard,
+        pipeline: &mut Pipeline<'_>,
+        plan: &PipelinePlan,
+        caller: &'static Location<'static>,
+    ) -> Result<PipelineRun, RunError> {
+        pipeline.check_run(plan, ON_DEVICE)?;
+        match plan.graph() {
+            Some(id) => pipeline.run_graph(guard, plan, id, &self, caller),
+            None => pipeline.run_chunks(guard, plan, self, caller),
+        }
+    }
+}
+
+impl Pipeline<'_> {
+    fn run_chunks(
+        &mut self,
+        guard: &Guard,
+        plan: &PipelinePlan,
+        memory: DeviceMemory<'_>,
+        caller: &'static Location<'static>,
+    ) -> Result<PipelineRun, RunError> {
+        let (in_flight, streams) = (plan.in_flight(), memory.more.len() + 1);
+        if usize::try_from(in_flight).map_or(true, |in_flight| in_flight > streams) {
+            return Err(MemoryError::TooFewStreams { in_flight, streams }.into());
+        }
+        let buffers = memory.ranges(&self.definition)?;
+        let scheduler = self.scheduler(guard, &memory, caller)?;
+        let DeviceMemory { uses, stream, more, scratch, raw_scratch, monitor, .. } = memory;
+        let _in_use = uses.begin();
+        let mut backend = OnStreams::new(scheduler, self, buffers, (stream, more));
+        backend.keep_scratch(scratch, raw_scratch);
+        let ran = run(backend.definition, plan, &mut backend, monitor);
+        let (ran, launches) = backend.end(&uses, ran);
+        scheduler.count(launches, ran.is_ok());
+        ran
+    }
+
+    /// Checks that guard, streams, memory and stages have one context, and makes it current.
+    pub(crate) fn scheduler<'g>(
+        &self,
+        guard: &'g Guard,
+        memory: &DeviceMemory<'_>,
+        caller: &'static Location<'static>,
+    ) -> Result<Scheduler<'g>, RunError> {
+        let scheduler = Scheduler::new(guard, caller).map_err(RunError::device)?;
+        let context = scheduler.context();
+        let other = |what| Err(MemoryError::OtherContext(what).into());
+        let mut streams = core::iter::once(memory.stream).chain(memory.more);
+        if streams.any(|stream| stream.context() != context) {
+            return other("a stream");
+        }
+        if memory.uses.is_foreign() {
+            return other("memory");
+        }
+        for body in &self.bodies {
+            match body {
+                Body::Kernel { kernel, .. } => {
+                    scheduler.check_kernel(kernel).map_err(RunError::device)?;
+                }
+                Body::Product(product) if product.context() != context => {
+                    return other("a product");
+                }
+                _ => {}
+            }
+        }
+        check_captures(&scheduler, memory.stream, memory.more)?;
+        memory.uses.check().map_err(RunError::device)?;
+        Ok(scheduler)
+    }
+}

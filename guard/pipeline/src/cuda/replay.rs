@@ -1,0 +1,115 @@
+//! Runs a pipeline's plan as one CUDA graph: captured once, and launched over the same memory.
+
+use core::panic::Location;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, result};
+use gridguard::Guard;
+use gridguard::cuda::capture_launches;
+use gridguard::cuda::schedule::{Scheduler, driver_error};
+
+use crate::cuda::graph::PipelineGraph;
+use crate::cuda::memory::DeviceMemory;
+use crate::cuda::streams::{Capture, OnStreams, check_captures, join};
+use crate::cuda::views::DeviceRange;
+use crate::error::{MemoryError, RunError};
+use crate::pipeline::{Body, Pipeline};
+use crate::plan::PipelinePlan;
+use crate::progress::PipelineRun;
+use crate::run::run;
+
+impl Pipeline<'_> {
+    /// Captures `plan`, unless it is the last graph that ran, and launches its graph on the first stream.
+    pub(crate) fn run_graph(
+        &mut self,
+        guard: &Guard,
+        plan: &PipelinePlan,
+        id: u64,
+        memory: &DeviceMemory<'_>,
+        caller: &'static Location<'static>,
+    ) -> Result<PipelineRun, RunError> {
+        if memory.monitor.is_some() {
+            return Err(RunError::MonitoredGraph);
+        }
+        for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
+            if matches!(body, Body::Call { in_graphs: false, .. }) {
+                return Err(RunError::NotCapturable(spec.name.clone()));
+            }
+        }
+        let buffers = memory.ranges(&self.definition)?;
+        let captured = self.graph.as_ref().filter(|graph| graph.id == id);
+        for (index, spec) in self.definition.buffers.iter().enumerate() {
+            if captured.is_some_and(|graph| graph.buffers.get(index) != buffers.get(index)) {
+                return Err(MemoryError::OtherMemory(spec.name.clone()).into());
+            }
+        }
+        let is_captured = captured.is_some();
+        let scheduler = self.scheduler(guard, memory, caller)?;
+        if !is_captured {
+            // Frees the scratch of the graph before.
+            self.graph = None;
+            self.graph =
+                Some(self.capture(scheduler, plan, id, memory.stream.context(), buffers)?);
+        }
+        let Some(graph) = &self.graph else { return Err(RunError::OtherPlan) };
+        // Stages and observers ran since, which may have begun a capture.
+        scheduler.bind().map_err(RunError::device)?;
+        check_captures(&scheduler, memory.stream, &[])?;
+        graph.launch(&scheduler, memory)?;
+        Ok(graph.run.clone())
+    }
+
+    fn capture(
+        &mut self,
+        scheduler: Scheduler<'_>,
+        plan: &PipelinePlan,
+        id: u64,
+        context: &Arc<CudaContext>,
+        buffers: Vec<Option<DeviceRange>>,
+    ) -> Result<PipelineGraph, RunError> {
+        scheduler.check_graphs().map_err(RunError::device)?;
+        // New streams: work that other threads submit to the caller's would become part of the graph.
+        let failed = |call, error| RunError::device(driver_error(context, call, error));
+        let new_stream = || context.new_stream().map_err(|error| failed("cuStreamCreate", error));
+        let order = new_stream()?;
+        let more = (1..plan.in_flight()).map(|_| new_stream()).collect::<Result<Vec<_>, _>>()?;
+        let (streams, ranges) = ((&order, more.as_slice()), buffers.clone());
+        let mut backend = OnStreams::new(scheduler, self, ranges, streams);
+        backend.capture = Capture::Wanted;
+        // SAFETY: the pipeline keeps kernels and scratch, and the caller of `call_in_graphs` has promised
+        // to keep the rest. The caller's memory is given again for each launch of the graph.
+        let ran = unsafe { capture_launches(|| run(backend.definition, plan, &mut backend, None)) };
+        let ended = backend.end_capture();
+        let (launches, scratch) = (backend.launches, core::mem::take(&mut backend.scratch));
+        drop(backend);
+        let run = ran?;
+        let graph = ended.map_err(|error| failed("cuStreamEndCapture", error))?;
+        Ok(PipelineGraph { id, graph, order, _scratch: scratch, buffers, run, launches })
+    }
+}
+
+impl PipelineGraph {
+    /// Launches the graph after earlier work on the first stream of `memory`. The context of guard, memory and
+    /// kernels is current.
+    fn launch(&self, scheduler: &Scheduler<'_>, memory: &DeviceMemory<'_>) -> Result<(), RunError> {
+        let Some(exec) = &self.graph else { return Ok(()) };
+        let (stream, order) = (memory.stream, &self.order);
+        let failed = |call, error| RunError::device(driver_error(stream.context(), call, error));
+        stream.join(order).map_err(|error| failed("cuStreamWaitEvent", error))?;
+        let _in_use = memory.uses.begin();
+        // SAFETY: the graph is alive, and `Pipeline::scheduler` checked that the stream is of its context, which is
+        // current. The memory that the graph uses lives until it has run: the caller's memory is the
+        // captured memory, and its `Uses` order other uses before and after this stream's work. The
+        // pipeline owns scratch, kernels and calls, and drops the graph before them, which waits for
+        // `order`. The caller of `call_in_graphs` vouches for the work of a call.
+        let launched = unsafe { result::graph::launch(exec.cu_graph_exec(), stream.cu_stream()) };
+        join(order, stream);
+        let captured = memory.uses.end();
+        launched.map_err(|error| failed("cuGraphLaunch", error))?;
+        if captured {
+            return Err(MemoryError::Captured.into());
+        }
+        scheduler.count(self.launches, true);
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! Pipelines over pinned host memory: the copies, their order and their streams.
+#![allow(unsafe_code, reason = "a stage copies memory through the driver")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, PinnedHostSlice};
+use gridguard::{Axis, Chunk, Guard};
+use gridguard_pipeline::{
+    Budget, Buffer, DeviceMemory, DeviceViews, MemoryError, Pipeline, PipelineRun, PipelineScratch,
+    RunError, StageError,
+};
+use gridguard_test_support::fake_driver::{races, with_fake, work};
+
+use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned};
+
+const ITEMS: u64 = 100;
+
+/// Writes the number of each item to `number`, and copies `x` to `copied`.
+struct Copying<'a> {
+    pipeline: Pipeline<'a>,
+    x: Buffer<u64>,
+    number: Buffer<u64>,
+    copied: Buffer<u64>,
+}
+
+/// All buffers of the caller are in host memory. `x` is used by the second stage only, `number` by the
+/// first.
+fn copying<'a>(guard: &Guard) -> Copying<'a> {
+    let mut builder = Pipeline::builder(ITEMS);
+    let (x, t) = (builder.input::<u64>("x", 1), builder.scratch::<u64>("t", 1));
+    let (number, copied) = (builder.output::<u64>("number", 1), builder.output("copied", 1));
+    builder.in_host_memory(x);
+    builder.in_host_memory(number);
+    builder.in_host_memory(copied);
+    let (request, batch) = items_along(Axis::Y, ITEMS);
+    let spill = kernel(guard, "fake_spill_y");
+    builder.kernel("spill", &spill, request, batch).write(number).offset().length().write(t);
+    let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
+        copy(stream, views, x, copied)
+    };
+    builder.call("copy", call).read(x).write(copied);
+    Copying { pipeline: builder.build().expect("two stages"), x, number, copied }
+}
+
+fn copy(
+    stream: &CudaStream,
+    views: &DeviceViews<'_>,
+    from: Buffer<u64>,
+    to: Buffer<u64>,
+) -> Result<(), StageError> {
+    let (from, to) = (views.read(from)?, views.write(to)?);
+    let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
+    // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
+    unsafe { cudarc::driver::result::memcpy_dtod_async(to.address, from.address, bytes, stream) }?;
+    Ok(())
+}
+
+fn pinned(guard: &Guard, contents: &[u64]) -> PinnedHostSlice<u64> {
+    // SAFETY: it is filled before it is read.
+    let memory = unsafe { context(guard).alloc_pinned::<u64>(contents.len()) };
+    let mut memory = memory.expect("host memory");
+    memory.as_mut_slice().expect("idle").copy_from_slice(contents);
+    memory
+}
+
+pub(crate) fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {
+    (0..count).map(|_| context(guard).new_stream().expect("a stream")).collect()
+}
+
+/// Runs it, and checks both outputs, up to the items done.
+fn run(
+    guard: &Guard,
+    budget: Budget,
+    stream: &Arc<CudaStream>,
+    more: &[Arc<CudaStream>],
+) -> PipelineRun {
+    run_with(guard, budget, stream, more, None)
+}
+
+/// The same, with scratch that is kept.
+pub(crate) fn run_with(
+    guard: &Guard,
+    budget: Budget,
+    stream: &Arc<CudaStream>,
+    more: &[Arc<CudaStream>],
+    scratch: Option<&mut PipelineScratch>,
+) -> PipelineRun {
+    let mut copying = copying(guard);
+    let plan = copying.pipeline.plan(&budget).expect("it fits");
+    let values: Vec<u64> = iota(ITEMS).iter().map(|item| item * 7 + 3).collect();
+    let poison = [POISON; 100];
+    let x = pinned(guard, &values);
+    let (mut number, mut copied) = (pinned(guard, &poison), pinned(guard, &poison));
+    let memory = DeviceMemory::new(stream).on_streams(more).read_host(copying.x, &x);
+    let memory = memory.write_host(copying.number, &mut number);
+    let memory = memory.write_host(copying.copied, &mut copied);
+    let memory = match scratch {
+        Some(scratch) => memory.scratch(scratch),
+        None => memory,
+    };
+    let run = copying.pipeline.run(&guard, &plan, memory).expect("it runs");
+    assert_eq!(run.items_done, ITEMS);
+    assert_eq!(run.scratch_bytes == plan.bytes(), run.tried.len() == 1);
+    assert_eq!(number.as_slice().expect("it ran"), iota(ITEMS));
+    assert_eq!(copied.as_slice().expect("it ran"), values);
+    run
+}
+
+#[test]
+fn chunks_of_host_memory_are_copied_in_and_out() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = context(&guard).default_stream();
+        let more = streams(&guard, 2);
+        for (at_most, in_flight) in [(100, 1), (33, 1), (20, 2), (7, 3), (1, 3)] {
+            let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
+            run(&guard, budget, &stream, &more);
+        }
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn the_plan_counts_the_memory_for_copies() {
+    with_fake(&[], || {
+        let guard = guard();
+        let pipeline = copying(&guard).pipeline;
+        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(64).in_flight(2)).expect("it fits");
+        // Chunks of 50 items. Two buffers of 8 bytes an item are live at a time.
+        assert_eq!((plan.chunk_items(), plan.in_flight()), (50, 2));
+        assert_eq!(plan.stages().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [800, 800]);
+        assert_eq!(plan.bytes(), 2 * (1024 + 256));
+        let smallest = pipeline.plan(&Budget::bytes(1)).expect_err("too small").to_string();
+        assert!(smallest.contains("needs 512 bytes of scratch"), "{smallest}");
+    });
+}
+
+/// What each stream was given, by its number, without the allocations and events' numbers.
+fn work_by_stream() -> BTreeMap<u32, Vec<String>> {
+    let mut streams = BTreeMap::<u32, Vec<String>>::new();
+    for line in work() {
+        let (stream, what) = line.split_once(' ').expect("a stream and what it got");
+        let stream = stream.parse().expect("a number");
+        streams.entry(stream).or_default().push(what.to_owned());
+    }
+    streams
+}
+
+#[test]
+fn each_stream_copies_in_computes_and_copies_out_in_order() {
+    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
+        let guard = guard();
+        let stream = context(&guard).new_stream().expect("a stream");
+        let more = streams(&guard, 1);
+        let before = work().len();
+        run(&guard, Budget::UNLIMITED.at_most(25).in_flight(2), &stream, &more);
+        let all = work();
+        let names = |line: &&String| !line.contains(" record ") && !line.contains(" wait ");
+        let chunks: Vec<_> = all[before..].iter().filter(names).map(String::as_str).collect();
+        // Streams take turns, a chunk each.
+        let chunk = |stream: u32| {
+            let work =
+                ["launch fake_spill_y", "copy out 200", "copy in 200", "copy 200", "copy out 200"];
+            work.map(|what| format!("{stream} {what}"))
+        };
+        let allocate = || format!("1 allocate {}", 512 + 256);
+        let expected = [vec![allocate(), allocate()], [1, 2, 1, 2].map(chunk).concat()].concat();
+        let freed = ["1 free", "1 free"].map(str::to_owned);
+        assert_eq!(chunks, [&expected[..], &freed[..]].concat());
+
+        // The second stream begins after the first, which ends after it; then come the events of the
+        // pinned memory, which the first stream waited for before.
+        let by_stream = work_by_stream();
+        let event = |stream: u32, what: &str| -> Vec<&str> {
+            by_stream[&stream].iter().filter_map(|line| line.strip_prefix(what)).collect()
+        };
+        let (waits, records) = (event(1, "wait "), event(1, "record "));
+        let (forked, mut joined) = (event(2, "wait "), event(2, "record "));
+        // The others are for a call that begins a capture.
+        joined.retain(|event| waits.contains(event));
+        assert_eq!((forked.len(), joined.len()), (1, 1));
+        assert!(records.contains(&forked[0]) && waits.contains(&joined[0]));
+        let pinned = &waits[..3];
+        assert_eq!(&records[records.len() - 3..], pinned, "{by_stream:?}");
+        assert_eq!(by_stream[&2].first(), Some(&format!("wait {}", forked[0])));
+        assert_eq!(by_stream[&2].last(), Some(&format!("record {}", joined[0])));
+    });
+}
+
+#[test]
+fn memory_that_is_changed_in_place_is_copied_both_ways_around_all_its_uses() {
+    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
+        let guard = guard();
+        let mut builder = Pipeline::builder(ITEMS);
+        let x = builder.in_place::<u64>("x", 1);
+        builder.in_host_memory(x);
+        let (request, batch) = items_along(Axis::Y, ITEMS);
+        let (idle, look, iota_y) = ("idle", "look", "fake_iota_y");
+        let kernel = |name| kernel(&guard, name);
+        builder.kernel("before", &kernel(idle), request, batch).value(0_u64);
+        builder.kernel("look", &kernel(look), request, batch).read(x);
+        builder.kernel("write", &kernel(iota_y), request, batch).update(x).offset().length();
+        builder.kernel("after", &kernel(idle), request, batch).value(0_u64);
+        let mut pipeline = builder.build().expect("four stages");
+        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(60)).expect("it fits");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut memory = pinned(&guard, &[POISON; 100]);
+        let bound = DeviceMemory::new(&stream).write_host(x, &mut memory);
+        pipeline.run(&guard, &plan, bound).expect("it runs");
+        assert_eq!(memory.as_slice().expect("it ran"), iota(ITEMS));
+        let all = work();
+        let lines = all.iter().filter(|line| line.contains("launch") || line.contains("copy"));
+        let chunk = [
+            "1 launch idle",
+            "1 copy in 400",
+            "1 launch look",
+            "1 launch fake_iota_y",
+            "1 copy out 400",
+            "1 launch idle",
+        ];
+        assert_eq!(lines.collect::<Vec<_>>(), [chunk, chunk].concat());
+    });
+}
+
+#[test]
+fn host_memory_is_freed_after_the_run_that_uses_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let more = streams(&guard, 1);
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut copying = copying(&guard);
+        let budget = Budget::UNLIMITED.at_most(10).in_flight(2);
+        let plan = copying.pipeline.plan(&budget).expect("it fits");
+        let x = pinned(&guard, &iota(ITEMS));
+        let (mut number, mut copied) =
+            (pinned(&guard, &[POISON; 100]), pinned(&guard, &[POISON; 100]));
+        // Twice, so that the second run uses what the first does.
+        for _ in 0..2 {
+            let memory = DeviceMemory::new(&stream).on_streams(&more).read_host(copying.x, &x);
+            let memory = memory.write_host(copying.number, &mut number);
+            let memory = memory.write_host(copying.copied, &mut copied);
+            copying.pipeline.run(&guard, &plan, memory).expect("it runs");
+        }
+        // Nothing waited for the runs.
+        drop((x, number, copied));
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
+        let stream = context(&guard).default_stream();
+        let mut builder = Pipeline::builder(ITEMS);
+        let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
+        builder.in_host_memory(y);
+        builder.call("copy", move |stream, _, views| copy(stream, views, x, y)).read(x).write(y);
+        let mut pipeline = builder.build().expect("one stage");
+        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
+        let mut refused =
+            |memory: DeviceMemory<'_>| pipeline.run(&guard, &plan, memory).expect_err("refused");
+        let wrong = |buffer: &str, expected, given| {
+            RunError::Memory(MemoryError::WrongKind { buffer: buffer.to_owned(), expected, given })
+        };
+        let on_host = pinned(&guard, &iota(ITEMS));
+        let (on_device, mut output) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
+        let error = refused(DeviceMemory::new(&stream).read_host(x, &on_host));
+        assert_eq!(error, wrong("x", "memory to read", "pinned host memory to read"));
+        let error = refused(DeviceMemory::new(&stream).read(x, &on_device).write(y, &mut output));
+        assert_eq!(error, wrong("y", "pinned host memory to write", "memory to write"));
+        let error = refused(DeviceMemory::new(&stream).read(x, &on_device).read_host(y, &on_host));
+        assert_eq!(error, wrong("y", "pinned host memory to write", "pinned host memory to read"));
+        let mut short = pinned(&guard, &iota(ITEMS - 1));
+        let error =
+            refused(DeviceMemory::new(&stream).read(x, &on_device).write_host(y, &mut short));
+        let wrong = MemoryError::WrongLength { buffer: "y".to_owned(), needed: 800, given: 792 };
+        assert_eq!(error, RunError::Memory(wrong));
+        let mut foreign = pinned(&other, &iota(ITEMS));
+        let error =
+            refused(DeviceMemory::new(&stream).read(x, &on_device).write_host(y, &mut foreign));
+        assert_eq!(error, RunError::Memory(MemoryError::OtherContext("memory")));
+    });
+}
+
+#[test]
+fn a_run_in_smaller_chunks_copies_the_rest() {
+    // A chunk of 100 items takes 1,800 bytes, of 50 less than 1,100, of 25 less than 700.
+    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1000")], || {
+        let guard = guard();
+        let stream = context(&guard).default_stream();
+        let done = run(&guard, Budget::UNLIMITED, &stream, &[]);
+        assert_eq!((&done.tried[..], done.chunks), (&[100, 50, 25][..], 4));
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}

@@ -1,0 +1,352 @@
+//! Plans that run as one graph: captured once, and launched again over the same memory.
+#![allow(unsafe_code, reason = "a stage copies memory through the driver")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
+use gridguard::{Axis, Chunk, Guard};
+use gridguard_pipeline::{
+    Budget, Buffer, DeviceMemory, DeviceViews, MemoryError, Pipeline, PipelinePlan, PipelineRun,
+    Progress, RunError, StageError,
+};
+use gridguard_test_support::fake_driver::{launches, races, unloads, with_fake, work};
+
+use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
+
+const ITEMS: u64 = 100;
+
+/// Writes the number of each item to `out`, through scratch.
+struct Numbers<'a> {
+    pipeline: Pipeline<'a>,
+    out: Buffer<u64>,
+}
+
+/// A kernel, and a call that `before` is called in.
+fn numbers<'a>(
+    guard: &Guard,
+    on_host: bool,
+    before: impl FnMut(&Chunk) -> Result<(), StageError> + Send + 'a,
+) -> Numbers<'a> {
+    let mut builder = Pipeline::builder(ITEMS);
+    let (one, two) = (builder.scratch::<u64>("one", 1), builder.scratch::<u64>("two", 1));
+    let out = builder.output::<u64>("out", 1);
+    if on_host {
+        builder.in_host_memory(out);
+    }
+    let (request, batch) = items_along(Axis::Y, ITEMS);
+    let spill = kernel(guard, "fake_spill_y");
+    builder.kernel("spill", &spill, request, batch).write(one).offset().length().write(two);
+    let mut before = before;
+    let call = move |stream: &Arc<CudaStream>, chunk: &Chunk, views: &DeviceViews<'_>| {
+        before(chunk)?;
+        let (from, to) = (views.read(two)?, views.write(out)?);
+        let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
+        // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
+        unsafe {
+            cudarc::driver::result::memcpy_dtod_async(to.address, from.address, bytes, stream)
+        }?;
+        Ok(())
+    };
+    // SAFETY: it copies buffers of the pipeline on the stream that it gets.
+    unsafe { builder.call_in_graphs("copy", call) }.read(two).write(out);
+    Numbers { pipeline: builder.build().expect("two stages"), out }
+}
+
+impl Numbers<'_> {
+    /// A graph of chunks of 30 items, two in flight.
+    fn graph(&self) -> PipelinePlan {
+        let budget = Budget::UNLIMITED.at_most(30).in_flight(2);
+        self.pipeline.plan(&budget).expect("it fits").as_graph()
+    }
+
+    fn run(
+        &mut self,
+        guard: &Guard,
+        plan: &PipelinePlan,
+        stream: &Arc<CudaStream>,
+        memory: &mut CudaSlice<u64>,
+    ) -> Result<PipelineRun, RunError> {
+        let memory = DeviceMemory::new(stream).write(self.out, memory);
+        self.pipeline.run(&guard, plan, memory)
+    }
+}
+
+fn stream(guard: &Guard) -> Arc<CudaStream> {
+    context(guard).new_stream().expect("a stream")
+}
+
+fn pinned(guard: &Guard) -> PinnedHostSlice<u64> {
+    // SAFETY: it is filled before it is read.
+    let memory = unsafe { context(guard).alloc_pinned::<u64>(100) };
+    let mut memory = memory.expect("host memory");
+    memory.as_mut_slice().expect("idle").fill(POISON);
+    memory
+}
+
+#[test]
+fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut calls = 0;
+        let mut numbers = numbers(&guard, false, |_| {
+            calls += 1;
+            Ok(())
+        });
+        let plan = numbers.graph();
+        for run in 1..=3 {
+            stream.memcpy_htod(&[POISON; 100], &mut memory).expect("poisoned");
+            let ran = numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+            assert_eq!((ran.chunks, ran.items_done), (4, ITEMS));
+            assert_eq!(read(&stream, &memory), iota(ITEMS));
+            assert_eq!(guard.counts().launches, 4 * run);
+        }
+        drop((numbers, memory));
+        assert_eq!(calls, 4, "stages are called for the capture only");
+        let of = |how: &str| launches().iter().filter(|line| line.contains(how)).count();
+        assert_eq!((of("stream=capturing"), of("stream=graph"), of("stream=eager")), (4, 12, 0));
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let (mut memory, mut other) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
+        let mut calls = 0;
+        let mut numbers = numbers(&guard, false, |_| {
+            calls += 1;
+            Ok(())
+        });
+        let plan = numbers.pipeline.plan(&Budget::UNLIMITED.at_most(50)).expect("it fits");
+        let graph = numbers.graph();
+        for plan in [&graph, &plan, &graph, &plan] {
+            stream.memcpy_htod(&[POISON; 100], &mut memory).expect("poisoned");
+            numbers.run(&guard, plan, &stream, &mut memory).expect("it runs");
+            assert_eq!(read(&stream, &memory), iota(ITEMS));
+        }
+        let again = graph.as_graph();
+        numbers.run(&guard, &again, &stream, &mut other).expect("it runs over other memory");
+        assert_eq!(read(&stream, &other), iota(ITEMS));
+        drop(numbers);
+        assert_eq!(calls, 4 + 2 + 2 + 4);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_graph_is_not_monitored() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut numbers = numbers(&guard, false, |_| panic!("it is not called"));
+        let plan = numbers.graph();
+        let mut watch = |_: &Progress| panic!("it is not called");
+        let bound = DeviceMemory::new(&stream).write(numbers.out, &mut memory).monitor(&mut watch);
+        let ran = numbers.pipeline.run(&guard, &plan, bound);
+        assert_eq!(ran, Err(RunError::MonitoredGraph));
+    });
+}
+
+#[test]
+fn a_last_chunk_of_another_size_is_part_of_the_graph() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let plan = numbers.pipeline.plan(&Budget::UNLIMITED.at_most(34)).expect("it fits");
+        assert_eq!(plan.remainder(), Some(32));
+        let (plan, mut memory) = (plan.as_graph(), poisoned(&stream, ITEMS));
+        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+        assert_eq!(read(&stream, &memory), iota(ITEMS));
+    });
+}
+
+#[test]
+fn chunks_of_host_memory_are_copied_by_the_graph() {
+    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let Numbers { mut pipeline, out } = numbers(&guard, true, |_| Ok(()));
+        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(50).in_flight(2)).expect("it fits");
+        let (plan, mut memory) = (plan.as_graph(), pinned(&guard));
+        let bound = DeviceMemory::new(&stream).write_host(out, &mut memory);
+        pipeline.run(&guard, &plan, bound).expect("captured");
+        let captured = work();
+        let copies = captured.iter().filter(|line| line.ends_with("copy out 400 captured"));
+        let streams: Vec<_> = copies.map(|line| line.split(' ').next()).collect();
+        assert!(streams.len() == 2 && streams[0] != streams[1], "{captured:?}");
+        assert_eq!(memory.as_slice().expect("it ran"), iota(ITEMS));
+        memory.as_mut_slice().expect("idle").fill(POISON);
+        let again = DeviceMemory::new(&stream).write_host(out, &mut memory);
+        pipeline.run(&guard, &plan, again).expect("it runs");
+        let launched = &work()[captured.len()..];
+        // Two launches, two calls and two copies, between the orders.
+        assert_eq!(launched.iter().filter(|line| line.ends_with(" graph 6")).count(), 1);
+        assert!(!launched.iter().any(|line| line.contains("launch")), "{launched:?}");
+        assert_eq!(memory.as_slice().expect("it ran"), iota(ITEMS));
+        drop(memory);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn launches_on_several_streams_and_uses_between_them_are_ordered() {
+    with_fake(&[], || {
+        let guard = guard();
+        let (one, other) = (stream(&guard), stream(&guard));
+        let mut memory = poisoned(&one, ITEMS);
+        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let plan = numbers.graph();
+        for stream in [&one, &other, &one] {
+            numbers.run(&guard, &plan, stream, &mut memory).expect("it runs");
+            other.memcpy_htod(&[POISON; 100], &mut memory).expect("written");
+        }
+        numbers.run(&guard, &plan, &other, &mut memory).expect("it runs");
+        // Both while the graph may still run.
+        drop(memory);
+        drop((numbers, guard));
+        assert_eq!(unloads().len(), 1);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn other_memory_than_that_of_the_capture_is_refused() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, second) = (guard(), Guard::cuda(1).expect("a second device"));
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let (plan, out) = (numbers.graph(), numbers.out);
+        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+        let before = launches().len();
+        let mut refused = |memory: DeviceMemory<'_>| {
+            numbers.pipeline.run(&guard, &plan, memory).expect_err("refused")
+        };
+        let mut other = poisoned(&stream, ITEMS);
+        let error = refused(DeviceMemory::new(&stream).write(out, &mut other));
+        let buffer = || "out".to_owned();
+        assert_eq!(error, MemoryError::OtherMemory(buffer()).into());
+        let error = refused(DeviceMemory::new(&stream));
+        assert_eq!(error, MemoryError::Missing(buffer()).into());
+        let mut half = memory.slice_mut(..50);
+        let error = refused(DeviceMemory::new(&stream).write(out, &mut half));
+        let wrong = MemoryError::WrongLength { buffer: buffer(), needed: 800, given: 400 };
+        assert_eq!(error, wrong.into());
+        let foreign = context(&second).default_stream();
+        let error = refused(DeviceMemory::new(&foreign).write(out, &mut memory));
+        assert_eq!(error, MemoryError::OtherContext("a stream").into());
+        assert_eq!(launches().len(), before);
+        numbers.run(&guard, &plan, &stream, &mut memory).expect("a refusal changes nothing");
+        assert_eq!(read(&stream, &memory), iota(ITEMS));
+    });
+}
+
+#[test]
+fn a_call_that_is_not_declared_for_graphs_is_refused() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut builder = Pipeline::builder(ITEMS);
+        let out = builder.output::<u64>("out", 1);
+        builder.call("library", |_, _, _| panic!("it is not called")).write(out);
+        let mut pipeline = builder.build().expect("one stage");
+        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits").as_graph();
+        let mut memory = poisoned(&stream, ITEMS);
+        let bound = DeviceMemory::new(&stream).write(out, &mut memory);
+        let error = pipeline.run(&guard, &plan, bound).expect_err("refused");
+        assert_eq!(error, RunError::NotCapturable("library".to_owned()));
+    });
+}
+
+#[test]
+fn a_capture_that_fails_leaves_streams_and_memory_usable() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut has_failed = false;
+        let out_of_memory = |chunk: &Chunk| match chunk.index {
+            2 if !core::mem::replace(&mut has_failed, true) => {
+                Err(StageError::out_of_memory("no workspace"))
+            }
+            _ => Ok(()),
+        };
+        let mut failing = numbers(&guard, false, out_of_memory);
+        let plan = failing.graph();
+        let error = failing.run(&guard, &plan, &stream, &mut memory).expect_err("it fails");
+        assert_eq!(
+            error.to_string(),
+            "stage copy failed at chunk 2 (items 50..75), after 50 of 100 items: no workspace"
+        );
+        assert_eq!(read(&stream, &memory), [POISON; 100]);
+        failing.run(&guard, &plan, &stream, &mut memory).expect("the second capture");
+        assert_eq!(read(&stream, &memory), iota(ITEMS));
+        let mut panics = numbers(&guard, false, |_| panic!("now"));
+        let plan = panics.graph();
+        let error = panics.run(&guard, &plan, &stream, &mut memory).expect_err("it panics");
+        assert!(error.to_string().ends_with("it panicked: now"), "{error}");
+        let again = panics.run(&guard, &plan, &stream, &mut memory);
+        assert_eq!(again, Err(RunError::Poisoned("copy".to_owned())));
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn scratch_that_does_not_fit_is_halved_before_the_capture() {
+    // The output's 800 bytes, beside 16 bytes and less than 1,000 bytes of places.
+    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1700")], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let plan = numbers.pipeline.plan(&Budget::UNLIMITED).expect("it fits").as_graph();
+        for _ in 0..2 {
+            let run = numbers.run(&guard, &plan, &stream, &mut memory).expect("25 fit");
+            assert_eq!((&run.tried[..], run.chunks), (&[100, 50, 25][..], 4));
+            assert_eq!(read(&stream, &memory), iota(ITEMS));
+        }
+    });
+}
+
+#[test]
+fn a_graph_that_the_driver_refuses_is_an_error_and_can_be_tried_again() {
+    // The four launches of the capture count too.
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "4"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
+    with_fake(&settings, || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut memory = poisoned(&stream, ITEMS);
+        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let plan = numbers.graph();
+        let error = numbers.run(&guard, &plan, &stream, &mut memory).expect_err("the first node");
+        assert!(error.to_string().contains("cuGraphLaunch"), "{error}");
+        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+        assert_eq!(read(&stream, &memory), iota(ITEMS));
+    });
+}
+
+#[test]
+fn a_pipeline_without_items_is_an_empty_graph() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = stream(&guard);
+        let mut builder = Pipeline::builder(0);
+        let sum = builder.accumulator::<u64>("sum", 1);
+        // SAFETY: it submits nothing.
+        unsafe { builder.call_in_graphs("add", |_, _, _| panic!("no chunk")) }.update(sum);
+        let mut pipeline = builder.build().expect("one stage");
+        let plan = pipeline.plan(&Budget::UNLIMITED).expect("nothing to fit").as_graph();
+        let mut memory = poisoned(&stream, 1);
+        for _ in 0..2 {
+            let bound = DeviceMemory::new(&stream).write(sum, &mut memory);
+            pipeline.run(&guard, &plan, bound).expect("nothing runs");
+        }
+        assert_eq!(read(&stream, &memory), [POISON]);
+    });
+}

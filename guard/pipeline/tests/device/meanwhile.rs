@@ -1,0 +1,218 @@
+//! Captures that begin while a call runs: by another thread, by a stage, by a monitor.
+
+use core::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaSlice, CudaStream};
+use gridguard::{Axis, Chunk, Guard};
+use gridguard_pipeline::{
+    Budget, Buffer, DeviceMemory, Monitor, Pipeline, PipelineScratch, Progress, RunError,
+    StageError,
+};
+use gridguard_test_support::fake_driver::{launches, races, with_fake};
+
+use crate::kernels::{context, guard, items_along, kernel, poisoned};
+
+const ITEMS: u64 = 64;
+
+const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+const MODES: [CUstreamCaptureMode; 3] = [
+    CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+    CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    RELAXED,
+];
+
+#[track_caller]
+fn assert_ordered() {
+    assert_eq!(races(), Vec::<String>::new());
+}
+
+/// Ends the capture of the stream, and launches its graph, which must be empty.
+#[track_caller]
+fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
+    // It would return what cudarc recorded, and end nothing.
+    let _ = stream.context().check_err();
+    if let Ok(Some(graph)) = stream.end_capture(CUgraphInstantiate_flags(0)) {
+        let _ = graph.launch();
+    }
+    let replayed = launches().into_iter().find(|line| line.contains("stream=graph"));
+    assert_eq!(replayed, None);
+    assert_ordered();
+}
+
+fn stream(guard: &Guard) -> Arc<CudaStream> {
+    context(guard).new_stream().expect("a stream")
+}
+
+/// A pipeline of a kernel that reads the caller's memory, a call, and a kernel that writes scratch.
+fn with_call<'a>(
+    guard: &Guard,
+    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + Send + 'a,
+) -> (Pipeline<'a>, Buffer<u64>) {
+    let mut builder = Pipeline::builder(ITEMS);
+    let x = builder.input::<u64>("x", 1);
+    let one = builder.scratch::<u64>("one", 1);
+    let (request, batch) = items_along(Axis::Y, ITEMS);
+    builder.kernel("look", &kernel(guard, "look"), request, batch).read(x);
+    let mut call = call;
+    builder.call("call", move |stream, chunk, _| call(stream, chunk)).write(one);
+    let iota = kernel(guard, "fake_iota_y");
+    builder.kernel("iota", &iota, request, batch).update(one).offset().length();
+    (builder.build().expect("three stages"), x)
+}
+
+/// Runs it on two streams over memory of a third, with a call that does this at the second chunk.
+fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, RunError) {
+    let guard = guard();
+    let (on, more) = (stream(&guard), [stream(&guard)]);
+    let mut scratch = PipelineScratch::new();
+    let (mut pipeline, x) = with_call(&guard, |stream, chunk| {
+        if chunk.index == 1 {
+            act(stream);
+        }
+        Ok(())
+    });
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(16).in_flight(2)).expect("it fits");
+    let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
+    let bound = DeviceMemory::new(&on).on_streams(&more).scratch(&mut scratch);
+    let ran = pipeline.run(&guard, &plan, bound.read(x, &memory));
+    let error = ran.expect_err("a capture began");
+    drop(memory);
+    drop(scratch);
+    assert_ordered();
+    for stream in [&on, &more[0]] {
+        assert_nothing_is_captured(stream);
+    }
+    (on, error)
+}
+
+#[track_caller]
+fn assert_captured(error: &RunError) {
+    let text = error.to_string();
+    assert!(text.contains("being captured"), "{text}");
+}
+
+#[test]
+fn a_stage_that_begins_a_capture_ends_the_run_and_memory_waits_for_it() {
+    with_fake(&[], || {
+        for mode in MODES {
+            let (_, error) =
+                run_with_call(|stream| stream.begin_capture(mode).expect("it is idle"));
+            assert_captured(&error);
+        }
+    });
+}
+
+#[test]
+fn a_stage_whose_stream_joins_a_capture_ends_the_run_and_memory_waits_for_it() {
+    with_fake(&[], || {
+        let origin = stream(&guard());
+        let (_, error) = run_with_call(|stream| {
+            origin.begin_capture(RELAXED).expect("it is idle");
+            stream.join(&origin).expect("it becomes part of the capture");
+        });
+        assert_captured(&error);
+        assert_nothing_is_captured(&origin);
+    });
+}
+
+#[test]
+fn a_stage_whose_thread_began_a_capture_and_ended_does_not_stop_the_run_for_ever() {
+    with_fake(&[], || {
+        let (_, error) = run_with_call(|stream| {
+            let begin = || stream.begin_capture(MODES[0]).expect("it is idle");
+            thread::scope(|scope| scope.spawn(begin).join()).expect("it began");
+        });
+        assert_captured(&error);
+    });
+}
+
+#[test]
+fn a_stage_that_fails_after_it_began_a_capture_is_waited_for_too() {
+    with_fake(&[], || {
+        let guard = guard();
+        let on = stream(&guard);
+        let (mut pipeline, x) = with_call(&guard, |stream, _| {
+            stream.begin_capture(RELAXED).expect("it is idle");
+            Err("no library".into())
+        });
+        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
+        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
+        let bound = DeviceMemory::new(&on).read(x, &memory);
+        let error = pipeline.run(&guard, &plan, bound).expect_err("it failed");
+        assert!(error.to_string().ends_with("no library"), "{error}");
+        drop(memory);
+        assert_nothing_is_captured(&on);
+    });
+}
+
+/// Begins a capture between the first chunk and the second, and ends the run then or not.
+struct Begins {
+    on: Arc<CudaStream>,
+    cancels: bool,
+}
+
+impl Monitor for Begins {
+    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+        self.on.begin_capture(MODES[1]).expect("it is idle");
+        if self.cancels { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[test]
+fn a_monitor_that_begins_a_capture_ends_the_run() {
+    with_fake(&[], || {
+        for cancels in [false, true] {
+            let guard = guard();
+            let on = stream(&guard);
+            let (mut pipeline, x) = with_call(&guard, |_, _| Ok(()));
+            let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
+            let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
+            let bound = DeviceMemory::new(&on).read(x, &memory);
+            let mut monitor = Begins { on: Arc::clone(&on), cancels };
+            let ran = pipeline.run(&guard, &plan, bound.monitor(&mut monitor));
+            assert_captured(&ran.expect_err("a capture began"));
+            drop(memory);
+            assert_nothing_is_captured(&on);
+        }
+    });
+}
+
+#[test]
+fn a_pipeline_whose_kernel_another_thread_captured_ends() {
+    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1")], || {
+        let guard = guard();
+        let on = stream(&guard);
+        let (mut pipeline, x) = with_call(&guard, |_, _| Ok(()));
+        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
+        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
+        let bound = DeviceMemory::new(&on).read(x, &memory);
+        assert_captured(&pipeline.run(&guard, &plan, bound).expect_err("captured"));
+        drop(memory);
+        assert_nothing_is_captured(&on);
+    });
+}
+
+#[test]
+fn the_payload_of_a_stage_s_panic_may_panic_when_it_is_dropped() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("again");
+        }
+    }
+    with_fake(&[], || {
+        let guard = guard();
+        let on = stream(&guard);
+        let (mut pipeline, x) = with_call(&guard, |_, _| std::panic::panic_any(Panics));
+        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
+        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
+        let bound = DeviceMemory::new(&on).read(x, &memory);
+        let error = pipeline.run(&guard, &plan, bound).expect_err("it panicked");
+        assert!(error.to_string().ends_with("it panicked: no message"), "{error}");
+        drop(memory);
+        assert_ordered();
+    });
+}

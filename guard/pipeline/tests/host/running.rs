@@ -1,0 +1,236 @@
+//! The views of stages, and the result of a run.
+
+use core::ops::ControlFlow;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gridguard::Chunk;
+use gridguard_pipeline::{
+    Budget, BufferUse, HostMemory, MemoryError, Pipeline, PipelineRun, Progress, RunError,
+    StageError, Views,
+};
+
+#[test]
+fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
+    let mut builder = Pipeline::builder(11);
+    let x = builder.input::<u16>("x", 3);
+    let table = builder.shared_input::<u64>("table", 5);
+    let y = builder.output::<u8>("y", 2);
+    let total = builder.accumulator::<u64>("total", 1);
+    let workspace = builder.fixed_scratch::<u32>("workspace", 9);
+    let see = move |chunk: &Chunk, views: &mut Views<'_>| {
+        let items = usize::try_from(chunk.items)?;
+        let start = u16::try_from(chunk.start)?;
+        assert_eq!(views.read(x)?.len(), 3 * items);
+        assert_eq!(views.read(x)?[0], 3 * start);
+        assert_eq!(views.read(table)?, [1, 2, 3, 4, 5]);
+        assert_eq!(views.write(workspace)?.len(), 9);
+        views.write(y)?.fill(u8::try_from(start)?);
+        views.write(total)?[0] += chunk.items;
+        Ok(())
+    };
+    let stage = builder.stage("see", see);
+    stage.read(x).read(table).write(y).update(total).write(workspace);
+    let mut pipeline = builder.build().expect("built");
+    let (from, mut to, mut sum) = ((0..33).collect::<Vec<u16>>(), [9; 22], [100]);
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(4)).expect("fits");
+    let memory = HostMemory::new().read(x, &from).read(table, &[1, 2, 3, 4, 5]);
+    let memory = memory.write(y, &mut to).write(total, &mut sum);
+    let run = crate::run(&mut pipeline, &plan, memory).expect("runs");
+    assert_eq!((run.chunks, run.items_done, run.cancelled), (3, 11, false));
+    assert_eq!((run.tried, run.scratch_bytes), (vec![4], 256));
+    assert_eq!(sum, [111]);
+    assert_eq!(to[..9], [0, 0, 0, 0, 0, 0, 0, 0, 4]);
+    assert_eq!(to[15..], [4, 8, 8, 8, 8, 8, 8]);
+}
+
+#[test]
+fn a_view_is_had_only_as_declared_and_to_write_only_once() {
+    let mut other = Pipeline::builder(1);
+    let foreign = other.input::<u8>("foreign", 1);
+    let mut builder = Pipeline::builder(1);
+    let (x, y) = (builder.input::<u8>("x", 1), builder.output::<u8>("y", 1));
+    let z = builder.scratch::<u8>("z", 1);
+    let not_read = |buffer: &str| {
+        Err::<&[u8], _>(StageError::NotRead(
+            BufferUse { stage: "one".to_owned(), buffer: buffer.to_owned() }.into(),
+        ))
+    };
+    let not_written = |buffer: &str| {
+        let buffer = buffer.to_owned();
+        Err::<&mut [u8], _>(StageError::NotWritten(
+            BufferUse { stage: "one".to_owned(), buffer }.into(),
+        ))
+    };
+    let one = move |_: &Chunk, views: &mut Views<'_>| {
+        assert_eq!(views.write(x), not_written("x"));
+        assert_eq!(views.read(y), not_read("y"));
+        assert_eq!(views.read(z), not_read("z"));
+        assert_eq!(views.read(foreign), not_read("a buffer of another pipeline"));
+        assert_eq!(views.read(x), Ok(&[7][..]));
+        assert_eq!(views.read(x), Ok(&[7][..]));
+        views.write(y)?.fill(8);
+        assert_eq!(views.write(y), not_written("y"));
+        Ok(())
+    };
+    builder.stage("one", one).read(x).write(y);
+    builder.stage("two", |_, _| Ok(())).write(z);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
+    let mut to = [0];
+    let memory = HostMemory::new().read(x, &[7]).write(y, &mut to);
+    crate::run(&mut pipeline, &plan, memory).expect("runs");
+    assert_eq!(to, [8]);
+}
+
+#[test]
+fn scratch_shows_what_was_not_written() {
+    let mut builder = Pipeline::builder(3);
+    let (t, y) = (builder.scratch::<f32>("t", 5), builder.output::<f32>("y", 5));
+    builder.stage("forgets", |_, _| Ok(())).write(t);
+    let copy = move |_: &Chunk, views: &mut Views<'_>| {
+        views.write(y)?.copy_from_slice(views.read(t)?);
+        Ok(())
+    };
+    builder.stage("copies", copy).read(t).write(y);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
+    let mut to = [0.0; 15];
+    crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut to)).expect("runs");
+    assert!(to.iter().all(|y: &f32| y.is_nan()));
+}
+
+#[test]
+fn chunks_in_flight_run_at_the_same_time() {
+    let mut builder = Pipeline::builder(8);
+    let y = builder.output::<u64>("y", 1);
+    let both = Barrier::new(2);
+    let meet = |chunk: &Chunk, views: &mut Views<'_>| {
+        // Deadlocks unless two chunks are in this stage.
+        both.wait();
+        views.write(y)?.fill(chunk.start);
+        Ok(())
+    };
+    builder.stage("meet", meet).write(y);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED.in_flight(2).at_most(2)).expect("fits");
+    assert_eq!((plan.len(), plan.in_flight()), (4, 2));
+    let mut to = [0; 8];
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads");
+    pool.install(|| crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut to)))
+        .expect("runs");
+    assert_eq!(to, [0, 0, 2, 2, 4, 4, 6, 6]);
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused_before_anything_runs() {
+    let ran = AtomicU64::new(0);
+    let count = |_: &Chunk, _: &mut Views<'_>| {
+        ran.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let mut builder = Pipeline::builder(4);
+    let (x, y) = (builder.input::<u32>("x", 2), builder.output::<u32>("y", 1));
+    let t = builder.scratch::<u32>("t", 1);
+    builder.stage("count", count).read(x).write(y).write(t);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
+    let (from, mut to) = ([0_u32; 8], [0_u32; 4]);
+    let mut other = Pipeline::builder(4);
+    let foreign = other.input::<u32>("x", 2);
+    let buffer = || "x".to_owned();
+    let mut refused = |memory: HostMemory<'_>| match crate::run(&mut pipeline, &plan, memory) {
+        Err(RunError::Memory(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let complete = || HostMemory::new().read(x, &from);
+    assert_eq!(refused(complete()), MemoryError::Missing("y".to_owned()));
+    assert_eq!(refused(complete().read(x, &from)), MemoryError::Twice(buffer()));
+    assert_eq!(refused(complete().read(foreign, &from)), MemoryError::OtherPipeline);
+    let short = HostMemory::new().read(x, &from[..7]);
+    let expected = MemoryError::WrongLength { buffer: buffer(), needed: 32, given: 28 };
+    assert_eq!(refused(short), expected);
+    let (expected, given) = ("memory to read", "memory to write");
+    let wrong = MemoryError::WrongKind { buffer: buffer(), expected, given };
+    assert_eq!(refused(HostMemory::new().write(x, &mut [0; 8])), wrong);
+    let (expected, given) = ("memory to write", "memory to read");
+    let wrong = MemoryError::WrongKind { buffer: "y".to_owned(), expected, given };
+    assert_eq!(refused(HostMemory::new().read(y, &to)), wrong);
+    let expected = "none, since it is scratch";
+    let wrong = MemoryError::WrongKind { buffer: "t".to_owned(), expected, given };
+    assert_eq!(refused(HostMemory::new().read(t, &to)), wrong);
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
+    crate::run(&mut pipeline, &plan, complete().write(y, &mut to)).expect("runs");
+    assert_eq!(ran.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_plan_of_another_pipeline_is_refused() {
+    let build = || {
+        let mut builder = Pipeline::builder(4);
+        builder.stage("stage", |_, _| Ok(()));
+        builder.build().expect("built")
+    };
+    let (mut one, other) = (build(), build());
+    let plan = other.plan(&Budget::UNLIMITED).expect("fits");
+    assert_eq!(crate::run(&mut one, &plan, HostMemory::new()), Err(RunError::OtherPlan));
+}
+
+#[test]
+fn no_items_run_nothing() {
+    let mut builder = Pipeline::builder(0);
+    let y = builder.output::<u8>("y", 1);
+    builder.stage("never", |_, _| panic!("no chunk")).write(y);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::bytes(0)).expect("nothing to fit");
+    let run = crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut []));
+    assert_eq!(run, Ok(PipelineRun::default()));
+}
+
+#[test]
+fn progress_is_reported_between_chunks_and_can_cancel() {
+    let mut builder = Pipeline::builder(10);
+    let (x, y) = (builder.input::<u32>("x", 2), builder.output::<u8>("y", 1));
+    let t = builder.scratch::<u64>("t", 7);
+    let copy = move |chunk: &Chunk, views: &mut Views<'_>| {
+        views.write(y)?.fill(u8::try_from(chunk.index)?);
+        Ok(())
+    };
+    builder.stage("copy", copy).read(x).write(y).write(t);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(3)).expect("fits");
+    let from = [0; 20];
+    for cancel_at in [3, 6, 9, 10, 11] {
+        let (mut to, mut seen) = ([9; 10], Vec::new());
+        let mut watch = |progress: &Progress| {
+            assert_eq!(progress.items, 10);
+            assert_eq!(progress.bytes_done, 9 * progress.items_done);
+            assert!(progress.remaining().is_some());
+            seen.push(progress.items_done);
+            if progress.items_done >= cancel_at {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        };
+        let memory = HostMemory::new().read(x, &from).write(y, &mut to);
+        let run = crate::run(&mut pipeline, &plan, memory.monitor(&mut watch)).expect("runs");
+        let done = cancel_at.min(10);
+        assert_eq!((run.items_done, run.cancelled), (done, done < 10));
+        assert_eq!(seen.last(), Some(&done));
+        let untouched = to.iter().filter(|element| **element == 9).count();
+        assert_eq!(untouched, usize::try_from(10 - done).expect("few"));
+    }
+}
+
+#[test]
+fn an_outline_is_planned_but_does_not_run() {
+    let mut builder = Pipeline::builder(4);
+    builder.stage("works", |_, _| Ok(()));
+    builder.outline("planned");
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
+    let refused = |stage: &str| Err(RunError::Outline(stage.to_owned()));
+    assert_eq!(crate::run(&mut pipeline, &plan, HostMemory::new()), refused("planned"));
+    let mut outline = pipeline.outline();
+    assert_eq!(crate::run(&mut outline, &plan, HostMemory::new()), refused("works"));
+}

@@ -1,0 +1,251 @@
+//! For crates that schedule launches themselves, such as `gridguard-pipeline`: one launch at a time, with the checks,
+//! the order of memory and the records of [`Guard::launch`].
+//!
+//! Use [`Guard::launch`] where a plan's launches follow each other on one stream. A [`Scheduler`] lets other work
+//! come between them, on several streams. [`MemoryUses`](crate::cuda::MemoryUses) orders the whole of it among other uses of its memory.
+
+use core::panic::Location;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use libloading::Library;
+
+pub use crate::cuda::arguments::uses::InUse;
+use crate::cuda::driver::error::DriverError;
+use crate::cuda::driver::history::Watch;
+use crate::cuda::driver::libraries;
+use crate::cuda::driver::library::{from_cudarc, handle};
+use crate::cuda::driver::symbols::Driver;
+use crate::cuda::error::{CudaError, CudaLibrary, LaunchError, LibraryUnavailable};
+use crate::cuda::kernel::Kernel;
+pub use crate::cuda::launch::capture::may_capture;
+use crate::cuda::launch::capture::{self, RelaxedCapture, try_discard};
+use crate::cuda::launch::{Contract, Submission, Values, prepare};
+use crate::guard::Guard;
+use crate::plan::arguments::RawArgs;
+pub use crate::plan::backoff::AllocationError;
+use crate::plan::launches::{Plan, PlannedLaunch};
+
+/// Schedules launches in the context of a guard.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduler<'g> {
+    guard: &'g Guard,
+    driver: &'static Driver,
+    context: &'g Arc<CudaContext>,
+    watch: Watch,
+}
+
+impl<'g> Scheduler<'g> {
+    /// A scheduler in the guard's context, which becomes current. Records name `call_site`.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] if the guard runs on the host, or the context cannot be used.
+    pub fn new(guard: &'g Guard, call_site: &'static Location<'static>) -> Result<Self, CudaError> {
+        let (context, driver) = (guard.device_context()?, Driver::get()?);
+        driver.bind(context.cu_ctx().cast())?;
+        Ok(Self { guard, driver, context, watch: guard.watch(call_site) })
+    }
+
+    /// The guard.
+    pub const fn guard(&self) -> &'g Guard {
+        self.guard
+    }
+
+    /// The guard's context.
+    pub const fn context(&self) -> &'g Arc<CudaContext> {
+        self.context
+    }
+
+    /// Makes the guard's context current on this thread: call it after code of the program.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] of the driver.
+    pub fn bind(&self) -> Result<(), DriverError> {
+        self.driver.bind(self.context.cu_ctx().cast())
+    }
+
+    /// Checks that the kernel belongs to the guard's context, and has declared parameters.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::OtherContext`] or [`LaunchError::Undeclared`].
+    pub fn check_kernel(&self, kernel: &Kernel) -> Result<(), LaunchError> {
+        let name = || kernel.name().to_owned();
+        match &kernel.inner.owned {
+            Some(context) if context == self.context => Ok(()),
+            Some(_) => Err(LaunchError::OtherContext { what: "the guard", kernel: name() }),
+            None => Err(LaunchError::Undeclared { kernel: name() }),
+        }
+    }
+
+    /// Checks that cudarc can capture graphs.
+    ///
+    /// # Errors
+    ///
+    /// [`LibraryUnavailable`] if the driver lacks a function.
+    pub fn check_graphs(&self) -> Result<(), LibraryUnavailable> {
+        self.driver.check_graphs()
+    }
+
+    /// Allocates memory on `stream`, not initialised, which is freed there.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocationError`] of the driver. Failures that cudarc recorded earlier are
+    /// [`AllocationError::Failed`].
+    pub fn allocate(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<CudaSlice<u8>, AllocationError<DriverError>> {
+        self.driver.allocate(stream, bytes)
+    }
+
+    /// Whether work on `stream` becomes part of a graph although nobody promised to keep its memory with
+    /// [`capture_launches`](crate::cuda::capture_launches).
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the context has an error. Work on the stream fails too.
+    pub fn is_captured(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        if may_capture() {
+            return Ok(false);
+        }
+        self.driver.bind(stream.context().cu_ctx().cast())?;
+        // SAFETY: the stream is borrowed, and its context is current.
+        unsafe { self.driver.is_capturing(handle(stream)) }
+    }
+
+    /// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. Returns `false` if only
+    /// another thread can end the capture.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the stream's context cannot be used.
+    pub fn discard_capture(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        self.driver.bind(stream.context().cu_ctx().cast())?;
+        // SAFETY: the stream is borrowed, and its context is current.
+        Ok(unsafe { try_discard(self.driver, handle(stream)) })
+    }
+
+    /// As [`Self::discard_capture`], and waits for another thread where only that can end the capture.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::discard_capture`].
+    pub fn end_capture(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        self.driver.bind(stream.context().cu_ctx().cast())?;
+        // SAFETY: the stream is borrowed, and its context is current.
+        unsafe { capture::discard(self.driver, handle(stream)) };
+        Ok(())
+    }
+
+    /// Prepares all launches of `plan` with `args` on `stream`: checks the arguments for the batch and the kernel's
+    /// signature, opts in to shared memory, and checks occupancy.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`] if the plan cannot be launched with these arguments.
+    pub fn prepare(
+        &self,
+        kernel: &Kernel,
+        stream: &CudaStream,
+        plan: &Plan,
+        args: &RawArgs<'_>,
+    ) -> Result<(), LaunchError> {
+        if !plan.largest_launch().is_for(kernel.limits()) {
+            return Err(LaunchError::OtherKernel { kernel: kernel.name().to_owned() });
+        }
+        if plan.shares_blocks() {
+            args.list.check_values(plan.items())?;
+        }
+        self.driver.bind(stream.context().cu_ctx().cast())?;
+        let (launch, items) = (plan.largest_launch(), plan.batch_items());
+        // SAFETY: the stream is borrowed, and its context is current.
+        unsafe { prepare(kernel, handle(stream), launch, items, Values::Args(&args.list)) }
+    }
+
+    /// Makes one launch of a plan, and records it as one of `launches`. It begins after earlier work on the stream.
+    ///
+    /// # Safety
+    ///
+    /// - [`Self::check_kernel`] accepted the kernel, and [`Self::prepare`] its plan with these arguments and stream.
+    ///   The launch is of that plan, for a chunk of its batch.
+    /// - The guard's context is current.
+    /// - The memory of the arguments keeps the kernel's contract: it has all items of the launch, lives until the
+    ///   launch has run, and nothing else uses it meanwhile unless both only read. This also holds for a graph that
+    ///   captures the launch.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the driver refuses the launch.
+    pub unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        stream: &CudaStream,
+        PlannedLaunch { chunk, launch, .. }: &PlannedLaunch,
+        args: &RawArgs<'_>,
+        launches: u64,
+    ) -> Result<(), DriverError> {
+        let values = Values::Args(&args.list);
+        // SAFETY: the stream is borrowed, and its context is the kernel's and current. The caller vouches for the
+        // values, also in a graph. The launch does not overlap the one before.
+        let submission = unsafe {
+            Submission::new(kernel, handle(stream), values, self.watch, Contract::Launched)
+        };
+        // SAFETY: `prepare` checked the arguments and the largest launch of the plan against the kernel's limits.
+        unsafe { submission.send_and_record(chunk, &[], (chunk, launch), false, launches) }
+    }
+
+    /// Adds a request of `launches` to the guard's [counts](Guard::counts). It ran to its end, or was stopped by an
+    /// error after them.
+    pub fn count(&self, launches: u64, to_its_end: bool) {
+        match to_its_end {
+            true => self.guard.counters.ran(launches),
+            false => self.guard.counters.stopped(launches),
+        }
+    }
+}
+
+/// Calls `work`, which may wait for streams although this thread captures others.
+pub fn while_capturing<R>(work: impl FnOnce() -> R) -> R {
+    let _relaxed = Driver::get().ok().map(RelaxedCapture::begin);
+    work()
+}
+
+/// Makes `context` current on this thread, unless it is already. Failures that cudarc recorded in it are not
+/// reported.
+///
+/// # Errors
+///
+/// [`CudaError`] of the driver.
+pub fn bind(context: &CudaContext) -> Result<(), CudaError> {
+    Ok(Driver::get()?.bind(context.cu_ctx().cast())?)
+}
+
+/// The error that cudarc returned from the driver's `call` in `context`.
+pub fn driver_error(
+    context: &CudaContext,
+    call: &'static str,
+    error: cudarc::driver::DriverError,
+) -> DriverError {
+    from_cudarc(Some(context), call, error)
+}
+
+/// Opens the first library that is not a toolkit's stub, and returns what `resolve` makes of it, with the library's
+/// name. It tries `names` on the library path, then the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
+/// `/usr/local/cuda`. The library is known by a function `symbol`.
+///
+/// # Errors
+///
+/// [`LibraryUnavailable`] if there is none, or it lacks the function that `resolve` returns.
+pub fn find_library<T>(
+    library: CudaLibrary,
+    names: &[&str],
+    symbol: &'static str,
+    resolve: impl Fn(Library) -> Result<T, &'static str>,
+) -> Result<(T, String), LibraryUnavailable> {
+    libraries::find(library, names, symbol, resolve, |_| false)
+}
