@@ -4,7 +4,10 @@ use core::fmt;
 use core::marker::PhantomData;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::{graph::PipelineGraph, stage::Argument, views::Call};
+use crate::cuda::{
+    graph::PipelineGraph,
+    views::{Argument, Call},
+};
 use crate::definition::Definition;
 use crate::host_memory::HostCall;
 #[cfg(feature = "cuda")]

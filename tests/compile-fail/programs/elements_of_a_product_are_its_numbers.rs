@@ -1,10 +1,10 @@
 //! cuBLASLt writes f32, f16 or bf16. Few of these bit patterns are a valid `bool` or `char`.
 
 use gridguard::Guard;
-use gridguard_pipeline::{Pipeline, ProductBuffers, ProductShape};
+use gridguard_pipeline::{Pipeline, Product, ProductBuffers, ProductShape};
 
 fn algorithms(guard: &Guard, shape: ProductShape) {
-    Product::new::<[bool; 4]>(&guard, shape, 0).expect("of as many bytes as f32");
+    Product::new::<[bool; 4]>(guard, shape, 0).expect("of as many bytes as f32");
 }
 
 fn stage(guard: &Guard, shape: ProductShape, buffers: ProductBuffers<char>) {

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 
 use crate::buffer::BufferId;
 use crate::builder::{PipelineBuilder, StageBuilder};
-use crate::cuda::views::{Call, DeviceViews};
+use crate::cuda::views::{Argument, Call, DeviceViews};
 use crate::error::StageError;
 use crate::pipeline::Body;
 use crate::product::{ProductBuffers, ProductElement, ProductError, ProductShape, ProductStage};
@@ -112,14 +112,6 @@ impl<'a> PipelineBuilder<'a> {
     ) -> StageBuilder<'_, 'a> {
         self.add_stage(name, Body::Call { call, in_graphs })
     }
-}
-
-/// An argument of a stage's kernel.
-pub(crate) enum Argument<'a> {
-    /// The address of a buffer, after `offset` bytes; of a buffer per item, of each item.
-    Buffer { id: BufferId, offset: u64 },
-    /// Any other: adds itself.
-    Value(Box<dyn Fn(&mut RawArgs<'a>) + Send + 'a>),
 }
 
 /// Arguments of a stage's kernel, in the order of its parameters.

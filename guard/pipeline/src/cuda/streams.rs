@@ -9,8 +9,7 @@ use gridguard::{ArgsError, Chunk, RawArgs};
 
 use crate::buffer::saturated;
 use crate::cuda::memory::PipelineScratch;
-use crate::cuda::stage::Argument;
-use crate::cuda::views::{DeviceRange, DeviceViews};
+use crate::cuda::views::{Argument, DeviceRange, DeviceViews};
 use crate::definition::Definition;
 use crate::error::{MemoryError, RunError, StageError};
 use crate::pipeline::{Body, Pipeline};

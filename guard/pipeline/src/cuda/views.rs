@@ -1,4 +1,4 @@
-//! The buffers on the device that a stage gets.
+//! The work of stages on a device: arguments of kernels, calls, and the buffers that a call gets.
 
 use std::sync::Arc;
 
@@ -7,11 +7,19 @@ use cudarc::driver::CudaStream;
 use crate::buffer::{Access, Buffer, BufferId};
 use crate::definition::Definition;
 use crate::error::{BufferUse, StageError};
-use gridguard::Chunk;
+use gridguard::{Chunk, RawArgs};
 
 /// The work of a stage that submits its own work.
 pub(crate) type Call<'a> =
     dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a;
+
+/// An argument of a stage's kernel.
+pub(crate) enum Argument<'a> {
+    /// The address of a buffer, after `offset` bytes; of a buffer per item, of each item.
+    Buffer { id: BufferId, offset: u64 },
+    /// Any other: adds itself.
+    Value(Box<dyn Fn(&mut RawArgs<'a>) + Send + 'a>),
+}
 
 /// The buffers on the device that a stage declared: of a buffer per item, the part of the chunk's items.
 #[derive(Debug)]
