@@ -15,6 +15,7 @@ use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
 #[cfg(feature = "profile")]
 use crate::profile::{
+    ProfileError, ProfileNotice,
     device::{DeviceIdentity, Environment},
     lookup::{Profile, TunedChoice},
     matching::DefaultReason,
@@ -248,6 +249,35 @@ impl Guard {
             misses.record(key, names, sizes, tuned.matched.kind());
         }
         tuned
+    }
+}
+
+#[cfg(feature = "profile")]
+impl Profile {
+    /// The profile of one file, for the guard's device, with notices about it. It is empty if the file is for another
+    /// device. For a user's file before the shipped one, see [`Layers`](crate::profile::Layers).
+    ///
+    /// ```no_run
+    /// use gridguard::Guard;
+    /// use gridguard::profile::Profile;
+    ///
+    /// let guard = Guard::best_or_host();
+    /// let (profile, notices) = Profile::load("profiles/h200.ron", &guard)?;
+    /// for notice in notices {
+    ///     eprintln!("{notice}");
+    /// }
+    /// let guard = guard.with_profile(profile.into());
+    /// # Ok::<(), gridguard::profile::ProfileError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Document::parse`](crate::profile::Document::parse), and [`ProfileError::Read`] if there is no such file, or it cannot be read.
+    pub fn load(
+        path: impl AsRef<std::path::Path>,
+        guard: &Guard,
+    ) -> Result<(Self, Vec<ProfileNotice>), ProfileError> {
+        Self::read(path.as_ref(), &guard.identity(), &guard.environment())
     }
 }
 

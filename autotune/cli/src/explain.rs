@@ -17,9 +17,9 @@ use crate::check::size;
 use crate::error::{CommandError, Exit};
 use crate::files::open;
 use crate::follow::follow;
+use crate::limits::DeviceChoice;
 use crate::output::{OutputArgs, count, note};
 use crate::rules;
-use crate::words::DeviceChoice;
 use wraps::Entries;
 
 #[derive(Args)]

@@ -1,39 +1,10 @@
-//! How a GPU is named: the arguments `--gpu` and `--device`, the words that completions suggest, and the word that is
-//! nearest to a misspelt one.
+//! The words for a GPU: those that completions suggest, and the one nearest to a misspelt name.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::sync::Arc;
 
-use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use gridguard::{ComputeCapability, DeviceLimits, catalog, cuda};
-
-use crate::error::CommandError;
-
-/// The arguments of subcommands that only need limits.
-#[derive(Args)]
-#[group(multiple = false)]
-pub(crate) struct DeviceChoice {
-    /// GPU of the catalogue, by name or alias, for example h200 or rtx-4090; sm_86 or 8.6 for the GPUs of that
-    /// compute capability; or any
-    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
-    pub(crate) gpu: Option<String>,
-    /// Ordinal of a device of this machine
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<usize>,
-}
-
-impl DeviceChoice {
-    /// The limits of the chosen device; `None` if none was chosen.
-    pub(crate) fn limits(&self) -> Result<Option<Arc<DeviceLimits>>, CommandError> {
-        match (&self.gpu, self.device) {
-            (Some(name), _) => Ok(Some(catalog::limits(name)?)),
-            (None, Some(ordinal)) => Ok(Some(cuda::device_limits(ordinal)?)),
-            (None, None) => Ok(None),
-        }
-    }
-}
+use gridguard::{ComputeCapability, catalog};
 
 /// Any text. Completion scripts suggest words for it.
 #[derive(Clone)]

@@ -1,7 +1,6 @@
 //! The error of the package.
 
 use crate::memory::Bytes;
-use crate::process::{FORMAT, MAX_REPORT_BYTES};
 
 /// Why a report cannot be read, or a page cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -10,10 +9,10 @@ pub struct ReportError(#[from] Reason);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Reason {
-    #[error("more than {}, the most that a report has", Bytes(MAX_REPORT_BYTES))]
-    TooLarge,
-    #[error("a report of format {0}; this command reads {FORMAT}")]
-    Newer(u32),
+    #[error("more than {}, the most that a report has", Bytes(*.0))]
+    TooLarge(u64),
+    #[error("a report of format {format}; this command reads {known}")]
+    Newer { format: u32, known: u32 },
     #[error("no report: {0}")]
     Invalid(#[from] serde_json::Error),
     #[cfg(feature = "html")]

@@ -144,7 +144,7 @@ impl WatchReport {
     /// [`ReportError`].
     pub fn parse(text: &[u8]) -> Result<Self, ReportError> {
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_REPORT_BYTES) {
-            return Err(Reason::TooLarge.into());
+            return Err(Reason::TooLarge(MAX_REPORT_BYTES).into());
         }
         let parsed: Result<Self, _> = serde_json::from_slice(text);
         // A newer format may have other fields.
@@ -153,7 +153,7 @@ impl WatchReport {
             Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
-            return Err(Reason::Newer(format).into());
+            return Err(Reason::Newer { format, known: FORMAT }.into());
         }
         let mut report = parsed.map_err(Reason::Invalid)?;
         report.sort();

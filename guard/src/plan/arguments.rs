@@ -334,5 +334,50 @@ fn check_width(width: Width, index: usize, items: u64) -> Result<(), ArgsError> 
     if fits { Ok(()) } else { Err(ArgsError::ItemsPast32Bits { index, signed, items }) }
 }
 
+impl Signature {
+    /// Checks the number, sizes and kinds of `args`, if known.
+    #[inline]
+    pub(crate) fn check(&self, kernel: &str, args: &ArgumentList<'_>) -> Result<(), ArgsError> {
+        let given = args.len();
+        if let Some(expected) = self.len()
+            && expected != given
+        {
+            return Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given });
+        }
+        let mut slots = args.slots().iter().enumerate();
+        slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
+    }
+
+    /// Checks the size and kind of argument `index`, if known.
+    #[inline]
+    fn check_slot(&self, kernel: &str, index: usize, slot: &Slot<'_>) -> Result<(), ArgsError> {
+        let (bytes, takes, missed) = match self {
+            Self::Declared(parameters) => match parameters.get(index) {
+                Some(parameter) => {
+                    let missed = parameter.missed_alignment(slot);
+                    (parameter.bytes(), parameter.takes(slot), missed)
+                }
+                None => return Ok(()),
+            },
+            Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
+            Self::Unknown => return Ok(()),
+        };
+        if let Some(alignment) = missed {
+            return Err(ArgsError::Misaligned { kernel: kernel.to_owned(), index, alignment });
+        }
+        if !takes {
+            let name = |memory| if memory { "memory" } else { "a value" };
+            let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
+            let expected = name(!slot.is_memory());
+            return Err(ArgsError::WrongKind { kernel, index, expected, given });
+        }
+        if !slot.fits(bytes) {
+            let (kernel, given) = (kernel.to_owned(), slot.size());
+            return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! Kernel signatures: the parameters that a kernel declares, and whether arguments match them.
 
-use crate::plan::arguments::{ArgsError, ArgumentList};
 use crate::plan::slot::Slot;
 
 /// A parameter of a kernel, as its source declares it.
@@ -44,12 +43,12 @@ impl Parameter {
         }
     }
 
-    const fn takes(self, slot: &Slot<'_>) -> bool {
+    pub(crate) const fn takes(self, slot: &Slot<'_>) -> bool {
         !matches!(self, Self::Value { .. }) == slot.is_memory()
     }
 
     /// The alignment that `slot` does not have, if any.
-    const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
+    pub(crate) const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
         let Self::AlignedMemory { bytes } = self else {
             return None;
         };
@@ -86,49 +85,6 @@ impl Signature {
         }
     }
 
-    /// Checks the number, sizes and kinds of `args`, if known.
-    #[inline]
-    pub(crate) fn check(&self, kernel: &str, args: &ArgumentList<'_>) -> Result<(), ArgsError> {
-        let given = args.len();
-        if let Some(expected) = self.len()
-            && expected != given
-        {
-            return Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given });
-        }
-        let mut slots = args.slots().iter().enumerate();
-        slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
-    }
-
-    /// Checks the size and kind of argument `index`, if known.
-    #[inline]
-    fn check_slot(&self, kernel: &str, index: usize, slot: &Slot<'_>) -> Result<(), ArgsError> {
-        let (bytes, takes, missed) = match self {
-            Self::Declared(parameters) => match parameters.get(index) {
-                Some(parameter) => {
-                    let missed = parameter.missed_alignment(slot);
-                    (parameter.bytes(), parameter.takes(slot), missed)
-                }
-                None => return Ok(()),
-            },
-            Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
-            Self::Unknown => return Ok(()),
-        };
-        if let Some(alignment) = missed {
-            return Err(ArgsError::Misaligned { kernel: kernel.to_owned(), index, alignment });
-        }
-        if !takes {
-            let name = |memory| if memory { "memory" } else { "a value" };
-            let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
-            let expected = name(!slot.is_memory());
-            return Err(ArgsError::WrongKind { kernel, index, expected, given });
-        }
-        if !slot.fits(bytes) {
-            let (kernel, given) = (kernel.to_owned(), slot.size());
-            return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
-        }
-        Ok(())
-    }
-
     /// The size of parameter `index`, where it is known.
     pub(crate) fn bytes_of(&self, index: usize) -> Option<usize> {
         match self {
@@ -142,7 +98,7 @@ impl Signature {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::arguments::RawArgs;
+    use crate::plan::arguments::{ArgsError, RawArgs};
 
     #[test]
     fn unaligned_memory_is_rejected() {

@@ -15,7 +15,6 @@ use super::matching::{DefaultReason, Layer, Match};
 use super::model::{Entry, Key, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
 use super::store;
-use crate::guard::Guard;
 use crate::observe;
 use crate::plan::choice::Choice;
 
@@ -56,36 +55,17 @@ pub struct TunedChoice<'a> {
 }
 
 impl Profile {
-    /// The profile of one file, for the guard's device, with notices about it. It is empty if the file is for another
-    /// device. For a user's file before the shipped one, see [`Layers`](super::Layers).
-    ///
-    /// ```no_run
-    /// use gridguard::Guard;
-    /// use gridguard::profile::Profile;
-    ///
-    /// let guard = Guard::best_or_host();
-    /// let (profile, notices) = Profile::load("profiles/h200.ron", &guard)?;
-    /// for notice in notices {
-    ///     eprintln!("{notice}");
-    /// }
-    /// let guard = guard.with_profile(profile.into());
-    /// # Ok::<(), gridguard::profile::ProfileError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`Document::parse`], and [`ProfileError::Read`] if there is no such file, or it cannot be read.
-    pub fn load(
-        path: impl AsRef<Path>,
-        guard: &Guard,
+    /// As [`Self::load`], for a device with its versions.
+    pub(crate) fn read(
+        path: &Path,
+        identity: &DeviceIdentity,
+        environment: &Environment,
     ) -> Result<(Self, Vec<ProfileNotice>), ProfileError> {
-        let path = path.as_ref();
         let Some(ParsedProfile { document, faults }) = store::load(path)? else {
             let (path, reason) = (path.to_owned(), "there is no such file".to_owned());
             return Err(ProfileError::Read { path, kind: ErrorKind::NotFound, reason });
         };
-        let (profile, notices) =
-            Self::from_document(document, &guard.identity(), &guard.environment());
+        let (profile, notices) = Self::from_document(document, identity, environment);
         let faults = faults.into_iter().map(ProfileNotice::InvalidEntry);
         Ok((profile, faults.chain(notices).collect()))
     }

@@ -9,7 +9,7 @@ use gridguard_files::{ReadError, publish_private, read_trusted, user_cache_folde
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
-use super::library::{LIBRARY, check_path};
+use super::loader::{LIBRARY, check_path};
 use crate::error::CommandError;
 
 /// The library as `build.rs` compressed it; empty in builds without one.

@@ -9,10 +9,9 @@ use object::{Object, ObjectSection, ObjectSymbol, ReadCache};
 
 #[cfg(feature = "embedded-library")]
 use super::embedded;
+use super::loader::{LIBRARY, check_path};
 use crate::error::CommandError;
 
-/// The name of the library, which also finds it in `LD_PRELOAD`.
-pub(super) const LIBRARY: &str = "libgridguard_preload.so";
 const LIBRARY_VARIABLE: &str = "GRIDGUARD_PRELOAD";
 /// Where the library may be, from the folder of the command. The last is cargo's folder for tests.
 const PLACES: [&str; 5] = ["", "../libexec/gridguard", "../lib/gridguard", "../lib", "deps"];
@@ -87,13 +86,4 @@ fn stated_version(file: File) -> Option<Option<String>> {
         Some(String::from_utf8_lossy(bytes).into_owned())
     };
     Some(version())
-}
-
-/// Refuses a path that the loader would cut.
-pub(super) fn check_path(path: &Path) -> Result<(), String> {
-    let is_cut = |byte: &u8| [b' ', b':', b'\t', b'\n'].contains(byte);
-    match path.as_os_str().as_encoded_bytes().iter().any(is_cut) {
-        true => Err("the loader takes no path with a space or a colon".to_owned()),
-        false => Ok(()),
-    }
 }

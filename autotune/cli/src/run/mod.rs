@@ -3,6 +3,7 @@
 #[cfg(feature = "embedded-library")]
 mod embedded;
 mod library;
+mod loader;
 mod output;
 mod session;
 
@@ -17,7 +18,8 @@ use std::process::Command;
 use clap::{Args, ValueEnum};
 use gridguard_report::WatchReport;
 
-use self::library::{LIBRARY, find_library};
+use self::library::find_library;
+use self::loader::LIBRARY;
 use self::output::{Kind, Output};
 use crate::check::from_1;
 use crate::elf;

@@ -11,6 +11,22 @@ pub trait Argument<'a, Kind>: sealed::Argument<'a, Kind> {}
 
 impl<'a, Kind, A: sealed::Argument<'a, Kind>> Argument<'a, Kind> for A {}
 
+impl<'a> Args<'a> {
+    /// The next argument, as cudarc's builder takes it: memory that is the same for every chunk, or a reference
+    /// to a value.
+    ///
+    /// An integer that equals the number of items is rejected if blocks share items and the launch is split, see
+    /// [`BatchAxis`](crate::BatchAxis#what-a-kernel-sees-of-a-chunk): pass [`Self::length`] or [`Self::constant`].
+    #[inline]
+    pub fn arg<A, Kind>(&mut self, arg: A) -> &mut Self
+    where
+        A: Argument<'a, Kind>,
+    {
+        arg.add(self);
+        self
+    }
+}
+
 mod sealed {
     pub trait Argument<'a, Kind> {
         fn add(self, args: &mut super::Args<'a>);

@@ -8,7 +8,6 @@ pub(crate) mod uses;
 
 use cudarc::driver::CudaStream;
 
-use crate::cuda::arguments::argument::Argument;
 use crate::cuda::arguments::memory::{Memory, MemoryMut, bytes_of};
 use crate::cuda::arguments::uses::MemoryUses;
 use crate::cuda::launch::Contract;
@@ -58,20 +57,6 @@ impl<'a> Args<'a> {
     #[inline]
     pub(crate) fn ordered_by(stream: &'a CudaStream, contract: Contract) -> Self {
         Self { list: ArgumentList::new(), memory: MemoryUses::of_launches(stream, contract) }
-    }
-
-    /// The next argument, as cudarc's builder takes it: memory that is the same for every chunk, or a reference
-    /// to a value.
-    ///
-    /// An integer that equals the number of items is rejected if blocks share items and the launch is split, see
-    /// [`BatchAxis`](crate::BatchAxis#what-a-kernel-sees-of-a-chunk): pass [`Self::length`] or [`Self::constant`].
-    #[inline]
-    pub fn arg<A, Kind>(&mut self, arg: A) -> &mut Self
-    where
-        A: Argument<'a, Kind>,
-    {
-        arg.add(self);
-        self
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
