@@ -107,7 +107,7 @@ impl Guard {
         Ok(guard)
     }
 
-    /// As [`Self::best`], or else a guard of the host, with the reason in [`Self::fallback`].
+    /// As [`Self::best`]; without a usable device a guard of the host, with the reason in [`Self::fallback`].
     ///
     /// The host has the limits of an NVIDIA H200 if the catalogue is built in (feature `catalog`), else
     /// [`DeviceLimits::any_device`].
@@ -174,7 +174,7 @@ impl Guard {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Plan, Violations> {
-        // Matched by reference: moving a plan costs as much as making one.
+        // By reference, because moving a plan costs as much as making one.
         let plan = observe::planning(|| Plan::new(request, batch, limits, choice));
         if let Err(violations) = &plan {
             self.counters.rejected(violations);
@@ -237,8 +237,8 @@ impl Guard {
     /// Looks up the profile's choice for a shape with `sizes`, called `names`. Anything but an exact
     /// match is recorded in the miss log.
     ///
-    /// The choice need not be legal: if planning with it fails, plan again with [`Choice::AUTOMATIC`]
-    /// and call [`TunedChoice::refused`].
+    /// The choice may be illegal for the launch. If planning with it fails, call [`TunedChoice::refused`] and plan
+    /// again with [`Choice::AUTOMATIC`].
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
         let tuned = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),

@@ -71,7 +71,7 @@ impl Guard {
     }
 }
 
-/// As [`Guard::launch_on_host`], of one chunk: for programs that time a part of a plan.
+/// As [`Guard::launch_on_host`], for one chunk: for programs that time a part of a plan.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Events for `tracing` and numbers for `metrics`. Without these features the functions are empty.
+//! Events for `tracing` and numbers for `metrics`. Without these features the functions do nothing.
 //!
 //! Subscribers and recorders run code of the program, which may begin a capture or make another context
 //! current. Therefore a launch calls them either before it makes its context current and queries captures,

@@ -140,7 +140,7 @@ pub enum LoadError {
     /// The module has no kernel of this name.
     #[error("the module has no kernel {name:?}{}", known_kernels(known))]
     NoSuchKernel { name: String, known: Vec<String> },
-    /// The declared parameters are not those of the kernel.
+    /// The kernel's parameters differ from the declared ones.
     #[error("kernel {name} takes parameters of {known:?} bytes, but {declared:?} are declared")]
     Parameters { name: String, known: Vec<usize>, declared: Vec<usize> },
     /// The guard runs on the host by choice.
@@ -159,7 +159,7 @@ fn known_kernels(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!(": it has {}", known.join(", ")) }
 }
 
-/// The number of launches, or why not all were launched. Two words, so that it is returned in registers.
+/// The number of launches, or why not all were launched. It has two words, so it is returned in registers.
 pub(crate) type Launches = Result<u64, BoxedLaunchError>;
 
 /// A [`LaunchError`] on its way through the launch path.

@@ -239,7 +239,7 @@ impl Guard {
     ) -> Option<Plan> {
         let items = match batch {
             Some(batch) => batch.items(),
-            // There is something to choose for a rewritten kernel alone.
+            // Without a batch, only a rewritten kernel has a choice.
             None if limits.forms().is_none() || check(request, limits).is_ok() => return None,
             None => saturated(request.grid.volume()),
         };

@@ -1,8 +1,9 @@
-//! For crates that schedule launches themselves, such as `gridguard-pipeline`: one launch at a time, with the checks,
-//! the order of memory and the records of [`Guard::launch`].
+//! For crates that schedule launches themselves, such as `gridguard-pipeline`. A [`Scheduler`] makes one launch at a
+//! time, with the checks and records of [`Guard::launch`].
 //!
-//! Use [`Guard::launch`] where a plan's launches follow each other on one stream. A [`Scheduler`] lets other work
-//! come between them, on several streams. [`MemoryUses`](crate::cuda::MemoryUses) orders the whole of it among other uses of its memory.
+//! Use [`Guard::launch`] if a plan's launches follow each other on one stream. With a [`Scheduler`], other work may
+//! come between them, on several streams, and [`MemoryUses`](crate::cuda::MemoryUses) orders all of this work among
+//! other uses of its memory.
 
 use core::panic::Location;
 use std::sync::Arc;
@@ -103,8 +104,8 @@ impl<'g> Scheduler<'g> {
         self.driver.allocate(stream, bytes)
     }
 
-    /// Whether work on `stream` becomes part of a graph although nobody promised to keep its memory with
-    /// [`capture_launches`](crate::cuda::capture_launches).
+    /// Whether work on `stream` would be captured although no caller promised, with
+    /// [`capture_launches`](crate::cuda::capture_launches), to keep its memory alive.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl<'g> Scheduler<'g> {
         Ok(unsafe { try_discard(self.driver, handle(stream)) })
     }
 
-    /// As [`Self::discard_capture`], and waits for another thread where only that can end the capture.
+    /// As [`Self::discard_capture`], and waits for another thread if only that thread can end the capture.
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl<'g> Scheduler<'g> {
         unsafe { prepare(kernel, handle(stream), launch, items, Values::Args(&args.list)) }
     }
 
-    /// Makes one launch of a plan, and records it as one of `launches`. It begins after earlier work on the stream.
+    /// Makes one launch of a plan of `launches`, and records it. It begins after earlier work on the stream.
     ///
     /// # Safety
     ///
@@ -199,8 +200,8 @@ impl<'g> Scheduler<'g> {
         unsafe { submission.send_and_record(chunk, &[], (chunk, launch), false, launches) }
     }
 
-    /// Adds a request of `launches` to the guard's [counts](Guard::counts). It ran to its end, or was stopped by an
-    /// error after them.
+    /// Adds a request to the guard's [counts](Guard::counts): it ran to its end in `launches` launches, or an error
+    /// stopped it after them.
     pub fn count(&self, launches: u64, to_its_end: bool) {
         match to_its_end {
             true => self.guard.counters.ran(launches),
@@ -209,7 +210,7 @@ impl<'g> Scheduler<'g> {
     }
 }
 
-/// Calls `work`, which may wait for streams although this thread captures others.
+/// Calls `work`, which may wait for streams while this thread captures others.
 pub fn while_capturing<R>(work: impl FnOnce() -> R) -> R {
     let _relaxed = Driver::get().ok().map(RelaxedCapture::begin);
     work()

@@ -246,8 +246,8 @@ fn entry<'a, T: Pod>(bytes: &'a [u8], name: &'static str, at: u64) -> Result<&'a
 
 /// Attributes of kernels.
 pub(super) const SHT_CUDA_INFO: SectionType = SectionType(0x7000_0000);
-/// Sections without bytes in the file. Relocatable cubins also have such sections of global, local, shared and
-/// reserved shared memory, and symbols that end past the last two.
+/// Types of sections without bytes in the file. Relocatable cubins also have such sections for global, local, shared
+/// and reserved shared memory. Symbols may end past the sections of shared memory.
 const WITHOUT_BYTES: [SectionType; 6] = [
     SHT_NULL,
     SHT_NOBITS,

@@ -2,7 +2,8 @@
 
 use crate::dim::saturated;
 
-/// Why bytes are not a complete image. Entries and members are counted from 0, and tables of a library are members.
+/// Why bytes are not a complete image. Entries and members are counted from 0; tables of a static library count as
+/// members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]

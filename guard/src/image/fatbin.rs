@@ -56,7 +56,7 @@ pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
     start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
 }
 
-/// The fatbin without its machine code, for its PTX to be kept.
+/// A copy of the fatbin without its machine code, to keep its PTX.
 ///
 /// # Errors
 ///

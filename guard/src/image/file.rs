@@ -15,9 +15,9 @@ use crate::limits::ComputeCapability;
 
 /// The images of a file.
 ///
-/// The images of a fatbin have the same kernels for different architectures. Programs and libraries contain a
-/// fatbin for each source file. With relocatable device code (`-rdc=true`) they also contain a fatbin of the linked
-/// kernels. The driver only uses the others, whose kernels state no resources, for devices without a linked image.
+/// The images of a fatbin have the same kernels for different architectures. Programs and libraries contain a fatbin
+/// for each source file. With relocatable device code (`-rdc=true`) they also contain a fatbin of the linked kernels.
+/// The driver uses the other fatbins, whose kernels state no resources, only for devices without a linked image.
 ///
 /// ```
 /// use gridguard::ComputeCapability;
@@ -106,7 +106,7 @@ impl<'a> ImageFile<'a> {
 }
 
 impl FileImage<'_> {
-    /// Whether it is PTX. Otherwise it is machine code.
+    /// Whether the image is PTX. Otherwise it is machine code.
     pub fn is_ptx(&self) -> bool {
         self.format == Format::Ptx
     }
@@ -155,7 +155,7 @@ impl FileImage<'_> {
         if self.is_ptx() { Err(ImageError::unknown(self.stored)) } else { self.contents() }
     }
 
-    /// The options of the compiler that its fatbin states for it; often none.
+    /// The compiler options that the fatbin states for the image; often none.
     pub fn compiler_options(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.options.trim_ascii())
     }
@@ -176,7 +176,7 @@ impl FileImage<'_> {
         } else {
             let mut decoder = ruzstd::decoding::StreamingDecoder::new(self.stored)
                 .map_err(|error| damaged(error.to_string()))?;
-            // One byte more shows that it is larger than it claims.
+            // One byte more than the header states shows that the image is larger.
             let read = decoder.by_ref().take(bytes.saturating_add(1)).read_to_end(&mut contents);
             read.map_err(|error| damaged(error.to_string()))?;
         }

@@ -29,8 +29,8 @@ pub(super) fn skip_blanks(text: &str) -> &str {
     skip(text, false)
 }
 
-/// As [`skip_blanks`]. With `as_driver`, `/*/` does not begin a comment. The driver rejects PTX after such a
-/// comment, ptxas does not (H200, 580.159.04).
+/// As [`skip_blanks`]. With `as_driver`, `/*/` does not begin a comment: the driver rejects PTX after it, ptxas does
+/// not (H200, 580.159.04).
 fn skip(mut text: &str, as_driver: bool) -> &str {
     loop {
         text = text.trim_start_matches([' ', '\t', '\r', '\n', '\x0c']);

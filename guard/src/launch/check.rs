@@ -66,7 +66,7 @@ pub(super) fn check_each(
             (fixed + u128::from(dynamic_shared_bytes), limits.device().shared_bytes_limit());
         broken(Rule::SharedMemoryTotal, None, total, limit);
     } else if dynamic_shared_bytes > thresholds.dynamic_shared_bytes {
-        // Opting in helps only where the device has enough.
+        // Opting in helps only if the device has enough shared memory.
         let limit = thresholds.dynamic_shared_bytes;
         broken(Rule::DynamicSharedMemoryOptIn, None, dynamic_shared_bytes.into(), limit);
     }
@@ -102,7 +102,7 @@ fn check_cluster(
     broken: &mut impl FnMut(Rule, Option<Axis>, u128, u64),
 ) {
     let blocks = cluster.volume();
-    // Compiled-in clusters too: compilers accept 9 and 17 blocks (H200).
+    // Checks compiled-in clusters too, because compilers accept 9 and 17 blocks (H200).
     let too_large = blocks > thresholds.cluster_blocks.into();
     if thresholds.cluster_launch {
         if let Some(required) = thresholds.required_cluster {
@@ -143,7 +143,7 @@ fn along(
     }
 }
 
-/// The most blocks of a cooperative `request`: the driver's number if it is known.
+/// The most blocks of a cooperative `request`: the driver's number if known, else an estimate.
 fn co_resident_blocks(
     request: &LaunchRequest,
     limits: &LaunchLimits,

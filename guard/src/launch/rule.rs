@@ -171,8 +171,8 @@ rules! {
     /// A launch cannot be split if one item alone needs more blocks than the axis allows.
     SplitItem = "split-item", Blocks, May[],
         "one item needs {requested} {unit} along {axis}, the limit is {limit} ({owner})";
-    /// Folding was chosen, but the batch is not foldable: it is not declared so, is already on x, or has a
-    /// cluster along the axis. Nor can a rewritten kernel replace it, or its grid has more than 2^31 blocks.
+    /// Folding was chosen, but is not possible. The batch is not declared foldable, is already on x, or has a cluster
+    /// along the axis; and there is no rewritten kernel, or its grid has 2^31 blocks or more.
     FoldUnavailable = "fold-unavailable", Launches, May[],
         "folding was chosen, but the grid cannot be folded into x";
     /// Shifting was chosen, but the kernel was not rewritten, or is launched in clusters.
@@ -217,10 +217,10 @@ impl Rule {
     /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
     /// cooperative. For [`Rule::CooperativeResidency`] the launch is cooperative.
     ///
-    /// `None` if no result was measured, or the driver does not check the rule at the launch: the rules of
-    /// plans, and [`Rule::ParameterBytes`], which compilers enforce.
-    /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result for several broken
-    /// rules and for cooperative launches.
+    /// `None` if no result was measured, or the driver does not check the rule at the launch. The latter are the rules
+    /// of plans, and [`Rule::ParameterBytes`], which compilers enforce.
+    /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result for several broken rules and for
+    /// cooperative launches.
     ///
     /// ```
     /// use gridguard::Rule;

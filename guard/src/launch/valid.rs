@@ -124,7 +124,7 @@ impl ValidLaunch {
         self
     }
 
-    /// The fast path for nearly all launches: the launch, if it is plain and legal. For `None` the rules
+    /// The fast path for nearly all launches: the validated launch, if it is plain and legal. If `None`, the rules
     /// decide.
     #[inline]
     pub(crate) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {

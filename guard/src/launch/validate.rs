@@ -97,7 +97,7 @@ pub(crate) fn check_along(
     let grid = request.grid.with(axis, blocks.min(most));
     match ValidLaunch::plain_with_grid(grid, request, limits) {
         Some(launch) if blocks <= most => Ok(launch),
-        // A plain launch of a smaller grid is legal, so only the grid is too large.
+        // With a smaller grid the launch is legal, so only the grid is too large.
         Some(_) if !limits.plain().is_indexed => Err(RuleSet::of(Rule::grid_dim(axis))),
         _ => check_rules(request, limits),
     }

@@ -296,8 +296,8 @@ impl serde::Serialize for Violation {
     }
 }
 
-/// All violations of one launch, displayed one per line, each with the id of its rule at the end. As an error it has
-/// at least one.
+/// All violations of one launch, displayed one per line, each with the id of its rule at the end. An error has at least
+/// one violation.
 #[derive(Clone, Debug, Default, Display, IntoIterator, PartialEq, Eq)]
 #[display("{}", list.iter().map(|one| format!("{one} [{}]", one.rule)).collect::<Vec<_>>().join("\n"))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]

@@ -2,10 +2,10 @@
 
 use crate::dim::{Axis, Dim3};
 
-/// The largest launch before a 32-bit index of a kernel wraps, whatever its parameters are: a sum of products of grid
-/// and block sizes, and its limit. The sum does not fall if a size grows.
+/// The largest launch before a 32-bit index of a kernel wraps, whatever the kernel's parameters are: a sum of products
+/// of grid and block sizes, and the limit of this sum. The sum never falls as a size grows.
 ///
-/// With the feature `ptx`, kernels that are loaded from PTX know theirs.
+/// With the feature `ptx`, kernels that are loaded from PTX have these limits.
 ///
 /// ```
 /// use gridguard::{Axis, DeviceLimits, Dim3, IndexLimit, IndexTerm, KernelLimits, LaunchLimits};
@@ -28,7 +28,7 @@ use crate::dim::{Axis, Dim3};
 pub struct IndexLimit {
     /// The sum.
     pub terms: Vec<IndexTerm>,
-    /// Its largest value without a wrap.
+    /// The largest value of the sum without a wrap.
     pub most: u64,
 }
 
@@ -48,8 +48,8 @@ pub struct IndexTerm {
 }
 
 impl IndexLimit {
-    /// The axis with the most blocks among those that the index depends on, and the largest index, if it exceeds the
-    /// limit.
+    /// The axis with the most blocks of all axes that the index depends on, and the largest index. `None` if the index
+    /// stays within the limit.
     pub(crate) fn exceeded(&self, grid: Dim3, block: Dim3) -> Option<(Axis, u128)> {
         let reach = self.reach(grid, block);
         if reach <= self.most.into() {
@@ -60,12 +60,12 @@ impl IndexLimit {
         Some((axis, u128::try_from(reach).unwrap_or(0)))
     }
 
-    /// The most blocks along `axis` without a wrap, at most those of `grid`.
+    /// The most blocks along `axis` without a wrap, up to the blocks of `grid`.
     pub fn most_blocks(&self, axis: Axis, grid: Dim3, block: Dim3) -> u64 {
         self.largest(grid.along(axis), |blocks| (grid.with(axis, blocks), block))
     }
 
-    /// A grid within `most` all of whose parts are within the limit, with any block up to `block`.
+    /// A grid of at most `most` whose index stays within the limit, with any block up to `block`.
     pub(crate) fn safe_grid(&self, most: Dim3, block: Dim3) -> Dim3 {
         let of_side = |side: u64| {
             let on_axis = |grid: Dim3, axis| match self.depends_on(axis) {

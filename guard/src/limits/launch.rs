@@ -37,8 +37,8 @@ pub struct FormLimits<L = KernelLimits> {
     pub reads_grid_size: [bool; 3],
 }
 
-/// Forms with identities of their own. A chunk is launched with the form whose identity its plan has, so only
-/// this crate may pair an identity with a form.
+/// Forms with their own identities. A chunk is launched with the form whose identity is in its plan, so only this crate
+/// may pair an identity with a form.
 pub(crate) type Forms = FormLimits<LaunchLimits>;
 
 impl<L> FormLimits<L> {
@@ -73,7 +73,7 @@ pub(crate) struct PlainThresholds {
     pub(crate) threads: u32,
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) parameter_bytes: u32,
-    /// Whether `grid` is that of the kernel's indices.
+    /// Whether the kernel's indices set `grid`.
     pub(crate) is_indexed: bool,
 }
 
@@ -134,7 +134,7 @@ impl LaunchLimits {
         Self::new(device, kernel).with_forms(forms)
     }
 
-    /// The same limits, of a kernel with these forms.
+    /// The same limits, for a kernel with these forms.
     pub(crate) fn with_forms(self, forms: Forms) -> Self {
         Self { forms: Some(Arc::new(forms)), ..self }
     }
@@ -148,7 +148,7 @@ impl LaunchLimits {
         self.forms.as_deref()
     }
 
-    /// The same limits, of a kernel with these limits of its indices. Nothing was validated against them yet.
+    /// The same limits, for a kernel with these index limits. Nothing was validated against them yet.
     #[cfg(all(feature = "cuda", feature = "ptx"))]
     pub(crate) fn with_index(self, index: Vec<IndexLimit>) -> Self {
         let plain = PlainThresholds::new(&self.thresholds, &index);

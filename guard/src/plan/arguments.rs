@@ -73,7 +73,7 @@ impl<'a> RawArgs<'a> {
     }
 }
 
-/// Arguments that are no memory.
+/// Arguments that are not memory.
 impl<'a, M> KernelArgs<'a, M> {
     /// The number of arguments, including those beyond [`MAX_ARGS`].
     pub fn len(&self) -> usize {
@@ -94,8 +94,8 @@ impl<'a, M> KernelArgs<'a, M> {
         self.push(Slot::Value { bits, size, may_be_items: T::IS_INTEGER })
     }
 
-    /// As [`Self::value`], also if it equals the number of items: the kernel does not take it for the
-    /// end of its chunk.
+    /// As [`Self::value`], but the value may equal the number of items: the kernel does not use it as the end of its
+    /// chunk.
     pub fn constant<T: Scalar>(&mut self, value: T) -> &mut Self {
         let (bits, size) = (value.bits(), size_of::<T>());
         self.push(Slot::Value { bits, size, may_be_items: false })
@@ -118,12 +118,12 @@ impl<'a, M> KernelArgs<'a, M> {
         self.push(Slot::Offset { width: T::WIDTH })
     }
 
-    /// The chunk's number of items, for a parameter as [`Self::offset`] takes.
+    /// The chunk's number of items. Parameter sizes are as for [`Self::offset`].
     pub fn length(&mut self) -> &mut Self {
         self.push(Slot::Length { width: Width::Parameter })
     }
 
-    /// The chunk's number of items, of a type as for [`Self::offset_as`].
+    /// The chunk's number of items, with a type as in [`Self::offset_as`].
     pub fn length_as<T: Count>(&mut self) -> &mut Self {
         self.push(Slot::Length { width: T::WIDTH })
     }
@@ -144,11 +144,11 @@ impl<'a, M> KernelArgs<'a, M> {
 /// Arguments in inline storage.
 #[derive(Clone, Debug)]
 pub(crate) struct ArgumentList<'a> {
-    /// None needs to be dropped, so that a launch builder may outlive its arguments.
+    /// Without drop glue, the borrow checker lets a launch builder outlive its arguments.
     slots: ManuallyDrop<ArrayVec<Slot<'a>, MAX_ARGS>>,
     /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
     surplus: usize,
-    /// Whether one is a workspace.
+    /// Whether an argument is a workspace.
     has_workspace: bool,
 }
 
@@ -212,8 +212,8 @@ impl<'a> ArgumentList<'a> {
         })
     }
 
-    /// Checks that no value equals the `items` of a split batch whose blocks share items. A kernel that compares
-    /// with the total runs past the end of a chunk.
+    /// If the batch is split and its blocks share items, checks that no value equals `items`. A kernel that compares
+    /// with the total would run past the end of a chunk.
     pub(crate) fn check_values(&self, items: u64) -> Result<(), ArgsError> {
         let is_total = |slot: &Slot<'_>| match *slot {
             Slot::Value { bits, may_be_items, .. } => may_be_items && bits == items,
@@ -276,7 +276,7 @@ pub enum ArgsError {
     /// A value where the kernel expects memory, or memory where it expects a value.
     #[error("parameter {index} of kernel {kernel} is {expected}, the argument is {given}")]
     WrongKind { kernel: String, index: usize, expected: &'static str, given: &'static str },
-    /// Memory, or a chunk of it, that is not aligned as the kernel requires.
+    /// Memory, or a chunk's part of the memory, that is not aligned as the kernel requires.
     #[error(
         "parameter {index} of kernel {kernel} must be aligned to {alignment} bytes, the argument or \
          its items are not"

@@ -17,7 +17,7 @@ pub enum AllocationError<E> {
     Failed(E),
 }
 
-/// The workspace of a launch could not be allocated. Its message includes that of the `source`.
+/// The workspace of a launch could not be allocated. The message includes the message of `source`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot allocate {bytes} bytes of workspace for a chunk of {chunk} of {items} items: {source}{}",
@@ -38,9 +38,9 @@ pub struct WorkspaceError<E: core::error::Error + 'static> {
     pub source: E,
 }
 
-/// Allocates the workspace of the largest chunk of `plan`, which is for `request` and has launches. If that is out of
-/// memory, plans chunks of half the size, down to the smallest that the batch allows. Returns the plan that fits, and
-/// its workspace.
+/// Allocates the workspace of the largest chunk of `plan`, a plan of `request` with at least one launch. If memory runs
+/// out, plans chunks of half the size, down to the smallest that the batch allows. Returns the plan that fits, and its
+/// workspace.
 ///
 /// # Errors
 ///

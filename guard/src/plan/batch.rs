@@ -7,8 +7,8 @@ use crate::launch::request::LaunchRequest;
 use crate::limits::kernel::KernelLimits;
 use crate::limits::launch::LaunchLimits;
 
-/// A declaration that the blocks along one axis of the grid belong to independent items, so that the
-/// launch may be split there.
+/// Declares that the blocks along one axis of the grid belong to independent items, so that the launch may be split
+/// along it.
 ///
 /// ```
 /// use gridguard::{Axis, BatchAxis};
@@ -19,10 +19,10 @@ use crate::limits::launch::LaunchLimits;
 ///
 /// # What a kernel sees of a chunk
 ///
-/// Each chunk is a launch of its own, so that along the axis `blockIdx` begins at 0 and `gridDim` is the
-/// chunk's, not the batch's. Pointers to items point to the chunk's first item. `offset` is its first item,
-/// and `length` its number of items. Every other value is the same in all chunks. A kernel may be split if it
-/// finds its items by these alone:
+/// Each chunk is a separate launch. Along the axis, `blockIdx` begins at 0 and `gridDim` is the size of the chunk, not
+/// of the batch. Pointers to items point to the chunk's first item; `offset` is the number of this item, and `length`
+/// the number of the chunk's items. Every other value is the same in all chunks. A kernel may be split if it finds its
+/// items by these values alone:
 ///
 /// - It takes the number of items from a `length` argument. A total that is passed by value stays the total.
 ///   If several items share a block, the last block of a chunk then runs past the chunk's end. A loop with a
@@ -30,12 +30,12 @@ use crate::limits::launch::LaunchLimits;
 ///   that equals their number ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it
 ///   is passed with [`constant`](crate::RawArgs::constant). Totals of another unit, such as elements,
 ///   and those in a struct are not found.
-/// - An item's number in the whole batch, such as for a table of items that is passed whole, is `offset`
-///   plus its number in the chunk.
-/// - Other axes mean the same in every chunk: no item is found by their block index.
+/// - It computes an item's number in the whole batch, for example to index a table that is passed whole, as `offset`
+///   plus the item's number in the chunk.
+/// - It finds no item by the block index of another axis, which means the same in every chunk.
 ///
-/// A kernel that the guard rewrote (feature `ptx`, `Guard::load_ptx`) needs none of this, and where its
-/// text contradicts a declared batch, it is not split into chunks.
+/// A kernel that the guard rewrote (feature `ptx`, `Guard::load_ptx`) needs none of this. If its code contradicts a
+/// declared batch, it is not split into chunks.
 ///
 /// ```
 /// use gridguard::{Axis, BatchAxis, RawArgs};
@@ -68,14 +68,14 @@ pub struct BatchAxis {
     pub(crate) index_bits: u32,
     #[cfg_attr(feature = "serde", serde(default))]
     workspace_bytes_per_item: u64,
-    /// `None` where no limit was declared.
+    /// `None` if no limit was declared.
     #[cfg_attr(feature = "serde", serde(default))]
     memory_bytes: Option<u64>,
     #[cfg_attr(feature = "serde", serde(default))]
     foldable: bool,
 }
 
-/// The ratio of items to blocks along the axis, in lowest terms: every `items` need `blocks`.
+/// The ratio of items to blocks along the axis, in lowest terms: `items` items need `blocks` blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRatio {
     items: u64,
@@ -138,8 +138,8 @@ impl BatchAxis {
         self.blocks_per_items(blocks, 1)
     }
 
-    /// Each block works on `items` consecutive items, the last one possibly on fewer: that of each
-    /// chunk, so that the kernel must take their number from a `length` argument. Zero counts as one.
+    /// Each block works on `items` consecutive items. The last block of each chunk may have fewer items, so the kernel
+    /// must read the count from a `length` argument. Zero counts as one.
     pub const fn items_per_block(self, items: u64) -> Self {
         self.blocks_per_items(1, items)
     }
@@ -164,8 +164,8 @@ impl BatchAxis {
         self
     }
 
-    /// The kernel computes offsets in signed 32-bit integers and each item has `elements_per_item`: a
-    /// chunk then addresses at most 2^31 - 1 elements.
+    /// The kernel computes offsets in signed 32-bit integers, and each item has `elements_per_item` elements. A chunk
+    /// then addresses at most 2^31 - 1 elements.
     pub const fn index_32_bits(mut self, elements_per_item: u64) -> Self {
         self.elements_per_item = elements_per_item;
         self.index_bits = 32;
@@ -179,8 +179,8 @@ impl BatchAxis {
         self
     }
 
-    /// As [`Self::workspace`], within nine tenths of the `free_bytes` of a device. The rest is for other
-    /// allocations and the driver's rounding.
+    /// As [`Self::workspace`], within nine tenths of a device's `free_bytes`. The rest is left for other allocations
+    /// and the driver's rounding.
     ///
     /// ```
     /// use gridguard::{Axis, BatchAxis};
@@ -189,7 +189,7 @@ impl BatchAxis {
     /// assert_eq!(batch.items_within(65_535), 230);
     /// ```
     pub const fn workspace_within_free(self, bytes_per_item: u64, free_bytes: u64) -> Self {
-        /// One part in this many is left free.
+        /// The part of the memory that is left free, as a divisor.
         const LEFT_FREE: u64 = 10;
         self.workspace(bytes_per_item, free_bytes - free_bytes.div_ceil(LEFT_FREE))
     }
@@ -232,7 +232,7 @@ impl BatchAxis {
     #[inline]
     pub(crate) fn share(&self) -> BlockRatio {
         let (items, blocks) = (self.items_per_block.get(), self.blocks_per_item.get());
-        // Spares the common case its divisions.
+        // The common case needs no division.
         if items == 1 {
             return BlockRatio { items, blocks };
         }
@@ -269,8 +269,8 @@ impl BatchAxis {
         Some(LaunchRequest { grid, ..*request })
     }
 
-    /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
-    /// next chunk; `None` past u64. All chunks but the last are multiples of it.
+    /// The smallest chunk, in items, that keeps the alignment and does not share a block with the next chunk; `None`
+    /// past u64. Every chunk but the last is a multiple of this unit.
     #[inline]
     pub fn unit(&self) -> Option<u64> {
         match self.share().items {
@@ -330,7 +330,7 @@ impl BatchAxis {
         self
     }
 
-    /// The batch without its first `done` items, which end at the end of a chunk.
+    /// The batch without its first `done` items. `done` is the end of a chunk.
     pub const fn after(mut self, done: u64) -> Self {
         self.items = self.items.saturating_sub(done);
         self

@@ -88,7 +88,7 @@ impl CheckRequest {
         LaunchLimits::new(device.clone(), kernel)
     }
 
-    /// The batch on `device`, whose memory limits the workspace unless the batch declares a limit.
+    /// The batch with the memory of `device` as the limit of its workspace, unless the batch declares a limit.
     pub fn batch(&self, device: &DeviceLimits) -> Option<BatchAxis> {
         self.batch.map(|batch| batch.or_memory(device.memory_bytes))
     }
@@ -99,9 +99,8 @@ impl CheckRequest {
         self.check_with(self.limits(device), device)
     }
 
-    /// As [`Self::check`], of a kernel that opts in to large dynamic shared memory where it needs to, as
-    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states its kernel's
-    /// opt-in is checked unchanged.
+    /// As [`Self::check`], for a kernel that opts in to large dynamic shared memory if needed, as a guard does.
+    /// [`Verdict::opts_in`] says whether it does. A request that states its kernel's opt-in is checked unchanged.
     #[must_use]
     pub fn check_with_opt_in(&self, device: &DeviceLimits) -> Verdict {
         if self.kernel.max_dynamic_shared_bytes.is_some() {

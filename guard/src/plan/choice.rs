@@ -15,7 +15,7 @@ pub enum Strategy {
     Whole,
     /// One launch per chunk of the batch; one unsplit launch if everything fits.
     Chunked,
-    /// One launch with the batch axis moved to x; of a rewritten kernel, all blocks flat on x.
+    /// One launch with the batch axis moved to x. For a rewritten kernel, all blocks flat on x.
     Folded,
     /// Launches of a rewritten kernel on parts of the grid. Blocks read the whole grid's size and index.
     Shifted,
@@ -34,13 +34,13 @@ impl Choice {
     /// if declared, else the fewest launches of a rewritten kernel.
     pub const AUTOMATIC: Self = Self { strategy: None, max_items: None };
 
-    /// Chunks of at most `items`, or of at most as many blocks of a rewritten kernel without a batch;
-    /// zero sets no limit.
+    /// Chunks of at most `items` items; without a batch, parts of a rewritten kernel of at most as many blocks. Zero
+    /// sets no limit.
     pub const fn at_most(items: u64) -> Self {
         Self { strategy: None, max_items: NonZeroU64::new(items) }
     }
 
-    /// Only this strategy: where it is impossible planning fails, rather than use another.
+    /// Only this strategy. If it is impossible, planning fails instead of using another.
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = Some(strategy);
         self

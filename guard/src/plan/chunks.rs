@@ -29,8 +29,8 @@ impl Chunk {
 
 /// The chunks of a batch, in order.
 ///
-/// Every item is in exactly one chunk, every chunk but the last is a multiple of the alignment and
-/// starts at one, and sizes differ by no more than one alignment unit.
+/// Every item is in exactly one chunk. Every chunk begins at a multiple of the alignment, and every chunk but the last
+/// is a multiple of it. Sizes differ by at most one alignment unit.
 ///
 /// ```
 /// use gridguard::Chunks;
@@ -42,7 +42,7 @@ impl Chunk {
 pub struct Chunks {
     items: u64,
     align: u64,
-    /// Alignment units per chunk, one less than in the larger chunks, which come last.
+    /// Alignment units of a smaller chunk. Larger chunks have one unit more, and come last.
     units: u64,
     /// The index of the first chunk with one unit more.
     first_larger: u64,
@@ -98,7 +98,7 @@ impl Chunks {
         if others == 0 {
             return last;
         }
-        // The end of the batch may make the last one shorter than the one before.
+        // The end of the batch may make the last chunk shorter than the one before.
         let before = (self.units + u64::from(larger > 1)) * self.align;
         last.max(before)
     }
@@ -109,8 +109,8 @@ impl Chunks {
         if index >= self.launches {
             return None;
         }
-        // At most the units that cover all items, so only the last product can exceed u64, and the end
-        // of the batch cuts that unit.
+        // `index` units cover at most all items, so only the last product can exceed u64, and the end of the batch cuts
+        // that unit.
         let units_before = self.units * index + index.saturating_sub(self.first_larger);
         let units = self.units + u64::from(index >= self.first_larger);
         let start = units_before.saturating_mul(self.align);

@@ -100,7 +100,7 @@ pub(crate) fn explain_strategy(
             violations.push(reason(Rule::ShiftUnavailable, 1, 0, owner, Remedy::LoadRewritten));
         }
         (Some(Strategy::Folded), None) => violations.push(fold_unavailable()),
-        // What the folded launch breaks beyond the unsplit one.
+        // The rules that only the folded launch breaks.
         (Some(Strategy::Folded), Some(folded)) => {
             for violation in validate(&folded, limits).err().unwrap_or_default() {
                 if !violations.contains(violation.rule) {
@@ -122,7 +122,7 @@ pub(crate) fn split_cooperative(launches: u64) -> Violation {
     reason(Rule::SplitCooperative, launches.into(), 1, owner, remedy)
 }
 
-/// A violation that is about no axis.
+/// A violation without an axis.
 pub(crate) fn reason(
     rule: Rule,
     requested: u128,

@@ -12,11 +12,11 @@ use crate::plan::parts::{GridPart, GridParts};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlannedLaunch {
-    /// The items it works on; blocks, in the order of the launches, where a rewritten kernel is launched.
+    /// Range of batch items; for a rewritten kernel, range of linear block indices.
     pub chunk: Chunk,
     /// The validated launch.
     pub launch: ValidLaunch,
-    /// Where a rewritten kernel is launched, its first block in the whole grid; if folded, in the flat one.
+    /// For a rewritten kernel, the launch's first block in the whole grid, or in the flat grid if it is folded.
     pub first_block: [u32; 3],
 }
 
@@ -39,14 +39,14 @@ pub struct PlannedLaunch {
 #[must_use]
 pub struct Plan {
     pub(crate) chunks: Chunks,
-    /// The largest launch; the others of a chunked plan are shorter along `axis`.
+    /// The largest launch. The other launches of a chunked plan are shorter along `axis`.
     pub(crate) launch: ValidLaunch,
     pub(crate) share: BlockRatio,
     /// The batch axis; `None` for a request without one.
     pub(crate) axis: Option<Axis>,
     pub(crate) strategy: Strategy,
-    /// The whole grid, where a form of a rewritten kernel is launched on each part of it. `chunks` is then
-    /// one, of the whole batch.
+    /// The whole grid of a rewritten kernel, if a form is launched on each part of the grid. `chunks` is then one chunk
+    /// of the whole batch.
     pub(crate) whole: Option<WholeGrid>,
 }
 
@@ -54,7 +54,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WholeGrid {
     pub(crate) grid: [u32; 3],
-    /// The clusters that parts keep whole.
+    /// The cluster size, which parts keep whole.
     pub(crate) cluster: [u32; 3],
 }
 
@@ -75,8 +75,7 @@ impl Plan {
         self.len() == 0
     }
 
-    /// Items of the whole batch; 1 for a request without a batch axis. Blocks of the grid where a
-    /// rewritten kernel is launched.
+    /// Items of the whole batch; 1 for a request without a batch axis. For a rewritten kernel, blocks of the grid.
     #[inline]
     pub fn items(&self) -> u64 {
         self.parts().map_or(self.chunks.items(), |parts| parts.blocks())
@@ -88,13 +87,13 @@ impl Plan {
         self.axis.map(|_| self.chunks.items())
     }
 
-    /// Whether a block works on several items, and the last one of a chunk possibly on fewer.
+    /// Whether a block works on several items. The last block of a chunk may then have fewer.
     #[cfg(feature = "cuda")]
     pub(crate) fn shares_blocks(&self) -> bool {
         self.share.shares_blocks() && !self.is_empty()
     }
 
-    /// Items of the largest launch; its blocks where a rewritten kernel is launched.
+    /// Items of the largest launch; for a rewritten kernel, its blocks.
     #[inline]
     pub fn largest_chunk(&self) -> u64 {
         self.parts()
@@ -129,7 +128,7 @@ impl Plan {
         &self.launch
     }
 
-    /// The chunks alone, in order; the whole batch where a rewritten kernel is launched.
+    /// The chunks alone, in order; for a rewritten kernel, the whole batch.
     pub const fn chunks(&self) -> Chunks {
         self.chunks
     }
@@ -150,7 +149,7 @@ impl Plan {
         PlannedLaunch { chunk, launch, first_block: [0; 3] }
     }
 
-    /// The parts of the grid that a rewritten kernel is launched on.
+    /// The parts of the grid of a rewritten kernel.
     #[inline(always)]
     fn parts(&self) -> Option<GridParts> {
         let WholeGrid { grid, cluster } = self.whole?;

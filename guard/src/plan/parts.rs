@@ -3,8 +3,7 @@
 use crate::dim::{Axis, Dim3, saturated};
 use crate::plan::chunks::{Chunk, Chunks};
 
-/// The parts of a grid, as even along each axis as possible. They follow one another along x, then y,
-/// then z.
+/// The parts of a grid, balanced along each axis. They are ordered by x, then y, then z.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GridParts {
     grid: Dim3,
@@ -14,15 +13,15 @@ pub(crate) struct GridParts {
 /// One part of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GridPart {
-    /// The part's index, and its blocks in the order of the parts.
+    /// The part's index, and its range of linear block indices in the order of the parts.
     pub(crate) blocks: Chunk,
     pub(crate) first: [u32; 3],
     pub(crate) size: [u32; 3],
 }
 
 impl GridParts {
-    /// The fewest parts of `grid` of at most `largest` blocks along each axis, which is at least one `cluster`. Parts keep
-    /// clusters whole; zero counts as one.
+    /// Divides `grid` into the fewest parts of at most `largest` blocks along each axis, and at least one `cluster`.
+    /// Parts keep clusters whole; zero counts as one.
     pub(crate) fn new(grid: Dim3, largest: Dim3, cluster: Dim3) -> Self {
         let along = Axis::ALL.map(|axis| {
             Chunks::balanced(grid.along(axis), largest.along(axis), cluster.along(axis))
@@ -36,7 +35,7 @@ impl GridParts {
         Dim3::new(x, y, z)
     }
 
-    /// The number of parts; saturated, where no device would come to an end of them.
+    /// The number of parts; saturated at a number that no device would ever finish.
     pub(crate) fn count(&self) -> u64 {
         let counts = self.along.map(|chunks| chunks.launches());
         counts.into_iter().fold(1, u64::saturating_mul)
@@ -51,7 +50,7 @@ impl GridParts {
         let (x, y, z) = (x.at(in_x)?, y.at(in_y)?, z.at(index / row)?);
         let first = Dim3::new(x.start, y.start, z.start);
         let size = Dim3::new(x.items, y.items, z.items);
-        // All blocks of the parts before: whole layers, whole rows of this layer, blocks of this row.
+        // The blocks of all earlier parts: whole layers, whole rows of this layer, blocks of this row.
         let layers = self.grid.with(Axis::Z, z.start).volume();
         let rows = Dim3::new(self.grid.x, y.start, z.items).volume();
         let before = Dim3::new(x.start, y.items, z.items).volume();

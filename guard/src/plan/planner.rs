@@ -1,4 +1,4 @@
-//! Plans a request: as one launch, folded into x, in chunks, or as a rewritten kernel's, each launch
+//! Plans a request as one launch, folded into x, in chunks, or as launches of a rewritten kernel. Each launch is
 //! validated.
 
 use crate::launch::explain::violations;
@@ -44,7 +44,7 @@ impl Plan {
             return Self::empty(request, batch, limits);
         }
         let checked = check_along(batch.axis(), request, limits);
-        // A cap on chunks does not apply where all items are in one launch, or see the whole batch.
+        // A cap on chunks does not apply if all items are in one launch, or each part sees the whole batch.
         let cap = match choice.allows(Strategy::Chunked) {
             true => batch.item_cap().min(choice.most_items()),
             false => batch.item_cap(),

@@ -14,13 +14,13 @@ use crate::plan::explain::{explain_with, fold_unavailable, reason, split_coopera
 use crate::plan::launches::{Plan, WholeGrid};
 use crate::plan::parts::GridParts;
 
-/// The plan with the fewest launches of a form of the kernel; shifted if both have as many.
+/// The plan with the fewest launches of a form of the kernel. If both forms need the same number, the shifted form
+/// wins.
 ///
 /// Launches in clusters are only shifted, because a flat grid would form other clusters.
 ///
-/// `None` if the kernel has no forms, `choice` has another strategy, or the batch exceeds its index width or
-/// workspace. Also if a rule is `broken` other than the grid's size, or an axis has
-/// more than 2^32 - 1 blocks.
+/// `None` if the kernel has no forms, `choice` has another strategy, the batch exceeds its index width or workspace, a
+/// rule other than the grid's size is `broken`, or an axis has more than 2^32 - 1 blocks.
 #[cold]
 pub(crate) fn rewritten(
     request: &LaunchRequest,
@@ -69,7 +69,7 @@ pub(crate) fn rewritten(
     })
 }
 
-/// The blocks of a launch that `choice` allows: those that as many items need, or as many blocks.
+/// The most blocks of a launch that `choice` allows: the blocks of as many items, or without a batch as many blocks.
 fn most_blocks(request: &LaunchRequest, batch: Option<&BatchAxis>, choice: Choice) -> u64 {
     let most = choice.most_items();
     let Some(batch) = batch else { return most };
@@ -133,7 +133,7 @@ impl Grid<'_> {
         let launch: ValidLaunch = validate(&request.grid(parts.largest()), limits)?;
         let items = batch.map_or(1, BatchAxis::items);
         Ok(Plan {
-            // What an argument that follows items gets, in every launch.
+            // In every launch, an argument that follows items gets the whole batch.
             chunks: Chunks::one(items),
             launch,
             share: BlockRatio::ONE,

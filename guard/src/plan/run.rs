@@ -6,7 +6,7 @@ use derive_more::Display;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
 
-/// A plan that failed at a chunk: which one, and the items done before it. Its message includes the `source`.
+/// A plan that failed at a chunk: the failed chunk, and the items done before it. The message includes the `source`.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}")]
 pub struct PartialRun<E: core::error::Error + 'static> {
@@ -24,7 +24,7 @@ pub struct PartialRun<E: core::error::Error + 'static> {
 
 impl<E: core::error::Error + 'static> core::error::Error for PartialRun<E> {}
 
-/// Calls `launch` for each launch of `plan` in order, and returns their number. Stops at the first that fails.
+/// Calls `launch` for each launch of `plan` in order, and returns the number of launches. Stops at the first failure.
 #[inline]
 pub(crate) fn run<E>(
     plan: &Plan,

@@ -13,7 +13,7 @@ use crate::plan::slot::Slot;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Parameter {
-    /// A pointer to device memory: accepts slices and views, no numbers.
+    /// A pointer to device memory. Accepts slices and views, but no numbers.
     Memory,
     /// As [`Self::Memory`], aligned for kernels that load several elements at once: a slice or a chunk
     /// that is not aligned is rejected.
@@ -47,7 +47,7 @@ impl Parameter {
         !matches!(self, Self::Value { .. }) == slot.is_memory()
     }
 
-    /// The alignment that `slot` does not have, if any.
+    /// The alignment that the parameter requires and `slot` lacks, if any.
     pub(crate) const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
         let Self::AlignedMemory { bytes } = self else {
             return None;

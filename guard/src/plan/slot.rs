@@ -13,7 +13,7 @@ pub trait Scalar: sealed::Sealed + Copy + Send + Sync + 'static {}
 pub(crate) enum Slot<'a> {
     /// A device address, the same for every chunk.
     Address(u64),
-    /// A value of up to 8 bytes, little endian. `may_be_items` if it might mean the number of items.
+    /// A value of up to 8 bytes, little endian. `may_be_items`: the value might be the number of items.
     Value { bits: u64, size: usize, may_be_items: bool },
     /// A value of any size, owned by the caller.
     Bytes(&'a [u8]),
@@ -79,7 +79,7 @@ impl Slot<'_> {
         matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
     }
 
-    /// Bytes that the kernel's parameter must have.
+    /// The size in bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {
             Self::Address(_) | Self::Items { .. } | Self::Workspace | Self::Parts { .. } => {
@@ -114,7 +114,7 @@ impl Slot<'_> {
             }
             Self::Offset { .. } => chunk.start,
             Self::Length { .. } => chunk.items,
-            // As above.
+            // Checked for the whole batch before the first chunk.
             Self::Parts { per_item } => chunk.items.wrapping_mul(per_item),
             // `with_workspace_at` replaces it before the launch.
             Self::Bytes(_) | Self::Workspace => 0,

@@ -12,8 +12,8 @@ use crate::dim::saturated;
 
 /// Device memory of elements `T` that a kernel may read: the slices and views of cudarc.
 ///
-/// No other type implements it, and these only for their own elements: a launch relies on the address,
-/// the size and the context that are reported, and on the use being recorded.
+/// Only cudarc's types implement this trait, and only for their own elements: a launch relies on the reported address,
+/// size and context, and on the recorded use.
 pub trait Memory<T>: DevicePtr<T> + Sealed<T> {}
 
 impl<T, S: DevicePtr<T> + Sealed<T>> Memory<T> for S {}
@@ -32,7 +32,7 @@ pub trait Sealed<T> {
         true
     }
 
-    /// Whether its uses need no order beyond cudarc's.
+    /// Whether cudarc's order of the memory's uses is enough.
     fn is_in_order(&self) -> bool {
         false
     }
@@ -61,7 +61,7 @@ impl<T> Sealed<T> for UnifiedView<'_, T> {}
 impl<T> Sealed<T> for UnifiedViewMut<'_, T> {}
 impl Sealed<u8> for MappedBuffer {}
 
-/// Device memory whose other work comes before and after the launches anyway.
+/// Device memory whose other uses are already ordered before and after the launches.
 ///
 /// On cudarc's per-thread stream, a launch over untracked memory of that stream waits for the whole context first,
 /// and synchronises afterwards: the handle does not tell which thread used the memory. Frameworks that submit all work of a thread to this stream, such as candle, need no
@@ -90,7 +90,7 @@ impl Sealed<u8> for MappedBuffer {}
 pub struct InOrder<S>(S);
 
 impl<S> InOrder<S> {
-    /// `memory`, a slice or a view of cudarc.
+    /// Wraps `memory`, a slice or a view of cudarc.
     ///
     /// # Safety
     ///
@@ -100,7 +100,7 @@ impl<S> InOrder<S> {
         Self(memory)
     }
 
-    /// The memory again.
+    /// Returns the memory.
     pub fn into_inner(self) -> S {
         self.0
     }

@@ -21,7 +21,7 @@ use crate::plan::slot::Slot;
 /// cudarc tracks the memory, else through the stream that owns it. A launch whose items reach past the end of a
 /// slice is rejected.
 ///
-/// The uses are recorded when the launch that takes this returns. It stays on its thread, since the
+/// The launch that takes these arguments records the uses when it returns. `Args` stay on their thread, because the
 /// handle of a per-thread stream means another stream on another thread.
 ///
 /// ```no_run
@@ -116,14 +116,14 @@ impl<'a> Args<'a> {
         self.push_items::<T>(address, stride, span, reach)
     }
 
-    /// The address of a workspace, which [`Guard::launch`](crate::Guard::launch) allocates on
-    /// the stream, not initialised, with the bytes that [`BatchAxis::workspace`](crate::BatchAxis::workspace)
-    /// declares for the items of the largest chunk. All chunks share it, so they never overlap.
+    /// The address of a workspace. [`Guard::launch`](crate::Guard::launch) allocates it on the stream, uninitialised,
+    /// with the bytes that [`BatchAxis::workspace`](crate::BatchAxis::workspace) declares for the items of the largest
+    /// chunk. All chunks share the workspace, so they never overlap.
     ///
-    /// If the allocation is out of memory, the chunks are halved, down to the smallest that the batch allows.
-    /// During stream capture, within [`capture_launches`](crate::cuda::capture_launches), the allocation becomes
-    /// a node of the graph: memory is reserved when the graph is instantiated or launched, which then fails if
-    /// there is too little. Cap the workspace by what will be free, as
+    /// If the allocation is out of memory, the chunks are halved, down to the smallest that the batch allows. During
+    /// stream capture, within [`capture_launches`](crate::cuda::capture_launches), the allocation becomes a node of the
+    /// graph. The memory is then reserved when the graph is instantiated or launched, and that call fails if there is
+    /// too little. Limit the workspace to the memory that will be free, as
     /// [`Guard::workspace`](crate::Guard::workspace) does.
     pub fn workspace(&mut self) -> &mut Self {
         self.push(Slot::Workspace)

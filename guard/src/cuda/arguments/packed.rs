@@ -10,7 +10,7 @@ use crate::plan::slot::Slot;
 /// Argument values, and pointers to them, as `cuLaunchKernel` takes them. Unused places stay uninitialised.
 pub(crate) struct PackedArgs {
     values: [MaybeUninit<u64>; MAX_ARGS],
-    /// One more, for the parameter that a rewritten kernel has.
+    /// One more than a launch's arguments, for the parameter that rewriting adds to a kernel.
     pointers: [MaybeUninit<*mut c_void>; MAX_ARGS + 1],
 }
 
@@ -23,8 +23,8 @@ impl PackedArgs {
         }
     }
 
-    /// The arguments for `chunk`, and `words` as one more unless there are none. The pointer is valid until the
-    /// next call, until this moves, and while `words` live.
+    /// The arguments for `chunk`, followed by `words` if there are any. The pointer is valid until the next call or
+    /// move of `self`, and while `words` live.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -49,7 +49,7 @@ impl PackedArgs {
     }
 }
 
-/// What the driver reads through the pointers that it gets; also under Miri.
+/// Reads the arguments as the driver does; also under Miri.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,9 +23,8 @@ use crate::record::recent::PER_THREAD;
 /// The uses of memory by launches on one stream, which [`Args`](crate::cuda::Args) collects.
 ///
 /// cudarc waits for the events of a slice before it uses or frees the slice, but only while the slice's own
-/// [`CudaContext`] has streams. It does not after the last one was dropped, or if the
-/// launches' stream belongs to another object for the same context. Then the stream that owns the memory
-/// orders its uses.
+/// [`CudaContext`] object has streams. If its last stream was dropped, or the launches' stream belongs to another
+/// object for the same context, the stream that owns the memory orders its uses instead.
 #[derive(Debug)]
 pub struct MemoryUses<'a> {
     pub(crate) launches: &'a CudaStream,
@@ -38,11 +37,11 @@ pub struct MemoryUses<'a> {
     failed: Option<cudarc::driver::DriverError>,
     /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
     pub(crate) added_in_capture: bool,
-    /// Whether launches were submitted: else there are no uses.
+    /// Whether launches were submitted. Without launches there are no uses.
     submitted: Cell<bool>,
     /// Streams that own memory and wait for the launches, which are on another stream.
     owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
-    /// Recorded once the launches are submitted. None of them needs to be dropped, so that a launch builder may
+    /// Uses to record once the launches are submitted. Without drop glue, the borrow checker lets a launch builder
     /// outlive its arguments.
     events: ManuallyDrop<ArrayVec<Use<'a>, MAX_ARGS>>,
     /// Makes this type neither `Send` nor `Sync`.
@@ -53,7 +52,7 @@ pub struct MemoryUses<'a> {
 #[derive(Debug)]
 struct Use<'a> {
     event: &'a CudaEvent,
-    /// The stream whose work includes the use by then.
+    /// The stream whose work includes the use when it is recorded.
     stream: &'a CudaStream,
     /// Whether to record it even while cudarc tracks nothing.
     always: bool,
@@ -92,8 +91,8 @@ impl<'a> MemoryUses<'a> {
         if waits {
             self.check_wait();
         }
-        // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
-        // of other streams from a later writer. The owner's work comes after all of them.
+        // cudarc keeps only the event of the last read. Recorded on the launches' stream, it would hide reads on other
+        // streams from a later writer. The owner's stream waits for all of them.
         let last: &'a CudaStream = if is_elsewhere { owner } else { self.launches };
         self.hold(used, last, memory.has_one_event());
         address
@@ -115,7 +114,7 @@ impl<'a> MemoryUses<'a> {
     pub fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) -> u64 {
         let mut address = 0;
         if self.is_own(memory.context()) {
-            // SAFETY: as above.
+            // SAFETY: only the address is taken, for work on this stream.
             let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.launches) };
             address = memory.as_mut_ptr().expose_provenance();
             self.hold_host(used);
@@ -123,8 +122,8 @@ impl<'a> MemoryUses<'a> {
         saturated(address)
     }
 
-    /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before it gives
-    /// or frees the memory.
+    /// The single event of pinned memory. cudarc makes the stream wait for it, and waits for it on the host before it
+    /// lends or frees the memory.
     fn hold_host(&mut self, used: SyncOnDrop<'a>) {
         self.check_wait();
         self.hold(used, self.launches, true);
@@ -135,7 +134,7 @@ impl<'a> MemoryUses<'a> {
         self.foreign
     }
 
-    /// Reports what failed when the stream was to wait for earlier work on the memory, or earlier in its context.
+    /// Reports the error of a wait for earlier work on the memory, or an earlier error in the context.
     ///
     /// # Errors
     ///
@@ -163,8 +162,8 @@ impl<'a> MemoryUses<'a> {
         address
     }
 
-    /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
-    /// the launches, unless the memory is in order. Returns whether it does the latter.
+    /// Orders the launches after the work of `owner` on its memory, and that stream's later work after the launches,
+    /// unless the memory is in order. Returns whether `owner` will wait for the launches.
     #[inline]
     fn order(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
         let is_own = self.is_own(owner.context());
@@ -187,8 +186,8 @@ impl<'a> MemoryUses<'a> {
         is_own
     }
 
-    /// Takes on the failure of a wait for earlier work that cudarc has just recorded. Whoever asks cudarc
-    /// for recorded failures before the launch would clear it.
+    /// Takes over the failed wait for earlier work that cudarc has just recorded. Other code that asks cudarc for
+    /// recorded failures before the launch would clear it.
     #[inline]
     fn check_wait(&mut self) {
         if let Err(error) = self.launches.context().check_err() {
@@ -196,8 +195,8 @@ impl<'a> MemoryUses<'a> {
         }
     }
 
-    /// Holds what records a use that is over when `stream` has done its work, `always` or only while
-    /// cudarc tracks memory.
+    /// Keeps the record of a use that ends when `stream` has done its work: recorded `always`, or only while cudarc
+    /// tracks memory.
     #[inline]
     fn hold(&mut self, mut used: SyncOnDrop<'a>, stream: &'a CudaStream, always: bool) {
         // Device memory records nothing but events.
@@ -322,7 +321,7 @@ impl<'a> MemoryUses<'a> {
             return;
         }
         for owner in &self.owners {
-            // On another thread the handle means another stream, which may free the memory.
+            // On another thread the same handle means another stream, which may free the memory.
             if is_of_thread(owner) {
                 owner.context().record_err(self.launches.synchronize());
             } else {
@@ -335,7 +334,7 @@ impl<'a> MemoryUses<'a> {
         self.contract == Contract::Declared && !may_capture()
     }
 
-    /// Not by cudarc's own query, which would clear a failure that it recorded. The context is current.
+    /// Avoids cudarc's own query, which would clear a failure that cudarc recorded. The context is current.
     fn is_capturing(&self) -> bool {
         let Ok(driver) = Driver::get() else { return false };
         // SAFETY: the stream is alive in `self`, and its context current.
@@ -344,7 +343,7 @@ impl<'a> MemoryUses<'a> {
 
     fn make_current(&self) {
         if let Ok(driver) = Driver::get() {
-            // If it fails, so do the calls that need it.
+            // If this fails, the calls that need it fail too.
             let _ = driver.bind(self.launches.context().cu_ctx().cast());
         }
     }

@@ -8,10 +8,10 @@ use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
 use crate::cuda::error::{CudaError, LaunchError, LibraryUnavailable, LoadError};
 
 impl From<&LaunchError> for CudarcError {
-    /// The error with the code that the driver returned, or would have returned: that of a violation is
-    /// predicted, see [`Violations::driver_code`](crate::Violations::driver_code). It is
-    /// `CUDA_ERROR_INVALID_VALUE` where no code is known, and for `CUDA_ERROR_INVALID_CLUSTER_SIZE`, which
-    /// the oldest bindings lack. Only the code is left: report the [`LaunchError`] first.
+    /// cudarc's error with the code that the driver returned, or for violations the code that it would have returned
+    /// ([`Violations::driver_code`](crate::Violations::driver_code)). It is `CUDA_ERROR_INVALID_VALUE` if no code is
+    /// known, and for `CUDA_ERROR_INVALID_CLUSTER_SIZE`, which the oldest bindings lack. The conversion keeps only the
+    /// code: report the [`LaunchError`] first.
     fn from(error: &LaunchError) -> Self {
         match error {
             LaunchError::OtherContext { .. } => Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),

@@ -21,8 +21,7 @@ use crate::plan::batch::BatchAxis;
 #[cfg(feature = "profile")]
 use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
 
-/// cudarc's `LaunchArgs` with a guard, for a function that cudarc loaded or a [`Kernel`]: [`Args`] that know what to
-/// launch.
+/// cudarc's `LaunchArgs` with a guard: [`Args`] with the function to launch, a cudarc function or a [`Kernel`].
 #[derive(Debug)]
 #[must_use]
 pub struct LaunchBuilder<'a, F> {
@@ -47,7 +46,7 @@ pub struct Launched {
 }
 
 impl Guard {
-    /// As cudarc's `launch_builder`, with every launch validated, and split into chunks if it declares a
+    /// Replaces cudarc's `launch_builder`. Every launch is validated, and split into chunks if it declares a
     /// [`batch`](LaunchBuilder::batch). `function` is a `CudaFunction`, or a [`Kernel`], whose launches are safe.
     ///
     /// The limits of a `CudaFunction` are queried at its first use and kept. The function's module stays loaded
@@ -244,7 +243,7 @@ pub trait Function: LaunchFunction {}
 impl<F: LaunchFunction> Function for F {}
 
 pub trait LaunchFunction {
-    /// Who vouches for its launches.
+    /// Who guarantees the contract of its launches.
     const CONTRACT: Contract;
 
     /// Calls `f` with the kernel that launches on `stream`.

@@ -95,7 +95,7 @@ impl Driver {
         self.error_in(None, start, call, status)
     }
 
-    /// As [`Self::error`], of a call for `context`, which need not be current.
+    /// As [`Self::error`], for a call in `context`, which need not be current.
     pub(crate) fn error_in(
         &self,
         context: Option<Handle>,
@@ -133,13 +133,12 @@ impl fmt::Display for DriverError {
 impl core::error::Error for DriverError {}
 
 impl DriverError {
-    /// What the driver logged about the call, if it keeps a log (CUDA 12.9 and later) and logged
-    /// something.
+    /// What the driver logged about the call (CUDA 12.9 and later). `None` if it logged nothing.
     pub fn driver_log(&self) -> Option<&DriverLog> {
         self.background.as_ref()?.driver_log.as_ref()
     }
 
-    /// The launches that may have caused the error, where the call that returned it did not.
+    /// The launches that may have caused the error, if the call that returned it did not.
     pub fn suspects(&self) -> Option<&FaultSuspects> {
         self.background.as_ref()?.suspects.as_ref()
     }
@@ -150,7 +149,7 @@ impl DriverError {
         self.background.as_ref()?.local_memory
     }
 
-    /// The same error, of a call that launches a kernel with these limits.
+    /// The same error, for a launch of a kernel with these limits.
     #[cold]
     pub(crate) fn of_launch(mut self, limits: &LaunchLimits) -> Self {
         let local_memory = limits.kernel().local_memory(limits.device());
@@ -160,7 +159,7 @@ impl DriverError {
         self
     }
 
-    /// The same error, of a call that synchronised the newest launch at once.
+    /// The same error, for a call that synchronised the newest launch at once.
     pub(crate) fn after_checked_launch(mut self) -> Self {
         if let Some(background) = &mut self.background {
             background.suspects =

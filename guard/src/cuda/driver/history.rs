@@ -16,8 +16,8 @@ use crate::plan::chunks::Chunk;
 use crate::record::counters::Counts;
 use crate::record::recent::{Entry, Recorder, StreamMark, Unproven};
 
-/// A launch that the driver accepted; or may have accepted, where a launch builder failed in a context
-/// with a sticky error.
+/// A launch that the driver accepted. If a launch builder failed in a context with a sticky error, the driver may have
+/// accepted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchRecord {
@@ -32,7 +32,7 @@ pub struct LaunchRecord {
     pub block: [u32; 3],
     /// The items that it works on; one item for a launch without a batch axis.
     pub chunk: Chunk,
-    /// Launches of its whole plan.
+    /// The number of launches of its plan.
     pub launches: u64,
     /// Where the program launched it.
     pub call_site: &'static Location<'static>,
@@ -54,11 +54,11 @@ impl fmt::Display for LaunchRecord {
 /// The recent launches of a context.
 pub(crate) struct History {
     recorder: Recorder,
-    /// Names of kernels, by number. From [`KEPT_NAMES`] on, one that nothing has is replaced.
+    /// Names of kernels, by number. Above [`KEPT_NAMES`], a name that neither a kernel nor a record has is replaced.
     names: RwLock<Vec<Arc<str>>>,
     /// Launches that were synchronised at once.
     pub(crate) checked: AtomicU64,
-    /// Launches that were to be synchronised, on streams that were being captured.
+    /// Launches that should have been synchronised, but were captured.
     pub(crate) unchecked_in_capture: AtomicU64,
 }
 
@@ -127,8 +127,8 @@ impl History {
         (u32::try_from(place).unwrap_or(u32::MAX), name)
     }
 
-    /// The place of a name that neither a kernel nor a record has. Nobody takes it meanwhile: that needs
-    /// the lock of `names`.
+    /// The place of a name that neither a kernel nor a record has. The caller holds the lock of `names`, so nobody
+    /// takes it meanwhile.
     fn unused(&self, names: &[Arc<str>]) -> Option<usize> {
         let entries = self.recorder.entries();
         let is_recorded =
@@ -163,8 +163,8 @@ impl History {
         });
     }
 
-    /// Has the processor fetch what recording the next launch reads. The driver displaces it from the caches, and
-    /// it arrives while the driver works.
+    /// Prefetches the memory that recording the next launch reads. The driver evicts it from the caches; the prefetch
+    /// runs while the driver works.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for address in self.recorder.read_by_next() {
@@ -227,7 +227,7 @@ impl fmt::Debug for History {
 pub(crate) struct GuardContext {
     /// The address of its handle.
     pub(crate) handle: usize,
-    /// cudarc's object for it, unless it is of another binding.
+    /// cudarc's object for the context; `None` for a context of another binding.
     pub(crate) context: Option<Arc<CudaContext>>,
     /// The launches of the context.
     pub(crate) history: Arc<ContextHistory>,
@@ -278,8 +278,7 @@ static CHECKED_BY_ENVIRONMENT: LazyLock<bool> = LazyLock::new(|| {
 
 /// Nanoseconds of a monotonic clock, as of the system's last timer tick (1 to 10 ms).
 ///
-/// `Instant` reads the processor's counter, which would cost more than all else that recording a
-/// launch does.
+/// `Instant` reads the processor's counter, which would cost more than the rest of recording a launch.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[inline]
 pub(crate) fn now_ns() -> u64 {
@@ -300,8 +299,8 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Names of kernels that a context keeps without need, so that programs that load kernels without end
-/// do not keep a name of each.
+/// The most unused kernel names that a context keeps. A program that loads kernels without end does not keep every
+/// name.
 const KEPT_NAMES: usize = 1024;
 
 /// What the bench `record` measures; not part of the public interface.

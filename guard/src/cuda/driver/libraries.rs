@@ -12,9 +12,10 @@ use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 const STUB: &str = "a toolkit's stub, for linking only";
 
-/// Opens the first library that is no stub, and returns its functions and its name. Libraries have a function
-/// `symbol`. It tries `names` on the library path, then the library's file in the toolkits at `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and
-/// `/usr/local/cuda`. The search ends at a library that lacks a function, which `resolve` returns.
+/// Opens the first library that is no stub, and returns its functions and its name. `symbol` is a function that the
+/// library has. The search tries `names` on the library path, then the library's file in the toolkits at `CUDA_HOME`,
+/// `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`. It ends with an error at a library in which `resolve`
+/// misses a function.
 ///
 /// Toolkits ship stubs for linking, whose functions do nothing.
 pub(crate) fn find<T>(

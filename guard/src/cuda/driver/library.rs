@@ -16,8 +16,7 @@ use crate::cuda::driver::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMOR
 use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
 use crate::plan::backoff::AllocationError;
 
-/// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
-/// missing.
+/// Functions that cudarc calls for contexts, streams, events and memory. cudarc panics if one is missing.
 const CUDARC_NEEDS: [&str; 17] = [
     "cuGetErrorName",
     "cuCtxSynchronize",
@@ -52,7 +51,7 @@ const GRAPHS_NEED: [&str; 6] = [
 const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
-/// The name that cudarc tries first, where that is not the first of [`NAMES`].
+/// The name that cudarc tries first, if it is not the first of [`NAMES`].
 const CUDARC_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
 
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
@@ -61,7 +60,7 @@ pub(crate) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
 /// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// Rejects an old driver by its version, before a function that it lacks does. The version needs no `cuInit`.
+/// Rejects an old driver by its version, which is clearer than a missing function. The version needs no `cuInit`.
 fn check_version(library: &Library) -> Result<(), LibraryUnavailable> {
     let (symbol, mut version) = ("cuDriverGetVersion", OLDEST_DRIVER);
     // SAFETY: the signature is the one in `function_table` for this symbol, and the library stays open.
@@ -116,8 +115,8 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Checks that cudarc calls the same library, named `ours` here: handles of contexts and streams
-    /// pass from one to the other. cudarc searches by itself, and tries another name first.
+    /// Checks that cudarc calls the same library, named `ours` here, because handles of contexts and streams pass
+    /// between both. cudarc searches by itself, and tries another name first.
     fn check_cudarc_library(&self, ours: &str) -> Result<(), LibraryUnavailable> {
         if let Ok((library, name)) = symbols::open(CUDARC_NAMES) {
             check_symbols(&library, &name, &CUDARC_NEEDS)?;
@@ -126,8 +125,8 @@ impl Driver {
         // SAFETY: needs no initialisation; the driver writes a pointer to a static string.
         let status = unsafe { (self.get_error_name)(0, &raw mut ours_at) };
         let success = sys::CUresult::CUDA_SUCCESS;
-        // SAFETY: as above. The symbol exists: it was found just now in the library that cudarc
-        // loads, or cudarc is linked against it.
+        // SAFETY: needs no initialisation; the driver writes a pointer to a static string. The symbol exists: it was
+        // found just now in the library that cudarc loads, or cudarc is linked against it.
         let cudarc_status = unsafe { sys::cuGetErrorName(success, &raw mut cudarc_at) };
         // Each library has its own name for success at its own address. Libraries that know no
         // names cannot be told apart.
@@ -165,7 +164,7 @@ impl Driver {
         self.check("cuCtxSetCurrent", status)
     }
 
-    /// [`Self::bind`], then reports what cudarc recorded of earlier failures in `context`.
+    /// [`Self::bind`], then reports earlier failures in `context` that cudarc recorded.
     pub(crate) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
         self.bind(context.cu_ctx().cast())?;
         recorded_failure(context)
@@ -189,7 +188,7 @@ impl Driver {
         allocated.map_err(|error| not_allocated(context, error))
     }
 
-    /// Waits for all launches on `stream`, and clears them of suspicion. The stream's context is current.
+    /// Waits for all launches on `stream`, which are then no suspects any more. The stream's context is current.
     ///
     /// # Safety
     ///
@@ -239,13 +238,12 @@ pub(crate) fn handle(stream: &CudaStream) -> Handle {
     stream.cu_stream().cast()
 }
 
-/// A failure in `context` that cudarc recorded where it could not return it, such as when memory
-/// was freed.
+/// A failure in `context` that cudarc could not return and recorded instead, such as one in the `Drop` of memory.
 pub(crate) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
     context.check_err().map_err(|error| failed_earlier(context, error))
 }
 
-/// The error of a call that cudarc recorded in `context`, but not which call that was.
+/// The error that cudarc recorded in `context`. cudarc does not record which call failed.
 #[cold]
 pub(crate) fn failed_earlier(
     context: &CudaContext,

@@ -62,8 +62,8 @@ pub(crate) fn discard(driver: &Driver) {
     drop(since(driver, "", None));
 }
 
-/// What the driver logged on this thread since `start`, or else since the log was last read: the
-/// messages about `call` where there are any.
+/// What the driver logged on this thread since `start`, or since the log was last read: only the messages about `call`,
+/// if there are any.
 pub(crate) fn since(driver: &Driver, call: &str, start: Option<LogPosition>) -> Option<DriverLog> {
     let mut log = LOG.lock();
     let of_call = start.and_then(|mut position| read(driver, &mut position));
@@ -107,7 +107,7 @@ fn own_thread() -> Option<String> {
     Some(link.file_name()?.to_str()?.to_owned())
 }
 
-/// The last messages of `lines`: those about `call` where there are any.
+/// The last messages of `lines`: only the messages about `call`, if there are any.
 fn text<'a>(lines: impl Iterator<Item = &'a str>, call: &str) -> String {
     let lines: Vec<_> = lines.map(Line::parse).filter(Line::says_more_than_the_code).collect();
     let about: Vec<_> = lines.iter().filter(|line| line.call == Some(call)).collect();

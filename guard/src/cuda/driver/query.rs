@@ -76,7 +76,7 @@ pub enum ComputeMode {
     Exclusive,
     /// None.
     Prohibited,
-    /// A mode that is not known here.
+    /// A mode that this version does not know.
     Other(i32),
 }
 
@@ -114,7 +114,7 @@ pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
     let retain = |context| unsafe { (driver.primary_ctx_retain)(context, device) };
     let context = driver.read("cuDevicePrimaryCtxRetain", core::ptr::null_mut(), retain)?;
     let memory = free_memory_in(driver, context);
-    // SAFETY: retained above, once.
+    // SAFETY: this function retained the primary context once.
     let status = unsafe { (driver.primary_ctx_release)(device) };
     let memory = memory?;
     driver.check("cuDevicePrimaryCtxRelease", status)?;
@@ -154,8 +154,8 @@ pub(crate) fn multiprocessors_of_context(driver: &Driver, context: Handle, all: 
     by_affinity.into_iter().chain(by_resource).fold(all, u64::min)
 }
 
-/// The multiprocessors that a launch on `stream` can use: those of the stream's green context, or else
-/// those `of_context`.
+/// The multiprocessors that a launch on `stream` can use: the SMs of the stream's green context; without one,
+/// `of_context`.
 ///
 /// # Safety
 ///
@@ -187,7 +187,7 @@ pub(crate) unsafe fn multiprocessors_of_stream(
     counted(driver, status, resource.multiprocessors).unwrap_or(of_context)
 }
 
-/// The `count` that a query wrote, if there is such a query and it succeeded.
+/// The `count` that a query wrote. `None` if the driver lacks the query, or it failed.
 fn counted(driver: &Driver, status: Option<Status>, count: u32) -> Option<u64> {
     if status? != 0 {
         log::discard(driver);
@@ -249,7 +249,7 @@ pub(crate) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimi
 }
 
 fn limits_of_device(driver: &Driver, device: c_int) -> Result<Arc<DeviceLimits>, DriverError> {
-    /// By the driver's device handle, which need not be the ordinal.
+    /// The key is the driver's device handle, which need not be the ordinal.
     static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
     let find = |known: &[(c_int, Arc<DeviceLimits>)]| {
         known.iter().find(|(handle, _)| *handle == device).map(|(_, limits)| Arc::clone(limits))

@@ -12,10 +12,10 @@ use crate::cuda::driver::symbols::{Driver, Handle, Status};
 pub enum FaultSuspects {
     /// This launch: it was synchronised at once, and no other launch of the guard was pending.
     Launch(LaunchRecord),
-    /// One of these launches, submitted since their streams were last synchronised through a guard, or a launch
-    /// that is not on record: it bypassed the guard, or its guard and kernels are dropped.
+    /// One of these launches, submitted since their streams were last synchronised through a guard; or a launch that is
+    /// not on record, because it bypassed the guard, or its guard and kernels were dropped.
     OneOf {
-        /// Those on record, the newest last.
+        /// The launches on record, the newest last.
         launches: Vec<LaunchRecord>,
         /// How many more there were whose records were overwritten by later launches.
         forgotten: u64,
@@ -26,8 +26,8 @@ impl FaultSuspects {
     /// The most launches that a message names; [`FaultSuspects::launches`] has all.
     pub const NAMED: usize = 8;
 
-    /// The launches that may have caused `status`, unless the call that returned it did: those in
-    /// `context`, or else in the current one.
+    /// The launches in `context`, or else in the current context, that may have caused `status`. `None` if the call
+    /// that returned `status` caused it.
     pub(crate) fn collect(
         driver: &Driver,
         status: Status,

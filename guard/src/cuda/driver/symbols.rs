@@ -206,7 +206,7 @@ pub(crate) unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> O
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
 }
 
-/// The path of the file that `library`, which has `symbol`, was loaded from, where the system knows.
+/// The path of the file that `library` was loaded from, if the system knows it. The library has `symbol`.
 #[cfg(unix)]
 pub(crate) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf> {
     use core::mem::MaybeUninit;
@@ -254,9 +254,8 @@ impl Driver {
         (looked_up == 0).then(|| unsafe { owned(text) }).flatten()
     }
 
-    /// The `CUfunction` behind `handle` in the current context: of a `CUkernel` cast to one, which
-    /// CUDA runtimes launch since version 12, the function that the driver has for it; else `handle`.
-    /// A `CUkernel` itself can be launched, but not queried.
+    /// The `CUfunction` behind `handle` in the current context. CUDA runtimes since version 12 launch a `CUkernel` cast
+    /// to a `CUfunction`; it can be launched, but not queried. Any other handle is returned unchanged.
     ///
     /// # Safety
     ///

@@ -12,12 +12,12 @@ use crate::cuda::driver::symbols::{Driver, Handle};
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel::Kernel;
 
-/// The most functions that are kept. When one more is launched, all are dropped, and each is queried again
-/// at its next use: a program that loads modules without end does not keep them all loaded.
+/// The most functions that are kept. When one more is launched, all are dropped, and each is queried again at its next
+/// use. A program that loads modules without end therefore does not keep them all loaded.
 pub const MAX_KEPT_FUNCTIONS: usize = 4096;
 
-/// Kernels by handles. Each holds its function and its context, so that neither handle is reused
-/// while it is in the map.
+/// Kernels by handles. A kernel holds its function and its context, so neither handle is reused while the kernel is in
+/// the map.
 static KNOWN: LazyLock<RwLock<HashMap<Handles, Kernel>>> = LazyLock::new(RwLock::default);
 
 /// How often functions were removed from [`KNOWN`]; changed under its lock.
@@ -26,8 +26,7 @@ static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// What this thread found in [`KNOWN`], so that threads that launch at once share no lock.
     ///
-    /// Holds no function: the launching code holds it, and its handle is reused only after it was
-    /// forgotten.
+    /// Holds no function. The launching code holds it, and its handle is reused only after the function was forgotten.
     static SEEN: RefCell<ThreadTable> = RefCell::default();
 }
 
@@ -47,8 +46,8 @@ pub fn forget_functions() {
     forget_if(|_| true);
 }
 
-/// As [`forget_functions`], of the module of `function` alone. With drivers that cannot name a
-/// function's module, `function` alone is dropped.
+/// As [`forget_functions`], but only for the module of `function`. With drivers that cannot name a function's module,
+/// `function` alone is dropped.
 pub fn forget_module_of(function: &CudaFunction) {
     let function: Handle = function.cu_function().cast();
     let Ok(driver) = Driver::get() else {
@@ -69,7 +68,7 @@ fn forget_if(is_forgotten: impl Fn(&Kernel) -> bool) {
     if functions.is_empty() {
         return;
     }
-    // Before any of them is unloaded and its handle reused.
+    // Before a function is unloaded and its handle reused.
     FORGOTTEN.fetch_add(1, Ordering::Release);
     drop(known);
     drop(functions);
@@ -132,14 +131,14 @@ fn add(handles: Handles, kernel: Kernel) -> (Kernel, u64) {
     let mut forgotten = HashMap::new();
     if known.len() >= MAX_KEPT_FUNCTIONS && !known.contains_key(&handles) {
         forgotten = core::mem::take(&mut *known);
-        // As in `forget_if`.
+        // Counted under the lock, as in `forget_if`.
         FORGOTTEN.fetch_add(1, Ordering::Release);
     }
     // Two threads may get here at once; the first one's kernel stays.
     let kernel = known.entry(handles).or_insert(kernel).clone();
     let added = (kernel, FORGOTTEN.load(Ordering::Relaxed));
     drop(known);
-    // Unloads modules, so not under the lock.
+    // Dropping unloads modules, so it happens without the lock.
     drop(forgotten);
     added
 }

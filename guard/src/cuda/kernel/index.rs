@@ -34,16 +34,16 @@ impl Ptx {
 
     /// The limits of the entry `name`. None if the text is not PTX, which the driver reports.
     ///
-    /// Reading takes 10 ms for each megabyte, once for a module. The limits of an entry take 0.6 ms to 80 ms (the median
-    /// and the most of 1,328 entries of candle, ggml, CuPy and Triton). A file beside the cubins would save little of
-    /// that, since its name would be a hash of the whole text.
+    /// Reading the PTX of a module takes 10 ms for each megabyte, once. The limits of an entry take 0.6 ms (median) to
+    /// 80 ms (maximum of 1,328 entries of candle, ggml, CuPy and Triton). A cache on disk would save little, because
+    /// its file name would be a hash of the whole text.
     pub(crate) fn limits(&self, name: &str) -> Arc<[IndexLimit]> {
         static KNOWN: LazyLock<Mutex<IndexTable>> = LazyLock::new(Mutex::default);
         let key = (self.hash, self.text.len(), name.to_owned());
         if let Some(known) = KNOWN.lock().get(&key) {
             return Arc::clone(known);
         }
-        // Without the lock, because of the time.
+        // The analysis runs without the lock, because it takes long.
         let read = || EntryPlaces::read(&self.text).unwrap_or_default();
         let entry = self.places.get_or_init(read).index(&self.text, name).ok().flatten();
         let limits = entry.into_iter().flat_map(|mut entry| entry.limits(&Sizes::default()));

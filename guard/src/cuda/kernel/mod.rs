@@ -50,14 +50,14 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(crate) enum Rewriting {
-    /// Its forms take one more argument. `reads_*`: the axes that the kernel reads.
+    /// The forms, which take one more argument. `reads_*`: the axes that the kernel reads.
     Forms {
         shifted: Kernel,
         folded: Kernel,
         reads_block_index: [bool; 3],
         reads_grid_size: [bool; 3],
     },
-    /// None, for this reason.
+    /// No forms, for this reason.
     Refused(Refusal),
 }
 
@@ -84,7 +84,8 @@ pub(crate) struct Inner {
 // SAFETY: the handles are plain numbers. The driver accepts them on any thread whose current context is
 // theirs, and every call makes it current first.
 unsafe impl Send for Inner {}
-// SAFETY: as above; the driver locks contexts and functions in concurrent calls.
+// SAFETY: shared access calls the driver with the same handles, and the driver locks contexts and functions in
+// concurrent calls.
 unsafe impl Sync for Inner {}
 
 impl Kernel {
@@ -154,7 +155,7 @@ impl Kernel {
         self
     }
 
-    /// The same kernel for a thread's own table, which does not keep its function loaded.
+    /// A copy for a thread's own table, which does not keep the function loaded.
     pub(crate) fn unheld(&self) -> Self {
         Self { keep: None, ..self.clone() }
     }
@@ -187,10 +188,9 @@ impl Kernel {
         &self.limits().kernel().name
     }
 
-    /// How many blocks of `request` can be co-resident on the multiprocessors that the context can use,
-    /// queried from the driver once for each launch configuration. The guard checks cooperative launches
-    /// and those in clusters against it; for other launches, and where the block itself breaks a rule, it
-    /// is unknown.
+    /// How many blocks of `request` can be co-resident on the multiprocessors that the context can use, queried from
+    /// the driver once for each launch configuration. The guard checks cooperative launches and those in clusters
+    /// against it; for other launches, and for a block that breaks a rule, it is unknown.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ impl Kernel {
         let limits = unsafe { query::kernel_limits(driver, function, name) }?;
         let signature = match declared {
             Some(parameters) => Signature::Declared(parameters.to_vec()),
-            // SAFETY: as above.
+            // SAFETY: the function is loaded and a context is current, by this function's contract.
             None => unsafe { query::parameter_sizes(driver, function) }?
                 .map_or(Signature::Unknown, Signature::Sizes),
         };
@@ -309,7 +309,7 @@ impl Kernel {
     }
 
     #[inline]
-    /// The key of its entries in profiles: of a kernel [`Self::with_tuning`].
+    /// The key of the kernel's entries in profiles, if it is a kernel [`Self::with_tuning`].
     #[cfg(feature = "profile")]
     pub fn tuning_key(&self) -> Option<&Key> {
         self.tuning().map(|tuning| &*tuning.key)

@@ -38,7 +38,7 @@ struct LoadedModule {
     context: Arc<CudaContext>,
     /// The names of its kernels, where the image lists them.
     kernels: Vec<String>,
-    /// What was made of its PTX, if that was rewritten.
+    /// The report of rewriting its PTX, if that was done.
     #[cfg(feature = "ptx")]
     report: Option<Report>,
     /// Its PTX, for the limits of 32-bit indices.
@@ -49,7 +49,7 @@ struct LoadedModule {
 // SAFETY: the handle is a plain number. The driver accepts it on any thread whose current context is the
 // module's, and every call here makes it current first.
 unsafe impl Send for LoadedModule {}
-// SAFETY: as above; the driver locks the module in concurrent calls.
+// SAFETY: shared access calls the driver with the same handle, and the driver locks the module in concurrent calls.
 unsafe impl Sync for LoadedModule {}
 
 impl Module {
@@ -137,7 +137,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Guard::load_ptx`](crate::Guard::load_ptx).
     #[cfg(feature = "ptx")]
     pub fn load_ptx(context: &Arc<CudaContext>, ptx: &[u8]) -> Result<Self, CudaError> {
         let image = Image::new(ptx).map_err(LoadError::from)?;
@@ -152,7 +152,7 @@ impl Module {
         Ok(module)
     }
 
-    /// What was found in the module's PTX and made of it, if it was rewritten.
+    /// The report of rewriting the module's PTX. `None` if it was not rewritten.
     #[cfg(feature = "ptx")]
     pub fn report(&self) -> Option<&Report> {
         self.0.report.as_ref()
@@ -160,8 +160,8 @@ impl Module {
 
     /// The kernel `name`, which takes `parameters`, with its limits.
     ///
-    /// Launching it is safe from here on, because its contract is vouched for here: arguments are
-    /// checked against `parameters` at every launch. The module is unloaded after its launches.
+    /// Launches of the kernel are safe, because the caller guarantees its contract here: arguments are checked against
+    /// `parameters` at every launch. The module is unloaded after its launches.
     ///
     /// # Safety
     ///
@@ -178,8 +178,8 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchKernel`] if the module has none of this name, [`LoadError::Parameters`]
-    /// if the driver knows other parameters, [`LoadError::Driver`] if a query fails.
+    /// [`LoadError::NoSuchKernel`] if the module has no kernel of this name, [`LoadError::Parameters`] if the driver
+    /// knows other parameters, [`LoadError::Driver`] if a query fails.
     pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
         self.find_kernel(name, parameters, false)
     }
@@ -281,8 +281,8 @@ impl Module {
 }
 
 impl Kernel {
-    /// The kernel of a function that cudarc loaded in `context`, which takes `parameters`: all of
-    /// [`Guard`](crate::Guard) works with it. It keeps the function's module loaded.
+    /// The kernel of a function that cudarc loaded in `context`, which takes `parameters`. It works with every method
+    /// of [`Guard`](crate::Guard), and keeps the function's module loaded.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -315,8 +315,8 @@ impl Kernel {
         unsafe { Self::from_function(context, handle, parameters, function.clone()) }
     }
 
-    /// As [`Self::from_cudarc`], of a `CUfunction` that any code loaded, or a `CUkernel` cast to one.
-    /// `keep` is dropped with the last clone of the kernel.
+    /// As [`Self::from_cudarc`], for a `CUfunction` that any code loaded, or a `CUkernel` cast to one. `keep` is
+    /// dropped with the last clone of the kernel.
     ///
     /// # Safety
     ///
@@ -339,7 +339,7 @@ impl Kernel {
         let kernel = unsafe {
             let function = driver.function_of(function);
             let name = driver.name_of(function);
-            // For one of both kinds of handle, the driver has logged an error.
+            // A query for the wrong kind of handle fails, and the driver logs an error.
             log::discard(driver);
             let keep = ManuallyDrop::new(keep);
             let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
@@ -380,7 +380,7 @@ unsafe fn declared_kernel(
 
 impl Drop for LoadedModule {
     fn drop(&mut self) {
-        // Not through cudarc's context, which would report recorded failures here and lose them.
+        // Avoids cudarc's context, which would return recorded failures here, where they are lost.
         if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx().cast())
             && launches_ended(self.driver)
         {

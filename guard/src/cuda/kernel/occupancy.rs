@@ -23,7 +23,7 @@ use crate::limits::{LaunchLimits, OccupancyLimits};
 pub(crate) struct Occupancy {
     driver: &'static Driver,
     function: Handle,
-    /// Those that a launch in the context can use.
+    /// Multiprocessors that a launch in the context can use.
     multiprocessors: u64,
     /// Dynamic shared memory that the function may use without opt-in.
     dynamic_shared_bytes: u64,
@@ -214,16 +214,16 @@ impl Occupancy {
     }
 }
 
-/// Queries the driver for clusters of a launch.
+/// A query of the driver about the clusters of a launch.
 type ClusterQuery = unsafe extern "C" fn(*mut c_int, Handle, *const LaunchConfig) -> Status;
 
-/// All of a launch that its occupancy depends on.
+/// The parts of a launch that its occupancy depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Configuration {
     block: [u32; 3],
     dynamic_shared_bytes: u32,
     cluster: Option<[u32; 3]>,
-    /// Those that the launch can use.
+    /// Multiprocessors that the launch can use.
     multiprocessors: u64,
 }
 
@@ -242,6 +242,5 @@ impl Configuration {
     }
 }
 
-/// Configurations whose occupancy is kept of a kernel, far more than a program uses; the oldest is
-/// dropped first.
+/// Configurations of a kernel whose occupancy is kept, far more than a program uses; the oldest is dropped first.
 const KEPT: usize = 64;

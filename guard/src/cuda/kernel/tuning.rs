@@ -16,7 +16,7 @@ pub(crate) type Tuning<'k> = core::marker::PhantomData<&'k ()>;
 pub(crate) struct KernelTuning<'k> {
     pub(crate) key: Cow<'k, Key>,
     pub(crate) names: Vec<&'k str>,
-    /// The first one is replaced by the items of each launch.
+    /// The first size is replaced by the items of each launch.
     pub(crate) sizes: Vec<u64>,
 }
 

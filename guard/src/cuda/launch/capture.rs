@@ -25,8 +25,8 @@ use crate::cuda::driver::symbols::{Driver, Handle};
 /// One case goes unseen: another thread begins a capture between a query and the launch, and ends it before
 /// the next query. So no other thread may capture a stream while a guard launches on it.
 ///
-/// It begins and ends no capture, so it works with any way to capture, on any number of streams. Capture
-/// in a context whose event tracking is disabled: cudarc's events cannot be waited for in a capture.
+/// `capture_launches` begins and ends no capture, so it works with any way to capture, on any number of streams.
+/// Capture in a context whose event tracking is disabled: cudarc's events cannot be waited for in a capture.
 ///
 /// ```no_run
 /// use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -80,8 +80,8 @@ pub fn may_capture() -> bool {
     MAY_CAPTURE.get()
 }
 
-/// Whether work on `stream` would be captured without the promise of [`capture_launches`]. If the query fails,
-/// the context has an error, and the work fails too.
+/// Whether work on `stream` would be captured although no caller promised [`capture_launches`]. A failed query means an
+/// error in the context; the work then fails too.
 ///
 /// # Safety
 ///
@@ -133,11 +133,11 @@ pub(crate) unsafe fn try_discard(driver: &Driver, stream: Handle) -> bool {
         return true;
     }
     let mut graph = core::ptr::null_mut();
-    // SAFETY: as above; the pointer is to a live handle. The call fails if the capture began on another stream,
-    // or on another thread in a mode other than relaxed.
+    // SAFETY: the stream is alive, by this function's contract; the pointer is to a live handle. The call fails if the
+    // capture began on another stream, or on another thread in a mode other than relaxed.
     let ended = unsafe { (driver.stream_end_capture)(stream, &raw mut graph) };
     if ended == 0 && !graph.is_null() {
-        // SAFETY: nothing else has the graph.
+        // SAFETY: the call above returned the graph, and nothing else has it.
         let _ = unsafe { (driver.graph_destroy)(graph) };
     }
     !is_captured()
@@ -193,7 +193,7 @@ mod tests {
         };
         assert!(inside && nested && !elsewhere && !may_capture());
         let panicked = std::panic::catch_unwind(|| {
-            // SAFETY: as above.
+            // SAFETY: nothing is launched.
             unsafe { capture_launches(|| panic!("within")) }
         });
         assert!(panicked.is_err() && !may_capture());

@@ -32,8 +32,8 @@ pub(crate) struct GuardedCall<'c, 'a> {
 impl Guard {
     /// Submits a launch of `kernel` to the stream of `args` and returns the number of launches, before they have run.
     ///
-    /// `launch` is a plan (`&plan`), or a request to plan first: `&request`, or `(&request, &batch)` to split its
-    /// items where one launch is too large.
+    /// `launch` is a plan (`&plan`), or a request to plan first: `&request`, or `(&request, &batch)` to split the batch
+    /// if one launch is too large.
     ///
     /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the request has
     /// a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its
@@ -82,7 +82,7 @@ impl Guard {
         self.launch_request(call, input)
     }
 
-    /// The launches of a call, with these values for its arguments.
+    /// The launches of a call, with these argument values.
     ///
     /// # Safety
     ///
@@ -143,10 +143,10 @@ impl Guard {
         Ok((stream, uses.begin()))
     }
 
-    /// What does not belong to `context`, if anything.
+    /// The part that does not belong to `context`, if any.
     #[inline]
     fn foreign_to(&self, context: Handle, args: &Args<'_>) -> Option<&'static str> {
-        // By handles: all contexts are alive here.
+        // Handles can be compared, because all contexts are alive here.
         let is_own = |other: &Arc<CudaContext>| other.cu_ctx().addr() == context.addr();
         if !self.context().is_some_and(is_own) {
             return Some("the guard");
@@ -202,7 +202,7 @@ pub(crate) fn record_event(
     stream.record_event(Some(flags)).map_err(failed)
 }
 
-/// Why a launch is refused that would be captured without the caller's promise.
+/// The error of a launch that would be captured without the caller's promise.
 #[cold]
 fn refuse_capture(kernel: &Kernel, args: &Args<'_>) -> LaunchError {
     match args.uses().check() {

@@ -44,7 +44,7 @@ pub(crate) struct Submission<'a> {
     contract: Contract,
 }
 
-/// Who vouches that a launch keeps the kernel's contract.
+/// Who guarantees that a launch keeps the kernel's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contract {
     /// The caller that declared the kernel's parameters. A stream that is being captured is refused, except within
@@ -106,8 +106,7 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Submits a plan of several launches, or for a form of the kernel. Out of line, to keep single launches
-    /// short.
+    /// Submits a plan of several launches, or of launches of a form. Out of line, to keep single launches short.
     #[inline(never)]
     fn submit_chunks(&self, plan: &Plan) -> Launches {
         let (launch, items) = (plan.largest_launch(), plan.batch_items());
@@ -124,7 +123,7 @@ impl<'a> Submission<'a> {
         if let Some((form, words)) = self.kernel.form_of(plan) {
             let of_form = Submission { kernel: form, ..*self };
             of_form.prepare(launch, items)?;
-            // Arguments that follow items get the whole batch in each part.
+            // In each part, arguments that follow items get the whole batch.
             let chunk = Chunk::only(items.unwrap_or(1));
             return of_form.send_chunks(plan, |planned| (chunk, words.at(planned.first_block)));
         }
@@ -167,7 +166,7 @@ impl<'a> Submission<'a> {
         let (driver, stream) = (self.kernel.inner.driver, self.stream);
         // SAFETY: this function's contract.
         if self.contract == Contract::Declared && unsafe { is_captured(driver, stream) } {
-            // SAFETY: as above.
+            // SAFETY: stream and context by this function's contract.
             return Err(unsafe { refuse_rest(driver, stream) });
         }
         Ok(())
@@ -213,7 +212,7 @@ impl<'a> Submission<'a> {
         unsafe { check_launch(kernel, stream) }
     }
 
-    /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
+    /// Whether a launch that may overlap the one before will: older drivers cannot capture overlapping launches.
     #[inline]
     fn may_overlap(&self) -> bool {
         let kernel = &self.kernel.inner;
@@ -305,9 +304,9 @@ unsafe fn check_launch(kernel: &Inner, stream: Handle) -> Result<(), DriverError
             history.unchecked_in_capture.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        // SAFETY: as above, and the context is current.
+        // SAFETY: the stream is alive and its context current, by this function's contract.
         Ok(false) => unsafe { driver.synchronize(history, stream) },
-        // A fault that is quick enough already surfaces at the query.
+        // The query already returns a fault that happened quickly.
         Err(error) => Err(error),
     };
     synchronized.map_err(DriverError::after_checked_launch)?;

@@ -86,7 +86,7 @@ impl Guard {
         call: &impl Call,
         input: PlanInput<'_>,
     ) -> Result<u64, LaunchError> {
-        // By reference: copying a launch that was just written stalls on the stores.
+        // By reference, because copying a launch that was just written stalls on the stores.
         if input.batch.is_none()
             && let Some(launch) = &ValidLaunch::plain(input.request, input.limits)
         {
@@ -95,7 +95,8 @@ impl Guard {
         self.launch_other_request(call, &input)
     }
 
-    /// As [`Self::launch_request`], for launches that are not plain. Out of line, to keep plain ones short.
+    /// As [`Self::launch_request`], for launches that are not plain. Out of line, to keep the path of plain launches
+    /// short.
     #[inline(never)]
     fn launch_other_request(
         &self,
@@ -128,7 +129,7 @@ impl Guard {
         self.count(launched)
     }
 
-    /// The plan that the profile chooses, or else the planner.
+    /// The plan that the profile chooses, or else the plan of the planner.
     #[inline]
     pub(crate) fn choose(&self, input: &PlanInput<'_>) -> Result<Plan, Violations> {
         let PlanInput { request, batch, tuning, limits } = *input;

@@ -28,7 +28,8 @@ pub enum RawLaunch<'a> {
     Pointers(&'a LaunchRequest, *mut *mut c_void),
 }
 
-/// A kernel with a stream and values by raw handles. Whoever makes it keeps the contract of [`Guard::launch_raw`].
+/// A kernel with a stream and values by raw handles. The code that makes it keeps the contract of
+/// [`Guard::launch_raw`].
 struct RawCall<'c> {
     kernel: &'c Kernel,
     stream: Handle,
@@ -96,7 +97,7 @@ impl Guard {
         let kernel = unsafe {
             let function = driver.function_of(function);
             let name = name.map_or_else(|| driver.name_of(function), ToOwned::to_owned);
-            // For one of both kinds of handle, the driver has logged an error.
+            // A query for the wrong kind of handle fails, and the driver logs an error.
             log::discard(driver);
             Kernel::from_parts(driver, function, context, name, None, None, ())?
         };
@@ -104,8 +105,9 @@ impl Guard {
         Ok(unsafe { kernel.with_dependent_launches() })
     }
 
-    /// Launches `kernel` on `stream` (a `CUstream`, null for the default one), and returns the number of
-    /// launches: as [`Self::launch`], for memory and streams of another CUDA binding. The calling thread's current context is the same afterwards.
+    /// Launches `kernel` on `stream` (a `CUstream`, null for the default one), and returns the number of launches, as
+    /// [`Self::launch`] does for memory and streams of cudarc. The calling thread's current context is the same
+    /// afterwards.
     ///
     /// # Safety
     ///
@@ -138,7 +140,7 @@ impl Guard {
                 self.launch_request(&call(Values::Args(&args.list)), input)
             }
             RawLaunch::Pointers(request, params) => {
-                // Pointers have no place for the parameter of a form.
+                // The caller's pointers have no place for a form's extra parameter.
                 let limits = &*limits.without_forms();
                 let input = PlanInput { request, batch: None, tuning, limits };
                 self.launch_request(&call(Values::Pointers(params)), input)

@@ -49,8 +49,7 @@ impl Guard {
 }
 
 impl Kernel {
-    /// The same kernel, which is known nowhere else yet, with what rewriting made of it. Its forms take the
-    /// same arguments.
+    /// The same kernel, which nothing else has yet, with its forms. The forms take the same arguments.
     pub(crate) fn with_rewriting(mut self, mut rewriting: Rewriting) -> Self {
         if let Rewriting::Forms { shifted, folded, reads_block_index, reads_grid_size } =
             &mut rewriting
@@ -80,7 +79,7 @@ impl Kernel {
         let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
             return None;
         };
-        // The kind of the words chooses the form, so that neither gets those of the other.
+        // The words decide between the shifted and the folded form, so a form never receives the other's words.
         let words = GridWords::of(plan)?;
         let form = match words {
             GridWords::Shifted(_) => shifted,
@@ -90,7 +89,7 @@ impl Kernel {
     }
 }
 
-/// What the added parameter of a form says about the whole grid.
+/// The words that a form takes as its extra parameter: where its blocks are in the whole grid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GridWords {
     Shifted([u32; 3]),
@@ -98,7 +97,7 @@ pub(crate) enum GridWords {
 }
 
 impl GridWords {
-    /// Those of a plan for a form.
+    /// The words of a plan for a form.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
         let grid = plan.whole?.grid;
         match plan.strategy() {
@@ -121,7 +120,7 @@ impl GridWords {
     }
 }
 
-/// The planner folds no more.
+/// The planner folds no larger grid.
 const _: () = assert!(Fold::MAX_BLOCKS.ilog2() == MOST_FOLDED_BLOCKS.ilog2());
 
 #[cfg(test)]

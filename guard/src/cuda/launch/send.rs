@@ -1,4 +1,4 @@
-//! The driver's launch functions: plain launches, and those with a cluster, a priority, or that overlap.
+//! The driver's launch functions, for plain launches and for launches with a cluster, a priority or an overlap.
 
 use core::ffi::c_void;
 
@@ -46,9 +46,8 @@ pub(crate) unsafe fn send(
     ("cuLaunchKernel", status)
 }
 
-/// Makes one launch with more than grid, block and shared memory. `None` if a plain call does: a
-/// kernel's compiled-in cluster needs no attribute, and drivers without `cuLaunchKernelEx` cannot
-/// overlap launches.
+/// Makes one launch with attributes. `None` if the launch needs none and a plain call is enough: a kernel's compiled-in
+/// cluster needs no attribute, and drivers without `cuLaunchKernelEx` cannot overlap launches.
 ///
 /// # Safety
 ///

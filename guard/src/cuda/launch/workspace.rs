@@ -1,4 +1,4 @@
-//! Launches with a workspace: memory that the launch allocates on its stream, in smaller chunks if it is short.
+//! Launches with a workspace, which is allocated on the launch's stream. If memory is short, chunks become smaller.
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, result};
@@ -60,7 +60,8 @@ impl Guard {
                 let what = "workspaces during stream capture";
                 return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }.into());
             }
-            // The allocation would return it, and it might look like its own out-of-memory error.
+            // The allocation would return this earlier error, and it might look like the allocation's own out-of-memory
+            // error.
             recorded_failure(context)?;
             let mut workspace = None;
             if !plan.is_empty() {
