@@ -15,12 +15,13 @@ use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
 #[cfg(feature = "profile")]
 use crate::profile::{
-    ProfileError, ProfileNotice,
     device::{DeviceIdentity, Environment},
+    error::ProfileError,
     lookup::{Profile, TunedChoice},
     matching::DefaultReason,
     misses::MissLog,
     model::Key,
+    notice::ProfileNotice,
 };
 use crate::record::counters::{Counters, Counts};
 

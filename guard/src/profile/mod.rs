@@ -65,7 +65,7 @@
 pub(crate) mod device;
 mod digest;
 mod document;
-mod error;
+pub(crate) mod error;
 mod index;
 mod layers;
 pub(crate) mod lookup;
@@ -73,7 +73,7 @@ pub(crate) mod matching;
 mod merge;
 pub(crate) mod misses;
 pub(crate) mod model;
-mod notice;
+pub(crate) mod notice;
 mod ranks;
 mod rows;
 mod store;
