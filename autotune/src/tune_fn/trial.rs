@@ -37,7 +37,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// One call of a function that [`tune_fn`](crate::tune_fn) tunes: its candidate, and where its output goes.
+/// One call of a function that [`tune_fn`](fn@crate::tune_fn) tunes: its candidate, and where its output goes.
 #[derive(Debug)]
 pub struct Trial<'a> {
     pub(super) candidate: &'a Candidate,

@@ -22,7 +22,7 @@ pub fn append(path: &Path) -> io::Result<File> {
 
 /// Creates the file at `path`, or replaces it if `may_replace` accepts its contents of at most `limit` bytes.
 /// Returns whether the file was written. Follows no link and creates no folder; otherwise like
-/// [`publish`](crate::publish).
+/// [`publish`](fn@crate::publish).
 ///
 /// If several processes replace one file, each sees the contents that the previous process has written.
 ///
