@@ -8,7 +8,7 @@ use crate::cuda::streams::{Capture, OnStreams};
 use crate::error::{MemoryError, RunError, StageError};
 use crate::progress::PipelineRun;
 use gridguard::cuda::MemoryUses;
-use gridguard::cuda::schedule::{may_capture, while_capturing};
+use gridguard::cuda::schedule::{Scheduler, may_capture, while_capturing};
 
 impl<'r> OnStreams<'r, '_> {
     /// The streams that have work.
@@ -81,21 +81,30 @@ impl<'r> OnStreams<'r, '_> {
         Ok(())
     }
 
-    /// Ends the run and the uses of its memory. Returns its result and the number of launches.
+    /// Ends the run and the uses of its memory, and counts its launches.
     pub(crate) fn end(
         mut self,
         uses: &MemoryUses<'_>,
         ran: Result<PipelineRun, RunError>,
-    ) -> (Result<PipelineRun, RunError>, u64) {
+    ) -> Result<PipelineRun, RunError> {
         let resumed = self.resume();
-        let (launches, is_stuck) = (self.launches, self.is_stuck);
+        let (scheduler, launches, is_stuck) = (self.scheduler, self.launches, self.is_stuck);
         // Joins the streams.
         drop(self);
         if is_stuck {
             uses.done();
         }
-        let captured = uses.end() || resumed.is_err();
-        let ran = if captured { ran.and(Err(MemoryError::Captured.into())) } else { ran };
-        (ran, launches)
+        let ran = resumed.map_err(|_| MemoryError::Captured.into()).and(ran);
+        scheduler.count(launches, ran.is_ok());
+        end_uses(&scheduler, uses).and(ran)
     }
+}
+
+/// Ends the uses after the observers of the launches, which may have begun a capture or changed the context.
+pub(crate) fn end_uses(scheduler: &Scheduler<'_>, uses: &MemoryUses<'_>) -> Result<(), RunError> {
+    let bound = scheduler.bind();
+    if uses.end() {
+        return Err(MemoryError::Captured.into());
+    }
+    bound.map_err(RunError::device)
 }

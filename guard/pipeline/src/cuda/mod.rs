@@ -69,9 +69,7 @@ impl Pipeline<'_> {
         let mut backend = OnStreams::new(scheduler, self, buffers, (stream, more));
         backend.keep_scratch(scratch, raw_scratch);
         let ran = run(backend.definition, plan, &mut backend, monitor);
-        let (ran, launches) = backend.end(&uses, ran);
-        scheduler.count(launches, ran.is_ok());
-        ran
+        backend.end(&uses, ran)
     }
 
     /// Checks that guard, streams, memory and stages have one context, and makes it current.

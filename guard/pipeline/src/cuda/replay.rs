@@ -8,6 +8,7 @@ use gridguard::Guard;
 use gridguard::cuda::capture_launches;
 use gridguard::cuda::schedule::{Scheduler, driver_error};
 
+use crate::cuda::capture::end_uses;
 use crate::cuda::graph::PipelineGraph;
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::streams::{Capture, OnStreams, check_captures, join};
@@ -104,12 +105,10 @@ impl PipelineGraph {
         // `order`. The caller of `call_in_graphs` vouches for the work of a call.
         let launched = unsafe { result::graph::launch(exec.cu_graph_exec(), stream.cu_stream()) };
         join(order, stream);
-        let captured = memory.uses.end();
-        launched.map_err(|error| failed("cuGraphLaunch", error))?;
-        if captured {
-            return Err(MemoryError::Captured.into());
+        if launched.is_ok() {
+            scheduler.count(self.launches, true);
         }
-        scheduler.count(self.launches, true);
-        Ok(())
+        let ended = end_uses(scheduler, &memory.uses);
+        launched.map_err(|error| failed("cuGraphLaunch", error)).and(ended)
     }
 }

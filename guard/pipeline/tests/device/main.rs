@@ -8,6 +8,7 @@ mod graphs;
 #[path = "../../../tests/fake_driver/kernels.rs"]
 mod kernels;
 mod meanwhile;
+mod observers;
 mod parts;
 mod raw;
 mod refusals;

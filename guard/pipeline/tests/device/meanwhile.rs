@@ -15,17 +15,17 @@ use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
 use crate::kernels::{context, guard, items_along, kernel, poisoned};
 
-const ITEMS: u64 = 64;
+pub(crate) const ITEMS: u64 = 64;
 
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-const MODES: [CUstreamCaptureMode; 3] = [
+pub(crate) const MODES: [CUstreamCaptureMode; 3] = [
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     RELAXED,
 ];
 
 #[track_caller]
-fn assert_ordered() {
+pub(crate) fn assert_ordered() {
     assert_eq!(races(), Vec::<String>::new());
 }
 
@@ -42,7 +42,7 @@ fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
     assert_ordered();
 }
 
-fn stream(guard: &Guard) -> Arc<CudaStream> {
+pub(crate) fn stream(guard: &Guard) -> Arc<CudaStream> {
     context(guard).new_stream().expect("a stream")
 }
 
@@ -89,7 +89,7 @@ fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, Run
 }
 
 #[track_caller]
-fn assert_captured(error: &RunError) {
+pub(crate) fn assert_captured(error: &RunError) {
     let text = error.to_string();
     assert!(text.contains("being captured"), "{text}");
 }
