@@ -53,7 +53,7 @@ pub unsafe extern "C" fn gg_launch(
         };
         if kernel.guarded.listener.is_some() && (choice_was_rejected || !matches!(launched, Ok(1)))
         {
-            // SAFETY: as above.
+            // SAFETY: the caller does not free the handle meanwhile, and only the listener may.
             unsafe { tell(handle, choice_was_rejected, &launched) }?;
         }
         let launched = launched?;

@@ -200,7 +200,7 @@ pub(crate) unsafe fn create<T: Object>(
     // SAFETY: not null, so it points to memory for a handle.
     unsafe { out.write_unaligned(core::ptr::null_mut()) };
     let handle = handles::insert(make()?)?;
-    // SAFETY: as above.
+    // SAFETY: not null, so it points to memory for a handle.
     unsafe { out.write_unaligned(handle) };
     Ok(())
 }
@@ -227,7 +227,7 @@ mod tests {
         let known = unsafe { read(&raw const of_old_caller, "it") }.expect("an older size");
         assert_eq!(known, Grown { struct_size: 16, old: 7, new: 0 });
         let whole = Grown { struct_size: 24, ..of_old_caller };
-        // SAFETY: as above.
+        // SAFETY: it has at least its size.
         assert_eq!(unsafe { read(&raw const whole, "it") }.expect("the size"), whole);
     }
 

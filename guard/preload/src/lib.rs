@@ -1,5 +1,5 @@
-//! `libgridguard_preload.so`: watches the kernel launches and allocations of an unmodified CUDA program, and
-//! explains those that the driver refuses. `gridguard run -- PROGRAM` preloads it.
+//! `libgridguard_preload.so`: watches the kernel launches and allocations of an unmodified CUDA program, and explains
+//! the refused ones. `gridguard run -- PROGRAM` preloads it.
 //!
 //! CUDA runtimes find the driver with `dlsym`, `dlvsym` and `cuGetProcAddress`. The library intercepts these functions,
 //! and replaces the functions that it watches in their results. A program without CUDA runs unchanged.

@@ -64,11 +64,11 @@ impl<T: Element> BlockMemory<'_, T> {
         let memory = DeviceMemory::new(stream);
         // SAFETY: this function's contract.
         let memory = unsafe { memory.read_raw(self.x, addresses.x, whole) };
-        // SAFETY: as above.
+        // SAFETY: this function's contract, for the output.
         let memory = unsafe { memory.write_raw(self.y, addresses.y, whole) };
         let weights = addresses.tensors.into_iter().chain([addresses.positions]);
         self.buffers.iter().zip(weights).fold(memory, |memory, ((buffer, elements), address)| {
-            // SAFETY: as above.
+            // SAFETY: this function's contract, for the weights.
             unsafe { memory.read_raw(*buffer, address, bytes(*elements)) }
         })
     }

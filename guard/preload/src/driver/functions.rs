@@ -1,5 +1,4 @@
-//! The functions of driver and runtime that this library intercepts, and the originals that their replacements
-//! call.
+//! The intercepted functions of driver and runtime, and the originals that their replacements call.
 //!
 //! A program can reach a function by several paths: by linking, by `dlsym`, by `cuGetProcAddress`, in two libraries
 //! named `libcuda`, through another preloaded library. Each original has its own replacement, a slot, so that every
@@ -13,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::process::elf;
 use crate::process::flag::Flag;
 
-/// Originals of one function: that of linked programs, then those that were looked up.
+/// Originals of one function: slot 0 for linked programs, then a slot for each original that was looked up.
 pub(crate) const SLOTS: usize = 4;
 /// The slot for calls of linked programs.
 pub(crate) const LINKED: usize = 0;
@@ -22,11 +21,11 @@ pub(crate) const LINKED: usize = 0;
 pub(crate) struct Function {
     /// Its name in its library.
     pub(crate) symbol: &'static CStr,
-    /// Its name for `cuGetProcAddress`.
+    /// The name that `cuGetProcAddress` takes.
     pub(crate) name: &'static [u8],
     /// The CUDA versions with this signature; none for functions of the runtime.
     pub(crate) versions: &'static [RangeInclusive<c_int>],
-    /// Whether its default stream is the per-thread stream.
+    /// Whether the function's default stream is the per-thread stream.
     pub(crate) per_thread: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Takes the hook and the slot of a call, and returns what that driver library says of kernels, devices and errors.
+//! Queries a driver library, found by the hook and slot of a call, about kernels, devices and errors.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem;
@@ -35,7 +35,7 @@ macro_rules! questions {
             /// No functions.
             pub(crate) const NONE: Self = Self { $($name: None,)* };
 
-            /// The functions beside `original`, or else of the next library that has them.
+            /// The functions in the library of `original`, or in the next library that has them.
             fn resolve(original: *mut c_void) -> Self {
                 let find = |name| {
                     let found = elf::beside(original, name);
@@ -195,7 +195,7 @@ impl Driver {
         (status == SUCCESS).then_some(both)
     }
 
-    /// Bytes that the device's memory pool keeps, and that are no part of an allocation.
+    /// Bytes that the device's memory pool keeps, but that belong to no allocation.
     pub(crate) fn unused_of_pool(&self, device: c_int) -> Option<u64> {
         // SAFETY: the pointer is to a live handle; for another device it is an error.
         let pool =
@@ -253,7 +253,8 @@ impl Driver {
         all.unwrap_or_default()
     }
 
-    /// Gives `form` the attributes that the program has set for `kernel`. What the driver refuses stays.
+    /// Copies the attributes that the program has set for `kernel` to `form`. An attribute that the driver refuses
+    /// keeps its default.
     ///
     /// # Safety
     ///
@@ -339,11 +340,11 @@ impl Driver {
         let capturing = written(0, |state| Some(unsafe { self.stream_capturing?(stream, state) }));
         let of_thread = self.synchronize_thread_stream.filter(|_| per_thread);
         let synchronize = of_thread.or(self.synchronize_stream)?;
-        // SAFETY: as above.
+        // SAFETY: the program launched on the stream just now, so it is alive.
         (capturing == Some(0)).then(|| unsafe { synchronize(stream) })
     }
 
-    /// The function behind a `CUkernel` that is launched as a function; else the handle itself.
+    /// The function behind a `CUkernel` that is launched as a function. A `CUfunction` is returned unchanged.
     ///
     /// # Safety
     ///
@@ -355,7 +356,8 @@ impl Driver {
     }
 }
 
-/// The value that `ask` writes through its pointer, if it succeeds. `None` from `ask`: the driver lacks the function.
+/// The value that `ask` writes through its pointer, if it succeeds. `ask` returns `None` if the driver lacks the
+/// function.
 pub(crate) fn written<T>(initial: T, ask: impl FnOnce(*mut T) -> Option<Status>) -> Option<T> {
     let mut value = initial;
     (ask(&raw mut value)? == SUCCESS).then_some(value)

@@ -1,4 +1,4 @@
-//! Kernel nodes of graphs as the driver's functions take and return them.
+//! Kernel nodes of graphs, in the layouts of the driver's functions.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
@@ -60,7 +60,7 @@ pub(crate) unsafe fn of_kernel(
     }
 }
 
-/// The launch of a node, if it is one of a kernel.
+/// The launch of a node, if it is a kernel node.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ pub(crate) unsafe fn of_any_kind(
     through: (usize, usize),
     parameters: *const Node,
 ) -> Option<Launch> {
-    // SAFETY: by this function's contract. Only what follows the kind of a kernel is one.
+    // SAFETY: by this function's contract. The rest is read as a kernel only if the kind says kernel.
     unsafe {
         let is_kernel = !parameters.is_null() && (&raw const (*parameters).kind).read() == KERNEL;
         is_kernel.then(|| (&raw const (*parameters).kernel).read().launch(through))

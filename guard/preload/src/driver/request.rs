@@ -9,7 +9,7 @@ use gridguard::{Dim3, LaunchRequest};
 
 use crate::driver::abi::Handle;
 
-/// The largest launch configurations of a kernel, each axis by itself.
+/// The largest sizes of a kernel's launches, for each axis separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Largest {
     pub(crate) grid: [u32; 3],
@@ -34,7 +34,7 @@ pub(crate) struct Launch {
     pub(crate) priority: Option<i32>,
     /// Whether it is a kernel node of a graph.
     pub(crate) node: bool,
-    /// Whether `kernel` is a host function, since the runtime does not tell the handle.
+    /// Whether `kernel` is a host function, because the runtime does not tell the handle.
     pub(crate) host: bool,
 }
 

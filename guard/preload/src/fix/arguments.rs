@@ -1,4 +1,4 @@
-//! Appends the words that a form takes to the arguments of the program.
+//! Appends a form's words to the arguments of the program.
 
 use core::ffi::c_void;
 
@@ -8,7 +8,7 @@ use crate::watch::handle_record::Reason;
 /// The arguments of a form.
 #[derive(Debug)]
 pub(super) enum Arguments {
-    /// The addresses of the parameters, the last one that of the words.
+    /// The addresses of the parameters; the last address is of the words.
     Addresses(Vec<*mut c_void>),
     /// All parameters in one buffer.
     Buffer {
@@ -25,7 +25,7 @@ pub(crate) struct RawArguments {
     pub(crate) extra: *mut *mut c_void,
 }
 
-/// Where a form takes its words: after `index` parameters, at `offset` bytes.
+/// The place of a form's words: after `index` parameters, at `offset` bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WordSlot {
     pub(super) index: usize,

@@ -51,7 +51,7 @@ extern "C" fn at_end_of_run() {
     });
 }
 
-/// What `ptxas` was called with.
+/// The command line of a `ptxas`.
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     input: PathBuf,
@@ -88,7 +88,7 @@ impl Call {
         let path = |word: &[u8]| PathBuf::from(OsStr::from_bytes(word));
         match inputs[..] {
             [input] => Some(Self { input: path(input), output: path(output?), others }),
-            // The value of another option stands as an input.
+            // The value of an unknown option is taken for an input.
             [input, ..] if !others.is_empty() => {
                 Some(Self { input: path(input), output: path(output?), others })
             }
@@ -150,7 +150,7 @@ fn is_record(name: &OsStr) -> bool {
 }
 
 const OUTPUT: [&[u8]; 2] = [b"-o", b"--output-file"];
-/// Options with a value that a driver has itself, or that does not change what is made.
+/// Options with a value that a driver also applies, or that does not change the machine code.
 const VALUED: [&[u8]; 6] =
     [b"-arch", b"--gpu-name", b"-m", b"--machine", b"-split-compile", b"--split-compile"];
 /// Options that change nothing but messages and lines of the source.
@@ -177,7 +177,7 @@ const HARMLESS: [&[u8]; 19] = [
 ];
 /// The largest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
-/// Texts that are kept in a run.
+/// The most texts that a run keeps.
 const MOST_TEXTS: usize = 16_384;
 
 #[cfg(test)]

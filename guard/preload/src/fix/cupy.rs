@@ -1,6 +1,7 @@
-//! Tells whether CuPy took a cubin from its cache. A file there has a checksum and the cubin without its last byte, which
-//! CuPy takes for the end of a text. That byte is zero, and in memory it is there again. The source is beside the file only
-//! with `CUPY_CACHE_SAVE_CUDA_SOURCE`, and without the compiler's options, so that it cannot be compiled again.
+//! Tells whether CuPy took a cubin from its cache. A file of the cache has a checksum and the cubin without its last
+//! byte, a zero that CuPy takes for the end of a text; in memory the cubin has this byte again. The source is beside
+//! the file only with `CUPY_CACHE_SAVE_CUDA_SOURCE`, and without the compiler's options, so it cannot be compiled
+//! again.
 
 use std::path::Path;
 
@@ -34,7 +35,7 @@ const CACHED: &str = "CuPy took its machine code from its cache, which has no PT
                       again";
 /// Bytes of a file before and behind the cubin. CuPy's versions have different checksums, and names before the cubin.
 const MOST_OTHERS: usize = 4 << 10;
-/// Entries of the cache that are looked at.
+/// The most entries of the cache that are searched.
 const MOST_KERNELS: usize = 1 << 17;
 /// The largest file that is read.
 const MOST_BYTES: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! Returns the digest of a loaded image, and its PTX or where its machine code is from.
+//! Reads a loaded image: its digest, and its PTX or the origin of its machine code.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -17,7 +17,7 @@ use crate::process::{self, elf};
 use crate::watch::handle_record::{Digest, Origin, Reason, cubin_bytes};
 use crate::watch::slot_cache::hash_of;
 
-/// The place of an image that a program loads.
+/// Where an image that a program loads is.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
     /// An image that the driver may load: text with a zero byte at its end, a cubin, a fat binary, or the
@@ -27,7 +27,7 @@ pub(crate) enum Source {
     File(*const c_void),
 }
 
-/// What an image is for `--fix`.
+/// The contents of an image, for `--fix`.
 #[derive(Debug)]
 pub(super) enum Contents {
     /// PTX that the driver compiles on all devices of the process, with a zero at its end.
@@ -37,11 +37,11 @@ pub(super) enum Contents {
 }
 
 impl Source {
-    /// What the image is.
+    /// The contents of the image.
     ///
     /// # Safety
     ///
-    /// The pointer is to what its kind says, or null.
+    /// The pointer is null, or leads to an image of the variant's kind.
     pub(super) unsafe fn contents(self, driver: &Driver) -> Result<Contents, Reason> {
         // SAFETY: by this function's contract.
         unsafe {
@@ -63,7 +63,7 @@ impl Source {
                 }
                 return Ok(Contents::Ptx(with_zero(bytes.into_owned())));
             }
-            // A launch asks which image the driver takes from a file that is not read whole.
+            // A file that is not read whole is read again when a launch needs its image.
             let text = match is_cut {
                 true => None,
                 false => of_fatbin(&bytes, &driver.capabilities(), process::options().forces_ptx)?,
@@ -72,7 +72,7 @@ impl Source {
         }
     }
 
-    /// Where the machine code of a fat binary is from, whose first bytes are these.
+    /// The origin of the machine code of a fat binary that begins with these bytes.
     ///
     /// # Safety
     ///
@@ -116,7 +116,7 @@ impl Source {
         let path = match self {
             // SAFETY: by this function's contract.
             Self::Memory(image) => return unsafe { image_at(image.cast(), most) }.map(Cow::from),
-            // SAFETY: as above.
+            // SAFETY: null or a path, by this function's contract.
             Self::File(path) => unsafe { process::text(path.cast()) }.ok_or("its path is null")?,
         };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
@@ -134,7 +134,7 @@ impl Source {
 ///
 /// # Safety
 ///
-/// `image` is null or one that the driver may load, as of [`Source::Memory`]. It lives for as long as the result.
+/// `image` is null or an image that the driver may load, as in [`Source::Memory`]. It outlives the result.
 unsafe fn image_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
     if image.is_null() {
         return Err("its image is null".into());
@@ -171,8 +171,8 @@ unsafe fn wrapper_at(image: *const u8) -> Option<Wrapper> {
     }
 }
 
-/// The PTX of a fat binary that the driver compiles for all devices of the process. `None` if it uses machine code for
-/// some of them, which is not replaced: that would change launches that need no fix.
+/// The PTX of a fat binary, if the driver compiles it for all devices of the process. `None` if the driver uses machine
+/// code for some device. Machine code is not replaced, because that would change launches that need no fix.
 fn of_fatbin(
     bytes: &[u8],
     capabilities: &[ComputeCapability],
@@ -194,7 +194,7 @@ fn of_fatbin(
     }
 }
 
-/// The PTX of a fat binary for a device, which uses machine code.
+/// The PTX of a fat binary for a device that uses the machine code.
 pub(super) fn ptx_beside(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
     let file = match ImageFile::parse(bytes) {
         Err(ImageError::NoImage) => return Err(NO_PTX.into()),
@@ -246,7 +246,8 @@ pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
 }
 
-/// The digest of a file that begins with these bytes. Builds that differ only behind these bytes have other times.
+/// The digest of a file that begins with these bytes. Builds that differ only after these bytes have different file
+/// times.
 pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
     let file = std::fs::metadata(path)?;
     let times = (file.ctime(), file.ctime_nsec(), file.mtime(), file.mtime_nsec());
@@ -257,7 +258,7 @@ pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
 ///
 /// # Safety
 ///
-/// So many bytes can be read up to and including the first other one.
+/// The bytes at `image` can be read, up to and including the first one that differs.
 unsafe fn begins_with(image: *const u8, bytes: &[u8]) -> bool {
     // SAFETY: all bytes before were equal.
     bytes.iter().enumerate().all(|(at, byte)| unsafe { image.add(at).read() } == *byte)
@@ -267,7 +268,7 @@ unsafe fn begins_with(image: *const u8, bytes: &[u8]) -> bool {
 ///
 /// # Safety
 ///
-/// A complete one stands there, and lives for as long as the result.
+/// A complete fat binary is there, and outlives the result.
 unsafe fn fatbin_at<'a>(image: *const u8) -> &'a [u8] {
     // SAFETY: the header of a fat binary has 16 bytes.
     let header = unsafe { image.cast::<[u8; 16]>().read() };
@@ -280,7 +281,7 @@ unsafe fn fatbin_at<'a>(image: *const u8) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// All bytes up to the first one that stands in no text can be read, and live for as long as the result.
+/// All bytes up to the first one that cannot be part of a text can be read, and outlive the result.
 unsafe fn text_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason> {
     let mut length = 0;
     while length < most {
@@ -304,7 +305,7 @@ fn with_zero(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// What compilers write around a fat binary.
+/// The structure that compilers write around a fat binary.
 #[repr(C)]
 struct Wrapper {
     magic: [u8; 4],
@@ -455,7 +456,7 @@ mod tests {
             };
             // SAFETY: a live structure around a complete fat binary.
             let wrapped = Source::Memory((&raw const wrapper).cast());
-            // SAFETY: as above.
+            // SAFETY: a live structure around a complete fat binary.
             let found = unsafe { wrapped.contents(&Driver::NONE) };
             let expected = match version {
                 // Without a driver there are no devices.

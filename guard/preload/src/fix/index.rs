@@ -1,7 +1,7 @@
 //! Compares launches with the sizes at which 32-bit indices of their kernels wrap (`gridguard run --index`).
 //!
-//! A kernel's PTX is that of its module, or for machine code that which `sidecar` finds. Each kind of launch is compared
-//! once, with the values of its parameters.
+//! The PTX is the module's own, or for machine code the PTX that `sidecar` finds. Each kind of launch is compared once,
+//! with the values of its parameters.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -26,7 +26,7 @@ const MOST_TEXTS: usize = 8192;
 const MOST_KERNELS: usize = 16_384;
 /// Kinds of launches that are compared.
 const KINDS: usize = 1 << 16;
-/// The work on all launches of a kernel, of about a microsecond each: a few seconds.
+/// The most work on all launches of a kernel, in units of about a microsecond: a few seconds.
 const MOST_WORK: usize = 4_000_000;
 /// The longest text that is analysed.
 const MOST_BYTES: usize = 32 << 20;
@@ -73,7 +73,7 @@ pub(crate) unsafe fn launched(launch: &Launch, passed: RawArguments) {
     let watched = KERNELS.get(address_hash(kernel), || unsafe { Watched::new(kernel, launch) });
     let Some(watched) = watched.and_then(Option::as_ref) else { return };
     watched.launches.fetch_add(1, Relaxed);
-    // SAFETY: as above.
+    // SAFETY: the arguments are of this launch, by this function's contract.
     let Some(values) = (unsafe { watched.values(passed) }) else { return };
     let kind = hash_of(&(address_hash(kernel), launch.grid, launch.block, &values));
     if let Some((_, true)) = place_of(kind, KINDS, |place| &SEEN[place]) {
@@ -81,7 +81,7 @@ pub(crate) unsafe fn launched(launch: &Launch, passed: RawArguments) {
     }
 }
 
-/// What was found of each kernel that wraps, or is near to it.
+/// The findings of each kernel whose indices wrap, or are near a wrap.
 pub(crate) fn found() -> Vec<IndexUse> {
     let all = KERNELS.all().flatten();
     all.filter_map(|watched| locked(&watched.found).clone()).collect()
@@ -102,7 +102,7 @@ pub(crate) fn coverage() -> IndexCoverage {
     coverage
 }
 
-/// Forgets what was found, in a child process. What another thread of the parent was writing stays.
+/// Forgets the findings, in a child process. An entry that another thread of the parent was writing stays.
 pub(crate) fn reset() {
     for watched in KERNELS.all().flatten() {
         watched.launches.store(0, Relaxed);
@@ -130,7 +130,7 @@ impl Watched {
             if let Size::Parameter { index, offset } = size {
                 let bytes = usize::try_from(bytes).ok()?;
                 let end = usize::try_from(offset).ok()?.checked_add(bytes)?;
-                // Text of another build has other parameters.
+                // PTX of another build may have other parameters.
                 layout.get(index).filter(|(_, all)| end <= *all && bytes <= 8)?;
                 used.push((index, offset, bytes));
             }

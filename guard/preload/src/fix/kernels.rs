@@ -13,7 +13,7 @@ use crate::watch::kernel;
 use crate::watch::slot_cache::{SlotCache, hash_of};
 use crate::watch::table::{self, Entry};
 
-/// Images and looked-up kernels that are remembered. They stay in memory until the process ends.
+/// The most images and looked-up kernels that are recorded. They stay in memory until the process ends.
 const MAX_IMAGES: usize = 65_536;
 const MAX_LOOKED_UP: usize = 1 << 18;
 const TOO_MANY: &str = "the process had loaded 65536 images before its module";
@@ -69,7 +69,7 @@ pub(crate) fn found(kernel: Handle, container: Handle, name: &CStr, found_by: (u
     note_kernel(kernel, Kernel::new(name, container, found_by, loaded));
 }
 
-/// Notes that `found` is in the current context what `of` is in all.
+/// Records that the function `found` is the kernel `of` in the current context.
 pub(crate) fn found_in_context(found: Handle, of: Handle) {
     match record_of(of) {
         Some(container @ HandleRecord::Container(_)) => {

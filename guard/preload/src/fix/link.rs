@@ -1,4 +1,4 @@
-//! Notes what nvJitLink links to a cubin, and keeps it: one PTX, or code for optimisation at link time (Numba).
+//! Keeps the inputs that nvJitLink links to a cubin: one PTX, or code for link-time optimisation (Numba).
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use crate::driver::abi::Handle;
 use crate::fix::program::{INPUT_CODE, Program};
 use crate::fix::store;
 
-/// A linker, with what it links.
+/// A linker with its inputs.
 #[derive(Clone)]
 struct Linker {
     handle: usize,
@@ -30,7 +30,7 @@ enum Inputs {
 struct Linkers(Vec<Linker>);
 
 static LINKERS: Mutex<Linkers> = Mutex::new(Linkers(Vec::new()));
-/// Whether a call was missed. Then it is not known what a linker links.
+/// Whether a call was missed. The inputs of linkers are then unknown.
 static INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
 /// Notes a new linker and its options.
@@ -109,7 +109,7 @@ fn linkers<R>(work: impl FnOnce(&mut Linkers) -> R) -> Option<R> {
 
 /// `NVJITLINK_INPUT_PTX`.
 const INPUT_PTX: c_int = 2;
-/// Options that are in the PTX already, or that a driver has itself.
+/// Options that are already in the PTX, or that a driver also applies.
 const HARMLESS: [&str; 12] = [
     "-arch=",
     "-lto",

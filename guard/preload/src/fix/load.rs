@@ -23,7 +23,7 @@ replacements! {
     /// `cuModuleLoadData`.
     module(module: *mut Handle, image: *const c_void)
     |through, call, original| {
-        // SAFETY: where the driver writes the handle, and a rewritten text.
+        // SAFETY: the pointer to which the driver writes the handle, and a rewritten text.
         let again = |_: &Driver, text| Some(unsafe { original(module, text) });
         // SAFETY: the driver writes the handle to `module`.
         unsafe { loaded(&Call::new(through, Source::Memory(image), module), call, again) }
@@ -106,13 +106,13 @@ replacements! {
     }
 }
 
-/// Loads a text as a module. The program's function takes no text.
+/// Loads a text as a module, because the program's function takes no text.
 ///
 /// # Safety
 ///
 /// The driver may write a handle to `module`.
 unsafe fn load_text(module: *mut Handle) -> impl FnOnce(&Driver, *const c_void) -> Option<Status> {
-    // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
+    // SAFETY: the pointer to which the driver writes the handle, and a text with a zero byte at its end.
     move |driver, text| driver.load_module.map(|load| unsafe { load(module, text) })
 }
 
@@ -161,7 +161,7 @@ unsafe fn loaded(
         // SAFETY: the successful call wrote the handle, and read the image.
         let handle = unsafe { *call.out };
         guarded::run(|| {
-            // SAFETY: as above.
+            // SAFETY: the driver has loaded the image, which the program passed.
             table::loaded(handle.addr(), unsafe { call.source.digest() });
             if let Some(image) = image {
                 kernels::loaded(handle, image);
@@ -255,7 +255,7 @@ unsafe fn keep_values(call: &Call, load: impl FnOnce() -> Option<Status>) -> Opt
     let status = load();
     if status != Some(SUCCESS) {
         for (place, value) in before.into_iter().enumerate() {
-            // SAFETY: as above; the driver wrote there too.
+            // SAFETY: `count` values by this function's contract, which the driver may write too.
             unsafe { *call.values.add(place) = value };
         }
     }

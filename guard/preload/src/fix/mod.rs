@@ -1,7 +1,7 @@
-//! Takes the images that a program loads and its oversized launches, and returns modules with forms of their kernels and
-//! launches in parts (`gridguard run --fix`).
+//! `gridguard run --fix`: adds forms of the kernels to the images that a program loads, and makes oversized launches in
+//! parts.
 //!
-//! - `image`: the PTX of an image, or where its machine code is from;
+//! - `image`: the PTX of an image, or the origin of its machine code;
 //! - `store`, `link`, `program`: PTX for machine code, of compilers and of nvJitLink in the process;
 //! - `assembler`, `triton`: PTX for machine code, of a `ptxas` of the run, and of Triton's caches;
 //! - `cupy`: machine code from CuPy's cache, which has no PTX;

@@ -1,5 +1,5 @@
-//! Makes PTX of a program that nvJitLink linked from code for optimisation at link time: by nvJitLink, from the same inputs
-//! and options, when a launch needs it.
+//! PTX of a program that nvJitLink linked from code for link-time optimisation. When a launch needs it, nvJitLink makes
+//! it from the same inputs and options.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
@@ -9,7 +9,7 @@ use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::beside;
 use crate::watch::handle_record::Reason;
 
-/// A program that nvJitLink linked from code for optimisation at link time.
+/// A program that nvJitLink linked from code for link-time optimisation.
 #[derive(Debug)]
 pub(super) struct Program {
     /// The hook and slot of a call of nvJitLink.
@@ -26,12 +26,12 @@ impl Program {
         Self { through, options, inputs }
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that the program takes.
     pub(super) fn bytes(&self) -> usize {
         self.inputs.iter().map(Vec::len).sum()
     }
 
-    /// The PTX that nvJitLink makes of it.
+    /// The PTX that nvJitLink makes of the program.
     pub(super) fn ptx(&self) -> Result<Vec<u8>, Reason> {
         type Create =
             unsafe extern "C-unwind" fn(*mut Handle, c_uint, *const *const c_char) -> Status;

@@ -116,7 +116,7 @@ impl RelaunchRequest<'_> {
 /// A launch that can be made in parts.
 struct Prepared {
     kernel: &'static Kernel,
-    /// The module with the form, if that is not the kernel's own.
+    /// The module with the form, if it is not the kernel's own module.
     sidecar: Option<&'static SidecarImage>,
     form: Handle,
     plan: Plan,
@@ -178,7 +178,7 @@ fn words(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Vec<u32> {
     }
 }
 
-/// Why the parts of a launch are refused too: a rule other than the grid size.
+/// Why the parts of a launch would be refused too: it breaks a rule other than the grid size.
 fn not_in_parts(violations: &Violations) -> Reason {
     let is_size =
         |one: &&Violation| [Rule::GridDimX, Rule::GridDimY, Rule::GridDimZ].contains(&one.rule);

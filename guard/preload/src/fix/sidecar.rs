@@ -46,7 +46,7 @@ pub(super) struct SidecarImage {
 
 // SAFETY: handles of the driver may be used by all threads.
 unsafe impl Send for SidecarImage {}
-// SAFETY: as above.
+// SAFETY: shared access only reads handles, which all threads may use.
 unsafe impl Sync for SidecarImage {}
 
 /// A constant of the kernel's module, and its copy.
@@ -111,8 +111,8 @@ pub(super) fn unloaded(driver: &Driver, container: (usize, u64)) {
 }
 
 impl SidecarImage {
-    /// Copies the constants of the kernel's module, in the order of the stream. Constants only change between launches
-    /// that wait for each other, so that no launch reads the values of another one.
+    /// Copies the constants of the kernel's module, in the order of the stream. Programs change constants only between
+    /// launches that wait for each other, so no launch reads the values of another one.
     pub(super) fn copy_constants(
         &self,
         driver: &Driver,
@@ -167,7 +167,7 @@ unsafe fn make(
     // SAFETY: both modules are loaded.
     let finished = unsafe { module.forms(driver, original, &symbols) }.and_then(|forms| {
         let copied = |constant: &Variable| {
-            // SAFETY: as above.
+            // SAFETY: both modules are loaded.
             let found =
                 unsafe { [&of_original, &module].map(|of| of.variable(driver, &constant.name)) };
             match found {
@@ -211,7 +211,7 @@ unsafe fn original(kernel: Handle, driver: &Driver) -> Result<(Handle, Module), 
     // SAFETY: by this function's contract.
     let function = unsafe { driver.function_of(kernel) };
     let module = written(ptr::null_mut(), |module| {
-        // SAFETY: as above; the pointer is to a live handle.
+        // SAFETY: the driver returned the function for a loaded kernel; the pointer is to a live handle.
         Some(unsafe { driver.function_module?(module, function) })
     });
     Ok((function, Module(module.ok_or("the driver does not tell its module")?)))
@@ -234,7 +234,7 @@ impl Module {
         Err(format!("the driver refused its rewritten PTX: {}", driver.error(status)).into())
     }
 
-    /// The forms, whose parameters must begin with those of the original.
+    /// The forms, whose parameters must begin with the original's parameters.
     ///
     /// # Safety
     ///
@@ -251,7 +251,7 @@ impl Module {
             let missing = || Reason::from(format!("its rewritten module has no {symbol}"));
             let name = CString::new(symbol.as_str()).map_err(|_| missing())?;
             let form = written(ptr::null_mut(), |form| {
-                // SAFETY: as above; the pointers are to a live handle and a string.
+                // SAFETY: the module is loaded, by this function's contract; the pointers are to a live handle and a string.
                 Some(unsafe { driver.find_function?(form, self.0, name.as_ptr()) })
             });
             let form = form.ok_or_else(missing)?;
@@ -286,7 +286,7 @@ impl Module {
         (status == SUCCESS && address != 0).then_some((address, bytes))
     }
 
-    /// Unloads it. No function of it is launched any more.
+    /// Unloads the module, of which no function is launched any more.
     fn unload(self, driver: &Driver) {
         if let Some(unload) = driver.unload_module {
             // SAFETY: a module that this library loaded, and unloads once.
@@ -351,7 +351,7 @@ fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
         elf::contains(address, HEADER).then(|| unsafe { image.cast::<[u8; HEADER]>().read() });
     let bytes = header.and_then(|header| usize::try_from(fatbin_bytes(&header)?).ok());
     let bytes = bytes.filter(|bytes| elf::contains(address, *bytes));
-    // SAFETY: as above.
+    // SAFETY: the object stays loaded, and `elf::contains` found all of these bytes in it. They are only read.
     let fatbin = bytes.map(|bytes| unsafe { core::slice::from_raw_parts(image, bytes) });
     fatbin
         .filter(|fatbin| digest_of(fatbin) == digest)
@@ -373,5 +373,5 @@ const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton
 const REGISTERS: c_int = 4;
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;
-/// More than a kernel has.
+/// More parameters than a kernel has.
 const MOST_PARAMETERS: usize = 8192;

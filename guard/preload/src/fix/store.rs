@@ -1,4 +1,4 @@
-//! PTX, and programs that PTX can be made of, which are kept for machine code in memory, up to [`MOST_BYTES`].
+//! Keeps PTX, and programs that can be compiled to PTX, for machine code in memory, up to [`MOST_BYTES`].
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,13 +6,13 @@ use crate::fix::program::Program;
 use crate::watch::handle_record::{Digest, Reason};
 use crate::watch::slot_cache::SlotCache;
 
-/// Bytes that are kept at most.
+/// The most bytes that are kept.
 const MOST_BYTES: usize = 12 << 20;
 const MOST_TEXTS: usize = 16_384;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static TEXTS: SlotCache<Text, { 1 << 15 }, MOST_TEXTS> = SlotCache::new();
 
-/// What is kept of a cubin.
+/// The source of a cubin.
 struct Text {
     cubin: Digest,
     kept: What,

@@ -1,4 +1,5 @@
-//! Finds the PTX of a cubin in Triton's caches: a folder for each kernel has both, and how they were compiled.
+//! Finds the PTX of a cubin in Triton's caches, where the folder of a kernel has both, with the options of their
+//! compilation.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn compiled_plainly(options: &[u8]) -> Result<(), Reason> {
     }
 }
 
-/// Entries of a cache that are looked at.
+/// The most entries of a cache that are searched.
 const MOST_KERNELS: usize = 1 << 17;
 /// The largest file that is read.
 const MOST_BYTES: u64 = 64 << 20;

@@ -10,7 +10,7 @@ use crate::driver::functions::{FUNCTIONS, Function};
 use crate::process::elf::{self, Object, Tables};
 use crate::process::{guarded, stack};
 
-/// Callers of a function whose runtime is kept; that of others is looked up at each launch.
+/// The most callers of a function whose runtime is kept. The runtime of other callers is looked up at each launch.
 const MAX_CALLERS: usize = 64;
 
 /// The objects that call a function.
@@ -19,7 +19,7 @@ struct Callers {
     callers: [Caller; MAX_CALLERS],
 }
 
-/// An object that calls a function; its end is 0 until all else is written.
+/// An object that calls a function. Its end is written last, and 0 until then.
 struct Caller {
     begin: AtomicUsize,
     end: AtomicUsize,
@@ -46,7 +46,7 @@ pub(crate) fn note_startup() {
 }
 
 /// The replacement for a call of `function` that returns to `caller`: the result of `replace` for the original that the
-/// caller's object is bound to. Does not panic; neither locks nor allocates once that object is known.
+/// caller's object is bound to. Does not panic. Once the object is known, neither locks nor allocates.
 #[inline]
 pub(crate) fn choose(
     function: usize,
@@ -81,7 +81,7 @@ fn find(
     guarded::run(|| stack::keep_loaded(original));
     let target = replace(original);
     if let Some(Calling { range: (begin, end), .. }) = calling
-        // The count stays far from its end: a full table is not claimed from again.
+        // The count cannot overflow: a full table is not claimed from again.
         && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS
         && let Some(place) = callers.callers.get(callers.claimed.fetch_add(1, Ordering::Relaxed))
     {
@@ -99,8 +99,8 @@ struct Calling {
     range: (usize, usize),
 }
 
-/// The object that contains `caller`, unless it is generated code, and the function that its call of `name` reaches
-/// without this library, or null. After a tail call, the caller of the wrapper counts.
+/// The object that contains `caller`, and the function that its call of `name` would reach without this library, or
+/// null. `None` for generated code. After a tail call, the caller of the wrapper counts.
 fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
     let mut calling = None;
     let (mut own, mut is_after) = (ptr::null_mut(), false);

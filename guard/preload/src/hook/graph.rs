@@ -1,8 +1,7 @@
 //! Kernel nodes of graphs. A driver may refuse a node's launch configuration when the node is added or set, or
 //! when the graph is instantiated.
 //!
-//! A node that is added or set, and accepted, counts as one launch, as a launch does that a stream captures.
-//! What a replay launches is not counted.
+//! An accepted node counts as one launch, like a launch that a stream captures. Launches of a replay are not counted.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -131,9 +130,9 @@ unsafe fn kernel_nodes(through: (usize, usize), graph: Handle) -> Vec<Launch> {
         for node in nodes {
             // SAFETY: a node of the graph.
             match unsafe { driver.kind_of(node) } {
-                // SAFETY: as above.
+                // SAFETY: a node of the graph.
                 Some(KERNEL) => launches.extend(unsafe { driver.launch_of(through, node) }),
-                // SAFETY: as above.
+                // SAFETY: a node of the graph.
                 Some(GRAPH) => graphs.extend(unsafe { driver.graph_within(node) }),
                 _ => {}
             }
@@ -194,5 +193,5 @@ impl Driver {
 
 /// `CU_GRAPH_NODE_TYPE_GRAPH`.
 const GRAPH: c_int = 4;
-/// Nodes of a graph that are looked at.
+/// The most nodes of a graph that are examined.
 const MAX_NODES: usize = 65_536;

@@ -80,7 +80,7 @@ replacements! {
                     parameters,
                 )
             };
-            // A cooperative launch has no parts.
+            // A cooperative launch cannot be made in parts.
             oversized(&RelaunchRequest { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
         })
     }
@@ -98,7 +98,7 @@ replacements! {
             // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
             return unsafe { kernel_ex::<H, S>(&raw const config, function, parameters, extra) };
         }
-        // SAFETY: as above.
+        // SAFETY: a live configuration, as the driver demands of its caller.
         let describe = || unsafe { configured(through, function, config) };
         watched(config.grid, RawArguments { parameters, extra }, call, describe, |launch| {
             let part = |part: &Part<'_>| {
@@ -109,7 +109,7 @@ replacements! {
                 // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
                 unsafe { original(&raw const config, kernel, parameters, extra) }
             };
-            // SAFETY: as above.
+            // SAFETY: a live configuration, as the driver demands of its caller.
             let attributes = unsafe { attributes(config) };
             let passed = RawArguments { parameters, extra };
             oversized(&RelaunchRequest { launch, passed, attributes, part: &part, whole: &call })
@@ -117,7 +117,7 @@ replacements! {
     }
 }
 
-/// Calls an original, and `then` with its result if it is the outermost one.
+/// Calls an original. If it is the outermost call, then calls `then` with the result.
 #[inline]
 pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
     functions::once(Flag::Launch, &call, || {
@@ -141,7 +141,7 @@ fn watched(
         if is_oversized(grid) {
             return oversized(describe());
         }
-        // These lines arrive while the driver works.
+        // The prefetched lines arrive while the driver works.
         table::prefetch(describe().kernel.addr());
         recent::prefetch();
         let status = call();
@@ -177,8 +177,8 @@ fn oversized(request: &RelaunchRequest<'_>) -> Status {
     status
 }
 
-/// Counts an accepted launch. `passed` are its arguments, unless it is a node of a graph. The slow paths call `describe`
-/// again, so that the hot path keeps the launch in registers.
+/// Counts an accepted launch. `passed` has its arguments, unless it is a node of a graph. The slow paths call
+/// `describe` again, so the hot path keeps the launch in registers.
 #[inline(always)]
 pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<RawArguments>) {
     let launch = describe();

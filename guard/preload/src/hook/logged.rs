@@ -1,6 +1,6 @@
-//! Launches that a static CUDA runtime refuses without a call of the driver. From CUDA 12.9 on such a runtime writes a
-//! sentence to the driver's log, and so calls this library on the launching thread. The driver is not called here, because
-//! it is busy with its log.
+//! Launches that a static CUDA runtime refuses without a call of the driver. From CUDA 12.9 on, such a runtime writes a
+//! sentence to the driver's log, which calls this library on the launching thread. The driver is busy with its log
+//! then, so it is not called here.
 
 use crate::driver::abi::INVALID_VALUE;
 use crate::hook::{outcome, session};

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::hook::table;
 use crate::process::elf;
 
-/// What the assembly below does: with a target it jumps there, else it returns the value.
+/// The result of `choose`: the assembly below jumps to the target, or without a target returns the value.
 #[repr(C)]
 struct Outcome {
     value: *mut c_void,
@@ -143,8 +143,9 @@ unsafe fn replaced(
     if !table::is_export(function, found) {
         return table::replace(function, found);
     }
-    // This library is loaded before the driver, so the search found our export. Without us the caller finds the next
-    // one. Only the C library's own `dlsym` tells: the `dlsym` of another library takes "next" relative to itself.
+    // This library is loaded before the driver, so the search found our export. Without this library the caller would
+    // find the next one. Only the C library's own `dlsym` returns it: the `dlsym` of another library takes "next"
+    // relative to itself.
     let own = real(&LIBC_DLSYM, || {
         let beside = elf::beside(libc_address(), c"dlsym");
         if beside.is_null() { elf::next(c"dlsym") } else { beside }
@@ -158,15 +159,15 @@ unsafe fn replaced(
     if next.is_null() && handle != libc::RTLD_DEFAULT {
         next = find(handle);
         if table::is_export(function, next) {
-            // Fails, as the program may read by `dlerror`.
+            // This lookup fails, and `dlerror` tells the program.
             next = find(libc::RTLD_NEXT);
         }
     }
     table::replace(function, next)
 }
 
-/// The function of the driver that `name` is. A caller that asks for the next function after itself stands
-/// between this library and the driver: replacing its result would call it again.
+/// The intercepted function called `name`. `None` for a caller that asks for the next function after itself: it is
+/// between this library and the driver, and a replacement would call it again.
 ///
 /// # Safety
 ///
@@ -187,7 +188,7 @@ fn real(known: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c
     }
     let found = find();
     known.store(found, Ordering::Release);
-    // Only a C library other than glibc has no such function. The jump goes somewhere harmless.
+    // Only a C library other than glibc lacks this function. The jump then goes to a harmless function.
     if found.is_null() { nothing() } else { found }
 }
 

@@ -92,7 +92,7 @@ replacements! {
     }
 }
 
-/// Calls the original, and records the allocation that `made` returns, or explains its refusal.
+/// Calls the original, and records the allocation that `made` describes, or explains its refusal.
 #[inline(always)]
 fn watched(
     request: Request,
@@ -141,8 +141,8 @@ fn enter(key: Key, allocation: Allocation) {
     }
 }
 
-/// Calls the original, which frees the allocation. The record is removed before: after the call another thread may
-/// get the address.
+/// Removes the record of the allocation, then calls the original, which frees it. After the call another thread may get
+/// the same address.
 #[inline(always)]
 fn ended(through: (usize, usize), key: Key, call: impl Fn() -> Status) -> Status {
     once(Flag::Allocation, &call, || {

@@ -1,13 +1,13 @@
-//! Takes the calls of the program, and returns the results of the driver or the runtime. Passes launches and allocations
-//! to `watch`, `refuse`, `fix` and `report`.
+//! The replacements that the program calls. They return the results of the driver or the runtime, and pass launches and
+//! allocations to `watch`, `refuse`, `fix` and `report`.
 //!
 //! - `lookup`, `query`, `callers`: how programs find the functions;
 //! - `table`: the replacement of each function;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
 //! - `relay`: oversized launches past a runtime that refuses them;
 //! - `logged`: launches that a static runtime refuses;
-//! - `outcome`, `session`: what follows a call, off the hot path;
-//! - `unwatched`: what cannot be watched.
+//! - `outcome`, `session`: work after a call, off the hot path;
+//! - `unwatched`: objects that cannot be watched.
 
 pub(crate) mod callers;
 mod compile;

@@ -1,4 +1,4 @@
-//! Handles the results of launches that are not on the hot path: first, fixed and refused ones.
+//! Handles launches off the hot path: first, fixed and refused ones.
 
 use core::cell::Cell;
 
@@ -23,7 +23,7 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
     guarded::run(|| {
         session::begin();
         let driver = Driver::of(launch.through);
-        // Known from here on, for the report at the end, when the driver may be gone.
+        // Asked now, because the driver may be gone when the report is written.
         let _ = driver.device_limits();
         match named_entry(launch) {
             Some(entry) => entry.counters.count(largest),
@@ -90,7 +90,8 @@ pub(crate) fn refused_node(launch: &Launch, status: Status) {
     }
 }
 
-/// What the next successful wait of this thread returns: with `--on-refused raise` the error of a refused launch.
+/// The result of this thread's next successful synchronisation: with `--on-refused raise`, the error of a refused
+/// launch.
 pub(crate) fn raised() -> Status {
     if process::options().raise { RAISED.replace(SUCCESS) } else { SUCCESS }
 }
@@ -99,13 +100,13 @@ thread_local! {
     static RAISED: Cell<Status> = const { Cell::new(SUCCESS) };
 }
 
-/// Whether `status` is no refusal of a launch: the process ends, or earlier work has failed, which is reported.
+/// Whether `status` is not a refusal: the process ends, or earlier work has failed, which is reported.
 pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
     // Programs may launch while the process ends.
     [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
 }
 
-/// Ends the program, or has the thread's next wait return `error`, if the user asked for it.
+/// If the user asked for it, ends the program, or makes the thread's next synchronisation return `error`.
 pub(crate) fn act_on_refusal(error: Status) {
     if process::options().abort {
         std::process::abort();
@@ -113,12 +114,12 @@ pub(crate) fn act_on_refusal(error: Status) {
     RAISED.set(error);
 }
 
-/// The driver's error for a refused launch. The runtime has numbers of its own.
+/// The driver's error for a refused launch. The runtime's errors have other numbers.
 fn error_of(launch: &Launch, status: Status) -> Status {
     if is_runtime(launch.through.0) { INVALID_VALUE } else { status }
 }
 
-/// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.
+/// The entry of a refused launch's kernel, with its name if the driver can be asked for it.
 fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
     match knows_kernel(launch, status) {
         true => named_entry(launch),

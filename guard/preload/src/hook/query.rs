@@ -44,7 +44,7 @@ fn by_query(name: &[u8], version: c_int, per_thread: bool) -> Option<usize> {
         named(function) && function.versions.iter().any(|range| range.contains(&version))
     };
     let of_flag = |function: &Function| known(function) && function.per_thread == per_thread;
-    // Where the version or the function has no variant for threads, both flags mean the same.
+    // If the version or the function has no per-thread variant, both flags mean the same.
     let place = FUNCTIONS.iter().position(of_flag).or_else(|| FUNCTIONS.iter().position(known));
     if place.is_none() && FUNCTIONS.iter().any(named) {
         UNWATCHED.fetch_add(1, Ordering::Relaxed);

@@ -20,7 +20,7 @@ pub(crate) struct RelayedLaunch {
 #[derive(Clone, Copy)]
 enum State {
     None,
-    /// The runtime was called, but has not called the driver yet.
+    /// The runtime was called, and has not called the driver yet.
     Waiting(RelayedLaunch),
     /// The driver's function has the launch.
     Taken,
@@ -42,8 +42,8 @@ pub(crate) fn applies_to(grid: [c_uint; 3]) -> bool {
     is_oversized(grid) && process::options().fix
 }
 
-/// Launches by `small`, which takes a grid and the bytes of shared memory. If the parts are refused, `whole` returns the
-/// runtime's own error. `None` if the runtime did not call the driver.
+/// Makes the launch by `small`, which takes a grid and the bytes of shared memory. If the parts are refused, `whole`
+/// returns the runtime's own error. `None` if the runtime did not call the driver.
 #[cold]
 pub(crate) fn launch(
     (grid, shared_bytes): ([c_uint; 3], usize),
@@ -56,7 +56,7 @@ pub(crate) fn launch(
     let status = small(grid, usize::try_from(SENTINEL).ok()?);
     match STATE.replace(State::None) {
         State::Taken if status == SUCCESS => Some(SUCCESS),
-        // It was explained.
+        // The refusal was explained already.
         State::Taken => Some(functions::once(Flag::Launch, &whole, &whole)),
         State::None | State::Waiting(_) => None,
     }

@@ -1,5 +1,5 @@
-//! The launch functions of a shared CUDA runtime. Those before CUDA 13 refuse zero dimensions, and grids and blocks beyond
-//! the limits of the device, without a call of the driver.
+//! The launch functions of a shared CUDA runtime. Runtimes before CUDA 13 refuse zero dimensions, and grids and blocks
+//! beyond the limits of the device, without a call of the driver.
 
 use core::ffi::{CStr, c_uint, c_void};
 use core::ptr;
@@ -75,8 +75,8 @@ replacements! {
     }
 }
 
-/// Makes a launch: an oversized one by `small` if `--fix` is on and the driver gets it. Explains it if the runtime refused
-/// it without a call of the driver.
+/// Makes a launch. With `--fix`, an oversized launch is made by `small`, if the runtime then calls the driver. Explains
+/// a launch that the runtime refused without a call of the driver.
 #[inline(always)]
 fn watched(
     (grid, shared_bytes): ([c_uint; 3], usize),
@@ -129,11 +129,11 @@ struct RuntimeQueries {
 }
 
 impl RuntimeQueries {
-    /// The handle of the launch's kernel, with a name in the table: the driver's, if the runtime tells. Else the host
-    /// function, and true.
+    /// The driver's handle of the launch's kernel, with its name in the table. If the runtime does not tell the handle,
+    /// the host function and `true`.
     fn name(&mut self, through: (usize, usize), function: *mut c_void) -> (Handle, bool) {
         let takes_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
-        // Early runtimes of CUDA 12 have host functions for handles.
+        // Early runtimes of CUDA 12 return host functions as handles.
         let is_handle = takes_handle && stack::object_path(function).is_none();
         let is_other = |kernel: &Handle| !kernel.is_null() && *kernel != function;
         let mut ask = |name| self.ask(through, name, function, ptr::null_mut()).filter(is_other);

@@ -15,7 +15,7 @@ use crate::watch::{memory, recent, table};
 /// What the next launch has to do besides being counted; 0 for most launches.
 static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
 
-/// Nothing was launched nor allocated so far.
+/// Nothing was launched or allocated so far.
 const FIRST: u32 = 1;
 /// The process is a child: the counters are its parent's.
 const FORKED: u32 = 2;
@@ -28,7 +28,7 @@ const SYNC: u32 = 16;
 /// Each launch is compared with the sizes at which indices wrap.
 const INDEX: u32 = 32;
 
-/// Prepares for the first call of a process, and forgets in a child what its parent counted.
+/// Prepares for the first call of a process. A child process forgets the counts of its parent.
 #[inline]
 pub(crate) fn ensure_begun() {
     if REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) != 0 {

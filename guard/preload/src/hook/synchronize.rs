@@ -1,4 +1,5 @@
-//! The functions that wait for the device, and so prove launches or return the errors of earlier ones.
+//! The functions that wait for the device. Their success proves earlier launches; their error may be of an earlier
+//! launch.
 
 use core::ffi::c_void;
 
@@ -31,7 +32,7 @@ replacements! {
         checked(through, status)
     }
 
-    /// A call with a stream, an event or a context, whose success proves no launch.
+    /// A call whose success proves no launch.
     on_handle(handle: Handle)
     |through, call| { checked(through, call()) }
 
@@ -40,7 +41,7 @@ replacements! {
     |through, call| { checked(through, call()) }
 }
 
-/// Reports a late error, and returns it, or that of a refused launch which is raised here.
+/// Reports and returns a late error. Without one, returns the error of a refused launch that is to be raised here.
 fn checked(through: (usize, usize), status: Status) -> Status {
     if status == SUCCESS {
         return outcome::raised();

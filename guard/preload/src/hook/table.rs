@@ -37,7 +37,7 @@ macro_rules! hooks {
             ],
         }),*];
 
-        /// The functions that programs find which link the driver or the runtime.
+        /// The exports that programs find if they link the driver or the runtime.
         #[allow(non_snake_case, clippy::as_conversions, reason = "names and numbers of the functions")]
         mod exports {
             use super::*;
@@ -158,8 +158,8 @@ pub(crate) fn is_export(function: usize, address: *mut c_void) -> bool {
     HOOKS.get(function).is_some_and(|hook| ptr::eq(hook.export.0, address))
 }
 
-/// The replacement for `original`, a function of the driver that was looked up; `original` itself if it is
-/// null, a replacement already, or there are too many of them.
+/// The replacement for `original`, a function of the driver that was looked up. Returns `original` if it is null or
+/// already a replacement, or if no slot is free.
 pub(crate) fn replace(function: usize, original: *mut c_void) -> *mut c_void {
     let (Some(hook), Some(slots)) = (HOOKS.get(function), ORIGINALS.get(function)) else {
         return original;

@@ -1,4 +1,4 @@
-//! Tells which objects this library cannot watch:
+//! Names the objects that this library cannot watch:
 //!
 //! - An object that was opened with `RTLD_DEEPBIND` takes `dlsym` from the C library, and so gets the functions of the
 //!   driver.
@@ -18,10 +18,11 @@ static WITH_RUNTIME: SlotCache<String, { 1 << 6 }, 32> = SlotCache::new();
 
 /// Runtimes up to CUDA 12 ask the driver for this function when they start.
 const ASKED_BY_OLD: &[u8] = b"cuLaunchCooperativeKernelMultiDevice";
-/// How the names of NVIDIA's own libraries begin, whose launches fit. Shared runtimes begin so too, and are watched.
+/// How the names of NVIDIA's libraries begin. Their launches are legal. The names of shared runtimes, which are
+/// watched, begin so too.
 const OF_NVIDIA: [&str; 4] = ["libcu", "libnccl", "libnpp", "libnv"];
 
-/// Registers the note for the end of this process, but not for its children.
+/// Registers the note that is printed at the end of this process, but not of its children.
 pub(crate) fn begin() {
     LOADED_IN.store(std::process::id(), Ordering::Relaxed);
     process::register_end(at_exit);

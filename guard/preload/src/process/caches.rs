@@ -8,12 +8,12 @@ use crate::process::variable;
 static FOLDERS: OnceLock<Folders> = OnceLock::new();
 
 struct Folders {
-    /// Of Triton and `torch.compile`.
+    /// The caches of Triton and `torch.compile`.
     triton: Vec<PathBuf>,
     cupy: Option<PathBuf>,
 }
 
-/// Notes the folders, before the program begins: programs change their environment.
+/// Finds the folders before the program begins, because programs change their environment.
 pub(crate) fn begin() {
     let _ = FOLDERS.set(read(|name| variable(name).map(PathBuf::from)));
 }

@@ -17,7 +17,7 @@ pub(crate) fn demangled(name: &str) -> String {
     }
 }
 
-/// `text`, or its start where it is longer than `most` bytes.
+/// `text`, cut to `most` bytes.
 fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();

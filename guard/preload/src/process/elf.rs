@@ -32,7 +32,7 @@ pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
     found
 }
 
-/// Whether so many bytes from `begin` on are of one part of a loaded object.
+/// Whether one part of a loaded object has the `bytes` bytes from `begin` on.
 pub(crate) fn contains(begin: usize, bytes: usize) -> bool {
     let (end, mut is_within) = (begin.saturating_add(bytes), false);
     visit(|object| {
@@ -87,7 +87,7 @@ impl Object<'_> {
             .fold((usize::MAX, 0), |(begin, end), part| (begin.min(part.0), end.max(part.1)))
     }
 
-    /// The name that other objects need it by, if it states one.
+    /// The name in other objects' lists of needed libraries (`DT_SONAME`), if it states one.
     pub(crate) fn name(&self) -> Option<&CStr> {
         // SAFETY: the loader keeps the object loaded.
         unsafe { self.tables()?.strings_of(DT_SONAME).next() }
@@ -179,7 +179,7 @@ impl Tables {
             })
         };
         let size = |wanted| {
-            // SAFETY: as above.
+            // SAFETY: the loader mapped the dynamic section.
             let entry = unsafe { entries(dynamic) }.find(|entry| entry.tag == wanted);
             entry.map_or(0, |entry| address(entry.value))
         };
@@ -236,7 +236,7 @@ impl Tables {
     ///
     /// The object is loaded.
     unsafe fn imported(&self, name: &CStr) -> Option<u32> {
-        // SAFETY: the second number of this table is the first symbol that it has. Those before are not exported.
+        // SAFETY: the second number of this table is the first symbol that it has. Symbols before it are not exported.
         let first_exported = unsafe { self.gnu_hash.as_ref().map(|_| self.gnu_hash.add(1).read()) };
         // SAFETY: the second number of this table counts all symbols.
         let all = || unsafe { self.sysv_hash.as_ref().map(|_| self.sysv_hash.add(1).read()) };
@@ -348,7 +348,7 @@ unsafe fn entries(mut next: *const Dynamic) -> impl Iterator<Item = Dynamic> {
     core::iter::from_fn(move || {
         // SAFETY: by this function's contract; the section ends with a null entry, which is not passed.
         let entry = unsafe { next.read() };
-        // SAFETY: as above.
+        // SAFETY: the section ends with a null entry, which this one is not.
         (entry.tag != DT_NULL).then(|| next = unsafe { next.add(1) })?;
         Some(entry)
     })
@@ -373,7 +373,7 @@ mod tests {
             assert_eq!(beside(expected, name), expected, "{name:?}");
             assert_eq!(next(name), expected, "{name:?}");
         }
-        // SAFETY: as above.
+        // SAFETY: a name, looked up in all libraries.
         let libc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
         assert!(beside(libc, c"no_such_function").is_null());
         assert!(next(c"no_such_function").is_null());

@@ -3,15 +3,15 @@
 
 use core::arch::{asm, global_asm};
 
-/// A flag of this thread. The first three: it is already in a replacement, because another preloaded library calls a
-/// replacement.
+/// A flag of this thread. The first three say that the thread is already in a replacement. This happens if another
+/// preloaded library calls a replacement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flag {
-    /// That of a launch.
+    /// A replacement of a launch.
     Launch,
-    /// One that allocates or frees memory.
+    /// A replacement that allocates or frees memory.
     Allocation,
-    /// One that loads an image.
+    /// A replacement that loads an image.
     Load,
     /// The driver refused a launch since this was reset.
     Refused,
@@ -60,7 +60,7 @@ fn flags() -> *mut u8 {
             options(pure, nomem, nostack),
         );
     }
-    // SAFETY: as above.
+    // SAFETY: computes the address of the thread's copy of a variable, as the ABI describes; changes no memory.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(

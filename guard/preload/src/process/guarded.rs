@@ -1,11 +1,11 @@
-//! Runs work off the hot path, invisibly for the program.
+//! Runs work off the hot path, unnoticed by the program.
 
 use core::ffi::c_int;
 use core::ptr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`. A panic ends only `work`, and the result is `None`. A cancellation of the thread waits. `errno` is
-/// restored.
+/// Runs `work`. A panic ends only `work`, and the result is `None`. A cancellation of the thread is deferred, and
+/// `errno` is restored.
 pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Option<R> {
     let before = errno();
     // The values that `work` shares are atomics, or are read only once written.
@@ -20,7 +20,7 @@ fn errno() -> c_int {
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: as above.
+    // SAFETY: the C library returns the address of this thread's own variable.
     unsafe { *libc::__errno_location() = value };
 }
 
@@ -31,7 +31,7 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: c_int = 1;
 
-/// Runs `work`, which must not unwind, without a cancellation of this thread.
+/// Runs `work`, which must not unwind. A cancellation of this thread is deferred.
 fn without_cancellation<R>(work: impl FnOnce() -> R) -> R {
     let mut before = 0;
     // SAFETY: the pointer is to a live integer.

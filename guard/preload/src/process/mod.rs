@@ -1,4 +1,4 @@
-//! Takes the environment of the process, and returns its options, output, stacks and loaded objects.
+//! The process that this library is in: options, output, stacks and loaded objects.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -29,7 +29,7 @@ pub(crate) mod stack;
 pub(crate) struct Options {
     /// Ends the program at the first refused launch.
     pub(crate) abort: bool,
-    /// Returns the error of a refused launch again, at the thread's next wait.
+    /// Returns the error of a refused launch again, at the thread's next synchronisation.
     pub(crate) raise: bool,
     /// Waits for each launch.
     pub(crate) sync: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     pub(crate) fix: bool,
     /// Compares launches with the sizes at which 32-bit indices of their kernels wrap.
     pub(crate) index: bool,
-    /// The driver compiles the PTX of fat binaries, whatever machine code they have.
+    /// The driver compiles the PTX of fat binaries and ignores their machine code.
     pub(crate) forces_ptx: bool,
     /// Prints no summary at the end.
     pub(crate) quiet: bool,
@@ -79,7 +79,7 @@ pub(crate) fn options() -> &'static Options {
 
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
-/// Reads the options, and notes what standard error is, before the program begins.
+/// Reads the options and the identity of standard error, before the program begins.
 pub(crate) fn begin() {
     let flag = |name| variable(name).is_some_and(|value| value != "0");
     let path = |name| variable(name).map(Output::new);
@@ -136,7 +136,7 @@ pub(crate) fn tell(message: &Message<'_>) {
         Format::Github => message.annotation().into(),
     };
     if options().stderr.as_ref().is_some_and(OpenFile::is_same) {
-        // Closed, full, or not ready: the program is not held up.
+        // Standard error is closed, full, or not ready. The program is not delayed.
         output::without_signals(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
     }
 }

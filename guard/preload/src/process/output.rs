@@ -57,7 +57,7 @@ impl Output {
             Self::Path(path) if file_kind(path)? == FileKind::Stream => {
                 write_patiently(descriptor_of(path)?, bytes)
             }
-            // Opened anew each time: programs close descriptors that they do not know.
+            // Opened again each time, because programs close descriptors that they do not know.
             Self::Path(path) => gridguard_files::append(path)?.write_all(bytes),
         })
     }
@@ -136,8 +136,7 @@ pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
     ManuallyDrop::new(file).write_all(bytes)
 }
 
-/// Runs `work`, whose writes raise no signal: to a closed pipe, or beyond the user's limit on the size of files. They fail
-/// instead.
+/// Runs `work`. Writes to a closed pipe, or beyond the user's limit on file sizes, fail instead of raising a signal.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let mut raised = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

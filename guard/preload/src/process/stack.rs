@@ -54,7 +54,7 @@ pub(crate) fn caller() -> Option<Frame> {
     frames().into_iter().next()
 }
 
-/// Writes the addresses that this thread's functions return to, the innermost first. How many they are.
+/// Writes the return addresses of this thread, the innermost first, and returns their number.
 pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
     let most = c_int::try_from(into.len()).unwrap_or(0);
     // SAFETY: the slice has `most` elements.
@@ -62,7 +62,7 @@ pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// The frames after those of this library.
+/// The frames outside this library.
 pub(crate) fn without_own(frames: impl Iterator<Item = Frame>) -> impl Iterator<Item = Frame> {
     let own = library_of((&raw const OWN).cast());
     // A launch of the runtime passes through this library twice.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn frame(address: *mut c_void) -> Option<Frame> {
     let info = described(call)?;
     // SAFETY: a string of the loader, which lives as long as the library.
     let library = unsafe { text(info.dli_fname) }?.to_string_lossy().into_owned();
-    // SAFETY: as above.
+    // SAFETY: null or a string of the loader, which lives as long as the library.
     let symbol = unsafe { text(info.dli_sname) }.map(|name| name.to_string_lossy());
     let function = symbol.map(|symbol| {
         let offset = call.addr().wrapping_sub(info.dli_saddr.addr());
@@ -170,9 +170,9 @@ fn described(address: *const c_void) -> Option<libc::Dl_info> {
 
 /// An address within this library.
 static OWN: u8 = 0;
-/// Frames that are looked at.
+/// The most frames that are examined.
 const MAX_FRAMES: usize = 64;
-/// Frames that are shown.
+/// The most frames that are shown.
 const SHOWN_FRAMES: usize = 24;
 
 #[cfg(test)]

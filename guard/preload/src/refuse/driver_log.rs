@@ -18,7 +18,7 @@ thread_local! {
     static SENTENCE: Cell<([u8; MAX_BYTES], usize)> = const { Cell::new(([0; MAX_BYTES], 0)) };
 }
 
-/// Called with the sentence of a runtime that refuses a launch itself.
+/// Called with the sentence of a runtime that refuses a launch without a call of the driver.
 static BY_RUNTIME: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Asks the driver for its log from now on. `by_runtime` is called with the sentences of runtimes.
@@ -61,12 +61,12 @@ extern "C" fn noted(_data: *mut c_void, _level: c_uint, message: *mut c_char, le
             refused(&String::from_utf8_lossy(text));
         }
     } else if !LAUNCHES.iter().any(|name| contains(name)) {
-        // It was about another call.
+        // The sentence was about another call.
         SENTENCE.set(([0; MAX_BYTES], 0));
     }
 }
 
-/// How the sentences of a runtime about a launch begin. Those of the driver name one axis: `Grid Dimension Y of`.
+/// How a runtime's sentences about a launch begin. The driver's sentences name one axis: `Grid Dimension Y of`.
 const OF_RUNTIMES: [&[u8]; 3] =
     [b"Grid Dimensions (", b"Block Dimensions (", b"Total threads per block "];
 /// The names that functions which launch begin with.

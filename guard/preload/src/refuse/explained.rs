@@ -21,7 +21,8 @@ impl<T: Clone, const N: usize> Explained<T, N> {
         Self { kept, claimed: AtomicUsize::new(0), message }
     }
 
-    /// Prints the text that `make` returns, and keeps the explanation, unless there are enough. `what` is refused.
+    /// Prints the text that `make` returns and keeps the explanation, up to `N` explanations. `what` names the refused
+    /// things.
     pub(crate) fn explain(&self, what: &str, make: impl FnOnce() -> (String, T)) {
         let place = self.claimed.fetch_add(1, Ordering::Relaxed);
         let Some(kept) = self.kept.get(place) else { return };

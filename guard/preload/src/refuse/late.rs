@@ -16,7 +16,7 @@ use crate::refuse::paragraph;
 use crate::watch::recent::{self, GRAPH, Suspect};
 use crate::watch::table;
 
-/// Suspects that are printed.
+/// The most suspects that are printed.
 const SHOWN: usize = 16;
 /// Whether a late error was printed: all later calls return it again.
 static PRINTED: AtomicBool = AtomicBool::new(false);
@@ -26,8 +26,8 @@ pub(crate) fn reset() {
     PRINTED.store(false, Ordering::Relaxed);
 }
 
-/// Reports `status`, which a call through this function and slot returned, if it is the error of earlier
-/// work. Whether it is.
+/// Reports `status`, the result of a call through this function and slot, if it is the error of earlier work. Returns
+/// whether it is.
 pub(crate) fn check(through: (usize, usize), status: Status) -> bool {
     let is_late = ContextState::after(status) == ContextState::Lost;
     if is_late && !PRINTED.swap(true, Ordering::Relaxed) {

@@ -21,7 +21,7 @@ use crate::watch::kernel::{self, UNNAMED};
 use crate::watch::slot_cache::{SlotCache, hash_of};
 use crate::watch::table::{self, Entry};
 
-/// Refusals that are explained; later ones are only counted.
+/// The most refusals that are explained. Later ones are only counted.
 const MAX_EXPLAINED: usize = 50;
 pub(crate) static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> =
     Explained::new(RefusedLaunch::message);
@@ -119,7 +119,7 @@ pub(crate) struct Refusal {
     device: String,
     /// What the driver logged.
     log: Option<String>,
-    /// What is known of the device's memory, where that ran out.
+    /// The device's memory, if it ran out.
     memory: Option<String>,
 }
 
@@ -130,7 +130,7 @@ const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
 impl Refusal {
     /// Explains why `launch` was refused with `status`.
     pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
-        // The questions below may fail, and log too.
+        // The queries below may fail and write to the log, too.
         let log = driver_log::take();
         let driver = Driver::of(launch.through);
         let device = driver.device_limits();
@@ -150,7 +150,7 @@ impl Refusal {
             false => driver.error(status),
         };
         let violations = violations.err().unwrap_or_default();
-        // Legal nodes of a graph that was refused may be many.
+        // A refused graph may have many legal nodes.
         let is_innocent = launch.node && violations.is_empty();
         let stacks = if is_innocent { Stacks::default() } else { Stacks::now() };
         let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();

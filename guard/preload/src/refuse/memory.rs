@@ -25,8 +25,8 @@ const SHOWN_FRAMES: usize = 12;
 pub(crate) static EXPLAINED: Explained<RefusedAllocation, MAX_EXPLAINED> =
     Explained::new(RefusedAllocation::message);
 
-/// Explains a refused allocation, or counts it if one of its kind and size was refused before, and none
-/// succeeded since. A program that catches the error and tries again does so by its own.
+/// Explains a refused allocation. If one of the same kind and size was refused before, and none succeeded since, only
+/// counts it: a program may catch the error and try again.
 #[cold]
 pub(crate) fn refused(request: &Request, status: Status) {
     guarded::run(|| {
@@ -44,7 +44,7 @@ pub(crate) fn refused(request: &Request, status: Status) {
     });
 }
 
-/// What is known of the current device's memory, for a launch that was out of memory.
+/// The current device's memory in words, for a launch that ran out of memory.
 pub(crate) fn at_launch(driver: &Driver) -> Option<String> {
     let (free, total) = driver.free_memory()?;
     let device = u8::try_from(driver.device_number()?).ok()?;

@@ -1,5 +1,4 @@
-//! Takes a launch or an allocation that driver or runtime refused, or an error that surfaced late, and returns and
-//! prints its explanation.
+//! Explains launches and allocations that driver or runtime refused, and errors that surface late.
 
 use core::fmt::Display;
 

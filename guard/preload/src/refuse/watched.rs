@@ -1,5 +1,5 @@
-//! Keeps the launches that are refused while the program watches a part of its work, and gives them to it: to C by the
-//! functions below, to Python by `gridguard.watching()`.
+//! Keeps refused launches while the program watches a part of its work, and returns them: in C by the functions below,
+//! in Python by `gridguard.watching()`.
 
 use core::ffi::c_char;
 use core::ptr;
@@ -20,7 +20,7 @@ static WATCHERS: AtomicU32 = AtomicU32::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static KEPT: AtomicPtr<Mutex<Vec<Watched>>> = AtomicPtr::new(ptr::null_mut());
 
-/// Launches that are kept; later ones are only counted in those before.
+/// The most launches that are kept. Later ones are only counted.
 const MAX_KEPT: usize = 256;
 
 /// Equal refused launches of one thread, since the newest part of the work began.
@@ -32,7 +32,7 @@ struct Watched {
     launch: RefusedLaunch,
 }
 
-/// Begins to keep refused launches, of all threads. Returns a number for [`gridguard_watch_read`].
+/// Begins to keep refused launches of all threads. Returns a number for [`gridguard_watch_read`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn gridguard_watch_begin() -> u64 {
     WATCHERS.fetch_add(1, Ordering::AcqRel);
@@ -72,7 +72,7 @@ pub(crate) extern "C" fn gridguard_watch_end() {
     }
 }
 
-/// Counts a refused launch if such a one is kept. Whether it is to be passed to [`keep`].
+/// Counts a refused launch if an equal one is kept. Returns whether the caller must pass the launch to [`keep`].
 pub(super) fn wants(launch: &Launch, status: Status) -> bool {
     if WATCHERS.load(Ordering::Acquire) == 0 {
         return false;

@@ -26,7 +26,7 @@ use crate::{process, refuse};
 
 pub(crate) mod record;
 
-/// The most reports beside the first one, of all runs with the same file.
+/// The most further reports of all runs with the same file.
 const MAX_PROCESSES: usize = 1000;
 
 /// Prints the summary and writes the report, as far as the options ask for them.

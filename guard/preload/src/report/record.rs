@@ -10,15 +10,15 @@ use crate::process::output::Output;
 use crate::watch::kernel::Kernel;
 use crate::watch::slot_cache::{hash_of, place_of};
 
-/// Kinds of launches that are distinguished; later ones are not recorded.
+/// The most kinds of launches that are recorded.
 const KINDS: usize = 1 << 16;
 
 /// The hashes of the launches that were recorded.
 static RECORDED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
-/// Kinds that found no place, or whose line could not be written.
+/// Kinds for which no place was free, or whose line could not be written.
 static LEFT_OUT: AtomicUsize = AtomicUsize::new(0);
 
-/// Appends the launch of `kernel` to the file, unless such a one was recorded before.
+/// Appends the launch of `kernel` to the file, unless an equal launch was recorded before.
 pub(crate) fn record(to: &Output, launch: &Launch, kernel: &Kernel) {
     if is_new(launch, kernel) && to.append(line(launch, &kernel.name()).as_bytes()).is_err() {
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);

@@ -63,7 +63,7 @@ impl Counters {
         self.each(|number| number.load(Ordering::Relaxed), |size| size.load(Ordering::Relaxed))
     }
 
-    /// As [`Self::read`]; counts from zero again.
+    /// Reads the counters and sets them to zero.
     pub(crate) fn take(&self) -> Counts {
         self.each(
             |number| number.swap(0, Ordering::Relaxed),

@@ -1,4 +1,5 @@
-//! The data of `--fix` for a module, library or kernel. It is never freed: a launch on another thread may be reading it.
+//! The data of `--fix` for a module, library or kernel. It is never freed, because a launch on another thread may be
+//! reading it.
 
 use core::ptr;
 use core::sync::atomic::AtomicPtr;
@@ -33,7 +34,7 @@ pub(crate) enum LoadedImage {
     Unchanged(Reason),
 }
 
-/// Where machine code came from.
+/// The origin of machine code.
 #[derive(Debug, Hash)]
 pub(crate) enum Origin {
     /// A fat binary in a loaded object.
@@ -123,7 +124,7 @@ impl Kernel {
         }
     }
 
-    /// Whether the same lookup would find the same again.
+    /// Whether the same lookup would find the same kernel again.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let Self { name, container, load, found_by, loaded, forms: _ } = self;
         let address = |loaded: Option<&'static LoadedImage>| loaded.map(ptr::from_ref);
@@ -132,7 +133,7 @@ impl Kernel {
             && address(*loaded) == address(other.loaded)
     }
 
-    /// What was made of the kernel's entry.
+    /// The forms of the kernel's entry, or why there are none.
     pub(crate) fn entry(&self) -> Result<&'static EntryReport, Reason> {
         match self.loaded {
             None => Err("its module was loaded by a function that is not watched, as CUDA runtimes before 12 do"

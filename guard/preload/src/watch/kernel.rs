@@ -13,7 +13,7 @@ const NAME_BYTES: usize = 8 << 20;
 const LONG_NAME: usize = 4096;
 /// The stored bytes of a name that is cut.
 const SHORT_NAME: usize = 48;
-/// Marks a name that is cut.
+/// Marks a cut name.
 const CUT: &[u8] = b"...";
 
 /// A kernel of a name and an image.

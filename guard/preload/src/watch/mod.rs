@@ -1,5 +1,4 @@
-//! Takes accepted launches, loaded images and allocations, and returns counters by kernel, the last launches and the
-//! live memory.
+//! Records launches, loaded images and allocations: counters by kernel, the last launches and the live memory.
 
 pub(crate) mod counters;
 pub(crate) mod handle_record;

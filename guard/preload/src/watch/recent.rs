@@ -1,4 +1,4 @@
-//! Records the last launches, and up to which one each stream was synchronised.
+//! Records the last launches, and for each stream the last synchronised one.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -31,7 +31,7 @@ struct Stream {
 
 // SAFETY: atomic numbers may be zero.
 static RECENT: [Slot; SLOTS] = unsafe { core::mem::zeroed() };
-// SAFETY: as above.
+// SAFETY: atomic numbers may be zero.
 static STREAM_MARKS: [Stream; STREAMS] = unsafe { core::mem::zeroed() };
 /// Launches so far.
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
@@ -39,7 +39,7 @@ static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static PROVEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Its address stands for the thread.
+    /// Its address identifies the thread.
     static THREAD: u8 = const { 0 };
 }
 
@@ -83,7 +83,7 @@ fn slot(number: u64) -> &'static Slot {
     &RECENT[place % SLOTS]
 }
 
-/// What stands for a stream: its handle, or the thread where that is a stream of the thread's own.
+/// The identity of a stream: its handle, or for a per-thread stream the thread.
 #[inline]
 fn key(stream: usize, per_thread: bool) -> usize {
     if stream == PER_THREAD || (stream == 0 && per_thread) {

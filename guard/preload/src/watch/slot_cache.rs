@@ -5,7 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::hash_map::DefaultHasher;
 
-/// Places of a table of hashes that are looked at for one hash.
+/// The places of a table that are searched for one hash.
 const MAX_PROBES: usize = 64;
 
 /// A hash that is not 0.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_value_is_kept_once_and_no_more_than_so_many() {
         static KEPT: SlotCache<u64, 8, 5> = SlotCache::new();
-        // All begin at one place.
+        // All hashes begin at the same place.
         let get = |number: u64| KEPT.get(number, || number).copied();
         for _ in 0..2 {
             assert_eq!((1..=5).map(get).collect::<Option<Vec<_>>>(), Some(vec![1, 2, 3, 4, 5]));

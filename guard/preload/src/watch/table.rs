@@ -13,7 +13,7 @@ use crate::watch::kernel::{self, Kernel, OTHERS, UNNAMED};
 /// Places of the table, a power of two: for 100,000 handles at a time.
 const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 17;
-/// Places that are looked at for one handle.
+/// The places that are searched for one handle.
 const MAX_PROBES: usize = 256;
 /// Marks a place while its handle is replaced. No handle has this address.
 const BUSY: usize = 1;
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     pub(crate) counters: Counters,
     /// Data of `--fix`.
     record: AtomicPtr<HandleRecord>,
-    /// The handle of the module or library: of the kernel's, or its own. 0 if it is not known.
+    /// The handle of the kernel's module or library, or the container's own handle. 0 if it is not known.
     container: AtomicUsize,
     /// The load number of the container when this handle was found.
     load: AtomicU64,
@@ -205,7 +205,7 @@ impl Entry {
         self.record.store(record.cast_mut(), Ordering::Release);
     }
 
-    /// Replaces the handle, if its module or library was unloaded. Returns whether it did.
+    /// Replaces the handle if its module or library was unloaded. Returns whether it was replaced.
     fn take_over(&self, handle: usize) -> bool {
         let old = self.handle.load(Ordering::Acquire);
         if old <= BUSY || !self.is_unloaded() {

@@ -54,7 +54,7 @@ impl Guard {
                 prepare(kernel, stream, largest, items, Values::Args(&placed))
             }?;
             let context = args.stream().context();
-            // SAFETY: as above.
+            // SAFETY: `args` hold the stream, whose context `bind` made current.
             let is_capturing = || unsafe { kernel.inner.driver.is_capturing(stream) };
             if !context.has_async_alloc() && is_capturing()? {
                 let what = "workspaces during stream capture";
@@ -76,7 +76,7 @@ impl Guard {
             // SAFETY: `bind` returned the stream, whose uses have not ended. The workspace has the bytes that the
             // batch declares, and is freed in the order of the stream.
             let submission = unsafe { self.submission(call, stream, &values) };
-            // SAFETY: as above.
+            // SAFETY: `bind` returned the stream, whose uses have not ended.
             unsafe { submission.check_capture() }
                 .map_err(|source| stopped_at_once(plan.len(), plan.items(), source))?;
             let launched = submission.submit(ValidLaunches::Plan(&plan));

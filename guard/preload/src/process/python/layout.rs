@@ -1,4 +1,4 @@
-//! Where the structures of each version of Python have the fields that lead to a thread's frames.
+//! Offsets, for each version of Python, of the fields that lead to a thread's frames.
 
 use super::memory;
 
@@ -71,8 +71,8 @@ const FIRST_WITH_OFFSETS: u8 = 13;
 /// Where `_Py_DebugOffsets` tells of a build without a global lock.
 const FREE_THREADED: usize = 16;
 
-/// The offsets of each version on 64-bit Linux, which `tests/python/layout.c` prints; for the versions with
-/// `_Py_DebugOffsets`, where that has them.
+/// The offsets of each version on 64-bit Linux, which `tests/python/layout.c` prints. For versions with
+/// `_Py_DebugOffsets`, their places in that structure.
 #[rustfmt::skip]
 const LAYOUTS: [(u8, [u16; COUNT]); 7] = [
     (8, [32, 0, 8, 8, 176, 24, 0, 24, 32, 104, 0, 104, 112, 40, 120, 0, 8, 16, 32, 48, 16, 32]),

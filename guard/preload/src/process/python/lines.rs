@@ -7,7 +7,7 @@ pub(super) fn line(minor: u8, table: &[u8], first: i64, at: usize) -> i64 {
         10 => by_ranges(table, first, at),
         _ => by_locations(table, first, at),
     };
-    // Code that no source has.
+    // Code without a line in the source.
     found.unwrap_or(first)
 }
 

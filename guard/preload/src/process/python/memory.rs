@@ -3,7 +3,7 @@
 use core::ptr;
 use std::process;
 
-/// Copies the memory at `address`. Whether all of it is mapped.
+/// Copies the memory at `address`. Returns whether all of it is mapped.
 fn read(address: usize, into: &mut [u8]) -> bool {
     let length = into.len();
     let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };

@@ -1,5 +1,5 @@
-//! The Python frames of this thread, from the memory of the interpreter: no function of Python is called and no lock
-//! taken, since a launch may come from a thread that released the global lock, or from a broken process.
+//! The Python frames of this thread, read from the memory of the interpreter. No function of Python is called and no
+//! lock is taken, because a launch may come from a thread that released the global lock, or from a broken process.
 
 mod layout;
 mod lines;
@@ -84,7 +84,7 @@ impl Interpreter {
         of_code.take(KEPT_FRAMES).collect()
     }
 
-    /// The frame; `None` for those that the interpreter pushes for itself.
+    /// The frame; `None` for frames that the interpreter pushes for itself.
     fn frame(self, layout: &Layout, frame: usize) -> Option<PythonFrame> {
         let is_own = layout.frame_owner > 0
             && bytes(frame, layout.frame_owner).is_none_or(|[owner]| owner >= OWN_FRAMES);
@@ -163,13 +163,13 @@ fn next(offset: usize) -> impl Fn(&usize) -> Option<usize> {
 
 /// The first owner of frames that the interpreter pushes for itself.
 const OWN_FRAMES: u8 = 3;
-/// Copies of Python in a process that are looked at.
+/// The most copies of Python in a process that are examined.
 const MOST_COPIES: usize = 4;
 const MOST_INTERPRETERS: usize = 64;
 const MOST_THREADS: usize = 4096;
 /// States of this thread, one in each interpreter that it runs.
 const MOST_STATES: usize = 8;
-/// Frames that are looked at, and that are kept.
+/// The most frames that are examined, and that are kept.
 const MOST_FRAMES: usize = 512;
 const KEPT_FRAMES: usize = 32;
 /// Bytes of a table of lines. Larger ones are generated code.

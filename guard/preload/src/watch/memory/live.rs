@@ -8,11 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard_report::MemoryKind;
 
-/// Devices that are distinguished; those beyond count as the last one.
+/// The most devices that are distinguished. Further devices count as the last one.
 pub(crate) const DEVICES: usize = 64;
 /// Entries of a bucket.
 const ENTRIES: usize = 16;
-/// Together with the entries, more than 100,000 allocations find a place.
+/// With the entries of a bucket, room for more than 100,000 allocations.
 const BUCKET_BITS: u32 = 13;
 /// The key of an entry that is being written.
 const BUSY: u64 = u64::MAX;
@@ -39,7 +39,7 @@ pub(crate) struct Key(u64);
 pub(crate) struct Inserted {
     /// Whether it is in the table; else its bucket is full.
     pub(crate) has_place: bool,
-    /// One of the same key, whose end was not seen, and which is no longer in the table.
+    /// The former entry with the same key, whose end was not seen. It is no longer in the table.
     pub(crate) replaced: Option<Allocation>,
 }
 
@@ -55,12 +55,12 @@ struct Bucket {
 static TABLE: [Bucket; 1 << BUCKET_BITS] = unsafe { core::mem::zeroed() };
 
 impl Key {
-    /// That of memory at this address.
+    /// The key of memory at this address.
     pub(crate) const fn of_address(address: u64) -> Self {
         Self(address)
     }
 
-    /// That of physical memory with this handle.
+    /// The key of physical memory with this handle.
     pub(crate) const fn of_handle(handle: u64) -> Self {
         Self(handle ^ HANDLE)
     }
@@ -166,7 +166,7 @@ impl Bucket {
 }
 
 impl Allocation {
-    /// All but the bytes, in one number: the kind, the device, the stack.
+    /// The kind, the device and the stack in one number.
     fn rest(&self) -> u64 {
         let kind = match self.kind {
             MemoryKind::Managed => 1,

@@ -12,13 +12,13 @@ use crate::watch::slot_cache::{hash_of, place_of};
 
 /// The smallest allocation whose stack is sampled, in bytes.
 const LARGE: u64 = 1 << 20;
-/// Stacks that are kept; of later ones nothing is known.
+/// The most stacks that are kept.
 const STACKS: usize = 4096;
 /// Frames of a stack.
 const FRAMES: usize = 48;
-/// Time that samples may always take together, for the buffers that programs allocate when they begin.
+/// Time that samples may always take together. It is meant for the buffers that programs allocate when they begin.
 const FREE_NS: u64 = 50_000_000;
-/// Beyond that, samples take so small a part of the time.
+/// After that, samples take at most one part in this many of the process's time.
 const PART: u64 = 100;
 
 /// A stack. `hash` is 0 in a free place; unused frames are null.
@@ -82,8 +82,8 @@ fn keep(frames: &[*mut c_void]) -> u32 {
     u32::try_from(place + 1).unwrap_or(0)
 }
 
-/// The frames of the stack with this number, the innermost first, without those of this library, of libraries
-/// that are no longer loaded, and of the allocator that was called.
+/// The frames of the stack with this number, the innermost first. Frames of this library, of unloaded libraries, and of
+/// the called allocator are left out.
 pub(crate) fn frames(number: u32, most: usize) -> Vec<Frame> {
     let place = usize::try_from(number).unwrap_or(0).checked_sub(1);
     let Some(stack) = place.and_then(|place| KEPT.get(place)) else { return Vec::new() };

@@ -51,8 +51,8 @@ pub(crate) fn devices() -> Vec<DeviceMemory> {
     devices.map(device).collect()
 }
 
-/// Counts the end of an allocation that is not in the table: of one without a place, if there are any, of the
-/// mean size.
+/// Counts the end of an allocation that is not in the table. If there are allocations without a place, it counts as one
+/// of their mean size.
 #[inline]
 pub(crate) fn remove_untracked(key: Key) {
     if UNTRACKED.allocations.load(Ordering::Relaxed) > 0 && key != Key::of_address(0) {
@@ -70,7 +70,7 @@ fn remove_mean() {
     }
 }
 
-/// Counts a refused allocation. Whether it is the first of this kind, device and size since one succeeded.
+/// Counts a refused allocation. Returns whether it is the first of this kind, device and size since one succeeded.
 pub(crate) fn refuse(kind: MemoryKind, device: u8, bytes: u64) -> bool {
     REFUSED.fetch_add(1, Ordering::Relaxed);
     let request = request(kind, device, bytes);
@@ -88,8 +88,8 @@ pub(crate) fn refuse(kind: MemoryKind, device: u8, bytes: u64) -> bool {
     place.refused.fetch_add(1, Ordering::Relaxed) == 0
 }
 
-/// Notes that an allocation succeeded: those of the same kind, device and size that were refused before it
-/// were tried again.
+/// Records a successful allocation. Earlier refused allocations of the same kind, device and size then count as
+/// successfully retried.
 #[inline]
 pub(crate) fn succeed(kind: MemoryKind, device: u8, bytes: u64) {
     if PENDING_COUNT.load(Ordering::Relaxed) > 0 {
@@ -129,7 +129,7 @@ fn request(kind: MemoryKind, device: u8, bytes: u64) -> u64 {
         MemoryKind::Pinned => 0xff,
         _ => u64::from(device),
     };
-    // What the shift loses is more than any device has.
+    // The shift loses only bits of sizes that no device has.
     ((bytes << 8) | place).wrapping_add(1)
 }
 
