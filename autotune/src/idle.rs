@@ -6,11 +6,12 @@ use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, Measured};
 use crate::measure::{Measurer, Portion, Sample};
 
-/// Passes requests on while the device is idle, and repeats those that fail with
-/// [`Busy`](FailureKind::Busy), as of a clock that [yields](crate::DeviceClock::yielding).
+/// Passes requests on while the device is idle. Repeats requests that fail with [`Busy`](FailureKind::Busy), as with a
+/// clock that [yields](crate::DeviceClock::yielding).
 ///
-/// After such a failure it waits until the device was idle for a second. If another process comes back within 10,000
-/// requests, it waits twice as long each time, up to a minute. Otherwise it would delay each request to a quiet server.
+/// After such a failure it waits until the device was idle for a second. Each time that another process comes back
+/// within 10,000 requests, the wait doubles, up to a minute. With a constant wait, the tuner would delay each request
+/// to a quiet server.
 #[derive(Debug)]
 pub struct WhenIdle<M, W> {
     measurer: M,

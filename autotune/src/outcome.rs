@@ -50,7 +50,7 @@ pub struct MeasuredCandidate {
     pub candidate: Candidate,
     /// Its times; zero samples if not timed.
     pub summary: Summary,
-    /// Its [`crate::Samples::spread`].
+    /// The spread of the times: [`crate::Samples::spread`].
     pub spread: Option<f64>,
     /// Its time divided by the default's: the median over the rounds with both.
     pub against_default: Option<f64>,

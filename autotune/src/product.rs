@@ -93,7 +93,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         }
         let product = Product::new::<T>(&guard, shape, workspace_bytes)?;
         let ProductShape { rows, inner, columns, bias, residual } = shape;
-        // Each begins at another value, so that no two matrices are the same.
+        // Each matrix begins at another value, so no two matrices are the same.
         let filled = |elements: u64, first: usize| {
             let elements = size(elements)?;
             let host: Vec<T> = values.iter().cycle().skip(first).take(elements).copied().collect();
@@ -251,7 +251,7 @@ fn algorithm_of(candidate: &Candidate) -> Measured<u64> {
     }
 }
 
-/// The Frobenius norm of the difference over that of `expected`; NaN if an element is.
+/// The Frobenius norm of the difference, divided by the norm of `expected`; NaN if an element is NaN.
 fn relative_error<T: Copy + Into<f64>>(out: &[T], expected: &[T]) -> f64 {
     let (mut difference, mut norm) = (0.0, 0.0);
     for (out, expected) in out.iter().zip(expected) {

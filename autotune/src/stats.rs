@@ -74,7 +74,7 @@ impl Samples {
         Self::new(distances).map_or(0.0, |distances| distances.median())
     }
 
-    /// The standard error of the median as a fraction of it, from the width of [`Self::median_interval`].
+    /// The standard error of the median as a fraction of the median, from the width of [`Self::median_interval`].
     ///
     /// A plain standard deviation would never become precise after one interrupt. A median absolute deviation
     /// would call a bimodal series precise once one mode has the majority. The interval has neither flaw.
@@ -114,9 +114,9 @@ impl Samples {
 
 /// The fewest samples whose range is a 95 % interval: 1 - 2 / 2^6.
 pub(crate) const MIN_FOR_INTERVAL: u64 = 6;
-/// How far is far: twice the range of a few samples, or four times the median absolute deviation of more. In 10^5 sets of
-/// normal samples with their centre at the limit, this was exceeded with a probability of 0.0008 by four samples, and of
-/// less by more samples.
+/// The distance that counts as far: twice the range of a few samples, or four times the median absolute deviation of
+/// more samples. In 10^5 sets of four normal samples with their centre at the limit, 0.08 % exceeded it; with more
+/// samples, fewer.
 const FAR: f64 = 2.0;
 const MIN_FAR: u64 = 4;
 /// From this number on, one outlier must not decide.
@@ -131,9 +131,9 @@ const BEYOND_ONE_END: f64 = 0.025;
 /// Whether `samples` come from a distribution whose centre is below or above `limit`; `None` if they are too few or too
 /// close to say.
 ///
-/// The test is Wilcoxon's signed-rank test, as confident as so many standard deviations of a normal distribution.
-/// Outliers hardly affect it, and it needs a third fewer samples than a test of the signs. But its confidence is below
-/// three deviations for fewer than 12 samples, so four or more are enough if they are far from the limit.
+/// The test is Wilcoxon's signed-rank test, at a confidence of `deviations` standard deviations of a normal
+/// distribution. Outliers hardly affect it, and it needs a third fewer samples than a sign test. With fewer than 12
+/// samples it cannot reach three deviations, so four or more samples are also enough if they are far from the limit.
 pub(crate) fn side_of(samples: &[f64], limit: f64, deviations: f64) -> Option<Ordering> {
     let mut distances: Vec<f64> = samples.iter().map(|sample| sample - limit).collect();
     let ends = Samples::new(distances.iter().copied())?;

@@ -15,11 +15,12 @@ use crate::stats::Samples;
 ///
 /// This [restricts](Space::restrict) `space` to the objective, and adds the candidates of the search to it.
 ///
-/// Each candidate is checked before it is timed; a failed one is recorded and excluded. Samples of different
-/// candidates are interleaved, so drift affects all alike. The default wins unless another candidate is
-/// faster by more than 2 %, with a confidence of 99.9 % (less if samples take a second). Of the candidates that are, and
-/// that are at most 2 % slower than the fastest, the first in a fixed order wins: less scratch, fewer launches, smaller
-/// blocks. So every search of a problem has the same result, unless a time is at the margin. When the budget ends or the search is interrupted, the outcome is marked incomplete.
+/// Each candidate is checked before it is timed; a failed one is recorded and excluded. Samples of different candidates
+/// are interleaved, so drift affects all alike. The default wins unless another candidate is faster by more than 2 %,
+/// with a confidence of 99.9 % (less if samples take a second). All such candidates within 2 % of the fastest count as
+/// equal. Of these the one with the least scratch wins; then the fewest launches; then the smallest blocks. So every
+/// search of a problem has the same result, unless a time is at the margin. When the budget ends or the search is
+/// interrupted, the outcome is marked incomplete.
 ///
 /// # Errors
 ///

@@ -34,7 +34,7 @@ impl Variant {
         pipelines.into_iter().flat_map(with).collect()
     }
 
-    /// Its candidates within `objective`, with the largest chunk first.
+    /// The pipeline's candidates within `objective`, the largest chunk first.
     pub(crate) fn candidates(&self, objective: Objective) -> Vec<Candidate> {
         let largest = self.candidate(StoredChoice::Automatic, objective);
         let most = largest.as_ref().map_or(0, |largest| largest.largest_chunk);

@@ -1,7 +1,7 @@
 //! Argsort of rows: `out[r][p]` is the column of the element of rank `p` in row `r`.
 //!
-//! Language models sort the scores of every token to sample from them, and nearest-neighbour search
-//! sorts those of every query. Rows are on grid y, which 65,536 one-row blocks overflow.
+//! Language models sort the scores of every token to sample from them, and nearest-neighbour search sorts the distances
+//! of every query. Rows are on grid y, which 65,536 one-row blocks overflow.
 
 use core::cmp::Ordering;
 
@@ -24,7 +24,7 @@ const MIN_THREADS: u64 = 128;
 const WORDS: u64 = 32;
 const WORD_BYTES: u64 = 4;
 
-/// Which end a sort begins with.
+/// The direction of a sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The smallest element first.

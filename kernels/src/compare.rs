@@ -192,8 +192,7 @@ impl Difference {
     }
 }
 
-/// Compares two tensors on the host. If their lengths differ, every missing or surplus element counts
-/// as one that is not finite.
+/// Compares two tensors on the host. If their lengths differ, every missing or surplus element counts as not finite.
 pub fn reference<T: Compared>(output: &[T], golden: &[T]) -> Difference {
     let missing = to_u64(output.len().abs_diff(golden.len()));
     let compared = to_u64(output.len().max(golden.len()));

@@ -55,7 +55,7 @@ pub enum KernelError {
     /// The kernel has no launch parameter of this name.
     #[error("{kernel} has no launch parameter {given}, it has {known}")]
     UnknownParameter { kernel: &'static str, given: String, known: String },
-    /// The launch and every split of it violate limits of the device or kernel.
+    /// The launch violates limits of the device or kernel, and so does every split.
     #[error(transparent)]
     Violations(#[from] gridguard::Violations),
     /// The device code could not be compiled or loaded.

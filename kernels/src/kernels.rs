@@ -198,8 +198,8 @@ impl Kernels {
         Ok(TunedLaunch { prepared, matched, rejected })
     }
 
-    /// Reserves a quarter of the L1 cache for loads of `kernel`, if the shared memory of the resident blocks that
-    /// registers and threads allow would take all of it.
+    /// Reserves a quarter of the L1 cache for loads of `kernel`, if the shared memory of all blocks that registers and
+    /// threads allow would take the whole cache.
     ///
     /// The driver does not count the shared memory that it reserves for each block. Measured on an NVIDIA H200
     /// (`NOTES.md`).

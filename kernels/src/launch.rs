@@ -1,4 +1,4 @@
-//! What the launches of all kernels take.
+//! The arguments that the launches of all kernels take.
 
 pub(crate) use cudarc::driver::CudaStream;
 pub(crate) use gridguard::cuda::Args;

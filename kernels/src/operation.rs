@@ -13,7 +13,7 @@ use crate::error::KernelError;
 ///
 /// Constructors check all sizes, so that `grid` cannot fail.
 ///
-/// Only this crate makes the [`Code`] of an operation, because it vouches for the memory accesses of its device code.
+/// Only this crate makes the [`Code`] of an operation, because it guarantees the memory accesses of its device code.
 /// Load your own device code with `gridguard::cuda::Module`.
 pub trait Operation: Clone {
     /// The kernel's name in profiles.

@@ -36,7 +36,7 @@ pub enum FleetError {
     /// A response has more bytes than announced or allowed.
     #[error("{what} has more than {limit} bytes, the number announced or the limit")]
     TooLarge { what: String, limit: u64 },
-    /// The bytes are not those of the digest: a blob was cut or changed.
+    /// The bytes do not match their digest: a blob was truncated or changed.
     #[error("{expected} has other bytes, whose digest is {found}: the blob was cut or changed")]
     OtherBytes { expected: Digest, found: Digest },
     /// The tag is no release of profiles.
@@ -55,7 +55,7 @@ pub enum FleetError {
         "the release is for channel {found:?}, not {expected:?}: correct the address or the channel"
     )]
     OtherChannel { expected: String, found: String },
-    /// A release older than the accepted one: a replay, or a stale mirror.
+    /// The release is older than the accepted one: a replay, or a stale mirror.
     #[error(
         "the release has serial {found}, but serial {accepted} was accepted before: it is an old one"
     )]
@@ -80,7 +80,7 @@ impl FleetError {
         matches!(self, Self::Unreachable { .. } | Self::TooSlow { .. })
     }
 
-    /// Whether a release was there and was refused: tampered, replayed, of another signer or invalid.
+    /// Whether a release was found and refused: it was tampered with, replayed, signed by an unknown key, or invalid.
     pub const fn is_refusal(&self) -> bool {
         matches!(
             self,

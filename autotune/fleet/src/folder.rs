@@ -98,8 +98,8 @@ impl<'f> Folder<'f> {
         installed.files.iter().all(|(name, digest)| self.has(name, *digest))
     }
 
-    /// Replaces files one by one, removes those of the old release alone, and writes the record last. If it fails, the
-    /// next pull finds the record of the old release, and continues.
+    /// Replaces files one by one, removes files that only the old release had, and writes the record last. If this
+    /// fails, the next pull finds the record of the old release, and continues.
     pub(crate) fn install(
         &self,
         old: Option<&Installed>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::error::FleetError;
 
-/// An OCI image manifest. The media type of its config tells the kind of artefact.
+/// An OCI image manifest. The media type of its config determines the kind of artefact.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Manifest {

@@ -54,7 +54,7 @@ pub(crate) struct Found {
 }
 
 impl Pulled {
-    /// The result of a pull that failed, where the installed release stays.
+    /// The result of a pull that failed and left the installed release.
     #[must_use]
     pub const fn kept(installed: Installed) -> Self {
         Self { is_new: false, installed }
@@ -101,7 +101,7 @@ impl Channel {
         let statement = manifest.config.digest;
         let bytes =
             self.store.blob(statement, MAX_STATEMENT_BYTES.min(manifest.config.size)).await?;
-        // Before a byte of it is parsed.
+        // Verified before any byte of the statement is parsed.
         let signed = self.keys.verify(&bytes, manifest.signatures())?;
         let release = Release::parse(&signed, &self.name)?;
         Ok(Some(Found { release, statement, etag }))
@@ -214,8 +214,8 @@ impl Puller {
     }
 }
 
-/// How long to wait after a number of failures in sequence: random, up to twice as long each time, at most `longest`. A
-/// server's own wish is a lower limit.
+/// The pause after a number of consecutive failures: random, with a bound that doubles each time up to `longest`. A
+/// server's `Retry-After` is a lower limit.
 pub fn pause(failures: u32, longest: Duration, error: &FleetError) -> Duration {
     let ceiling = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.min(20))).min(longest);
     let jittered = ceiling.mul_f64(fastrand::f64());

@@ -208,7 +208,7 @@ impl ProfileFile {
     }
 }
 
-/// The profile, if all of it is valid.
+/// The profile, if all of its entries are valid.
 fn parsed(name: &str, text: &[u8]) -> Result<Document, FleetError> {
     let fault = |reason: String| FleetError::Profile { name: name.to_owned(), reason };
     let text = str::from_utf8(text).map_err(|error| fault(error.to_string()))?;
@@ -221,7 +221,7 @@ fn invalid(reason: impl Into<String>) -> FleetError {
     FleetError::Release(reason.into())
 }
 
-/// Whether a name can only be of a file in the folder itself.
+/// Whether the name is a plain file name, which cannot leave the folder.
 fn is_plain(name: &str) -> bool {
     let stem = name.strip_suffix(".ron").unwrap_or_default();
     !stem.is_empty()

@@ -1,4 +1,4 @@
-//! Where releases are: a registry, or an object store with the same blobs and manifests as objects.
+//! The store of releases: a registry, or an object store with the same blobs and manifests as objects.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Writes blobs, then a manifest of them under each tag, the last one last.
+    /// Writes the blobs, then their manifest under each tag, in the order of the tags.
     pub(crate) async fn publish(
         &self,
         blobs: &BTreeMap<Digest, &[u8]>,

@@ -31,7 +31,7 @@ impl fmt::Display for End {
 
 /// A child process that leads a process group. Dropping this kills the group.
 pub(crate) struct ProcessGroup {
-    /// `None` once it is in [`UNENDED`].
+    /// `None` once the process is in [`UNENDED`].
     leader: Option<Child>,
     id: u32,
     end: Option<End>,

@@ -51,11 +51,10 @@ impl Default for Timeouts {
 
 /// Checks and times candidates in a child process that runs [`serve()`].
 ///
-/// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
-/// kind `Crash` or `Timeout`. The old process is killed with all processes that it started, and the next
-/// request starts a new one. If the old process does not end, the kind is `Unended`, and
-/// [`unended_processes`] lists it until it ends. The child ends with this value, and with the process
-/// that holds it.
+/// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of kind `Crash` or
+/// `Timeout`. The old process is killed with all processes that it started, and the next request starts a new one. If
+/// the old process does not end, the kind is `Unended`, and [`unended_processes`] lists it until it ends. The child
+/// ends when this value is dropped, or when the process that holds it ends.
 ///
 /// Requests and responses use a separate connection, so the output of a candidate is never read as a
 /// response. [`Self::take_printed`] returns that output.

@@ -38,7 +38,7 @@ pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, 
     Ok(keep_within(search, &open, FINE_FACTOR, Stage::Descent))
 }
 
-/// Measures `new` interleaved with the incumbent. Returns those close to it.
+/// Measures `new` interleaved with the incumbent. Returns the candidates close to it.
 fn step(search: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
     search.enter(Stage::Descent, (count(new.len()) + 1) * (search.effort.fine + 1));
     let mut places = new.to_vec();

@@ -51,8 +51,8 @@ pub(crate) struct Decision {
 
 /// Decides between `places` by their samples.
 ///
-/// The default wins, unless others are clearly faster by more than [`TIE_FACTOR`]. Of these the first in the order of
-/// ties wins that is clearly not slower than the fastest of them by more than [`TIE_FACTOR`].
+/// The default wins, unless other places are clearly faster by more than [`TIE_FACTOR`]. Of these, each place that is
+/// clearly within [`TIE_FACTOR`] of the fastest is a tie, and the first in the order of ties wins.
 pub(crate) fn decide(search: &Search<'_>, places: &[usize]) -> Decision {
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
@@ -72,7 +72,7 @@ pub(crate) fn decide(search: &Search<'_>, places: &[usize]) -> Decision {
     Decision { winner: better.first().copied().unwrap_or(best), fastest }
 }
 
-/// Whether the median of `place` is at most [`TIE_FACTOR`] times that of `base`.
+/// Whether the median of `place` is at most [`TIE_FACTOR`] times the median of `base`.
 pub(crate) fn is_tie(search: &Search<'_>, place: usize, base: usize) -> bool {
     let ratios = search.ratios(place, base);
     place == base || ratios.is_some_and(|ratios| ratios.median() <= TIE_FACTOR)
@@ -100,8 +100,9 @@ fn left_of(search: &Search<'_>, places: &[usize]) -> Vec<usize> {
     left
 }
 
-/// The places whose samples could change the decision: none if the first of `places` in the order of ties is clearly
-/// faster than the default, and none of the others faster than it, by more than a tie; or if only the default is left.
+/// The places whose samples could change the decision. There are none if only the default is left, or if the first of
+/// `places` in the order of ties is clearly faster than the default by more than a tie, and no other place is faster
+/// than it by more than a tie.
 ///
 /// Removes places that are still not clear after [`SamplingEffort::max_compared`](crate::sampling::SamplingEffort): the
 /// next in order is as likely to be the choice of another search.

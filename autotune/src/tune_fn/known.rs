@@ -1,4 +1,4 @@
-//! The journal of a function, which also serves a search with other values.
+//! The journal of a function, which a search with other values can also use.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -48,7 +48,7 @@ impl Kept {
         let mut journal = Journal { subject: BTreeMap::from(subject.clone()), records: Vec::new() };
         let mut known = Known::new();
         if let Some(old) = old {
-            // A journal of another problem is another's file.
+            // A journal of another problem belongs to another function.
             subject[1..].iter_mut().for_each(|(name, value)| {
                 *value = old.subject.get(name).cloned().unwrap_or_default();
             });
@@ -84,8 +84,8 @@ impl Kept {
         before - space.candidates().len()
     }
 
-    /// Rewrites the file without an incomplete last line, and appends each new record. If that fails later, only the
-    /// journal is lost.
+    /// Rewrites the file without an incomplete last line, and appends each new record. If an append fails later, only
+    /// the journal is lost.
     pub(super) fn into_writer(self) -> Result<impl FnMut(&JournalRecord) + Send + 'static, Error> {
         let Self { path, lock, journal, .. } = self;
         let mut lines = Vec::new();

@@ -33,7 +33,7 @@ use crate::ranges::Ranges;
 use crate::space::Space;
 use crate::tune::tune;
 
-/// What [`tune_fn`] may vary, and how it compares outputs.
+/// The parameters that [`tune_fn`] varies, and the comparison of outputs.
 ///
 /// Without [`Self::on_stream`] the function runs on the host.
 #[derive(Default)]
@@ -144,8 +144,9 @@ impl<'a> FnSpace<'a> {
         self
     }
 
-    /// How far an element may be from the reference, relative to its magnitude or to the mean magnitude of the
-    /// output, whichever is larger. By default outputs must be equal. The entry of the profile states it.
+    /// The largest allowed difference of an element from the reference, relative to its magnitude or to the mean
+    /// magnitude of the output, whichever is larger. By default outputs must be equal. The entry of the profile states
+    /// the tolerance.
     pub const fn tolerance(mut self, tolerance: f64) -> Self {
         self.tolerance = tolerance;
         self

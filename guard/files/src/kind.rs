@@ -1,4 +1,4 @@
-//! Tells kinds of files apart, and opens regular files without waiting for the other end of a pipe.
+//! Determines kinds of files, and opens regular files without waiting for the other end of a pipe.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -34,8 +34,7 @@ pub enum LockError {
 }
 
 impl FileLock {
-    /// Locks the file at `path`, which is created if there is none. Waits for another holder, but not
-    /// longer than `patience`.
+    /// Locks the file at `path`, which is created if there is none. Waits for another holder, but at most `patience`.
     ///
     /// # Errors
     ///
@@ -139,7 +138,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether an open file is still the one at `path`.
+/// Whether an open file is still the file at `path`.
 #[cfg(unix)]
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -66,7 +66,7 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, Publ
 ///
 /// # Errors
 ///
-/// Those of [`publish`].
+/// As [`publish`].
 pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
     create_with_mode(folder_of(path), 0o700).map_err(failed("creating its folder"))?;
     replace(path, contents, Access::User).map(drop)
@@ -76,7 +76,7 @@ pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError>
 ///
 /// # Errors
 ///
-/// Those of [`publish`].
+/// As [`publish`].
 pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
     create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     persist_new(path, contents)
@@ -108,7 +108,7 @@ pub(crate) fn replace(
 ///
 /// # Errors
 ///
-/// Those of [`publish`].
+/// As [`publish`].
 pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
     if is_stream(path).map_err(failed("replacing it"))? {
         let open = || File::options().append(true).open(path)?.write_all(contents);
@@ -167,15 +167,16 @@ fn is_stream(path: &Path) -> io::Result<bool> {
 /// The permissions of a new file.
 #[derive(Clone, Copy)]
 pub(crate) enum Access<'o> {
-    /// By the umask of the process.
+    /// As the umask of the process says.
     Umask,
     /// For the user only.
     User,
-    /// Those of an old file, with its owner and group.
+    /// As an old file, with its owner and group.
     Of(&'o Metadata),
 }
 
-/// A temporary file beside `path` with these contents, flushed to disk, and what of the access could not be kept.
+/// A temporary file beside `path` with these contents, flushed to disk, and the change of owner or group that could not
+/// be avoided.
 fn written(
     path: &Path,
     contents: &[u8],
@@ -210,7 +211,7 @@ pub(crate) fn temporary(path: &Path, access: Access<'_>) -> Result<NamedTempFile
     builder.tempfile_in(folder_of(path)).map_err(failed("creating a temporary file"))
 }
 
-/// Copies owner, group and permissions of the old file. Returns what could not be kept.
+/// Copies owner, group and permissions of the old file. Returns the change of owner or group that could not be avoided.
 #[cfg(unix)]
 fn keep_access(file: &File, old: &Metadata) -> io::Result<Option<OwnerChange>> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -244,7 +245,7 @@ pub(crate) fn flushed(path: &Path) -> Result<(), PublishError> {
     flush_folder_of(path).map_err(failed("flushing its folder to disk"))
 }
 
-/// The name of the final file of a temporary one, which [`written`] has named.
+/// The name of the final file that belongs to a temporary file of [`written`].
 fn written_for(temporary: &[u8]) -> Option<&[u8]> {
     let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
     let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;

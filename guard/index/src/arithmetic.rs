@@ -8,7 +8,7 @@ use super::values::Kind;
 
 impl<'a> Trace<'_, 'a> {
     pub(super) fn product(a: &Poly, b: &Poly, kind: Type, is_high: bool) -> Option<Poly> {
-        // Without a sign, a negative constant of `mul.wide` or `mul.hi` is a large one.
+        // Unsigned `mul.wide` and `mul.hi` take a negative constant as a large number.
         let plain = |value: &Poly| match value.as_constant() {
             Some(constant) if constant < 0 && !kind.is_signed && (is_high || kind.bits == 32) => {
                 Poly::constant(constant + (1 << kind.bits.min(64)))
@@ -105,7 +105,7 @@ impl<'a> Trace<'_, 'a> {
         node
     }
 
-    /// A predicate that is written under a predicate is unknown.
+    /// A predicate that is itself written under a predicate is unknown.
     fn write_condition(&mut self, target: u32, node: usize) {
         match self.code.instructions[self.at].guard {
             Some(_) => self.forget(target),

@@ -11,7 +11,7 @@ use super::values::{Incoming, Kind, Values, bits_up_to};
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     pub(super) value: i128,
-    /// The same as a formula of sizes.
+    /// The bound as a formula of sizes.
     pub(super) formula: Poly,
     /// Why the value may not be reached.
     pub(super) doubt: Option<Reason>,
@@ -31,7 +31,7 @@ impl Bound {
 pub(super) struct Bounds<'v> {
     pub(super) values: &'v mut Values,
     pub(super) sizes: &'v Sizes,
-    /// Whether values that are not known count as those that make a bound small, so that it is certainly reached.
+    /// Treat unknown values as adversarially small, to get a bound that every launch reaches.
     pub(super) is_certain: bool,
     known: HashMap<Key, Rc<Bound>>,
     facts: HashMap<u32, Rc<Vec<Poly>>>,
@@ -39,17 +39,17 @@ pub(super) struct Bounds<'v> {
     /// The atoms whose bounds are being computed.
     open: HashSet<(u32, bool)>,
     depth: usize,
-    /// The atoms among `depth`.
+    /// The atoms in `depth`.
     inner: usize,
     splits: usize,
     pub(super) steps: usize,
     /// The steps of earlier bounds.
     earlier_steps: usize,
-    /// A bound that is not above this needs no improvement.
+    /// A bound up to this value needs no improvement.
     enough: i128,
 }
 
-/// An atom, whether its upper bound is meant, the context, and whether the bound is certain.
+/// An atom, whether the bound is the upper one, the context, and whether the bound is certain.
 type Key = (u32, bool, u32, bool);
 
 impl<'v> Bounds<'v> {
@@ -98,7 +98,7 @@ impl<'v> Bounds<'v> {
         (low.value < -most - 1 && self.is_reachable(context)).then_some(low)
     }
 
-    /// Products that were looked at in all.
+    /// Products that were examined so far.
     pub(super) fn work(&self) -> usize {
         self.earlier_steps + self.steps
     }
@@ -156,7 +156,7 @@ impl<'v> Bounds<'v> {
         Bound { doubt: Some(why), ..Bound::constant(value) }
     }
 
-    /// Replaces atom by atom with its bound, the newest first, until sizes alone are left.
+    /// Replaces each atom by its bound, the newest first, until only sizes are left.
     fn eliminate(&mut self, poly: &Poly, context: u32) -> Bound {
         let facts = self.facts(context);
         let mut current = poly.clone();
@@ -166,7 +166,7 @@ impl<'v> Bounds<'v> {
             if self.inner == 0 && best <= self.enough {
                 return Bound { doubt, ..Bound::constant(best) };
             }
-            // Before the facts, which would take a number apart from its quotient.
+            // Before the facts are used, which would separate a number from its quotient.
             let atoms: Vec<u32> = current.atoms().collect();
             let next = atoms.into_iter().find_map(|atom| self.as_rest(&current, atom, context));
             if let Some(next) = next {
@@ -196,7 +196,7 @@ impl<'v> Bounds<'v> {
             let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
             let mut is_upper = low >= 0 || high > low.saturating_neg();
             if !is_upper && self.is_part_of(atom, &rest) {
-                // Where the rest is large, the quotient is too.
+                // If the remainder is large, so is the quotient.
                 doubt = worse(doubt, Some(Reason::Instruction));
                 is_upper = self.is_certain;
             }
@@ -214,7 +214,7 @@ impl<'v> Bounds<'v> {
         }
     }
 
-    /// Whether `atom` is a quotient of values of `poly` that are no sizes.
+    /// Whether `atom` is a quotient of values of `poly` that are not sizes.
     fn is_part_of(&self, atom: u32, poly: &Poly) -> bool {
         let mut seen = vec![atom];
         let mut next = 0;
@@ -471,14 +471,15 @@ impl<'v> Bounds<'v> {
     }
 }
 
-/// The greatest bound, with the worst doubt of all.
+/// The greatest bound, with the worst doubt of all bounds.
 pub(super) fn greatest_of(bounds: Vec<Bound>) -> Option<Bound> {
     let doubt = bounds.iter().map(|bound| bound.doubt).reduce(worse)?;
     let greatest = bounds.into_iter().max_by_key(|bound| bound.value)?;
     Some(Bound { doubt, ..greatest })
 }
 
-/// The doubt that the other one must not hide: a bound of a loop is not certain, whatever else is unknown.
+/// The worse of two doubts. `Loop` and `TooComplex` are the worst: the bound is then not certain, whatever else is
+/// unknown.
 fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
     let is_worse = |why: &Reason| matches!(why, Reason::Loop | Reason::TooComplex);
     one.filter(is_worse).or(other.filter(is_worse)).or(one).or(other)
@@ -486,9 +487,9 @@ fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
 
 const MOST_DEPTH: usize = 40;
 const MOST_ROUNDS: usize = 64;
-/// Quotients of quotients that are looked through.
+/// The deepest nesting of quotients that is followed.
 const MOST_QUOTIENTS: usize = 16;
 const MOST_SPLITS: usize = 2;
 const MOST_CASES: usize = 4;
-/// Products that are looked at for one bound.
+/// The most products that are examined for one bound.
 const MOST_STEPS: usize = 2_000;

@@ -12,7 +12,7 @@ use super::sizes::Reason;
 #[derive(Default)]
 pub(super) struct Code<'a> {
     pub(super) tokens: Vec<Token<'a>>,
-    /// The register of each token that is a word. Names of other things have numbers too.
+    /// The register number of each token that is a word. Names that are not registers have numbers, too.
     pub(super) ids: Vec<u32>,
     pub(super) instructions: Vec<Instruction>,
     pub(super) blocks: Vec<Block>,
@@ -20,9 +20,9 @@ pub(super) struct Code<'a> {
     pub(super) registers: Vec<&'a [u8]>,
     /// The names by scope; the innermost is last. Only inner scopes hide names.
     scopes: Vec<HashMap<&'a [u8], u32>>,
-    /// Parts of names such as `%r<8>` that an inner scope declares.
+    /// Prefixes of names such as `%r<8>` that an inner scope declares.
     prefixes: Vec<Vec<&'a [u8]>>,
-    /// Why the flow of control is not known.
+    /// Why the control flow is unknown.
     pub(super) problem: Option<Reason>,
 }
 
@@ -48,14 +48,14 @@ pub(super) struct Guard {
 #[derive(Default)]
 pub(super) struct Block {
     pub(super) instructions: Range<usize>,
-    /// The target of a branch at its end, and whether the branch depends on a predicate.
+    /// The target of the branch at the block's end, and whether the branch depends on a predicate.
     pub(super) targets: Vec<usize>,
     pub(super) guard: Option<Guard>,
     /// Whether control may continue with the next block.
     pub(super) falls_through: bool,
 }
 
-/// Blocks as they are read: labels are not resolved.
+/// Blocks with labels that are not resolved yet.
 struct Open<'a> {
     block: Block,
     labels: Vec<&'a [u8]>,

@@ -1,6 +1,6 @@
-//! Conditions that predicates stand for.
+//! The conditions of predicates.
 
-/// The condition that a predicate stands for.
+/// The condition of a predicate.
 #[derive(Clone, Copy)]
 pub(super) enum Condition {
     Compare(Compare),
@@ -26,7 +26,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// The comparison that a modifier names: the order, whether the sides are exchanged, and whether it is negated.
+    /// The comparison that a modifier names: the order, whether its sides are swapped, and whether it is negated.
     pub(super) fn of(modifier: &[u8]) -> Option<(Self, bool, bool)> {
         Some(match modifier {
             b".lt" | b".lo" => (Self::Less, false, false),

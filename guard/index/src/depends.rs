@@ -8,8 +8,8 @@ use super::values::{Kind, Values};
 use super::verdict::EntryIndex;
 
 impl EntryIndex {
-    /// The sizes on which its indices and their conditions depend, each with the bytes that it is read as. A launch
-    /// with the same of them has the same verdict.
+    /// The sizes on which its indices and their conditions depend, each with the number of bytes that are read of it.
+    /// Launches that agree in these sizes have the same verdict.
     pub fn sizes(&self) -> Vec<(Size, u64)> {
         let mut open = Open { values: &self.values, polys: Vec::new(), contexts: HashSet::new() };
         for check in &self.checks {
@@ -50,7 +50,7 @@ impl EntryIndex {
     }
 }
 
-/// Polynomials that were not looked at yet, and the contexts that were.
+/// The polynomials still to visit, and the contexts already visited.
 struct Open<'v> {
     values: &'v Values,
     polys: Vec<&'v Poly>,
@@ -58,7 +58,7 @@ struct Open<'v> {
 }
 
 impl Open<'_> {
-    /// Adds what holds at a context and around it.
+    /// Adds the facts of a context and of its parents.
     fn context(&mut self, context: u32) {
         let mut next = Some(context);
         while let Some(id) = next.filter(|id| self.contexts.insert(*id)) {

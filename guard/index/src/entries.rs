@@ -1,4 +1,4 @@
-//! The entries of a text, each analysed by itself.
+//! The entries of a text, each analysed separately.
 
 use core::ops::Range;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use crate::verdict::EntryIndex;
 /// Finds the 32-bit arithmetic of each entry of `ptx` whose result may leave its type and becomes an address, or is
 /// compared to decide about a branch.
 ///
-/// A negative number that an instruction takes without its sign counts as a large one on purpose, as in a check of both
-/// ends of a range. A parameter of twelve bytes whose words multiply and shift is a divisor with its reciprocal.
+/// A negative number in an unsigned instruction is taken for intended, as in a check of both ends of a range. A
+/// parameter of twelve bytes whose words multiply and shift is taken for a divisor with its reciprocal.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
     entries(ptx)?.iter().map(|entry| analyze(ptx, entry, &files)).collect()
 }
 
-/// The places of the entries in a text, so that the indices of one are found without reading the others again.
+/// The places of the entries in a text. With them, an entry is analysed without reading the others again.
 #[derive(Clone, Debug, Default)]
 pub struct EntryPlaces(HashMap<String, Range<usize>>);
 
@@ -59,8 +59,8 @@ impl EntryPlaces {
         Ok(Self(entries(ptx)?.into_iter().map(place).collect()))
     }
 
-    /// The indices of the entry `name` of `ptx`, which is the text that was read. Their positions count from the entry,
-    /// and they have no lines of the source. `None` if there is no such entry.
+    /// The indices of the entry `name` of `ptx`, the text that [`Self`] was made from. Positions count from the start
+    /// of the entry, and source lines are missing. `None` if there is no such entry.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl EntryPlaces {
         let Some(entry) = self.0.get(name).and_then(|place| ptx.get(place.clone())) else {
             return Ok(None);
         };
-        // No index depends on what the text is for.
+        // No index depends on the text's target.
         let text = [b".version 8.0\n.target sm_80\n", entry].concat();
         Ok(index(&text)?.pop())
     }

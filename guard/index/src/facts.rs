@@ -1,4 +1,4 @@
-//! What conditions say about values.
+//! Facts about values, derived from conditions.
 
 use super::bound::Bounds;
 use super::condition::{Compare, Condition, Order};
@@ -61,7 +61,7 @@ impl Trace<'_, '_> {
                 return;
             }
         };
-        // A negative number is a large one without its sign.
+        // Without its sign, a negative number is large.
         if !compare.is_signed && !self.is_nonnegative(larger, context) {
             return;
         }
@@ -75,7 +75,7 @@ impl Trace<'_, '_> {
     fn equal(&self, compare: Compare, left: &Poly, right: &Poly, facts: &mut Vec<Poly>) {
         let Some(difference) = left.plus(right, -1) else { return };
         facts.extend(difference.scaled(-1));
-        // A number without its upper bits is small.
+        // A number whose upper bits are masked is small.
         let node = &self.nodes[compare.left];
         let opcode = self.code.instructions[node.instruction].tokens.start;
         if let ([value, mask], b"and") = (&node.inputs[..], self.code.tokens[opcode].text)
@@ -104,7 +104,7 @@ impl Trace<'_, '_> {
 }
 
 impl Values {
-    /// The values that are not zero at `context`, the nearest first, without those of its parents.
+    /// The values that are known not to be zero at `context` itself, the nearest first. Parents are not included.
     pub(super) fn unequal(&self, context: u32) -> &[Poly] {
         let context = usize::try_from(context).ok().and_then(|id| self.contexts.get(id));
         context.map(|context| &context.unequal[..]).unwrap_or_default()
@@ -112,5 +112,5 @@ impl Values {
 }
 
 const MOST_CONDITIONS: usize = 64;
-/// No launch counts as far. Compilers leave out higher bits if a shift drops them.
+/// No launch has numbers as large as this. Compilers mask off higher bits if a shift drops them.
 const MOST_ITEMS: i128 = 1 << 61;

@@ -2,7 +2,7 @@
 
 use super::code::Code;
 
-/// The flow of control through the blocks that execution can reach.
+/// The control flow through the reachable blocks.
 pub(super) struct Flow {
     /// Blocks in reverse postorder.
     pub(super) order: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Wraps that depend on the sizes of grid and block alone.
+//! Wraps that depend only on the sizes of grid and block.
 
 use super::bound::{Bound, Bounds};
 use super::poly::Poly;
@@ -6,12 +6,12 @@ use super::sizes::{Size, Sizes};
 use super::values::{Kind, Values};
 use super::verdict::{Check, EntryIndex, all_sizes};
 
-/// A sum of products of grid and block sizes that must not exceed a limit: beyond it an index wraps.
+/// A sum of products of grid and block sizes, with the limit beyond which an index wraps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeLimit {
-    /// The sum. It does not fall if a size grows.
+    /// The sum. It never falls as a size grows.
     pub terms: Vec<SizeTerm>,
-    /// Its largest value without a wrap.
+    /// The largest value of the sum without a wrap.
     pub most: u64,
 }
 
@@ -27,8 +27,8 @@ pub struct SizeTerm {
 }
 
 impl EntryIndex {
-    /// The limits on grid and block beyond which an index wraps, with the parameters of `sizes`, whatever the others
-    /// are. Few entries have more than [`MOST_LIMITS`]; the rest is left out.
+    /// The limits on grid and block beyond which an index wraps, with the parameters in `sizes` and any values of the
+    /// other parameters. Few entries have more than [`MOST_LIMITS`] limits; further ones are left out.
     ///
     /// ```
     /// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 out) {\n\
@@ -44,7 +44,7 @@ impl EntryIndex {
         self.limits_within(sizes, &mut { MOST_WORK })
     }
 
-    /// As [`Self::limits`], with a budget: at most `work` parts of work, which it subtracts from `work`.
+    /// As [`Self::limits`], with a budget of `work` units, from which the units spent are subtracted.
     pub fn limits_within(&mut self, sizes: &Sizes, work: &mut usize) -> Vec<SizeLimit> {
         let most = MOST_WORK.min(*work);
         let Self { checks, values, .. } = self;
@@ -64,7 +64,7 @@ impl EntryIndex {
         };
         let mut done = Work { left: most };
         let mut found: Vec<(usize, SizeLimit)> = Vec::new();
-        // A wrap under each of these is not one under a condition that a parameter decides.
+        // A wrap with each of these parameter values does not hinge on a condition that a parameter decides.
         for value in [None, Some(0), Some(LARGE)] {
             let sizes = assumed(value, values);
             let mut bounds = Bounds::new(values, &sizes);
@@ -89,13 +89,13 @@ impl EntryIndex {
     }
 }
 
-/// How much of the analysis may still be done.
+/// The remaining work of the analysis.
 struct Work {
     left: usize,
 }
 
 impl Check {
-    /// The limit on grid and block, if a value exceeds its type and depends on nothing else.
+    /// The limit on grid and block, if a value exceeds its type and depends only on these sizes.
     fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes, work: &mut Work) -> Option<SizeLimit> {
         let bound = if self.is_index { work.exceeding(self, bounds)? } else { None }?;
         SizeLimit::of(&bound, self.most(), bounds, known)
@@ -105,8 +105,8 @@ impl Check {
         i128::from(if self.signed.0 { u32::MAX >> 1 } else { u32::MAX })
     }
 
-    /// Whether the value wraps from the first grid on that exceeds `limit`, and not before, in several launches. The
-    /// formula of the limit was found for the largest sizes, and a condition may make the value smaller in others.
+    /// Checks in several launches that the value wraps exactly from the first grid that exceeds `limit`. The formula of
+    /// the limit was found for the largest sizes; in other launches a condition may make the value smaller.
     fn wraps_first_beyond(
         &self,
         limit: &SizeLimit,
@@ -186,7 +186,7 @@ impl SizeLimit {
                 None => terms.push(SizeTerm { factor, grid, block }),
             }
         }
-        // Each negative term is at most a part of a term of its own: sizes are at least 1.
+        // Each negative term is at most a part of a positive one, because sizes are at least 1.
         let mut positive: Vec<&SizeTerm> = terms.iter().filter(|term| term.factor > 0).collect();
         let rises =
             terms.iter().filter(|term| term.factor < 0 && !term.is_constant()).all(|term| {
@@ -209,7 +209,8 @@ impl SizeLimit {
         })
     }
 
-    /// Whether `other` is exceeded whenever `self` is: `other` has at least so many times each term.
+    /// Whether `other` is exceeded whenever `self` is. This holds if some multiple of `self` is at most `other` in each
+    /// term, and the same multiple of its limit reaches the limit of `other`.
     fn is_implied_by(&self, other: &Self) -> bool {
         let factor = |of: &Self, term: &SizeTerm| {
             let is_same = |one: &&SizeTerm| (one.grid, one.block) == (term.grid, term.block);
@@ -237,10 +238,11 @@ impl SizeTerm {
 
 /// The limits of an entry that are kept.
 pub const MOST_LIMITS: usize = 8;
-/// Products that are looked at for one entry. An entry that needs more has the limits that were found with these.
+/// The most products that are examined for one entry. An entry that needs more has only the limits that were found
+/// until then.
 const MOST_WORK: usize = 40_000;
-/// A parameter that no condition takes for a small one.
+/// A parameter value that no condition takes for small.
 const LARGE: i64 = 1 << 30;
-/// Threads of a block, and blocks along the other axes, that a limit is tried with.
+/// The threads of a block, and the blocks along the other axes, with which a limit is tried.
 const TRIED: [(i128, i128); 3] = [(32, 1), (128, 7), (1024, 1)];
 const MOST_BLOCKS: i128 = (1 << 31) - 1;

@@ -20,7 +20,7 @@ pub(super) enum Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The registers that it writes as the first operand.
+    /// The registers that an instruction writes if this is its first operand.
     pub(super) fn written(&self) -> &[u32] {
         match self {
             Self::Register(id) => core::slice::from_ref(id),
@@ -30,7 +30,7 @@ impl Operand<'_> {
     }
 }
 
-/// The type of an instruction, by one of its modifiers.
+/// The integer type that a modifier of an instruction names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) bits: u32,

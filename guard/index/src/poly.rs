@@ -45,7 +45,7 @@ impl Poly {
         }
     }
 
-    /// The atom, if it is one alone.
+    /// The atom, if the polynomial is a single atom.
     pub(super) fn as_atom(&self) -> Option<u32> {
         match self.as_term()? {
             ([atom], 1) => Some(*atom),

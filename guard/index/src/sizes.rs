@@ -12,14 +12,15 @@ pub enum Size {
     Block(usize),
     /// A parameter of the entry.
     Parameter {
-        /// Its number.
+        /// The parameter's number.
         index: usize,
-        /// The offset in bytes of the value in it. 0 unless the parameter is a structure.
+        /// The offset in bytes of the value in the parameter. 0 unless the parameter is a structure.
         offset: u64,
     },
 }
 
-/// The known sizes of a launch. Others may have any legal value, and parameters are then not negative.
+/// The known sizes of a launch. Unknown sizes may have any legal value, and unknown parameters any value that is not
+/// negative.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes(pub(super) BTreeMap<Size, i128>);
 
@@ -44,7 +45,7 @@ pub enum Reason {
     Call,
     /// An index depends on an instruction that is not followed.
     Instruction,
-    /// A loop has no limit that is known.
+    /// The bound of a loop is unknown.
     Loop,
     /// A loop has several entrances, or the targets of a branch are not stated.
     ControlFlow,

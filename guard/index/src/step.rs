@@ -161,7 +161,7 @@ impl<'a> Trace<'_, 'a> {
         self.values.poly(kind)
     }
 
-    /// An input whose 32 bits are taken as a number.
+    /// An input whose 32 bits the instruction takes as a number.
     pub(super) fn taken(&mut self, node: Source, is_signed: bool) -> Input {
         let value = &self.nodes[node].value;
         if is_signed
@@ -262,7 +262,7 @@ impl<'a> Trace<'_, 'a> {
                 _ => (None, inputs),
             },
             (b"shr", [a, b]) => match b.as_constant() {
-                // The sign, which is 0 where nothing wrapped.
+                // The sign bit, which is 0 if nothing wrapped.
                 Some(31) if kind.bits == 32 && self.values.range(a).0 >= 0 => {
                     (Some(Poly::constant(0)), inputs)
                 }
@@ -326,7 +326,7 @@ impl<'a> Trace<'_, 'a> {
         let (low, high) = self.values.range(value);
         let (least, most) = to.range();
         if to.bits < from.bits && to.bits < 32 && (low < least || high > most) {
-            // Cut off on purpose.
+            // The upper bits are cut off on purpose.
             let most = (!to.is_signed).then(|| self.values.poly(Kind::UpTo(Poly::constant(most))));
             return Some(Computed::Value(most, vec![Self::input(node)]));
         }
@@ -400,5 +400,5 @@ const KNOWN: [&[u8]; 21] = [
     b"mov", b"cvta", b"cvt", b"add", b"sub", b"neg", b"not", b"abs", b"mul", b"mad", b"shl",
     b"shr", b"div", b"rem", b"min", b"max", b"and", b"or", b"bfe", b"selp", b"ld",
 ];
-/// Longer sums than this are given up.
+/// Longer sums are not followed.
 const MOST_SUM: usize = 32;

@@ -25,9 +25,9 @@ pub(super) type Source = usize;
 #[derive(Clone, Copy)]
 pub(super) struct Input {
     pub(super) node: usize,
-    /// Where the value comes from, if not from the place of its use.
+    /// The place that the value comes from, if it is not the place of its use.
     pub(super) context: Option<u32>,
-    /// Whether the instruction takes all 32 bits as a number, and that number is signed.
+    /// If the instruction takes all 32 bits as a number: whether the number is signed.
     pub(super) taken_as: Option<Signed>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Use {
     pub(super) is_address: bool,
 }
 
-/// What an entry computes.
+/// The values that an entry computes.
 pub(super) struct Trace<'c, 'a> {
     pub(super) code: &'c Code<'a>,
     pub(super) values: Values,
@@ -55,14 +55,14 @@ pub(super) struct Trace<'c, 'a> {
     single: Vec<Option<usize>>,
     /// The places in `state` of registers that are written several times.
     places: Vec<Option<usize>>,
-    /// Those registers, in the order of their places.
+    /// The registers that are written several times, in the order of their places.
     several: Vec<u32>,
-    /// The nodes of those registers at this place.
+    /// The nodes of these registers at the current place.
     state: Vec<Option<usize>>,
     pub(super) context: u32,
     /// The index of the instruction.
     pub(super) at: usize,
-    /// The first reason why something remains unknown.
+    /// The first reason why a value remains unknown.
     pub(super) doubt: Option<(Reason, usize)>,
 }
 
@@ -254,7 +254,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         joins
     }
 
-    /// A node that is one of several nodes.
+    /// A node that has the value of one of several nodes.
     pub(super) fn join(
         &mut self,
         register: u32,
@@ -293,7 +293,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         self.values.joins[number].incoming.push(Incoming { value, context, is_back: true });
     }
 
-    /// What holds after an edge from a block with this context and this state at its end.
+    /// The context after an edge from a block that ends with this context and this state.
     fn edge_context(&mut self, edge: Edge, from: u32, state: &[Option<usize>]) -> u32 {
         let (Some(taken), Some(guard)) = (edge.taken, self.code.blocks[edge.from].guard) else {
             return from;
@@ -308,7 +308,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         }
     }
 
-    /// The context in which also `guard` holds.
+    /// The context in which `guard` also holds.
     pub(super) fn guarded(&mut self, parent: u32, guard: Guard) -> u32 {
         match self.node_of(guard.register) {
             Some(node) => self.assume(parent, node, guard.expected),
@@ -328,7 +328,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         }
     }
 
-    /// The node of a register. A register without a known value gets one.
+    /// The node of a register. A register without a known value gets a new node.
     pub(super) fn read(&mut self, register: u32) -> usize {
         if let Some(node) = self.node_of(register) {
             return node;
@@ -376,7 +376,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         }
     }
 
-    /// Forgets a register, whose value then is unknown.
+    /// Makes the value of a register unknown.
     pub(super) fn forget(&mut self, register: u32) {
         match self.places[index(register)] {
             Some(place) => self.state[place] = None,

@@ -1,38 +1,38 @@
-//! Values that registers hold, as polynomials over atoms, and what is known about them at each place.
+//! Values of registers as polynomials over atoms, and the facts about them at each place.
 
 use std::collections::HashMap;
 
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
 
-/// What an atom stands for.
+/// The meaning of an atom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kind {
-    /// A size, and the bytes that it is read as.
+    /// A size, and the number of bytes that are read of it.
     Size(Size, u64),
     ThreadIndex(usize),
     BlockIndex(usize),
-    /// Rounded down.
+    /// A quotient, rounded down.
     Quotient(Poly, Poly),
     Remainder(Poly, Poly),
     Least(Poly, Poly),
     Greatest(Poly, Poly),
     /// Bitwise or.
     Either(Poly, Poly),
-    /// Some value from 0 to this.
+    /// Some value from 0 to this one.
     UpTo(Poly),
     /// One of several values, by the number of its [`Join`].
     Join(usize),
-    /// Nothing is known, because of this. The number makes it unique.
+    /// Unknown, for this reason. The number makes the atom unique.
     Opaque(usize, Reason),
 }
 
 pub(super) struct Atom {
     pub(super) kind: Kind,
-    /// Its range in all legal launches.
+    /// The atom's range in all legal launches.
     pub(super) low: i128,
     pub(super) high: i128,
-    /// Whether it depends on sizes of the launch and parameters alone.
+    /// Whether the atom depends only on sizes of the launch and parameters.
     pub(super) is_size: bool,
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Join {
 #[derive(Clone)]
 pub(super) struct Incoming {
     pub(super) value: Poly,
-    /// What holds where the value comes from.
+    /// The context of the place that the value comes from.
     pub(super) context: u32,
     pub(super) is_back: bool,
 }
 
-/// What holds at a place.
+/// The facts at a place.
 pub(super) struct Context {
     pub(super) parent: Option<u32>,
     /// Polynomials that are at most zero.
@@ -68,7 +68,7 @@ pub(super) struct Values {
     ids: HashMap<Kind, u32>,
     pub(super) joins: Vec<Join>,
     pub(super) contexts: Vec<Context>,
-    /// The contexts with the facts of two others.
+    /// The contexts that combine the facts of two others.
     combined: HashMap<(u32, u32), u32>,
     /// The block sizes that the entry states.
     pub(super) block: [Option<(i128, i128)>; 3],
@@ -124,7 +124,7 @@ impl Values {
         u32::try_from(self.contexts.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// A context with the facts of two.
+    /// The context with the facts of two contexts.
     pub(super) fn both(&mut self, one: u32, other: u32) -> u32 {
         if let Some(known) = self.combined.get(&(one, other)) {
             return *known;
@@ -159,7 +159,7 @@ impl Values {
         &self.atoms[usize::try_from(atom).unwrap_or(0)]
     }
 
-    /// Whether no arithmetic made `value`, so that it cannot have wrapped.
+    /// Whether `value` is no result of arithmetic, so that it cannot have wrapped.
     pub(super) fn is_plain(&self, value: &Poly) -> bool {
         let kind = value.as_atom().map(|atom| &self.get(atom).kind);
         matches!(
@@ -168,7 +168,7 @@ impl Values {
         )
     }
 
-    /// A parameter that an instruction takes as a signed number is at most the largest of those.
+    /// A parameter that an instruction takes as a signed number is at most the largest signed number.
     pub(super) fn take_as_signed(&mut self, parameter: u32) {
         if let Some(atom) = usize::try_from(parameter).ok().and_then(|id| self.atoms.get_mut(id)) {
             atom.high = atom.high.min(i128::from(i32::MAX));
@@ -257,7 +257,7 @@ impl Values {
         self.poly(Kind::Quotient(number.clone(), divisor.clone()))
     }
 
-    /// The newest quotient of `poly` with coefficient 1: its number, its divisor, and the rest of `poly`.
+    /// The newest quotient of `poly` with coefficient 1: its dividend, its divisor, and the rest of `poly`.
     fn inner_quotient(&self, poly: &Poly) -> Option<(Poly, Poly, Poly)> {
         let newest = poly
             .terms()
@@ -273,7 +273,7 @@ impl Values {
         is_exact.then(|| (number.clone(), divisor.clone(), rest))
     }
 
-    /// Number and divisor, if `number / divisor` divides by a multiplication with a reciprocal.
+    /// Dividend and divisor, if `number / divisor` is a division by means of a reciprocal.
     fn by_multiplication(&self, number: &Poly, divisor: &Poly) -> Option<(Poly, i128)> {
         let power = divisor.as_constant().filter(|it| it.unsigned_abs().is_power_of_two())?;
         let factor = i128::try_from(number.content()).ok().filter(|factor| *factor > 256)?;
@@ -286,8 +286,8 @@ impl Values {
         (is_exact && by > 1).then_some((own, by))
     }
 
-    /// Number and divisor, if `sum >> shift` divides by a parameter of three words: a reciprocal, its shift and the
-    /// divisor. `sum` is `n * reciprocal / 2^32 + n`, and the host chose a reciprocal that makes this exact.
+    /// Dividend and divisor, if `sum >> shift` is a division by a parameter of three words: a reciprocal, its shift and
+    /// the divisor. `sum` is `n * reciprocal / 2^32 + n`, and the host chose the reciprocal so that this is exact.
     pub(super) fn by_reciprocal(&mut self, sum: &Poly, shift: &Poly) -> Option<(Poly, Poly)> {
         let Kind::Size(Size::Parameter { index, offset: 4 }, 4) = self.get(shift.as_atom()?).kind
         else {
@@ -376,6 +376,6 @@ fn most_of(bytes: u64) -> i128 {
 const MOST_BLOCKS: [i128; 3] = [(1 << 31) - 1, 65_535, 65_535];
 const MOST_THREADS: [i128; 3] = [1024, 1024, 64];
 
-/// Older facts are rarely needed, and every one costs time.
+/// Older facts are rarely needed, and each costs time.
 const MOST_FACTS: usize = 24;
 const MOST_CONTEXTS: usize = 256;

@@ -1,4 +1,4 @@
-//! Bounds of variables that change in loops, and values that equal others.
+//! Bounds of loop variables, and equal values.
 
 use super::bound::{Bound, Bounds, greatest_of};
 use super::poly::{Poly, without};
@@ -44,7 +44,7 @@ impl Bounds<'_> {
             if incoming.value.as_atom() == Some(atom) {
                 continue;
             }
-            // A loop that ends at one value of its variable reaches that value.
+            // A loop that ends when its variable equals a value reaches that value.
             let end = self.values.unequal(incoming.context).iter().find_map(|unequal| {
                 let (factor, rest) = unequal.split(atom);
                 let sign = factor.as_constant().filter(|sign| sign.abs() == 1)?;
@@ -76,8 +76,7 @@ impl Bounds<'_> {
         (bound.doubt != Some(Reason::Loop)).then_some(bound)
     }
 
-    /// `poly` with a number and its quotient `atom` replaced by the rest of the division, if that lowers the greatest
-    /// value.
+    /// `poly` with a dividend and its quotient `atom` replaced by the remainder, if this lowers the greatest value.
     pub(super) fn as_rest(&mut self, poly: &Poly, atom: u32, context: u32) -> Option<Poly> {
         let Kind::Quotient(number, divisor) = &self.values.get(atom).kind else { return None };
         let (number, divisor) = (number.clone(), divisor.clone());
@@ -165,7 +164,7 @@ impl Bounds<'_> {
         })
     }
 
-    /// The first value of a loop's variable and its step, if it has one of each.
+    /// The first value of a loop's variable and its step, if both are unique.
     fn linear(&self, atom: u32, join: &Join) -> Option<(Poly, Poly)> {
         let [first, back] = &join.incoming[..] else { return None };
         let step = back.value.plus(&Poly::atom(atom), -1)?;

@@ -28,7 +28,7 @@ pub struct EntryIndex {
     places: Vec<Place>,
     pub(super) checks: Vec<Check>,
     pub(super) values: Values,
-    /// Why not all of the entry is known.
+    /// Why a part of the entry is unknown.
     doubt: Option<Reason>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Check {
     pub(super) value: Poly,
     pub(super) signed: Signed,
     pub(super) context: u32,
-    /// The number of the place that computes it.
+    /// The number of the instruction that computes it.
     place: usize,
     is_address: bool,
     /// Whether it depends on the grid, or is a product of parameters and values from memory.
@@ -85,7 +85,7 @@ pub struct Wrap {
     pub is_address: bool,
     /// The value in words of the source.
     pub expression: String,
-    /// Its largest value in the launch, or its smallest if that wraps.
+    /// The largest value of the index in the launch, or the smallest if it wraps below zero.
     pub extreme: i128,
     /// The sizes for which it wraps.
     pub formula: String,
@@ -182,8 +182,8 @@ impl EntryIndex {
         self.verdict_within(sizes, &mut { MOST_WORK })
     }
 
-    /// As [`Self::verdict`], with a budget: at most `work` parts of work, which it subtracts from `work`. One part takes a
-    /// microsecond or less. Beyond the budget indices are [`Reason::TooComplex`], and [`Wrap::first`] is left out.
+    /// As [`Self::verdict`], with a budget of `work` units, from which the units spent are subtracted. A unit takes a
+    /// microsecond or less. Without budget, indices are [`Reason::TooComplex`], and [`Wrap::first`] is left out.
     pub fn verdict_within(&mut self, sizes: &Sizes, work: &mut usize) -> Verdict {
         let Self { checks, values, .. } = self;
         let mut bounds = Bounds::new(values, sizes);
@@ -201,7 +201,7 @@ impl EntryIndex {
                 |formula| !all_sizes(bounds.values, formula).is_empty() && !is_open(formula);
             match found {
                 Ok(None) => {}
-                // Only a launch shows whether a parameter alone is too large.
+                // If only a parameter is too large, only a real launch can show it.
                 Ok(Some(bound)) if !check.is_index && is_open(&bound.formula) => {}
                 Err((_, formula)) if !check.is_index && !is_known(&formula) => {}
                 Ok(Some(bound)) => {
@@ -264,7 +264,8 @@ impl EntryIndex {
         }
     }
 
-    /// The smallest value of `size` that makes the index of `place` wrap. `None` if each value does, or no work is left.
+    /// The smallest value of `size` that makes the index of `place` wrap. `None` if every value does, or no work is
+    /// left.
     fn first(
         &mut self,
         size: Size,
@@ -303,7 +304,7 @@ impl EntryIndex {
     }
 }
 
-/// The first value above `fits` for which `fails` holds, which holds for `wraps`.
+/// The first value above `fits` for which `fails` holds. It holds for `wraps`.
 fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) -> i128 {
     while fits + 1 < wraps {
         let middle = fits + (wraps - fits) / 2;
@@ -313,7 +314,7 @@ fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) 
 }
 
 impl Check {
-    /// The bound that exceeds the type, if one does. Why it may not, and the formula of the bound, if that is unknown.
+    /// The bound that exceeds the type, if one does. If that is unknown, the reason and the formula of the bound.
     pub(super) fn exceeding(
         &self,
         bounds: &mut Bounds<'_>,
@@ -322,7 +323,7 @@ impl Check {
             |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };
         let Some(reason) = possible.doubt else { return Ok(Some(possible)) };
-        // A bound of no size shows nothing that a launch could exceed.
+        // A bound without a size is nothing that a launch could exceed.
         let certain = bound(true).filter(|bound| {
             bound.doubt != Some(Reason::TooComplex) && bound.formula.as_constant().is_none()
         });
@@ -367,7 +368,7 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
     trace.nodes[node].instruction
 }
 
-/// Whether the value of `node` fits if the values that it is computed from fit, which other checks show.
+/// Whether the value of `node` fits if its inputs fit. Other checks cover the inputs.
 fn is_covered(trace: &Trace<'_, '_>, node: usize, signed: Signed) -> bool {
     let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
     let least = if signed.0 { -most - 1 } else { 0 };
@@ -470,13 +471,13 @@ fn unknown_sizes(values: &Values, formula: &Poly, sizes: &Sizes) -> Vec<Size> {
     all_sizes(values, formula).into_iter().filter(is_unknown).collect()
 }
 
-/// Larger parameters are no sizes.
+/// Larger parameters are not sizes.
 const MOST_SIZE: i128 = 1 << 40;
 const MOST_VISITS: usize = 1_000_000;
-/// Products that are looked at for one verdict.
+/// The most products that are examined for one verdict.
 const MOST_WORK: usize = 4_000_000;
 const MOST_HOPS: usize = 8;
-/// The values that one may be chosen from.
+/// The most values that a value may be chosen from.
 const MOST_SOURCES: usize = 32;
 
 /// A place in the text without a known position.

@@ -118,7 +118,7 @@ impl Words<'_> {
 }
 
 impl Size {
-    /// Its name in CUDA C++. `parameters` are the names of the entry's parameters.
+    /// The size's name in CUDA C++. `parameters` are the names of the entry's parameters.
     pub fn name(&self, parameters: &[String]) -> String {
         let axis = |axis: &usize| ["x", "y", "z"].get(*axis).copied().unwrap_or("?");
         match self {

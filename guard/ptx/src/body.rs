@@ -15,14 +15,15 @@ pub(crate) struct Callee<'a> {
     pub(crate) name: &'a [u8],
     /// Where it is called.
     pub(crate) at: Position,
-    /// Whether it is called by its name, not by address.
+    /// Whether the call is by name. Otherwise it is by address.
     pub(crate) is_direct: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Body<'a> {
     pub(crate) reads: Values,
-    /// The values that it reads before its first label, branch or call, and the offset of that.
+    /// The values that the body reads before its first label, branch or call, and the offset of this label, branch or
+    /// call.
     pub(crate) early: Option<(Values, usize)>,
     pub(crate) labels: Vec<&'a [u8]>,
     pub(crate) calls: Vec<Callee<'a>>,
@@ -163,7 +164,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Why the register of `read` cannot be replaced by a 32-bit register, or a vector by three and zero.
+/// Why the register of `read` cannot be replaced by a 32-bit register, or a vector by three registers and zero.
 fn refused_read(instruction: &Instruction<'_, '_>, read: Read) -> Option<Reason> {
     let Instruction { opcode, modifiers, operands } = instruction;
     let source = modifiers.last().map(|modifier| modifier.text).unwrap_or_default();

@@ -28,7 +28,7 @@ pub enum PtxError {
     /// The version is unknown, and may have other ways to read a block index.
     #[error("PTX version {version} is unknown: versions up to {NEWEST_MAJOR}.x can be rewritten")]
     UnknownVersion { version: String },
-    /// A byte that is invalid outside of comments and strings, or a zero byte anywhere.
+    /// A byte that is invalid outside comments and strings, or a zero byte anywhere.
     #[error("{at}: unexpected byte {byte:#04x}")]
     UnexpectedByte { byte: u8, at: Position },
     /// An unterminated comment, string, body or statement, and where it begins.

@@ -1,4 +1,4 @@
-//! Extracts one entry of a text for a second module beside the module of the text.
+//! Extracts one entry of a text, for a second module beside the module of the whole text.
 
 use core::ops::Range;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::names::Names;
 use crate::refusal::{Reason, Refusal};
 use crate::statement::{Instruction, Statement, StatementKind, Statements};
 
-/// A variable that a text declares outside of its functions.
+/// A variable that a text declares outside its functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Variable {
@@ -32,7 +32,7 @@ pub struct Extracted {
     pub constants: Vec<Variable>,
 }
 
-/// The entry `name` of `ptx` without the other entries, for a module beside a loaded one of the same text.
+/// Extracts the entry `name` of `ptx`, for a module beside a loaded module of the same text.
 ///
 /// The entry uses the variables of the loaded module: `address_of` returns the address of a global variable, which
 /// replaces the name in the text. Device code cannot write constants, so the text declares them again.
@@ -77,7 +77,7 @@ pub fn extract(
     Ok(extractor.finish())
 }
 
-/// How the new text has a variable.
+/// How the new text refers to a variable.
 #[derive(Clone, Debug)]
 enum Use {
     Constant,
@@ -140,7 +140,7 @@ impl<'a> Extractor<'_, 'a> {
         Ok(())
     }
 
-    /// How the new text has a variable, which `function` uses by `token`; `None` if the entry is refused.
+    /// How the new text refers to a variable that `function` uses in `token`; `None` if the entry is refused.
     fn use_of(&mut self, place: usize, token: &Token<'a>, function: &[u8]) -> Option<Use> {
         if let Some(known) = self.uses.get(place).cloned().flatten() {
             return Some(known);
@@ -361,7 +361,7 @@ mod tests {
         }
         let extracted = |text: &[u8]| extract(text, "uses", address).expect("PTX").expect("it can");
         let once = extracted(PTX.as_bytes());
-        // Its variables are numbers by now.
+        // Its variables are addresses by now.
         assert_eq!(extracted(&once.text), once);
     }
 

@@ -60,7 +60,7 @@ impl Fold {
     /// The words of the additional parameter of a folded entry, for the chunk that begins at block
     /// `first` of the flat grid. The driver launches the chunk's number of blocks on x.
     ///
-    /// Words that an entry needs together form a pair, so that one instruction loads them.
+    /// Words that an entry needs together form a pair, which one instruction loads.
     pub const fn words(&self, first: u32) -> [u32; FOLDED_WORDS] {
         let ([x, y, z], by_x, by_y) = (self.grid, self.by_x, self.by_y);
         [
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Numbers that are divided are smaller.
+    /// Dividends are smaller.
     const END: u32 = 1 << 31;
 
     fn is_exact(number: u32, divisor: u32) {

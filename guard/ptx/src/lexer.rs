@@ -36,7 +36,7 @@ impl<'a> Token<'a> {
         self.start + self.text.len()
     }
 
-    /// Whether it is this character of punctuation.
+    /// Whether the token is this punctuation character.
     #[must_use]
     pub fn is(&self, byte: u8) -> bool {
         self.kind == TokenKind::Punctuation(byte)

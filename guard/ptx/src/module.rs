@@ -19,7 +19,7 @@ pub(crate) struct Module<'a> {
     /// Entries and functions, in the order of their first occurrence.
     pub(crate) functions: Vec<Function<'a>>,
     ids: HashMap<&'a [u8], usize>,
-    /// The variables that it declares outside of functions.
+    /// The variables that it declares outside functions.
     pub(crate) variables: Vec<Declared<'a>>,
     /// Words of debug sections and other sections, which may be labels of functions.
     pub(crate) section_words: HashSet<&'a [u8]>,
@@ -48,7 +48,7 @@ pub(crate) struct Function<'a> {
     definition: Option<(usize, Body<'a>)>,
     /// The function that this name is an alias of.
     alias_of: Option<usize>,
-    /// Whether it was declared or defined as an entry, if it was.
+    /// Whether the declaration or definition is an entry. `None` if there is neither.
     is_entry: Option<bool>,
 }
 

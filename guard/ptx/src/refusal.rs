@@ -42,21 +42,21 @@ reasons! {
     Cluster = "cluster", "is about the clusters of one launch, and each chunk is a launch of its own";
     /// It launches kernels, or uses another function of the device runtime.
     DeviceLaunch = "device-launch", "is a function of the device runtime, which launches kernels";
-    /// It reads the identity of its grid, and each chunk is a grid.
+    /// It reads the identity of its grid, which differs in each chunk.
     GridId = "grid-id", "identifies the grid, and each chunk is a grid of its own";
     /// It calls a function by address, and which functions may be called is not stated.
     IndirectCall = "indirect-call", "is called by address, and the possible functions are not stated";
-    /// It calls a function by address, and one of those that may be called reads the grid.
+    /// It calls a function by address, and one of the possible functions reads the grid.
     IndirectCallReadsGrid = "indirect-call-reads-grid", "is called by address and reads a block index or the grid size";
     /// It calls a function that is not in this text.
     ExternalFunction = "external-function", "is not defined in this text and may read a block index";
     /// It reads a block index or grid size in fewer than 32 bits, which a larger grid would exceed.
     NarrowRead = "narrow-read", "is read in fewer than 32 bits, which a larger grid would exceed";
-    /// It reads a block index or grid size by an instruction that is not known to.
+    /// It reads a block index or grid size in an instruction that is not supported.
     UnknownRead = "unknown-read", "is read by an instruction that is not supported";
     /// It calls in a form that is not known.
     UnknownCall = "unknown-call", "is called in an unknown form";
-    /// It declares a name that is a special register's.
+    /// It declares the name of a special register.
     HiddenRegister = "hidden-register", "is declared here, but is the name of a special register";
     /// It declares a global variable in its body, which its forms would not share.
     OwnVariable = "own-variable", "is a variable that the forms of the entry would not share with it";

@@ -39,12 +39,12 @@ pub fn rewrite(ptx: &[u8]) -> Result<Rewritten, PtxError> {
     rewrite_entries(ptx, |_| true)
 }
 
-/// [`rewrite`] for the entries whose names `is_wanted` accepts. The others get no forms, and are not in the
+/// As [`rewrite`], for the entries whose names `is_wanted` accepts. Other entries get no forms, and are not in the
 /// report.
 ///
 /// # Errors
 ///
-/// Those of [`rewrite`].
+/// As [`rewrite`].
 pub fn rewrite_entries(
     ptx: &[u8],
     is_wanted: impl Fn(&str) -> bool,
@@ -124,7 +124,7 @@ fn parameter_limit(module: &Module<'_>) -> u64 {
 
 /// From PTX 8.1 on, for targets from `sm_70` on.
 const MOST_BYTES: u64 = 32_764;
-/// Before.
+/// The limit before.
 const MOST_BYTES_BEFORE: u64 = 4_352;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Special registers and instructions that read the grid, or that cannot be split.
+//! Special registers and instructions that read the grid, or that prevent splitting.
 
 use crate::lexer::{Token, TokenKind};
 use crate::refusal::Reason;

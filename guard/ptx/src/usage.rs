@@ -79,7 +79,8 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// Visits the neighbours of the functions `open`. If `visit` returns true, it visits that neighbour's neighbours too.
+/// Visits the neighbours of the functions `open`. If `visit` returns true, visits the neighbours of this neighbour,
+/// too.
 fn spread(
     mut open: Vec<usize>,
     neighbours: &[Vec<usize>],

@@ -1,4 +1,4 @@
-//! Declarations of variables outside of functions.
+//! Declarations of variables outside functions.
 
 use core::ops::Range;
 
@@ -9,9 +9,9 @@ use crate::lexer::{Lexer, Token, TokenKind};
 /// `[LINKAGE] .global|.const [.attribute(...)] [.align N] [.v2|.v4] .TYPE NAME[N]... [= VALUES];`
 #[derive(Debug)]
 pub(crate) struct Declared<'a> {
-    /// The names. A list of several declares variables of one type.
+    /// The names. A declaration with several names declares variables of one type.
     pub(crate) names: Vec<Token<'a>>,
-    /// The size of the only one. `None` if it is not known.
+    /// The variable's size, if there is only one variable. `None` if it is not known.
     pub(crate) bytes: Option<u64>,
     pub(crate) is_constant: bool,
     pub(crate) is_external: bool,

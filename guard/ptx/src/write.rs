@@ -138,7 +138,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(())
     }
 
-    /// Replaces reads, and the call of a function that has a variant. A form computes the values before.
+    /// Replaces reads, and calls of functions that have a variant. A form computes the values beforehand.
     fn instruction(
         &mut self,
         instruction: &Instruction<'_, 'a>,
@@ -218,7 +218,7 @@ impl<'a> Writer<'_, 'a> {
     }
 }
 
-/// What distinguishes the name of a function with added parameters.
+/// The suffix in the name of a function with added parameters.
 const CALLED: &str = "called";
 /// Roughly the bytes that a form adds to its original.
 const MORE_BYTES: usize = 2048;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{ComputeCapability, DeviceLimits};
 
-/// What ran the timed launches.
+/// The back end that ran the timed launches.
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[display(rename_all = "lowercase")]
 #[derive(Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub enum Backend {
 )]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
-    /// What ran the launches.
+    /// The back end that ran the launches.
     #[serde(default)]
     pub backend: Backend,
     /// The device's name as `cuDeviceGetName` returns it.

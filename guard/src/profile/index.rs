@@ -103,7 +103,7 @@ impl ShapeIndex {
         }
         let first = *sizes.first()?;
         let first_of = |row: &IndexRow| row.sizes.first().copied().unwrap_or_default();
-        // Rows are sorted by their first size, so those within an octave of it are adjacent.
+        // Rows are sorted by their first size, so rows within an octave of the size are adjacent.
         let begin = self.rows.partition_point(|row| first_of(row) < first.div_ceil(2));
         let near =
             self.rows.iter().skip(begin).take_while(|row| within_octave(first_of(row), first));

@@ -15,7 +15,7 @@ use super::store::load;
 #[cfg(feature = "catalog")]
 use crate::guard::Guard;
 
-/// The places to look for a device's profile.
+/// The places where a device's profile is looked for.
 ///
 /// The best match of all layers is used. If several match equally well, the highest layer is used.
 ///

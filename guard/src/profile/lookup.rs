@@ -199,8 +199,8 @@ impl<'a> TunedChoice<'a> {
         self.entry.map_or(&[], |entry| &entry.parameters)
     }
 
-    /// The launch parameter `name` of the entry. It may be for another shape, and from an untrusted file:
-    /// check it as any input.
+    /// The launch parameter `name` of the entry. The entry may be for another shape and from an untrusted file, so
+    /// check the value like any input.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<u64> {
         value_of(self.parameters(), name)
@@ -222,7 +222,7 @@ fn sizes(shape: &Named) -> impl Iterator<Item = u64> {
     shape.iter().map(|(_, size)| *size)
 }
 
-/// Counts an entry with other size names, in the last notice if it has the same names.
+/// Counts an entry with other size names: in the last notice, if that is about the same names.
 fn note_other_sizes(
     notices: &mut Vec<(Layer, ProfileNotice)>,
     layer: Layer,

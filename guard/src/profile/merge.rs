@@ -17,7 +17,7 @@ use super::model::{Entry, MAX_ENTRIES};
 pub struct MergeConflict {
     /// The entry in the merged document.
     pub kept: Entry,
-    /// The other one.
+    /// The dropped entry.
     pub dropped: Entry,
 }
 
@@ -25,7 +25,7 @@ pub struct MergeConflict {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MergeReason {
-    /// It has the later date, or the only one.
+    /// It has the later date, or the other entry has none.
     #[display("the kept one is later")]
     Date,
     /// The dates are the same, and it has more samples.

@@ -43,7 +43,7 @@ pub struct MissedShape {
 #[derive(Debug)]
 pub struct MissLog {
     capacity: usize,
-    /// In the order of [`MissedShape::compare`].
+    /// Sorted by [`MissedShape::compare`].
     shapes: Mutex<Vec<MissedShape>>,
     dropped: AtomicU64,
 }

@@ -198,8 +198,8 @@ pub struct Provenance {
     pub samples: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
-    /// How far outputs could differ from the default's, relative to it: `0`, or a number such as `1e-5`. Empty if the
-    /// kernel's own test decided.
+    /// The allowed difference of outputs from the default's output, relative to it: `0`, or a number such as `1e-5`.
+    /// Empty if the kernel's own test decided.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tolerance: String,
 }
@@ -304,8 +304,8 @@ pub enum EntryError {
 }
 
 impl Entry {
-    /// A problem whose default was measured on the device of the profile, and beaten by nothing. A file has one short
-    /// row for it, without times, and a lookup returns no entry.
+    /// A problem whose default was measured on the device of the profile, where no candidate beat it. The file has one
+    /// short row for it, without times, and a lookup returns no entry.
     #[must_use]
     pub fn confirmed(key: Key, shape: Named, date: String) -> Self {
         Self {
@@ -331,8 +331,8 @@ impl Entry {
             && *found == Provenance { date: found.date.clone(), ..Provenance::default() }
     }
 
-    /// Whether it has times that do not beat the default's by 2 %, so that it may as well be
-    /// [confirmed](Self::confirmed). An objective of latency or memory has other reasons to leave the default.
+    /// Whether its times do not beat the default's by 2 %, so that it can be stored as [confirmed](Self::confirmed).
+    /// Never for an objective of latency or memory, where other reasons decide against the default.
     #[must_use]
     pub fn gains_nothing(&self) -> bool {
         let [chosen, default] =
@@ -401,7 +401,7 @@ fn check_date(date: &str) -> Result<(), EntryError> {
     }
     let parsed = humantime::parse_rfc3339(date).ok().filter(|_| date.len() == DATE_BYTES);
     let parsed = parsed.ok_or_else(|| EntryError::InvalidDate { date: date.to_owned() })?;
-    // If the clock was never set, every entry would be from the future.
+    // With a clock that was never set, every entry would be in the future.
     let now = SystemTime::now().max(UNIX_EPOCH + EARLIEST_NOW);
     match parsed.duration_since(now) {
         Ok(ahead) if ahead > MAX_AHEAD => Err(EntryError::FutureDate { date: date.to_owned() }),

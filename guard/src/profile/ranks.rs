@@ -3,10 +3,10 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-/// Some ranks of a job choose otherwise than most.
+/// Some ranks of a job make other choices than most ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherChoices {
-    /// The digest of most ranks; of two with as many ranks, that of the lowest rank.
+    /// The most common digest; ties go to the lowest rank.
     pub common: String,
     /// The number of all ranks.
     pub ranks: usize,
@@ -15,7 +15,7 @@ pub struct OtherChoices {
 }
 
 /// Checks that all ranks of a job have the same [digest of choices](super::Profile::choices_digest). A rank with other
-/// tuned choices may compute with other numerics, or wait for the others.
+/// tuned choices may compute with other numerics, or make the other ranks wait.
 ///
 /// ```
 /// use gridguard::profile::{Profile, compare_digests};

@@ -27,7 +27,7 @@ impl<'de> Deserialize<'de> for Schema {
     }
 }
 
-/// Stands for the type of a row, and stops the parser at the first row, after the header.
+/// A placeholder for the type of a row, which stops the parser at the first row, after the header.
 #[derive(Debug)]
 pub(super) struct FirstRow;
 

@@ -111,8 +111,8 @@ pub struct Counts {
     pub checked: u64,
     /// Launches in the guard's context that could not be checked because their stream was being captured.
     pub unchecked_in_capture: u64,
-    /// Launches in the guard's context on streams without a ring of records of their own. Their records share
-    /// one ring and are overwritten first.
+    /// Launches in the guard's context on streams that have no ring of records for themselves. These records share one
+    /// ring, and are overwritten first.
     pub sharing_a_record: u64,
 }
 
@@ -202,7 +202,7 @@ mod tests {
         let tally = Tally::new();
         let is_mine = || tally.is_owned_by(this_thread());
         assert!(is_mine());
-        // This thread is alive meanwhile, so the other has another number.
+        // This thread is still alive, so another thread has another number.
         let other = std::thread::scope(|scope| scope.spawn(is_mine).join());
         assert!(!other.expect("it returns"));
         assert!(is_mine());

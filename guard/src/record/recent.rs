@@ -233,7 +233,7 @@ fn this_thread() -> u64 {
     thread_local! {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that is ending has lost its number. Its launches then count as on a stream of their own.
+    // A thread that is ending has lost its number. Its launches then count as launches on a separate stream.
     NUMBER.try_with(|number| *number).unwrap_or_else(|_| NEXT.fetch_add(1, Ordering::Relaxed))
 }
 

@@ -289,7 +289,7 @@ impl<O> Prepared<O> {
     }
 }
 
-/// What a launch of attention or its gradients takes.
+/// The arguments of a launch of attention or its gradients.
 struct Form<'a> {
     attention: &'a TemporalAttention,
     /// The names of the tensors in messages.

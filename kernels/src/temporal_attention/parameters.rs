@@ -19,9 +19,9 @@ const GENERAL_TILE: u64 = 32;
 const MAX_THREADS: u64 = 1024;
 /// Barriers of a block besides the one for all threads.
 const NAMED_BARRIERS: u64 = 15;
-/// As many problems keep all processors of a device busy, also with several for each block.
+/// This many problems keep all multiprocessors of a device busy, even with several problems for each block.
 pub(super) const MANY_PROBLEMS: u64 = 1 << 14;
-/// Shared memory of a problem of which so few fit on a processor that each needs more warps.
+/// From this shared memory on, so few problems fit on a multiprocessor that each needs more warps.
 const LARGE_PROBLEM_BYTES: u64 = 64 << 10;
 /// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;

@@ -159,7 +159,7 @@ impl Shape {
         Extent::strided(self.score_dims(), [0, 0, self.keys, 1])
     }
 
-    /// Whether a bias of such an extent is one for all items and heads. The strides of axes of one element do not
+    /// Whether a bias of this extent is shared by all items and heads. The strides of axes of one element do not
     /// matter.
     pub(super) fn is_shared_bias(&self, bias: &Extent<4>) -> bool {
         let mut axes = bias.dims.into_iter().zip(bias.strides).zip(self.shared_bias().strides);

@@ -37,9 +37,9 @@ pub enum Variant {
     /// a multiple of 8 up to 160, compute capability 7.5, for bf16 8.0.
     Tiled,
     /// Tensor cores with an online softmax over blocks of keys: at most 512 frames and keys, a head dimension that is a
-    /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose head
-    /// dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of it. k and v
-    /// may have different head dimensions.
+    /// multiple of 8 up to 512, above 128 with at most 128 keys; compute capability 8.0, for f16 7.5. In f32, whose
+    /// head dimension is a multiple of 4, three products in TF32 replace one, with an error of at most 2^-18 of the
+    /// product. k and v may have different head dimensions.
     Flash,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`] with at most 512 frames and keys and a head dimension of at
     /// most 128, compute capability 9.0 alone.

@@ -130,7 +130,8 @@ impl<T: Element> TemporalBlock<T> {
         Ok(block.with_workspace(self.workspace_bytes))
     }
 
-    /// A block whose gate multiplies, too, if it `may_fuse` and device and shape allow it.
+    /// A block that fuses the product before the gate into the gate's kernel, if it `may_fuse` and device and shape
+    /// allow it.
     pub(super) fn with_weights(
         kernels: &Kernels,
         shape: BlockShape,
@@ -324,7 +325,7 @@ impl Loaded {
     }
 }
 
-/// The gate of the feed-forward, and whether its kernel multiplies, too.
+/// The gate of the feed-forward, and whether its kernel computes the product before it, too.
 fn gate(
     kernels: &Kernels,
     shape: &BlockShape,
@@ -343,8 +344,8 @@ fn gate(
     Ok((Loaded::new(kernels, "gate", &gate, over_rows(&gate, shape))?, false))
 }
 
-/// The launch of a kernel over all rows of the items: folded onto x, where it takes as many blocks as there are, if
-/// a chunk then has all blocks of its rows.
+/// The launch of a kernel over all rows of the items, folded onto x if x takes all blocks and each chunk then has all
+/// blocks of its rows.
 fn over_rows(rows: &impl Operation, shape: &BlockShape) -> (LaunchRequest, BatchAxis) {
     let (request, batch) = rows.grid();
     // Blocks share several rows, or several blocks one.

@@ -112,7 +112,7 @@ mod tests {
             |positions: Vec<f32>| weights.clone().with_positions(positions).expect("whole rows");
         let plain = run(&weights);
         assert_eq!(run(&with(vec![0.0; 5 * 16])), plain);
-        // The same for each frame, they are as much as the bias of the norms.
+        // Equal embeddings for all frames act like a bias of the norms.
         let mut biased = weights.clone();
         for bias in [1, 6] {
             biased.tensors[bias].iter_mut().for_each(|x| *x += 0.5);
@@ -121,7 +121,7 @@ mod tests {
         let expected: Vec<f64> = run(&biased).into_iter().map(f64::from).collect();
         deviation.add(&run(&with(vec![0.5; 4 * 16])), &expected);
         assert!(deviation.relative() < 1e-6, "{:e}", deviation.relative());
-        // Other frames have others.
+        // Different frames have different embeddings.
         let frames: Vec<f32> = (0_u8..64).map(|element| f32::from(element / 16)).collect();
         assert_ne!(run(&with(frames)), plain);
     }
@@ -154,7 +154,7 @@ mod tests {
         let weights = BlockWeights::<f16>::random(320, 2).expect("legal");
         let (pipeline, ..) = host_pipeline(&shape, &weights).expect("fits");
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
-        // And what aligns the buffers of a chunk.
+        // And the padding that aligns the buffers of a chunk.
         let least = 12 * 2 * shape.elements();
         assert!((least..least + 10 * 256).contains(&plan.bytes()), "{plan}");
     }

@@ -58,10 +58,10 @@ impl BlockReference {
 
 /// The largest relative Frobenius error of a correct block.
 ///
-/// Each of the three branches that are added to x rounds what it hands on four times at most, as attention
-/// alone does twice, and so has an error of up to that of [`temporal_attention::tolerance`] of its own norm,
-/// which is at most about that of the output; y is rounded after each of them, by half a unit in the last
-/// place. Independent errors add as squares: for f16, sqrt(3 * (1e-3)^2 + 3 * (5e-4)^2) is below 2e-3.
+/// Three branches are added to x. Each rounds its intermediate results at most four times (attention alone rounds
+/// twice), so its error relative to its own norm is at most [`temporal_attention::tolerance`]. The norm of a branch is
+/// at most about the norm of the output. After each branch, y is rounded by half a unit in the last place. Independent
+/// errors add as squares: for f16, sqrt(3 * (1e-3)^2 + 3 * (5e-4)^2) is below 2e-3.
 pub const fn tolerance(element: ElementType) -> f64 {
     2.0 * temporal_attention::tolerance(element)
 }
@@ -78,7 +78,7 @@ pub(super) struct HostStages {
 
 impl HostStages {
     pub(super) fn new(shape: &BlockShape) -> Result<Self, KernelError> {
-        // What it computes does not depend on device and type.
+        // The result does not depend on device and type.
         let device = DeviceLimits::any_device();
         let attention = TemporalAttention::new(shape.attention(), ElementType::F32, &device)?;
         let [frames, channels, head_dim] =

@@ -1,4 +1,4 @@
-//! The block on memory of other CUDA bindings: its weights, too, are given by address, for each run.
+//! The block on memory of other CUDA bindings. Each run also gets its weights by address.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub struct BlockAddresses {
 }
 
 impl<T: Element> TemporalBlock<T> {
-    /// A block that holds no weights, for [`BlockMemory::bind_raw`]: each run gives them. `positions` frames have
-    /// an embedding of their position, or none has.
+    /// A block without weights, for [`BlockMemory::bind_raw`], which gets them for each run. `positions` is the number
+    /// of frames with an embedding of their position, `None` for a block without embeddings.
     ///
     /// # Errors
     ///
@@ -49,10 +49,10 @@ impl<T: Element> BlockMemory<'_, T> {
     ///
     /// # Safety
     ///
-    /// `addresses` are of elements `T` on the device of the stream's context, as many as the block's shape and
-    /// its embeddings of positions have. The memory lives until the run's work on the first stream is done; what
-    /// wrote it is ordered before the run on that stream; meanwhile nothing else writes it, or reads the
-    /// output. Where the run is captured into a graph, this holds for each of its launches.
+    /// `addresses` point to elements `T` on the device of the stream's context, as many as the block's shape and its
+    /// embeddings of positions have. The memory lives until the run's work on the first stream is done. Earlier writes
+    /// are ordered before the run on that stream. Until the run is done, nothing else writes the memory, or reads the
+    /// output. If the run is captured into a graph, this holds for each launch of the graph.
     #[allow(unsafe_code, reason = "memory of other CUDA bindings")]
     pub unsafe fn bind_raw<'m>(
         &self,

@@ -87,8 +87,7 @@ impl BlockShape {
         self.attention
     }
 
-    /// The products over the rows of an item: the products to q, k and v, from attention, and before and
-    /// after the gate.
+    /// The products over the rows of an item: to q, k and v, from attention, before the gate, and after the gate.
     #[cfg(feature = "cuda")]
     pub const fn products(&self) -> [ProductShape; 4] {
         let (rows, channels) = (self.frames(), self.channels);
@@ -117,7 +116,7 @@ impl BlockShape {
 
 /// Wide models have a few thousand.
 const MAX_CHANNELS: u64 = 1 << 16;
-/// Channels are multiples of it, so that rows of every type are whole vectors.
+/// Channels are multiples of this number, so that rows of every type are whole vectors.
 const GRANULE: u64 = VECTOR_BYTES / 2;
 /// Columns of the product before the gate, in channels: value and gate.
 pub(super) const UP: u64 = 8;

@@ -113,7 +113,7 @@ impl<V> Tensors<V> {
 }
 
 impl<T: Element> Tensors<Buffer<T>> {
-    /// Declares the buffers. Without `up`, the product before the gate has no result of its own.
+    /// Declares the buffers. Without `up`, the product before the gate has no buffer.
     pub(super) fn declare(
         builder: &mut PipelineBuilder<'_>,
         shape: &BlockShape,

@@ -18,8 +18,8 @@ pub struct BlockWeights<T> {
 }
 
 impl<T: Element> BlockWeights<T> {
-    /// Random ones, the same for the same `seed`: products keep the variance of their input, norms
-    /// scale little and biases are small.
+    /// Random weights, equal for equal seeds. Products keep the variance of their input, norms scale little, and biases
+    /// are small.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl<T: Element> BlockWeights<T> {
         Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
-    /// Those of tensors in the order of [`BLOCK_TENSORS`], if they have its sizes.
+    /// Weights from tensors in the order of [`BLOCK_TENSORS`], whose sizes must match.
     ///
     /// # Errors
     ///
@@ -94,13 +94,13 @@ impl<T: Element> BlockWeights<T> {
         self.tensors.iter().chain([&self.positions]).map(|tensor| to_u64(tensor.len())).sum()
     }
 
-    /// Checks that they are of a block of this shape.
+    /// Checks that the weights are of a block of this shape.
     pub(super) fn check(&self, shape: &BlockShape) -> Result<(), KernelError> {
         check_size("channels", shape.channels(), self.channels..=self.channels)?;
         check_positions(shape, to_u64(self.positions.len()))
     }
 
-    /// The same as f32.
+    /// The same weights as f32.
     pub(super) fn widened(&self) -> BlockWeights<f32> {
         let widen = |tensor: &Vec<T>| tensor.iter().map(|x| x.widen()).collect();
         BlockWeights {

@@ -44,8 +44,7 @@ pub enum WeightsError {
 }
 
 impl<'f> WeightsFile<'f> {
-    /// Reads the header of a file's bytes. Sizes are checked against the header, and that against the bytes;
-    /// nothing is copied.
+    /// Reads the header of a file's bytes. The header is checked against the length of the bytes; nothing is copied.
     ///
     /// # Errors
     ///
@@ -69,7 +68,7 @@ impl<'f> WeightsFile<'f> {
     ///
     /// # Errors
     ///
-    /// [`WeightsError`] if there is none or not one alone, or a tensor is missing or of another type or shape.
+    /// [`WeightsError`] if there is no block or more than one, or a tensor is missing or has another type or shape.
     pub fn block<T: Element>(&self, prefix: Option<&str>) -> Result<BlockWeights<T>, WeightsError> {
         let prefix = self.prefix(prefix)?;
         let query = self.tensor(&format!("{prefix}{FIRST_OF_A_BLOCK}"))?;
@@ -102,7 +101,7 @@ impl<'f> WeightsFile<'f> {
         Ok(positions)
     }
 
-    /// Tensors of the block with this prefix, or of the only one, that the block has no use for: sorted.
+    /// The names of unused tensors of the block with this prefix, or of the only block, sorted.
     ///
     /// # Errors
     ///
@@ -208,7 +207,7 @@ fn listed(found: &[String]) -> String {
     }
 }
 
-/// The tensor that tells a block and its channels.
+/// The tensor that identifies a block and its channels.
 const FIRST_OF_A_BLOCK: &str = "attn1.to_q.weight";
 /// The most blocks that an error lists.
 const SHOWN: usize = 8;

@@ -65,8 +65,8 @@ impl RelaunchRequest<'_> {
         let kernel =
             known.and_then(HandleRecord::kernel).ok_or("it was not looked up by its name")?;
         let sidecar = match kernel.loaded {
-            // SAFETY: by this function's contract.
             Some(LoadedImage::Machine(origin)) => {
+                // SAFETY: by this function's contract.
                 Some(unsafe { sidecar::image_for(kernel, origin, launch) }?)
             }
             _ => None,

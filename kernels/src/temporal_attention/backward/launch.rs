@@ -48,7 +48,7 @@ pub(super) fn default_parameters(
             LaunchParameters { warps: tiles, ..one }
         }
         _ => {
-            // Several warps ask for the next problem in the L2 cache, if registers suffice.
+            // Several warps prefetch the next problem into the L2 cache, if registers suffice.
             let fits = attention.element != ElementType::F32
                 && shape.longest() <= if attention.biased || shape.head_dim > 32 { 64 } else { 96 };
             let rounds = if tiles > 2 && fits { many(8) } else { 1 };
