@@ -15,7 +15,7 @@ pub struct Clue {
 }
 
 impl Clue {
-    /// The name in the line, in full, that one of the row's words is a part of: `cudaMemcpyAsync`, `loss.item`.
+    /// The whole name in the line that contains one of the row's words: `cudaMemcpyAsync`, `loss.item`.
     pub(super) fn name(&self) -> Option<&str> {
         let lower = self.text.to_ascii_lowercase();
         let start = self.row.words().find_map(|word| lower.find(word))?;
@@ -44,7 +44,7 @@ pub(super) struct Row {
     pub(super) hint: Hint,
     /// A kind of launch that exceeded a limit in public reports; `bench-data/corpus.ron` lists them.
     pub(super) case: Option<KnownCause>,
-    /// The only number of a failure that has this case.
+    /// The number of the only failure that has this case.
     pub(super) only: Option<i32>,
     /// The sizes whose product is the axis of the grid.
     pub(super) axis: &'static [Dimension],

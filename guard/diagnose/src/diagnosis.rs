@@ -83,7 +83,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         if known.hint.is_some_and(|hint| {
             decided.contains(&Some(hint.id())) || is_host_memory && OF_DEVICE_MEMORY.contains(&hint)
         }) {
-            // It is stated more precisely, or is about other memory.
+            // The cause is stated more precisely, or is about other memory.
             continue;
         }
         let is_of_access = [Hint::OutOfBounds, Hint::Misaligned, Hint::EarlierKernel];
@@ -150,7 +150,7 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
         }
     }
     if access.is_some() || entry.origin == Origin::Sanitizer {
-        // It has run, and names the kernel.
+        // The command has run already, and names the kernel.
         commands.retain(|it| !it.contains("compute-sanitizer") && !it.contains("BLOCKING"));
     }
     if is_host_memory {
@@ -210,7 +210,7 @@ const IN_PROGRAMS: [(Hint, &str); 2] = [
 const INSTALL: &str = "pip install gridguard";
 const INSTALLED: &[&str] = &["import gridguard.torch", "gridguard.torch.install()"];
 
-/// What the sizes and the functions in a log decide, mostly about a rejected launch.
+/// The conclusions from the sizes and functions in a log, mostly about a rejected launch.
 #[derive(Default)]
 struct Stated {
     /// The known case that the functions suggest.

@@ -61,7 +61,7 @@ pub struct Evidence {
     pub kernel: Option<String>,
     /// The most shared memory that a block can have on the device, in bytes, with opt-in.
     pub max_shared_bytes: Option<u64>,
-    /// What else the log says.
+    /// Further facts in the log.
     pub remarks: Remarks,
 }
 
@@ -235,7 +235,7 @@ impl Evidence {
         Some(Likely(says(&self.clue(hint)?.text)))
     }
 
-    /// Only whether there are violated rules. They are reported as causes of their own.
+    /// Only decides whether there are violated rules. The rules are reported as separate causes.
     fn sizes(&self) -> Option<Verdict> {
         match &self.violated_rules {
             Some(rules) if rules.is_empty() => Some(Excluded(

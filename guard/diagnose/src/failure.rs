@@ -129,7 +129,7 @@ pub(super) enum Hint {
     LaunchSize,
     /// Other rules that the launch may violate, which a check may be unable to exclude.
     LaunchRule,
-    /// The rule about 32-bit indices, which no code of CUDA stands for.
+    /// The rule about 32-bit indices, for which CUDA has no error code.
     IndexWrap,
     /// More memory is requested than is free.
     TooLittleFree,

@@ -38,14 +38,14 @@ pub struct LogScanner {
     dropped: u64,
     /// Facts about the device in the whole log.
     device: Evidence,
-    /// What the lines before the next failure say, and the last such line.
+    /// The facts in the lines before the next failure, and the last such line.
     near: Remarks,
     last_near: u64,
     /// The finding whose report of compute-sanitizer is being read.
     report: Option<usize>,
     /// Whether the log names devices of several compute capabilities.
     has_several: bool,
-    /// Whether the program runs on ROCm. ggml calls its failures those of CUDA.
+    /// Whether the program runs on ROCm, whose failures ggml reports as failures of CUDA.
     is_on_rocm: bool,
     traceback: Traceback,
     /// Lines of the driver's log about the next failure.

@@ -45,7 +45,7 @@ const ONLY_CUDA: &str = "expected mha_graph|mha_graph->execute|mha_graph.execute
 const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
-/// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
+/// Other marks of failures besides phrases: names, numbers, assertions, libraries.
 const TRIGGERS: &str = "cudnn hiperror err` error_ cublas cufft cusolver cusparse curesult cuinit nccl nvr assertion libcu libn";
 /// How functions of CUDA begin.
 pub(super) const FAMILIES: &str =

@@ -20,7 +20,7 @@ pub(super) enum Context {
     Log,
 }
 
-/// What a line reports.
+/// The failure that a line reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recognized {
     pub(super) failure: FailureId,
@@ -177,7 +177,7 @@ pub(super) fn is_device_assertion(lower: &str) -> bool {
     lower.contains("assertion `") && lower.contains("failed") && lower.contains("thread: [")
 }
 
-/// Failures whose name or messages contain `text`, as when it is half remembered.
+/// Failures whose name or messages contain `text`, for a half-remembered name.
 ///
 /// ```
 /// let similar = gridguard_diagnose::similar_failures("illegal memory access");
@@ -221,7 +221,7 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
     number(&mut rest.trim_start_matches([' ', ':', '='])).map(FailureId::from_xid)
 }
 
-/// The first failure named in the line, those of CUDA itself before those of a library.
+/// The first failure named in the line. Failures of CUDA itself precede failures of a library.
 fn by_name(line: &str, context: Context) -> Option<FailureId> {
     const PREFIXES: &str = "cuda_error_ cudaerror cublas_status_ cudnn_status_ nccl nvrtc_error_ \
                             cufft_ cusolver_status_ cusparse_status_ \
@@ -270,7 +270,7 @@ fn by_message(lower: &str, context: Context) -> Option<FailureId> {
     PHRASES.best(lower, admits).map(|phrase| phrase.failure.into())
 }
 
-/// Whether the line is about CUDA, and not about a file in a folder of that name.
+/// Whether the line is about CUDA, and not about a file in a folder named `cuda`.
 fn mentions_cuda(lower: &str) -> bool {
     const WORDS: [&str; 12] = [
         "cuda", "gpu", "nvrm", "nvml", "nvidia", "nccl", "cublas", "cudnn", "triton", "culaunch",
@@ -366,7 +366,7 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
     None
 }
 
-/// Whether `token` is CUDA, or a function of it, such as `cudaSetDevice` or `cuMemAlloc`.
+/// Whether `token` is CUDA or a function of CUDA, such as `cudaSetDevice` or `cuMemAlloc`.
 fn is_of_cuda(token: &str) -> bool {
     FAMILIES.split(' ').any(|family| token.starts_with(family)) && !token.contains('_')
 }
