@@ -1,6 +1,6 @@
 //! Why a candidate could not be measured, and whether its process is still usable.
 
-use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+use gridguard::cuda::{CudaError, CudaErrorKind, DriverError, LaunchError};
 use gridguard::{ContextState, HostError, PartialRun, Violations};
 use gridguard_pipeline::{BuildError, PlanError, ProductError, RunError};
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,6 @@ macro_rules! convert {
 
 convert! {
     DriverError: |error| kind_of(error.code);
-    LoadError: of_load;
     CudaError: of_cuda;
     ProductError: |error| match error {
         ProductError::Cuda(error) => of_cuda(error),
@@ -105,17 +104,9 @@ convert! {
     RunError: |_| FailureKind::Launch;
 }
 
-const fn of_load(error: &LoadError) -> FailureKind {
-    match error {
-        LoadError::Driver(error) | LoadError::Refused { error, .. } => kind_of(error.code),
-        _ => FailureKind::Launch,
-    }
-}
-
 const fn of_cuda(error: &CudaError) -> FailureKind {
-    match error {
-        CudaError::Driver(error) => kind_of(error.code),
-        CudaError::Load(error) => of_load(error),
+    match error.kind() {
+        CudaErrorKind::Driver(error) | CudaErrorKind::Refused { error, .. } => kind_of(error.code),
         _ => FailureKind::Launch,
     }
 }

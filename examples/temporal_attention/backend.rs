@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr, sys::CUevent_flags};
-use gridguard::cuda::{Compiler, CudaError, NvrtcError};
+use gridguard::cuda::Compiler;
 use gridguard::{Choice, FallbackReason, Guard, KernelLimits, LaunchLimits, Plan};
 use gridguard_examples::Qkv;
 use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_host};
@@ -55,9 +55,7 @@ impl Backend {
                 Self::Device { kernels, context }
             }
             // Without a compiler the host does the work.
-            Err(missing) => {
-                Self::Host { reason: Some(CudaError::from(NvrtcError::from(missing)).into()) }
-            }
+            Err(missing) => Self::Host { reason: Some(missing.into()) },
         }
     }
 

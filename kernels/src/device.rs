@@ -1,7 +1,7 @@
 //! Loads kernels of this crate's `cu/`, and proves that their launches are safe.
 
 use gridguard::Parameter;
-use gridguard::cuda::{Kernel, LoadError, Module};
+use gridguard::cuda::{CudaError, Kernel, Module};
 
 /// The kernel `name` of a module compiled from this crate's `cu/`. `overlap` says whether the module
 /// was compiled with `OVERLAP`, which lets the chunks of a split launch overlap.
@@ -11,7 +11,7 @@ pub(crate) fn kernel(
     name: &str,
     parameters: &[Parameter],
     overlap: bool,
-) -> Result<Kernel, LoadError> {
+) -> Result<Kernel, CudaError> {
     // SAFETY: the kernel takes `parameters`, and accesses only memory that its arguments reach. The source in the
     // same `Code`, which only this crate makes, shows both: its header comment states the parameters and the memory that a
     // chunk reads and writes. For tensors with items, these are the items of the chunk; for others, the shape in

@@ -5,7 +5,7 @@ use core::num::NonZeroUsize;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError, RawLaunch};
+use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, RawLaunch};
 use gridguard::{Choice, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Plan, RawArgs};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
@@ -224,14 +224,14 @@ impl Kernels {
         let image = self.image(code)?;
         let module = guard.load(&image)?;
         let kernel = crate::device::kernel(&module, code.kernel, &code.parameters, overlap);
-        Ok(kernel.map_err(CudaError::from)?)
+        Ok(kernel?)
     }
 
     /// The machine code from the cache, or else compiled and stored there.
     fn image(&self, code: &Code) -> Result<Image, KernelError> {
         let options = code.compile_options(self.guard().limits().compute_capability);
-        let compiler = Compiler::find().map_err(NvrtcError::from).map_err(CudaError::from)?;
-        let version = compiler.version().map_err(CudaError::from)?;
+        let compiler = Compiler::find()?;
+        let version = compiler.version()?;
         let cache = self.0.cache.as_ref();
         let entry = cache.map(|cache| (cache, CubinKey::new(code.source, &options, version)));
         if let Some((cache, key)) = &entry {
@@ -244,7 +244,7 @@ impl Kernels {
                 Err(error) => self.failed(error),
             }
         }
-        let image = compiler.compile(code.source, &options).map_err(CudaError::from)?.image;
+        let image = compiler.compile(code.source, &options)?.image;
         self.0.counts.lock().compiled += 1;
         if let Some((cache, key)) = &entry
             && let Err(error) = cache.put(key, &image)

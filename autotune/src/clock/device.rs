@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream};
 use gridguard::Guard;
-use gridguard::cuda::{self, LibraryUnavailable};
+use gridguard::cuda::{self, CudaErrorKind};
 use gridguard::profile::{L2, Policy, Submission};
 
 use super::delay::{Delay, WINDOW_NS};
@@ -195,7 +195,7 @@ fn check_timing(bindings: u32, driver: i32) -> Measured<()> {
     if bindings < 13_000 || driver >= 12_080 {
         return Ok(());
     }
-    let too_old = LibraryUnavailable::TooOld { version: driver, oldest: 12_080 };
+    let too_old = CudaErrorKind::TooOld { version: driver, oldest: 12_080 };
     let remedy = "or build for older drivers, with CUDARC_CUDA_VERSION=12000";
     Err(MeasureFailure::new(FailureKind::Launch, format!("{too_old}, {remedy}")))
 }

@@ -1,7 +1,7 @@
 //! Why a call failed, and the status that the caller gets for it.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::{CudaError, LaunchError};
+use gridguard::cuda::{CudaErrorKind, LaunchError};
 use gridguard::{Error, Violation};
 
 /// The result of a call.
@@ -163,7 +163,9 @@ fn status_of(error: &Error) -> gg_status {
         Error::Args(_) => gg_status::GG_PARAMETERS,
         Error::Catalog(error) if error.unknown_gpu().is_some() => gg_status::GG_NOT_FOUND,
         #[cfg(feature = "cuda")]
-        Error::Cuda(CudaError::NoSuchDevice { .. }) => gg_status::GG_NOT_FOUND,
+        Error::Cuda(error) if matches!(error.kind(), CudaErrorKind::NoSuchDevice { .. }) => {
+            gg_status::GG_NOT_FOUND
+        }
         #[cfg(feature = "cuda")]
         Error::Launch(LaunchError::Invalid(_)) => gg_status::GG_REJECTED,
         #[cfg(feature = "cuda")]

@@ -98,8 +98,7 @@ const fn capability(ComputeCapability { major, minor }: ComputeCapability) -> Ca
 #[cfg(feature = "cuda")]
 mod cuda {
     use gridguard::cuda::{
-        CudaError, CudaLibrary, DriverError, FaultSuspects, LaunchError, LibraryUnavailable,
-        LoadError, NvrtcError,
+        CudaError, CudaErrorKind, CudaLibrary, DriverError, FaultSuspects, LaunchError,
     };
     use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
 
@@ -136,7 +135,7 @@ mod cuda {
         diagnose(&FailureId::from_code(error.code), &evidence)
     }
 
-    impl Diagnose for LibraryUnavailable {
+    impl Diagnose for CudaErrorKind {
         fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
                 Self::LibraryMissing { of: CudaLibrary::Driver, .. } => bare("libcuda missing"),
@@ -151,20 +150,16 @@ mod cuda {
                     let evidence = Evidence { driver_cuda, program_cuda, ..Evidence::default() };
                     named("cudaErrorInsufficientDriver", &evidence)
                 }
-                Self::InitFailed(error) => error.diagnosis(),
                 Self::NoDevice { .. } => {
                     let evidence = Evidence { visible_devices: Some(0), ..Evidence::default() };
                     named("CUDA_ERROR_NO_DEVICE", &evidence)
                 }
-                _ => None,
-            }
-        }
-    }
-
-    impl Diagnose for LoadError {
-        fn diagnosis(&self) -> Option<Diagnosis> {
-            match self {
-                Self::Refused { error, .. } | Self::Driver(error) => error.diagnosis(),
+                Self::NoSuchDevice { ordinal, count } => {
+                    let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
+                    let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
+                    named("CUDA_ERROR_INVALID_DEVICE", &evidence)
+                }
+                Self::Compilation { name, .. } | Self::Compiler { name, .. } => bare(name),
                 Self::Image(_) => bare("CUDA_ERROR_INVALID_IMAGE"),
                 Self::WrongArchitecture { image, capability: of_device, .. } => {
                     let sm = image.strip_prefix("sm_").and_then(Capability::from_sm);
@@ -174,8 +169,17 @@ mod cuda {
                     named("CUDA_ERROR_NO_BINARY_FOR_GPU", &evidence)
                 }
                 Self::PtxTooNew { .. } => bare("CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+                Self::InitFailed(error) | Self::Refused { error, .. } | Self::Driver(error) => {
+                    error.diagnosis()
+                }
                 _ => None,
             }
+        }
+    }
+
+    impl Diagnose for CudaError {
+        fn diagnosis(&self) -> Option<Diagnosis> {
+            self.kind().diagnosis()
         }
     }
 
@@ -190,27 +194,6 @@ mod cuda {
                 Self::Workspace(error) => Some(driver_diagnosis(&error.source, validated)),
                 Self::Unsupported { .. } => bare("cudaErrorCallRequiresNewerDriver"),
                 other => other.violations().and_then(Diagnose::diagnosis),
-            }
-        }
-    }
-
-    impl Diagnose for CudaError {
-        fn diagnosis(&self) -> Option<Diagnosis> {
-            match self {
-                Self::Unavailable(error) | Self::Compile(NvrtcError::Unavailable(error)) => {
-                    error.diagnosis()
-                }
-                Self::NoSuchDevice { ordinal, count } => {
-                    let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
-                    let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
-                    named("CUDA_ERROR_INVALID_DEVICE", &evidence)
-                }
-                Self::Driver(error) => error.diagnosis(),
-                Self::Load(error) => error.diagnosis(),
-                Self::Compile(
-                    NvrtcError::Compilation { name, .. } | NvrtcError::Call { name, .. },
-                ) => bare(name),
-                _ => None,
             }
         }
     }

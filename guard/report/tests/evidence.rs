@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(unsafe_code, reason = "the fake driver's kernels need somebody to promise their contract")]
 
-use gridguard::cuda::{Args, CudaError, Image, LaunchError, LibraryUnavailable, LoadError};
+use gridguard::cuda::{Args, CudaErrorKind, Image, LaunchError};
 use gridguard::{
     ComputeCapability, ContextState, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
     OccupancyLimits, Parameter, Rule, catalog, validate, validate_co_resident,
@@ -94,12 +94,12 @@ fn an_error_without_a_cuda_code_has_no_diagnosis() {
 
 #[test]
 fn an_image_for_another_architecture_names_both_architectures() {
-    let error = LoadError::WrongArchitecture {
+    let error = CudaErrorKind::WrongArchitecture {
         image: "sm_120a".into(),
         device: "NVIDIA H200".into(),
         capability: ComputeCapability::new(9, 0),
     };
-    let found = CudaError::from(error).diagnosis().expect("CUDA rejects it");
+    let found = error.diagnosis().expect("CUDA rejects it");
     assert_eq!(found.failure.number(), Some(209));
     let why = "the device has compute capability 9.0, the program has code for sm_120, up to 12.0";
     assert_eq!(found.causes[0].why_likely.as_deref(), Some(why));
@@ -107,11 +107,9 @@ fn an_image_for_another_architecture_names_both_architectures() {
 
 #[test]
 fn a_missing_device_is_the_first_cause() {
-    let hidden = LibraryUnavailable::NoDevice {
-        cuda_visible_devices: Some(String::new()),
-        driver_version: None,
-    };
-    let missing = CudaError::NoSuchDevice { ordinal: 4, count: 4 };
+    let hidden =
+        CudaErrorKind::NoDevice { cuda_visible_devices: Some(String::new()), driver_version: None };
+    let missing = CudaErrorKind::NoSuchDevice { ordinal: 4, count: 4 };
     for (found, number, why) in [
         (hidden.diagnosis(), 100, "the driver reports 0 devices"),
         (missing.diagnosis(), 101, "device 4 was requested, 4 devices are visible"),
@@ -124,7 +122,7 @@ fn a_missing_device_is_the_first_cause() {
 
 #[test]
 fn another_driver_library_is_a_stub() {
-    let error = LibraryUnavailable::OtherLibrary { ours: "libcuda.so.1".into() };
+    let error = CudaErrorKind::OtherLibrary { ours: "libcuda.so.1".into() };
     assert_eq!(error.diagnosis().expect("a failure of CUDA").failure.number(), Some(34));
 }
 

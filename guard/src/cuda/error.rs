@@ -1,5 +1,7 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
+use core::fmt;
+
 use derive_more::Display;
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
@@ -36,11 +38,65 @@ impl CudaLibrary {
     }
 }
 
-/// Why a CUDA library cannot be used. A version is `1000 * major + 10 * minor`.
+/// Why a device, an image, a kernel or the compiler cannot be used.
+///
+/// The message says what to change. The [kind](Self::kind) tells apart what a program may handle.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CudaError(Box<CudaErrorKind>);
+
+impl CudaError {
+    /// The kind, with what the message states.
+    #[must_use]
+    pub const fn kind(&self) -> &CudaErrorKind {
+        &self.0
+    }
+
+    /// The failed call of the driver, if that is the error.
+    #[must_use]
+    pub const fn driver(&self) -> Option<&DriverError> {
+        match self.kind() {
+            CudaErrorKind::Driver(error)
+            | CudaErrorKind::InitFailed(error)
+            | CudaErrorKind::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl<E> From<E> for CudaError
+where
+    CudaErrorKind: From<E>,
+{
+    #[cold]
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The kind alone.
+impl fmt::Debug for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl core::error::Error for CudaError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// The kind of a [`CudaError`]. A version is `1000 * major + 10 * minor`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum LibraryUnavailable {
+pub enum CudaErrorKind {
     /// The loader finds no such library.
     #[error("{}", missing(*of, tried))]
     LibraryMissing { of: CudaLibrary, tried: Vec<(String, String)> },
@@ -66,6 +122,49 @@ pub enum LibraryUnavailable {
     /// The driver sees no device. The version is the newest CUDA that the driver supports, if known.
     #[error("the CUDA driver sees no device{}", hidden(cuda_visible_devices.as_deref()))]
     NoDevice { cuda_visible_devices: Option<String>, driver_version: Option<i32> },
+    /// There is no such device.
+    #[error("there is no device {ordinal}: {}", visible(*count))]
+    NoSuchDevice { ordinal: usize, count: usize },
+    /// The source or an option contains a zero byte.
+    #[error("{what} contains a zero byte")]
+    ZeroByte { what: &'static str },
+    /// The compiler rejected the source.
+    #[error("{program} did not compile for {architecture}: {name} ({code})\n{log}")]
+    Compilation { program: String, architecture: String, code: i32, name: String, log: String },
+    /// Another call of NVRTC failed.
+    #[error("{call} returned {name} ({code})")]
+    Compiler { call: &'static str, code: i32, name: String },
+    /// The image is incomplete or not an image at all; the driver was not called.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The image is for another architecture.
+    #[error("the image is for {image}, but {device} has compute capability {capability}")]
+    WrongArchitecture { image: String, device: String, capability: ComputeCapability },
+    /// The PTX is newer than the driver.
+    #[error(
+        "the PTX version {ptx} is newer than the driver, which supports CUDA {driver}: update the \
+         driver, or compile with an older toolkit"
+    )]
+    PtxTooNew { ptx: String, driver: String },
+    /// The PTX cannot be rewritten.
+    #[cfg(feature = "ptx")]
+    #[error("the PTX cannot be rewritten: {0}")]
+    Rewrite(#[from] PtxError),
+    /// The driver rejected the image.
+    #[error("{error}{}", log_lines(log))]
+    Refused { error: DriverError, log: String },
+    /// The module has no kernel of this name.
+    #[error("the module has no kernel {name:?}{}", known_kernels(known))]
+    NoSuchKernel { name: String, known: Vec<String> },
+    /// The kernel's parameters differ from the declared ones.
+    #[error("kernel {name} takes parameters of {known:?} bytes, but {declared:?} are declared")]
+    Parameters { name: String, known: Vec<usize>, declared: Vec<usize> },
+    /// The guard runs on the host by choice.
+    #[error("the guard runs on the host: it has no device to load an image into")]
+    OnHost,
+    /// Another call of the driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
 }
 
 fn hidden(cuda_visible_devices: Option<&str>) -> String {
@@ -94,61 +193,11 @@ pub(crate) fn cuda_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Why a program could not be compiled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum NvrtcError {
-    /// NVRTC cannot be used.
-    #[error(transparent)]
-    Unavailable(#[from] LibraryUnavailable),
-    /// The source or an option contains a zero byte.
-    #[error("{what} contains a zero byte")]
-    ZeroByte { what: &'static str },
-    /// The compiler rejected the source.
-    #[error("{program} did not compile for {architecture}: {name} ({code})\n{log}")]
-    Compilation { program: String, architecture: String, code: i32, name: String, log: String },
-    /// Another call of the library failed.
-    #[error("{call} returned {name} ({code})")]
-    Call { call: &'static str, code: i32, name: String },
-}
-
-/// Why an image or a kernel in it could not be loaded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum LoadError {
-    /// The image is incomplete or not an image at all; the driver was not called.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// The image is for another architecture.
-    #[error("the image is for {image}, but {device} has compute capability {capability}")]
-    WrongArchitecture { image: String, device: String, capability: ComputeCapability },
-    /// The PTX is newer than the driver.
-    #[error(
-        "the PTX version {ptx} is newer than the driver, which supports CUDA {driver}: update the \
-         driver, or compile with an older toolkit"
-    )]
-    PtxTooNew { ptx: String, driver: String },
-    /// The PTX cannot be rewritten.
-    #[cfg(feature = "ptx")]
-    #[error("the PTX cannot be rewritten: {0}")]
-    Rewrite(#[from] PtxError),
-    /// The driver rejected the image.
-    #[error("{error}{}", log_lines(log))]
-    Refused { error: DriverError, log: String },
-    /// The module has no kernel of this name.
-    #[error("the module has no kernel {name:?}{}", known_kernels(known))]
-    NoSuchKernel { name: String, known: Vec<String> },
-    /// The kernel's parameters differ from the declared ones.
-    #[error("kernel {name} takes parameters of {known:?} bytes, but {declared:?} are declared")]
-    Parameters { name: String, known: Vec<usize>, declared: Vec<usize> },
-    /// The guard runs on the host by choice.
-    #[error("the guard runs on the host: it has no device to load an image into")]
-    NoDevice,
-    /// The kernel's limits could not be queried, or another driver call failed.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
+fn visible(count: usize) -> String {
+    match count {
+        1 => "one is visible, device 0".into(),
+        count => format!("{count} are visible, devices 0 to {}", count.saturating_sub(1)),
+    }
 }
 
 fn log_lines(log: &str) -> String {
@@ -220,7 +269,7 @@ pub enum LaunchError {
     Captured { kernel: String },
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel could not be queried: {0}")]
-    Unknown(Box<CudaError>),
+    Unknown(CudaError),
     /// A driver call failed before the first launch.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -245,34 +294,5 @@ impl LaunchError {
             Self::NotRewritten { violations, .. } => Some(violations),
             _ => None,
         }
-    }
-}
-
-/// Any CUDA failure.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum CudaError {
-    /// The driver cannot be used.
-    #[error(transparent)]
-    Unavailable(#[from] LibraryUnavailable),
-    /// There is no such device.
-    #[error("there is no device {ordinal}: {}", visible(*count))]
-    NoSuchDevice { ordinal: usize, count: usize },
-    /// A driver call failed.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// An image could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A source could not be compiled.
-    #[error(transparent)]
-    Compile(#[from] NvrtcError),
-}
-
-fn visible(count: usize) -> String {
-    match count {
-        1 => "one is visible, device 0".into(),
-        count => format!("{count} are visible, devices 0 to {}", count.saturating_sub(1)),
     }
 }

@@ -13,7 +13,7 @@ use crate::cuda::driver::library::{CurrentContext, from_cudarc};
 use crate::cuda::driver::nvrtc::{CompileOptions, Compiler};
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
-use crate::cuda::error::{CudaError, LoadError, NvrtcError};
+use crate::cuda::error::{CudaError, CudaErrorKind};
 use crate::cuda::kernel::module::Module;
 use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
@@ -52,7 +52,7 @@ impl Guard {
     pub fn cuda(ordinal: usize) -> Result<Self, CudaError> {
         let count = query::device_count()?;
         if ordinal >= count {
-            return Err(CudaError::NoSuchDevice { ordinal, count });
+            return Err(CudaErrorKind::NoSuchDevice { ordinal, count }.into());
         }
         let context = CudaContext::new(ordinal)
             .map_err(|error| from_cudarc(None, "cuDevicePrimaryCtxRetain", error))?;
@@ -97,7 +97,7 @@ impl Guard {
             return Self::cuda(0);
         }
         // A device that cannot be queried is skipped as long as another can.
-        let mut failure = CudaError::NoSuchDevice { ordinal: 0, count };
+        let mut failure = CudaErrorKind::NoSuchDevice { ordinal: 0, count }.into();
         let mut best = None;
         for ordinal in 0..count {
             match query::free_memory(ordinal) {
@@ -129,7 +129,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Driver`] with its suspects, if an earlier launch failed.
+    /// [`CudaErrorKind::Driver`] with its suspects, if an earlier launch failed.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let (driver, context) = (Driver::get()?, stream.context().cu_ctx().cast());
         driver.bind(context)?;
@@ -193,7 +193,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Load`] if the image is for another architecture, newer than the driver, or
+    /// [`CudaError`] if the image is for another architecture, newer than the driver, or
     /// rejected; and as in [`Self::fallback`] if the guard runs on the host.
     pub fn load(&self, image: &Image) -> Result<Module, CudaError> {
         Module::load(self.device_context()?, image)
@@ -203,19 +203,18 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Compile`] if there is no NVRTC or the source does not compile, and as
+    /// [`CudaError`] if there is no NVRTC or the source does not compile, and as
     /// [`Self::load`].
     pub fn compile(&self, name: &str, source: &str) -> Result<Module, CudaError> {
         let options = CompileOptions::new(name, self.limits().compute_capability);
-        let compiler = Compiler::find().map_err(NvrtcError::from)?;
-        self.load(&compiler.compile(source, &options)?.image)
+        self.load(&Compiler::find()?.compile(source, &options)?.image)
     }
 
     /// The context that the guard launches in, or why it runs on the host.
     pub(crate) fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
         self.context().ok_or_else(|| match self.fallback() {
             Some(FallbackReason::Cuda(reason)) => reason.clone(),
-            _ => LoadError::NoDevice.into(),
+            _ => CudaErrorKind::OnHost.into(),
         })
     }
 

@@ -17,7 +17,7 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::libraries;
 use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
-use crate::cuda::error::{CudaError, CudaLibrary, LaunchError, LibraryUnavailable};
+use crate::cuda::error::{CudaError, CudaLibrary, LaunchError};
 use crate::cuda::kernel::Kernel;
 pub use crate::cuda::launch::capture::may_capture;
 use crate::cuda::launch::capture::{self, RelaxedCapture, try_discard};
@@ -85,8 +85,8 @@ impl<'g> Scheduler<'g> {
     ///
     /// # Errors
     ///
-    /// [`LibraryUnavailable`] if the driver lacks a function.
-    pub fn check_graphs(&self) -> Result<(), LibraryUnavailable> {
+    /// [`CudaError`] if the driver lacks a function.
+    pub fn check_graphs(&self) -> Result<(), CudaError> {
         self.driver.check_graphs()
     }
 
@@ -241,12 +241,12 @@ pub fn driver_error(
 ///
 /// # Errors
 ///
-/// [`LibraryUnavailable`] if there is none, or it lacks the function that `resolve` returns.
+/// [`CudaError`] if there is none, or it lacks the function that `resolve` returns.
 pub fn find_library<T>(
     library: CudaLibrary,
     names: &[&str],
     symbol: &'static str,
     resolve: impl Fn(Library) -> Result<T, &'static str>,
-) -> Result<(T, String), LibraryUnavailable> {
+) -> Result<(T, String), CudaError> {
     libraries::find(library, names, symbol, resolve, |_| false)
 }

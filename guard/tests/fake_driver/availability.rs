@@ -4,10 +4,7 @@ use std::path::Path;
 
 use expect_test::expect;
 use gridguard::catalog;
-use gridguard::cuda::{
-    Compiler, CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError,
-    driver_version,
-};
+use gridguard::cuda::{Compiler, CudaError, CudaErrorKind, CudaLibrary, Image, driver_version};
 use gridguard::{DeviceLimits, FallbackReason, Guard};
 use gridguard_test_support::fake_driver::{Driver, initialisations, with_driver, with_fake};
 use gridguard_test_support::fake_library;
@@ -15,11 +12,8 @@ use gridguard_test_support::fake_library;
 use crate::kernels::{self, PTX};
 
 /// Why there is no guard of device 0.
-fn unavailable() -> LibraryUnavailable {
-    match Guard::cuda(0).expect_err("there is no usable driver") {
-        CudaError::Unavailable(reason) => reason,
-        other => panic!("another error: {other:?}"),
-    }
+fn unavailable() -> CudaError {
+    Guard::cuda(0).expect_err("there is no usable driver")
 }
 
 #[test]
@@ -29,7 +23,7 @@ fn a_missing_driver_is_an_error_with_all_names_that_were_tried() {
         let text = reason.to_string();
         assert!(text.starts_with("no CUDA driver library found (tried libcuda.so.1: "), "{text}");
         assert!(text.contains("file too short"), "the loader's words are kept: {text}");
-        let LibraryUnavailable::LibraryMissing { tried, .. } = reason else {
+        let CudaErrorKind::LibraryMissing { tried, .. } = reason.kind() else {
             panic!("another reason: {reason:?}");
         };
         let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
@@ -42,13 +36,13 @@ fn a_missing_driver_is_an_error_with_all_names_that_were_tried() {
 fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
     with_driver(Driver::Two, &[], || {
         let reason = unavailable();
-        assert_eq!(reason, LibraryUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
+        assert_eq!(*reason.kind(), CudaErrorKind::OtherLibrary { ours: "libcuda.so.1".into() });
         expect![
             "cudarc loads another libcuda than libcuda.so.1: remove libraries that are no driver, \
              such as a toolkit's stub, from the library path"
         ]
         .assert_eq(&reason.to_string());
-        let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
+        let reason = FallbackReason::Cuda(reason);
         assert_eq!(Guard::best_or_host().fallback(), Some(&reason));
     });
 }
@@ -65,10 +59,7 @@ fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_with_a_reason()
         let FallbackReason::Cuda(reason) = reason else {
             panic!("another reason: {reason}");
         };
-        assert!(matches!(
-            reason,
-            CudaError::Unavailable(LibraryUnavailable::LibraryMissing { .. })
-        ));
+        assert!(matches!(reason.kind(), CudaErrorKind::LibraryMissing { .. }));
         let image = Image::new(PTX).expect("PTX");
         let refused = guard.load(&image).expect_err("the host loads nothing");
         assert_eq!(&refused, reason);
@@ -82,7 +73,7 @@ fn a_chosen_host_is_no_fallback_and_loads_nothing() {
         assert!(guard.fallback().is_none());
         let image = Image::new(PTX).expect("PTX");
         let refused = guard.load(&image).expect_err("the host loads nothing");
-        assert_eq!(refused, CudaError::Load(LoadError::NoDevice));
+        assert_eq!(*refused.kind(), CudaErrorKind::OnHost);
     });
 }
 
@@ -90,12 +81,10 @@ fn a_chosen_host_is_no_fallback_and_loads_nothing() {
 fn a_driver_without_devices_is_an_error() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
-        let none = LibraryUnavailable::NoDevice {
-            cuda_visible_devices: None,
-            driver_version: Some(13_000),
-        };
-        assert_eq!(reason, none);
-        assert_eq!(Guard::best_or_host().fallback(), Some(&CudaError::Unavailable(reason).into()));
+        let none =
+            CudaErrorKind::NoDevice { cuda_visible_devices: None, driver_version: Some(13_000) };
+        assert_eq!(*reason.kind(), none);
+        assert_eq!(Guard::best_or_host().fallback(), Some(&reason.into()));
     });
 }
 
@@ -103,11 +92,11 @@ fn a_driver_without_devices_is_an_error() {
 fn a_list_of_devices_that_do_not_exist_is_in_the_error() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
         let reason = unavailable();
-        let hidden = LibraryUnavailable::NoDevice {
+        let hidden = CudaErrorKind::NoDevice {
             cuda_visible_devices: Some("7".into()),
             driver_version: Some(13_000),
         };
-        assert_eq!(reason, hidden);
+        assert_eq!(*reason.kind(), hidden);
     });
 }
 
@@ -121,7 +110,7 @@ fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
              cuda driver combination"
         ]
         .assert_eq(&reason.to_string());
-        let LibraryUnavailable::InitFailed(error) = reason else {
+        let CudaErrorKind::InitFailed(error) = reason.kind() else {
             panic!("another reason: {reason:?}");
         };
         assert_eq!((error.call, error.code), ("cuInit", 803));
@@ -131,8 +120,9 @@ fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
 #[test]
 fn an_error_code_without_a_name_is_still_typed() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "54321")], || {
-        let LibraryUnavailable::InitFailed(error) = unavailable() else {
-            panic!("another reason");
+        let reason = unavailable();
+        let CudaErrorKind::InitFailed(error) = reason.kind() else {
+            panic!("another reason: {reason:?}");
         };
         assert_eq!((error.code, error.name.as_str()), (54_321, "unknown error"));
     });
@@ -142,12 +132,12 @@ fn an_error_code_without_a_name_is_still_typed() {
 fn a_function_that_the_driver_lacks_is_named() {
     with_driver(Driver::Broken, &[], || {
         let reason = unavailable();
-        let missing = LibraryUnavailable::SymbolMissing {
+        let missing = CudaErrorKind::SymbolMissing {
             of: CudaLibrary::Driver,
             library: "libcuda.so.1".into(),
             symbol: "cuLaunchKernel",
         };
-        assert_eq!(reason, missing);
+        assert_eq!(*reason.kind(), missing);
     });
 }
 
@@ -155,16 +145,16 @@ fn a_function_that_the_driver_lacks_is_named() {
 fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
     with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
         let reason = unavailable();
-        let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
-        assert_eq!(reason, old);
+        let old = CudaErrorKind::TooOld { version: 11_080, oldest: 12_000 };
+        assert_eq!(*reason.kind(), old);
     });
 }
 
 #[test]
 fn an_old_driver_that_lacks_functions_is_refused_for_its_version() {
     with_driver(Driver::Broken, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
-        let old = LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 };
-        assert_eq!(unavailable(), old);
+        let old = CudaErrorKind::TooOld { version: 11_080, oldest: 12_000 };
+        assert_eq!(*unavailable().kind(), old);
     });
 }
 
@@ -176,9 +166,9 @@ fn a_driver_that_failed_once_is_tried_again_and_kept_once_it_works() {
             // SAFETY: no other thread of this process reads the environment meanwhile.
             unsafe { std::env::set_var("GRIDGUARD_FAKE_INIT", code) };
         };
-        assert!(matches!(unavailable(), LibraryUnavailable::InitFailed(_)));
+        assert!(matches!(unavailable().kind(), CudaErrorKind::InitFailed(_)));
         set("100");
-        assert!(matches!(unavailable(), LibraryUnavailable::NoDevice { .. }));
+        assert!(matches!(unavailable().kind(), CudaErrorKind::NoDevice { .. }));
         assert!(!Guard::best_or_host().is_cuda());
         set("0");
         assert!(Guard::best_or_host().is_cuda());
@@ -215,9 +205,10 @@ fn a_missing_compiler_is_an_error_with_all_paths_that_were_tried() {
             .map(|folder| Path::new("/usr/local/cuda").join(folder).join("libnvrtc.so"))
             .into_iter()
             .find(|path| path.exists());
-        match (Compiler::find(), toolkit) {
+        let found = Compiler::find();
+        match (found.as_ref().map_err(CudaError::kind), toolkit) {
             (Ok(compiler), Some(path)) => assert_eq!(Path::new(compiler.library()), path),
-            (Err(LibraryUnavailable::LibraryMissing { tried, .. }), None) => {
+            (Err(CudaErrorKind::LibraryMissing { tried, .. }), None) => {
                 let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
                 assert!(names.starts_with(&["libnvrtc.so", "libnvrtc.so.13"]), "{names:?}");
                 assert!(names.contains(&"/usr/local/cuda/lib64/libnvrtc.so"), "{names:?}");
@@ -237,11 +228,11 @@ fn no_compiler_is_loaded_from_the_working_directory() {
             let libraries = folder.path().join(home).join("lib64");
             fake_library::build(&libraries, "libnvrtc.c", library, link, None);
             std::env::set_current_dir(folder.path()).expect("it exists");
-            match Compiler::find() {
+            match Compiler::find().as_ref().map_err(CudaError::kind) {
                 Ok(compiler) => {
                     assert!(Path::new(compiler.library()).is_absolute(), "{compiler:?}");
                 }
-                Err(LibraryUnavailable::LibraryMissing { tried, .. }) => {
+                Err(CudaErrorKind::LibraryMissing { tried, .. }) => {
                     let is_file = |name: &str| name.contains("lib64") && !name.starts_with('/');
                     assert!(!tried.iter().any(|(name, _)| is_file(name)), "{tried:?}");
                 }
@@ -258,14 +249,11 @@ fn compiling_without_a_compiler_is_an_error_and_no_panic() {
         // Where the machine has a compiler, it refuses this source.
         let error =
             guard.compile("broken.cu", "this is no CUDA").expect_err("no compiler, or no program");
-        let CudaError::Compile(error) = error else {
-            panic!("another error: {error:?}");
-        };
-        match error {
-            NvrtcError::Unavailable(missing) => {
+        match error.kind() {
+            missing @ CudaErrorKind::LibraryMissing { .. } => {
                 assert!(missing.to_string().contains("/nowhere/lib64/libnvrtc.so"));
             }
-            NvrtcError::Compilation { program, log, .. } => {
+            CudaErrorKind::Compilation { program, log, .. } => {
                 assert_eq!(program, "broken.cu");
                 assert!(!log.is_empty());
             }

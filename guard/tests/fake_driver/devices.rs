@@ -1,7 +1,9 @@
 //! Limits of devices, and the choice of one.
 
 use gridguard::catalog;
-use gridguard::cuda::{CudaError, device_count, device_limits, driver_version, free_memory};
+use gridguard::cuda::{
+    CudaError, CudaErrorKind, device_count, device_limits, driver_version, free_memory,
+};
 use gridguard::{DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Rule};
 use gridguard_test_support::assert_same_limits;
 use gridguard_test_support::fake_driver::with_fake;
@@ -48,7 +50,7 @@ fn a_driver_before_cuda_12_1_takes_4096_bytes_of_parameters() {
 #[test]
 fn an_ordinal_past_the_devices_is_refused_with_their_number() {
     with_fake(&[], || {
-        let missing = CudaError::NoSuchDevice { ordinal: 1, count: 1 };
+        let missing = CudaError::from(CudaErrorKind::NoSuchDevice { ordinal: 1, count: 1 });
         assert_eq!(Guard::cuda(1).expect_err("one device"), missing);
         assert_eq!(device_limits(1).expect_err("one device"), missing);
         assert_eq!(free_memory(1).expect_err("one device"), missing);
@@ -58,8 +60,8 @@ fn an_ordinal_past_the_devices_is_refused_with_their_number() {
 #[test]
 fn an_ordinal_too_large_for_the_driver_is_refused() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "3")], || {
-        let missing = CudaError::NoSuchDevice { ordinal: usize::MAX, count: 3 };
-        assert_eq!(Guard::cuda(usize::MAX).expect_err("three devices"), missing);
+        let missing = CudaErrorKind::NoSuchDevice { ordinal: usize::MAX, count: 3 };
+        assert_eq!(*Guard::cuda(usize::MAX).expect_err("three devices").kind(), missing);
     });
 }
 

@@ -4,7 +4,7 @@
 use cudarc::driver::{CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CudaError, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
+    Args, CudaErrorKind, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
 };
 use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::allocator::allocations_of;
@@ -91,11 +91,12 @@ fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too
         let stream = context(&guard).new_stream().expect("a stream");
         idle(&guard, &kernel, &stream).expect("accepted");
         idle(&guard, &kernel, &stream).expect("accepted, and at fault");
-        let Err(CudaError::Driver(error)) = guard.synchronize(&stream) else {
-            panic!("the fault surfaces here");
+        let surfaced = guard.synchronize(&stream).expect_err("the fault surfaces here");
+        let CudaErrorKind::Driver(error) = surfaced.kind() else {
+            panic!("another error: {surfaced:?}");
         };
         assert_eq!((error.call, error.code), ("cuStreamSynchronize", 700));
-        assert_eq!(suspects(&error), [("idle", 0), ("idle", 0)]);
+        assert_eq!(suspects(error), [("idle", 0), ("idle", 0)]);
         let image = gridguard::cuda::Image::new(PTX).expect("PTX");
         let text = guard.load(&image).expect_err("the context is lost").to_string();
         assert!(text.contains("not caused by this call; suspects: 2 launches"), "{text}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use cudarc::nvrtc::Ptx;
 use gridguard::Parameter;
-use gridguard::cuda::{CudaError, Kernel, LoadError, MAX_KEPT_FUNCTIONS, forget_module_of};
+use gridguard::cuda::{CudaErrorKind, Kernel, MAX_KEPT_FUNCTIONS, forget_module_of};
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::builder::function;
@@ -20,8 +20,8 @@ fn a_function_of_other_parameters_is_no_kernel_of_the_guard() {
         // SAFETY: refused.
         let kernel = unsafe { Kernel::from_cudarc(&context, &function, &[Parameter::Memory]) };
         let (known, declared) = (vec![8; 3], vec![8]);
-        let refused = LoadError::Parameters { name: "fake_iota_y".into(), known, declared };
-        assert_eq!(kernel.map(drop), Err(CudaError::Load(refused)));
+        let refused = CudaErrorKind::Parameters { name: "fake_iota_y".into(), known, declared };
+        assert_eq!(kernel.map(drop), Err(refused.into()));
     });
 }
 

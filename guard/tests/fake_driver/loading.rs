@@ -3,7 +3,7 @@
 
 use cudarc::driver::{result, sys::CUresult};
 use expect_test::expect;
-use gridguard::cuda::{CudaError, Image, Kernel, LoadError};
+use gridguard::cuda::{CudaError, CudaErrorKind, Image, Kernel};
 use gridguard::{Axis, ComputeCapability, Guard, Parameter};
 use gridguard_test_support::fake_driver::{races, unloads, with_fake};
 
@@ -17,24 +17,21 @@ fn empty_cubin() -> Vec<u8> {
     bytes
 }
 
-fn load_error(ptx: &str) -> LoadError {
+fn load_error(ptx: &str) -> CudaError {
     let image = Image::new(ptx).expect("it is complete");
-    match guard().load(&image).expect_err("it cannot be loaded") {
-        CudaError::Load(error) => error,
-        other => panic!("another error: {other:?}"),
-    }
+    guard().load(&image).expect_err("it cannot be loaded")
 }
 
 #[test]
 fn ptx_for_a_later_architecture_is_refused_with_both_names() {
     with_fake(&[], || {
         let error = load_error(&PTX.replace("sm_90", "sm_120"));
-        let wrong = LoadError::WrongArchitecture {
+        let wrong = CudaErrorKind::WrongArchitecture {
             image: "sm_120".into(),
             device: "NVIDIA H200".into(),
             capability: ComputeCapability::new(9, 0),
         };
-        assert_eq!(error, wrong);
+        assert_eq!(*error.kind(), wrong);
     });
 }
 
@@ -42,8 +39,8 @@ fn ptx_for_a_later_architecture_is_refused_with_both_names() {
 fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
     with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
         let error = load_error(&PTX.replace(".version 8.0", ".version 99.0"));
-        let new = LoadError::PtxTooNew { ptx: "99.0".into(), driver: "12.2".into() };
-        assert_eq!(error, new);
+        let new = CudaErrorKind::PtxTooNew { ptx: "99.0".into(), driver: "12.2".into() };
+        assert_eq!(*error.kind(), new);
     });
 }
 
@@ -61,7 +58,7 @@ fn the_error_of_an_image_that_the_driver_rejects_has_the_compiler_s_log() {
              invalid\nfake: image refused (200)"
         ]
         .assert_eq(&error.to_string());
-        let CudaError::Load(LoadError::Refused { error, log }) = error else {
+        let CudaErrorKind::Refused { error, log } = error.kind() else {
             panic!("another error: {error:?}");
         };
         assert_eq!((error.code, log.as_str()), (200, "fake: image refused (200)"));
@@ -75,14 +72,18 @@ fn an_unknown_kernel_is_refused_with_the_names_of_the_others() {
         let module = guard().load(&image).expect("it is for this device");
         // SAFETY: there is no such kernel to launch.
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
-        assert!(matches!(error, LoadError::NoSuchKernel { name, known }
+        assert!(matches!(error.kind(), CudaErrorKind::NoSuchKernel { name, known }
             if name == "attention" && known.len() == 8));
         // SAFETY: as above.
         let error = unsafe { module.kernel("", &[]) }.expect_err("no name at all");
-        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name.is_empty()));
+        assert!(
+            matches!(error.kind(), CudaErrorKind::NoSuchKernel { name, .. } if name.is_empty())
+        );
         // SAFETY: as above.
         let error = unsafe { module.kernel("fake\0iota", &[]) }.expect_err("no name of a kernel");
-        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));
+        assert!(
+            matches!(error.kind(), CudaErrorKind::NoSuchKernel { name, .. } if name == "fake\0iota")
+        );
     });
 }
 
@@ -129,8 +130,9 @@ fn a_failed_query_of_parameters_is_an_error() {
         let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
         // SAFETY: it is not launched.
         let kernel = unsafe { module.kernel("fake_iota_y", parameters("fake_iota_y")) };
-        let Err(LoadError::Driver(error)) = kernel else {
-            panic!("another result: {kernel:?}");
+        let error = kernel.expect_err("the query fails");
+        let CudaErrorKind::Driver(error) = error.kind() else {
+            panic!("another error: {error:?}");
         };
         assert_eq!((error.call, error.code), ("cuFuncGetParamInfo", 999));
     });

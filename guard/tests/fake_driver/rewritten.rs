@@ -5,7 +5,7 @@ use cudarc::driver::CudaSlice;
 #[cfg(feature = "profile")]
 use cudarc::driver::LaunchConfig;
 use expect_test::expect;
-use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, LaunchError, LoadError};
+use gridguard::cuda::{Args, CompileOptions, Compiler, CudaErrorKind, Kernel, LaunchError};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
     Axis, BatchAxis, Choice, ComputeCapability, Dim3, Guard, LaunchLimits, LaunchRequest,
@@ -320,20 +320,19 @@ fn a_kernel_without_parameters_is_folded() {
 fn what_cannot_be_loaded_or_found_is_a_typed_error() {
     with_fake(&[], || {
         let guard = guard();
-        let load_error = |text: &str| match guard.load_ptx(text).expect_err("not legal") {
-            CudaError::Load(error) => error,
-            other => panic!("{other:?}"),
-        };
+        let load_error = |text: &str| guard.load_ptx(text).expect_err("not legal");
         let cut = &PTX[..PTX.len() - 3];
         let error = load_error(cut);
-        assert!(matches!(error, LoadError::Rewrite(PtxError::Unterminated { .. })), "{error:?}");
+        let CudaErrorKind::Rewrite(PtxError::Unterminated { .. }) = error.kind() else {
+            panic!("{error:?}");
+        };
         let error = load_error(&PTX.replace(".version 8.0", ".version 10.0"));
         expect![
             "the PTX cannot be rewritten: PTX version 10.0 is unknown: versions up to 9.x can be \
              rewritten"
         ]
         .assert_eq(&error.to_string());
-        assert!(matches!(load_error("no PTX"), LoadError::Image(_)));
+        assert!(matches!(load_error("no PTX").kind(), CudaErrorKind::Image(_)));
         let module = guard.load_ptx(PTX).expect("PTX");
         assert!(module.report().is_some_and(|report| report.entries.len() == 3));
         // SAFETY: there is no such kernel to launch.

@@ -1,7 +1,7 @@
 //! Suspects of an error with several contexts, or with per-thread streams.
 
 use cudarc::driver::{CudaStream, sys::CUresult};
-use gridguard::cuda::{Args, CudaError, DriverError, Image, Kernel, LaunchError};
+use gridguard::cuda::{Args, CudaError, CudaErrorKind, DriverError, Image, Kernel, LaunchError};
 use gridguard::{Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::with_fake;
 
@@ -36,9 +36,9 @@ fn two_guards() -> (Guard, Guard) {
 }
 
 fn driver_error<T: core::fmt::Debug>(result: Result<T, CudaError>) -> DriverError {
-    match result {
-        Err(CudaError::Driver(error)) => error,
-        other => panic!("another result: {other:?}"),
+    match result.expect_err("a call failed").kind() {
+        CudaErrorKind::Driver(error) => error.clone(),
+        other => panic!("another error: {other:?}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Errors of the driver, of images and of the compiler.
 
 use gridguard::ComputeCapability;
-use gridguard::cuda::{CudaError, CudaLibrary, Image, LibraryUnavailable, LoadError, NvrtcError};
+use gridguard::cuda::{CudaError, CudaErrorKind, CudaLibrary, Image};
 use gridguard_test_support::{Section, texts};
 
 /// The loader's words for a library that is not there.
@@ -28,23 +28,23 @@ fn images() -> Vec<String> {
         &truncated,
         &image(&big_endian),
         &image(b".version 8.0\n\0.target sm_90"),
-        &CudaError::from(LoadError::from(truncated.clone())),
+        &CudaError::from(truncated.clone()),
     ])
 }
 
 fn modules() -> Vec<String> {
     texts(&[
-        &LoadError::WrongArchitecture {
+        &CudaErrorKind::WrongArchitecture {
             image: "sm_120".into(),
             device: "NVIDIA H200".into(),
             capability: ComputeCapability::new(9, 0),
         },
-        &LoadError::PtxTooNew { ptx: "9.0".into(), driver: "12.8".into() },
-        &LoadError::NoSuchKernel {
+        &CudaErrorKind::PtxTooNew { ptx: "9.0".into(), driver: "12.8".into() },
+        &CudaErrorKind::NoSuchKernel {
             name: "attn".into(),
             known: vec!["attention".into(), "norm".into()],
         },
-        &LoadError::NoSuchKernel { name: "attn".into(), known: vec![] },
+        &CudaErrorKind::NoSuchKernel { name: "attn".into(), known: vec![] },
     ])
 }
 
@@ -53,46 +53,46 @@ fn drivers() -> Vec<String> {
         ("libcuda.so.1".to_owned(), NO_FILE.to_owned()),
         ("libcuda.so".to_owned(), NO_FILE.to_owned()),
     ];
-    let hidden = LibraryUnavailable::NoDevice {
+    let hidden = CudaErrorKind::NoDevice {
         cuda_visible_devices: Some("7".into()),
         driver_version: Some(13_000),
     };
     texts(&[
-        &LibraryUnavailable::LibraryMissing { of: CudaLibrary::Driver, tried },
-        &LibraryUnavailable::SymbolMissing {
+        &CudaErrorKind::LibraryMissing { of: CudaLibrary::Driver, tried },
+        &CudaErrorKind::SymbolMissing {
             of: CudaLibrary::Driver,
             library: "libcuda.so.1".into(),
             symbol: "cuLaunchKernel",
         },
-        &LibraryUnavailable::TooOld { version: 11_080, oldest: 12_000 },
-        &LibraryUnavailable::NoDevice { cuda_visible_devices: None, driver_version: Some(13_000) },
+        &CudaErrorKind::TooOld { version: 11_080, oldest: 12_000 },
+        &CudaErrorKind::NoDevice { cuda_visible_devices: None, driver_version: Some(13_000) },
         &CudaError::from(hidden),
-        &CudaError::NoSuchDevice { ordinal: 4, count: 4 },
+        &CudaErrorKind::NoSuchDevice { ordinal: 4, count: 4 },
     ])
 }
 
 fn compilers() -> Vec<String> {
-    let missing = LibraryUnavailable::LibraryMissing {
+    let missing = CudaErrorKind::LibraryMissing {
         of: CudaLibrary::Nvrtc,
         tried: vec![("libnvrtc.so".into(), NO_FILE.into())],
     };
-    let old = LibraryUnavailable::SymbolMissing {
+    let old = CudaErrorKind::SymbolMissing {
         of: CudaLibrary::Nvrtc,
         library: "libnvrtc.so".into(),
         symbol: "nvrtcGetCUBIN",
     };
     texts(&[
-        &CudaError::from(NvrtcError::from(missing)),
-        &NvrtcError::from(old),
-        &NvrtcError::ZeroByte { what: "the source" },
-        &NvrtcError::Compilation {
+        &CudaError::from(missing),
+        &old,
+        &CudaErrorKind::ZeroByte { what: "the source" },
+        &CudaErrorKind::Compilation {
             program: "attention.cu".into(),
             architecture: "sm_90".into(),
             code: 6,
             name: "NVRTC_ERROR_COMPILATION".into(),
             log: "attention.cu(1): error".into(),
         },
-        &NvrtcError::Call {
+        &CudaErrorKind::Compiler {
             call: "nvrtcGetCUBIN",
             code: 2,
             name: "NVRTC_ERROR_INVALID_INPUT".into(),

@@ -2,7 +2,7 @@
 
 use gridguard::catalog;
 use gridguard::check::CheckRequest;
-use gridguard::cuda::{CudaError, LaunchError};
+use gridguard::cuda::{CudaErrorKind, LaunchError};
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
 use gridguard_test_support::{Section, texts};
 
@@ -62,7 +62,7 @@ fn launches() -> Vec<String> {
         &LaunchError::NotDependent { kernel: kernel() },
         &LaunchError::Captured { kernel: kernel() },
         &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
-        &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice { ordinal: 1, count: 1 })),
+        &LaunchError::Unknown(CudaErrorKind::NoSuchDevice { ordinal: 1, count: 1 }.into()),
         &gridguard::Error::from(LaunchError::from(ArgsError::AddressOverflow { index: 0 })),
     ])
 }

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use gridguard::cuda::{CompileOptions, Compiler, NvrtcError};
+use gridguard::cuda::{CompileOptions, Compiler, CudaErrorKind};
 use gridguard::image::ImageFile;
 use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
@@ -330,7 +330,8 @@ fn a_compilation_error_keeps_the_compiler_log() {
     let compiler = Compiler::find().expect("NVRTC");
     let options = CompileOptions::new("broken.cu", ComputeCapability::new(9, 0));
     let error = compiler.compile("__global__ void k() { frobnicate(); }", &options);
-    let Err(NvrtcError::Compilation { log, program, .. }) = error else {
+    let error = error.expect_err("no such function");
+    let CudaErrorKind::Compilation { log, program, .. } = error.kind() else {
         panic!("{error:?}");
     };
     assert_eq!(program, "broken.cu");

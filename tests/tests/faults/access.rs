@@ -171,7 +171,9 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     };
     let outcomes: &[&str] = match fault.way {
         Way::Checked => &["LaunchError::Stopped/"],
-        _ => &["LaunchError::", "CudaError::Driver/", "CudaError::Load/", "cudarc::DriverError/"],
+        _ => {
+            &["LaunchError::", "CudaError::Driver/", "CudaError::Refused/", "cudarc::DriverError/"]
+        }
     };
     let expected = Expected { outcomes, codes: fault.codes, ..Expected::default() };
     let mut observed = Observed::new(format!("{fault:?}"), &seen, &expected);

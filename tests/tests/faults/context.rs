@@ -103,7 +103,7 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     let outcomes: &[&str] = match first {
         Call::Launch | Call::LaunchWithWorkspace | Call::LaunchMeanwhile => &["LaunchError::"],
         Call::Occupancy => &["DriverError/"],
-        _ => &["CudaError::Driver/", "CudaError::Load/"],
+        _ => &["CudaError::Driver/", "CudaError::Refused/"],
     };
     let drawn = format!(
         "{how:?}, elsewhere {elsewhere}, {first:?}, {items} items, {under_way} under way, {after:?}"

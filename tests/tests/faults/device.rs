@@ -49,7 +49,7 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     };
     // Drivers fail to initialise if a device is named twice, and else see none (H200).
     let outcomes: &[&str] = match hides_all {
-        true => &["CudaError::Unavailable/NoDevice", "CudaError::Unavailable/InitFailed/101 "],
+        true => &["CudaError::NoDevice", "CudaError::InitFailed/101 "],
         false => &["CudaError::NoSuchDevice"],
     };
     let drawn = format!("{value:?}, call {call} for device {ordinal}");

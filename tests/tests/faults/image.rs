@@ -46,9 +46,9 @@ const BAD_NAMES: [&str; 5] = ["", "no_such_kernel", "iota\0y", "iota_y ", "IOTA_
 const HEADER: [(usize, usize, u64); 4] =
     [(40, 8, 1 << 40), (58, 2, 1 << 15), (62, 2, 1 << 15), (5, 1, 2)];
 
-const TRUNCATED: &str = "LoadError::Image/Truncated";
-const UNKNOWN: &str = "LoadError::Image/Unknown";
-const EMPTY: &str = "LoadError::Image/Empty";
+const TRUNCATED: &str = "CudaError::Image/Truncated";
+const UNKNOWN: &str = "CudaError::Image/Unknown";
+const EMPTY: &str = "CudaError::Image/Empty";
 
 pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observed {
     // These faults leave the context usable, so it is kept for all of them.
@@ -66,13 +66,13 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             let value = least + random.below(least.min(1 << 15) - u64::from(least == 2));
             let mut cubin = setup.own_cubin();
             cubin[at..at + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
-            let outcomes = &[TRUNCATED, "LoadError::Image/Damaged"];
+            let outcomes = &[TRUNCATED, "CudaError::Image/Damaged"];
             (format!("a cubin with {value} at {at}"), cubin, outcomes)
         }
         2 => {
             let path = &setup.foreign_cubins()[below(random, setup.foreign_cubins().len())];
             let cubin = std::fs::read(path).expect("made by the parent");
-            (format!("{path:?}"), cubin, &["LoadError::WrongArchitecture"])
+            (format!("{path:?}"), cubin, &["CudaError::WrongArchitecture"])
         }
         3 => {
             let mut bytes = random.pick(&STARTS).to_vec();
@@ -88,21 +88,21 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
         5 => {
             let line = random.pick(&BAD_LINES);
             let text = format!("{PTX}{line}\n").into_bytes();
-            (format!("PTX with {line}"), text, &["LoadError::Refused/218 "])
+            (format!("PTX with {line}"), text, &["CudaError::Refused/218 "])
         }
         6 => {
             let version = format!(".version {}.{}", 10 + random.below(90), random.below(10));
-            (version.clone(), replaced(".version 8.0", version), &["LoadError::PtxTooNew"])
+            (version.clone(), replaced(".version 8.0", version), &["CudaError::PtxTooNew"])
         }
         7 => {
             let target = format!(".target sm_{}", 200 + 10 * random.below(80));
-            (target.clone(), replaced(".target sm_90", target), &["LoadError::WrongArchitecture"])
+            (target.clone(), replaced(".target sm_90", target), &["CudaError::WrongArchitecture"])
         }
         8 => {
             let (mut text, place) = (PTX.as_bytes().to_vec(), below(random, PTX.len() - 1));
             text[place] = 0;
             // Within `.version`, there is no version.
-            (format!("zero at {place}"), text, &["LoadError::Image/ZeroByte", UNKNOWN])
+            (format!("zero at {place}"), text, &["CudaError::Image/ZeroByte", UNKNOWN])
         }
         9 => ("no bytes".into(), Vec::new(), &[EMPTY]),
         10 => {
@@ -123,23 +123,22 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             let name = random.pick(&BAD_NAMES);
             // SAFETY: nothing is launched with it.
             let seen = Seen::of(&unsafe { setup.module(guard).kernel(name, &[]) });
-            return observed(setup, guard, name.into(), &seen, &["LoadError::NoSuchKernel"], true);
+            return observed(setup, guard, name.into(), &seen, &["CudaError::NoSuchKernel"], true);
         }
         13 => {
             let source = random.pick(&BAD_SOURCES);
             let seen = Seen::of(&guard.compile("bad.cu", source));
-            let outcomes = &["CudaError::Compile/Compilation"];
+            let outcomes = &["CudaError::Compilation"];
             return observed(setup, guard, source.into(), &seen, outcomes, true);
         }
         _ => {
             let seen = Seen::of(&guard.compile("bad.cu", "void\0"));
-            let outcomes = &["CudaError::Compile/ZeroByte"];
+            let outcomes = &["CudaError::ZeroByte"];
             return observed(setup, guard, "a zero byte".into(), &seen, outcomes, true);
         }
     };
     let seen = match Image::new(bytes).map(|image| guard.load(&image)) {
-        Err(error) => Seen::failure(&gridguard::cuda::LoadError::Image(error)),
-        Ok(Err(gridguard::cuda::CudaError::Load(error))) => Seen::failure(&error),
+        Err(error) => Seen::failure(&gridguard::cuda::CudaError::from(error)),
         Ok(loaded) => Seen::of(&loaded),
     };
     observed(setup, guard, drawn, &seen, outcomes, false)

@@ -65,12 +65,12 @@ fn draw(
     let (file, code) = (random.below(5), random.pick(&CODES));
     let (symbol, of_compiler) = (random.pick(&OF_DRIVER), random.pick(&OF_COMPILER));
     let (names, content, outcome, message): (&[&str], _, _, _) = match number % 5 {
-        0 => (&DRIVER, Content::NoLibrary(file), "Unavailable/LibraryMissing", String::new()),
-        1 | 2 => (&DRIVER, Content::Without(symbol), "Unavailable/SymbolMissing", symbol.into()),
-        3 => (&DRIVER, Content::Fails(code), "Unavailable/InitFailed", format!("({code})")),
+        0 => (&DRIVER, Content::NoLibrary(file), "LibraryMissing", String::new()),
+        1 | 2 => (&DRIVER, Content::Without(symbol), "SymbolMissing", symbol.into()),
+        3 => (&DRIVER, Content::Fails(code), "InitFailed", format!("({code})")),
         _ => {
             let content = Content::Without(of_compiler);
-            (&COMPILER, content, "Compile/Unavailable/SymbolMissing", of_compiler.into())
+            (&COMPILER, content, "SymbolMissing", of_compiler.into())
         }
     };
     (names, content, outcome, message)

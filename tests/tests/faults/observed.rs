@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use gridguard::cuda::{CudaError, DriverError, LaunchError, LibraryUnavailable, LoadError};
+use gridguard::cuda::{CudaError, DriverError, LaunchError};
 use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard_report::Diagnose;
 use serde::{Deserialize, Serialize};
@@ -114,7 +114,7 @@ impl Seen {
 
 /// An error, whatever its type.
 pub(crate) trait Failure: std::error::Error {
-    /// The variants around the first one that is no tuple: `CudaError::Load/Image/Truncated`.
+    /// The variants around the first one that is no tuple: `CudaError::Image/Truncated`.
     fn path(&self) -> String {
         let of = core::any::type_name::<Self>().rsplit("::").next().unwrap_or_default();
         let debug = format!("{self:?}");
@@ -142,26 +142,7 @@ impl Failure for CudaError {
     }
 
     fn driver(&self) -> Option<&DriverError> {
-        match self {
-            Self::Driver(error) | Self::Unavailable(LibraryUnavailable::InitFailed(error)) => {
-                Some(error)
-            }
-            Self::Load(error) => error.driver(),
-            _ => None,
-        }
-    }
-}
-
-impl Failure for LoadError {
-    fn diagnosed(&self) -> Option<Diagnosis> {
-        self.diagnosis()
-    }
-
-    fn driver(&self) -> Option<&DriverError> {
-        match self {
-            Self::Refused { error, .. } | Self::Driver(error) => Some(error),
-            _ => None,
-        }
+        self.driver()
     }
 }
 

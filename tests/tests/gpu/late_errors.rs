@@ -7,8 +7,8 @@ use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CompileOptions, Compiler, CudaError, DriverError, FaultSuspects, LaunchError, LoadError,
-    driver_version,
+    Args, CompileOptions, Compiler, CudaError, CudaErrorKind, DriverError, FaultSuspects,
+    LaunchError, driver_version,
 };
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter};
 
@@ -76,20 +76,21 @@ fn an_illegal_access_surfaces_late_and_is_blamed_on_the_chunks_under_way() {
             let guard = Guard::with_context(context()).expect("a guard");
             let (launched, waited) = launch_faulty(&guard);
             assert_eq!(launched, Ok(3), "the fault comes later");
-            let Err(CudaError::Driver(error)) = waited else {
-                panic!("the fault surfaces here: {waited:?}");
+            let waited = waited.expect_err("the fault surfaces here");
+            let CudaErrorKind::Driver(error) = waited.kind() else {
+                panic!("another error: {waited:?}");
             };
             println!("{error}");
             assert_eq!((error.call, error.code), ("cuStreamSynchronize", 700));
-            assert_eq!(suspects(&error), [0, 1, 2]);
+            assert_eq!(suspects(error), [0, 1, 2]);
             let later = guard.compile("late_errors.cu", SOURCE).expect_err("the context is lost");
             println!("{later}");
-            let (CudaError::Driver(later)
-            | CudaError::Load(LoadError::Refused { error: later, .. })) = later
+            let (CudaErrorKind::Driver(later) | CudaErrorKind::Refused { error: later, .. }) =
+                later.kind()
             else {
                 panic!("another error: {later:?}");
             };
-            assert_eq!(suspects(&later), [0, 1, 2]);
+            assert_eq!(suspects(later), [0, 1, 2]);
         },
     );
 }

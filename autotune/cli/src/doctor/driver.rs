@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gridguard::cuda::{self, CudaError, LibraryUnavailable};
+use gridguard::cuda::{self, CudaError, CudaErrorKind};
 use gridguard_diagnose::CudaVersion;
 use gridguard_report::Diagnose;
 use serde::{Deserialize, Serialize};
@@ -39,10 +39,13 @@ impl Driver {
         let driver = Self { loaded, version: cuda::driver_version().ok(), ..Self::default() };
         match devices {
             Ok(count) => Self { devices: Some(count), ..driver },
-            Err(CudaError::Unavailable(LibraryUnavailable::NoDevice {
-                driver_version, ..
-            })) => Self { version: driver.version.or(driver_version), devices: Some(0), ..driver },
-            Err(error) => Self { fault: Some(error.into()), ..driver },
+            Err(error) => match error.kind() {
+                CudaErrorKind::NoDevice { driver_version, .. } => {
+                    let version = driver.version.or(*driver_version);
+                    Self { version, devices: Some(0), ..driver }
+                }
+                _ => Self { fault: Some(error.into()), ..driver },
+            },
         }
     }
 
@@ -68,24 +71,20 @@ impl From<CudaError> for DriverFault {
     fn from(error: CudaError) -> Self {
         let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
         let library = |remedy| Self::Library(LIBCUDA.bad(&what, remedy));
-        match &error {
-            CudaError::Unavailable(LibraryUnavailable::LibraryMissing { .. }) => {
-                Self::NoLibrary(what)
-            }
-            CudaError::Unavailable(LibraryUnavailable::SymbolMissing { .. }) => {
+        match error.kind() {
+            CudaErrorKind::LibraryMissing { .. } => Self::NoLibrary(what),
+            CudaErrorKind::SymbolMissing { .. } => {
                 library("update the driver; if it is new, another library shadows its own")
             }
-            CudaError::Unavailable(LibraryUnavailable::OtherLibrary { .. }) => {
+            CudaErrorKind::OtherLibrary { .. } => {
                 library("remove the folder of the other one from LD_LIBRARY_PATH")
             }
-            CudaError::Unavailable(LibraryUnavailable::TooOld { version, oldest }) => {
+            CudaErrorKind::TooOld { version, oldest } => {
                 let [version, oldest] = [*version, *oldest].map(CudaVersion);
                 let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
                 Self::Driver(DRIVER.bad(what, "update the driver"))
             }
-            CudaError::Unavailable(LibraryUnavailable::InitFailed(error)) => {
-                Self::Driver(DRIVER.bad(error.to_string(), remedy))
-            }
+            CudaErrorKind::InitFailed(error) => Self::Driver(DRIVER.bad(error.to_string(), remedy)),
             _ => Self::Driver(DRIVER.bad(what, remedy)),
         }
     }

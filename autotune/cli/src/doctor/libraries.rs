@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use gridguard::cuda::{Compiler, LibraryUnavailable};
+use gridguard::cuda::{Compiler, CudaErrorKind};
 use gridguard_diagnose::CudaVersion;
 
 use super::child;
@@ -149,14 +149,14 @@ fn is_in_folder(path: &Path, name: &str) -> bool {
 
 /// The path and version of NVRTC, or why it does not load; `None` if it is missing.
 pub(super) fn find_nvrtc() -> Result<(PathBuf, i32), Option<String>> {
-    let compiler = Compiler::find().map_err(|error| why_unavailable(&error))?;
+    let compiler = Compiler::find().map_err(|error| why_unavailable(error.kind()))?;
     let (major, minor) = compiler.version().map_err(|error| Some(error.to_string()))?;
     let path = loaded_library("libnvrtc.so").unwrap_or_else(|| compiler.library().into());
     Ok((path, version_number(major, minor)))
 }
 
-fn why_unavailable(error: &LibraryUnavailable) -> Option<String> {
-    let LibraryUnavailable::LibraryMissing { tried, .. } = error else {
+fn why_unavailable(error: &CudaErrorKind) -> Option<String> {
+    let CudaErrorKind::LibraryMissing { tried, .. } = error else {
         return Some(error.to_string());
     };
     let (name, message) = tried.iter().find(|(_, message)| !message.contains("No such file"))?;
@@ -286,7 +286,7 @@ mod tests {
         let nvrtc = |tried: &[(&str, &str)]| {
             let tried = tried.iter().map(|(name, why)| ((*name).into(), (*why).into())).collect();
             let of = gridguard::cuda::CudaLibrary::Nvrtc;
-            why_unavailable(&LibraryUnavailable::LibraryMissing { of, tried })
+            why_unavailable(&CudaErrorKind::LibraryMissing { of, tried })
         };
         let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
         assert_eq!(nvrtc(&[absent]), None);

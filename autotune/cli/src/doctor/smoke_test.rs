@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{
-    self, Args, CompileOptions, Compiler, ComputeMode, CudaError, DriverError, Kernel, LaunchError,
-    Module,
+    self, Args, CompileOptions, Compiler, ComputeMode, CudaError, CudaErrorKind, DriverError,
+    Kernel, LaunchError, Module,
 };
 use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_diagnose::FailureId;
@@ -87,7 +87,7 @@ fn run(guard: &Guard) -> Result<Passed, SmokeTestError> {
     let compiler = Compiler::find().ok();
     if let Some(compiler) = &compiler {
         let options = CompileOptions::new("smoke_test.cu", guard.limits().compute_capability);
-        let image = compiler.compile(SOURCE, &options).map_err(CudaError::from)?.image;
+        let image = compiler.compile(SOURCE, &options)?.image;
         let kernel = kernel(&guard.load(&image)?)?;
         let (grid, block) = (Dim3::new(ITEMS.div_ceil(THREADS), 1, 1), Dim3::new(THREADS, 1, 1));
         let mut args = Args::new(&stream);
@@ -129,7 +129,7 @@ fn kernel(module: &Module) -> Result<Kernel, CudaError> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
     // SAFETY: `gridguard_invert` takes memory and its number of words, which `run` passes, and accesses
     // only these words.
-    Ok(unsafe { module.kernel("gridguard_invert", &parameters) }?)
+    unsafe { module.kernel("gridguard_invert", &parameters) }
 }
 
 impl SmokeTestError {
@@ -142,7 +142,7 @@ impl SmokeTestError {
 
 impl From<CudaError> for SmokeTestError {
     fn from(error: CudaError) -> Self {
-        if let CudaError::Driver(error) = &error
+        if let CudaErrorKind::Driver(error) = error.kind()
             && error.suspects().is_some()
         {
             // The kernel accesses only its own memory, so the device is at fault.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::result::device;
-use gridguard::cuda::{self, CudaError};
+use gridguard::cuda::{self, CudaError, CudaErrorKind};
 use gridguard::profile::{Backend, DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
 use gridguard_kernels::CubinCache;
@@ -108,7 +108,7 @@ pub(crate) fn select_targets(
         return Ok(vec![Target::select(device, gpu, DEFAULT_GPU)?]);
     }
     let count = match cuda::device_count() {
-        Ok(0) => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
+        Ok(0) => Err(CudaErrorKind::NoSuchDevice { ordinal: 0, count: 0 }.into()),
         count => count,
     };
     let count = count.map_err(|reason| {

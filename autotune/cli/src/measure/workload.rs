@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::{Compiler, CudaError, NvrtcError, capture_launches};
+use gridguard::cuda::{Compiler, CudaError, capture_launches};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
@@ -95,7 +95,7 @@ impl LocalBench {
     pub(crate) fn new(guard: Arc<Guard>, policy: Policy, yields: bool) -> Result<Self, CudaError> {
         if guard.is_cuda() {
             // Without a compiler every candidate would fail.
-            Compiler::find().map_err(NvrtcError::from)?;
+            Compiler::find()?;
         }
         let kernels = guard.is_cuda().then(|| Kernels::new(Arc::clone(&guard)));
         Ok(Self { guard, kernels, policy, yields })

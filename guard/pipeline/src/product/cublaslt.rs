@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use gridguard::cuda::schedule::find_library;
-use gridguard::cuda::{CudaLibrary, LibraryUnavailable};
+use gridguard::cuda::{CudaError, CudaLibrary};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
@@ -41,8 +41,8 @@ impl CublasLt {
     ///
     /// # Errors
     ///
-    /// [`LibraryUnavailable`] if there is no library, or it lacks a function.
-    pub fn find() -> Result<Self, LibraryUnavailable> {
+    /// [`CudaError`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, CudaError> {
         static FOUND: OnceCell<(Functions, String)> = OnceCell::new();
         let (functions, library) = FOUND.get_or_try_init(|| load(&NAMES))?;
         Ok(Self { functions, library })
@@ -74,7 +74,7 @@ impl CublasLt {
     }
 }
 
-fn load(names: &[&str]) -> Result<(Functions, String), LibraryUnavailable> {
+fn load(names: &[&str]) -> Result<(Functions, String), CudaError> {
     find_library(CudaLibrary::CublasLt, names, "cublasLtGetVersion", Functions::resolve)
 }
 
@@ -176,6 +176,8 @@ impl HeuristicResult {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use gridguard::cuda::CudaErrorKind;
+
     use super::*;
 
     #[test]
@@ -193,7 +195,7 @@ mod tests {
     fn a_missing_library_is_an_error_with_every_name_that_was_tried() {
         // A toolkit may be installed.
         if let Err(error) = load(&["libno-such-library.so"]) {
-            let LibraryUnavailable::LibraryMissing { tried, .. } = &error else {
+            let CudaErrorKind::LibraryMissing { tried, .. } = error.kind() else {
                 panic!("{error:?}");
             };
             assert_eq!(tried.first().map(|(name, _)| &**name), Some("libno-such-library.so"));

@@ -1,16 +1,13 @@
 //! Errors of products.
 
 use crate::product::shape::ProductShape;
-use gridguard::cuda::{CudaError, LibraryUnavailable};
+use gridguard::cuda::CudaError;
 
 /// Why a product cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ProductError {
-    /// libcublasLt cannot be used.
-    #[error(transparent)]
-    Unavailable(#[from] LibraryUnavailable),
     /// The driver cannot be used, or a call failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),

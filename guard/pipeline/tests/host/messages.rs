@@ -3,7 +3,7 @@
 
 use expect_test::expect_file;
 use gridguard::Chunk;
-use gridguard::cuda::{CudaLibrary, LibraryUnavailable};
+use gridguard::cuda::{CudaError, CudaErrorKind, CudaLibrary};
 use gridguard::profile::StoredChoice;
 use gridguard_pipeline::{
     BufferUse, BuildError, EntryRefusal, MemoryError, PipelineRun, PlanError, ProductError,
@@ -121,15 +121,15 @@ fn products() -> Vec<String> {
     let shape = ProductShape { rows: 16, inner: 320, columns: 960, bias: true, residual: false };
     let tried = vec![("libcublasLt.so".to_owned(), "No such file or directory".to_owned())];
     texts(&[
-        &ProductError::from(LibraryUnavailable::SymbolMissing {
+        &ProductError::from(CudaError::from(CudaErrorKind::SymbolMissing {
             of: CudaLibrary::CublasLt,
             library: "libc.so.6".to_owned(),
             symbol: "cublasLtGetVersion",
-        }),
-        &ProductError::from(LibraryUnavailable::LibraryMissing {
+        })),
+        &ProductError::from(CudaError::from(CudaErrorKind::LibraryMissing {
             of: CudaLibrary::CublasLt,
             tried,
-        }),
+        })),
         &ProductError::Call {
             call: "cublasLtMatmul",
             code: 7,

@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::cuda::driver::library::code_of;
 use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
-use crate::cuda::error::{CudaError, LaunchError, LibraryUnavailable, LoadError};
+use crate::cuda::error::{CudaError, LaunchError};
 
 impl From<&LaunchError> for CudarcError {
     /// cudarc's error with the code that the driver returned, or for violations the code that it would have returned
@@ -45,13 +45,8 @@ impl LaunchError {
 
 impl CudaError {
     /// The `CUresult` that the driver returned. `None` if the error is not the driver's.
-    pub const fn driver_code(&self) -> Option<i32> {
-        match self {
-            Self::Driver(error)
-            | Self::Unavailable(LibraryUnavailable::InitFailed(error))
-            | Self::Load(LoadError::Driver(error)) => Some(error.code),
-            _ => None,
-        }
+    pub fn driver_code(&self) -> Option<i32> {
+        self.driver().map(|error| error.code)
     }
 }
 

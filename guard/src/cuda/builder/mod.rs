@@ -130,7 +130,7 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
             self.guard.launch_guarded(&call, PlanInput { request, batch, tuning, limits })
         };
         let launched = self.function.with_kernel(args.stream(), launch);
-        let launches = launched.map_err(|error| LaunchError::Unknown(Box::new(error)))??;
+        let launches = launched.map_err(LaunchError::Unknown)??;
         let events = match (self.events, start.into_inner()) {
             (Some(flags), Some(start)) => Some((start, record_event(args.stream(), flags)?)),
             _ => None,

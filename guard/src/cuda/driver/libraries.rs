@@ -6,7 +6,7 @@ use std::path::Path;
 use libloading::Library;
 
 use crate::cuda::driver::symbols;
-use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
+use crate::cuda::error::{CudaError, CudaErrorKind, CudaLibrary};
 
 /// Folders of a toolkit that contain its libraries.
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
@@ -24,7 +24,7 @@ pub(crate) fn find<T>(
     symbol: &'static str,
     resolve: impl Fn(Library) -> Result<T, &'static str>,
     is_stub: impl Fn(&T) -> bool,
-) -> Result<(T, String), LibraryUnavailable> {
+) -> Result<(T, String), CudaError> {
     let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut tried = Vec::new();
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| std::env::var(name).ok());
@@ -52,12 +52,12 @@ pub(crate) fn find<T>(
                 Ok(found) if is_stub(&found) => tried.push((name, STUB.to_owned())),
                 Ok(found) => return Ok((found, name)),
                 Err(symbol) => {
-                    return Err(LibraryUnavailable::SymbolMissing { of, library: name, symbol });
+                    return Err(CudaErrorKind::SymbolMissing { of, library: name, symbol }.into());
                 }
             },
         }
     }
-    Err(LibraryUnavailable::LibraryMissing { of, tried })
+    Err(CudaErrorKind::LibraryMissing { of, tried }.into())
 }
 
 /// Whether `library`, which has `symbol`, is in a folder called `stubs`.

@@ -13,7 +13,7 @@ use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::History;
 use crate::cuda::driver::log;
 use crate::cuda::driver::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMORY, Status};
-use crate::cuda::error::{CudaLibrary, LibraryUnavailable};
+use crate::cuda::error::{CudaError, CudaErrorKind, CudaLibrary};
 use crate::plan::backoff::AllocationError;
 
 /// Functions that cudarc calls for contexts, streams, events and memory. cudarc panics if one is missing.
@@ -61,46 +61,42 @@ pub(crate) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
 const OLDEST_DRIVER: i32 = 12_000;
 
 /// Rejects an old driver by its version, which is clearer than a missing function. The version needs no `cuInit`.
-fn check_version(library: &Library) -> Result<(), LibraryUnavailable> {
+fn check_version(library: &Library) -> Result<(), CudaError> {
     let (symbol, mut version) = ("cuDriverGetVersion", OLDEST_DRIVER);
     // SAFETY: the signature is the one in `function_table` for this symbol, and the library stays open.
     let get = unsafe { symbols::find::<unsafe extern "C" fn(*mut i32) -> Status>(library, symbol) };
     // SAFETY: the pointer is to a live integer.
     let status = get.map(|get| unsafe { get(&raw mut version) });
     if status == Some(0) && version < OLDEST_DRIVER {
-        return Err(LibraryUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
+        return Err(CudaErrorKind::TooOld { version, oldest: OLDEST_DRIVER }.into());
     }
     Ok(())
 }
 
 /// Checks that `library`, called `name`, has all functions of `needs`.
-fn check_symbols(
-    library: &Library,
-    name: &str,
-    needs: &[&'static str],
-) -> Result<(), LibraryUnavailable> {
+fn check_symbols(library: &Library, name: &str, needs: &[&'static str]) -> Result<(), CudaError> {
     // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
     let is_missing = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
     let missing = needs.iter().find(|symbol| is_missing(symbol));
     missing.map_or(Ok(()), |symbol| Err(lacks(name, symbol)))
 }
 
-fn lacks(library: &str, symbol: &'static str) -> LibraryUnavailable {
+fn lacks(library: &str, symbol: &'static str) -> CudaError {
     let (of, library) = (CudaLibrary::Driver, library.to_owned());
-    LibraryUnavailable::SymbolMissing { of, library, symbol }
+    CudaErrorKind::SymbolMissing { of, library, symbol }.into()
 }
 
 impl Driver {
     /// The initialised driver, found once for the process; after a failure the next call tries again.
-    pub(crate) fn get() -> Result<&'static Self, LibraryUnavailable> {
+    pub(crate) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceCell<Driver> = OnceCell::new();
         DRIVER.get_or_try_init(Self::load)
     }
 
-    fn load() -> Result<Self, LibraryUnavailable> {
+    fn load() -> Result<Self, CudaError> {
         let of = CudaLibrary::Driver;
-        let (library, name) = symbols::open(NAMES)
-            .map_err(|tried| LibraryUnavailable::LibraryMissing { of, tried })?;
+        let (library, name) =
+            symbols::open(NAMES).map_err(|tried| CudaErrorKind::LibraryMissing { of, tried })?;
         check_version(&library)?;
         let driver = Self::resolve(library).map_err(|symbol| lacks(&name, symbol))?;
         check_symbols(&driver.library, &name, &CUDARC_NEEDS)?;
@@ -110,14 +106,14 @@ impl Driver {
         if status == NO_DEVICE {
             return Err(driver.no_device());
         }
-        driver.check("cuInit", status).map_err(LibraryUnavailable::InitFailed)?;
+        driver.check("cuInit", status).map_err(CudaErrorKind::InitFailed)?;
         log::begin(&driver);
         Ok(driver)
     }
 
     /// Checks that cudarc calls the same library, named `ours` here, because handles of contexts and streams pass
     /// between both. cudarc searches by itself, and tries another name first.
-    fn check_cudarc_library(&self, ours: &str) -> Result<(), LibraryUnavailable> {
+    fn check_cudarc_library(&self, ours: &str) -> Result<(), CudaError> {
         if let Ok((library, name)) = symbols::open(CUDARC_NAMES) {
             check_symbols(&library, &name, &CUDARC_NEEDS)?;
         }
@@ -131,11 +127,15 @@ impl Driver {
         // Each library has its own name for success at its own address. Libraries that know no
         // names cannot be told apart.
         let same = ours_at == cudarc_at && (status == 0) == (cudarc_status == success);
-        if same { Ok(()) } else { Err(LibraryUnavailable::OtherLibrary { ours: ours.to_owned() }) }
+        if same {
+            Ok(())
+        } else {
+            Err(CudaErrorKind::OtherLibrary { ours: ours.to_owned() }.into())
+        }
     }
 
     /// Checks that cudarc can capture graphs.
-    pub(crate) fn check_graphs(&self) -> Result<(), LibraryUnavailable> {
+    pub(crate) fn check_graphs(&self) -> Result<(), CudaError> {
         check_symbols(&self.library, "the driver", &GRAPHS_NEED)
     }
 
@@ -145,12 +145,11 @@ impl Driver {
         self.read("cuDriverGetVersion", 0, |version| unsafe { (self.driver_get_version)(version) })
     }
 
-    pub(crate) fn no_device(&self) -> LibraryUnavailable {
+    pub(crate) fn no_device(&self) -> CudaError {
         let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
-        LibraryUnavailable::NoDevice {
-            cuda_visible_devices: value.map(|value| value.to_string_lossy().into_owned()),
-            driver_version: self.version().ok(),
-        }
+        let cuda_visible_devices = value.map(|value| value.to_string_lossy().into_owned());
+        let driver_version = self.version().ok();
+        CudaErrorKind::NoDevice { cuda_visible_devices, driver_version }.into()
     }
 
     /// Makes `context` current on this thread, unless it is already.

@@ -10,7 +10,7 @@ use once_cell::sync::OnceCell;
 
 use crate::cuda::driver::libraries;
 use crate::cuda::driver::symbols::{Handle, Nvrtc, Status, owned};
-use crate::cuda::error::{CudaLibrary, LibraryUnavailable, NvrtcError};
+use crate::cuda::error::{CudaError, CudaErrorKind, CudaLibrary};
 use crate::image::{Image, ImageError};
 use crate::limits::ComputeCapability;
 
@@ -91,8 +91,8 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`LibraryUnavailable`] if there is no library, or it lacks a function.
-    pub fn find() -> Result<Self, LibraryUnavailable> {
+    /// [`CudaError`] if there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, CudaError> {
         static NVRTC: OnceCell<(Nvrtc, String)> = OnceCell::new();
         let find =
             || libraries::find(CudaLibrary::Nvrtc, &NAMES, "nvrtcVersion", Nvrtc::resolve, is_stub);
@@ -109,8 +109,8 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Call`] if the call fails.
-    pub fn version(&self) -> Result<(u32, u32), NvrtcError> {
+    /// [`CudaErrorKind::Compiler`] if the call fails.
+    pub fn version(&self) -> Result<(u32, u32), CudaError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are to live integers.
         let status = unsafe { (self.nvrtc.version)(&raw mut major, &raw mut minor) };
@@ -123,8 +123,8 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Compilation`] with the compiler's log if the source does not compile.
-    pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
+    /// [`CudaErrorKind::Compilation`] with the compiler's log if the source does not compile.
+    pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, CudaError> {
         self.compile_to(Output::Cubin, source, options)
     }
 
@@ -138,7 +138,7 @@ impl Compiler {
         &self,
         source: &str,
         options: &CompileOptions,
-    ) -> Result<Compiled, NvrtcError> {
+    ) -> Result<Compiled, CudaError> {
         self.compile_to(Output::Ptx, source, options)
     }
 
@@ -147,7 +147,7 @@ impl Compiler {
         output: Output,
         source: &str,
         options: &CompileOptions,
-    ) -> Result<Compiled, NvrtcError> {
+    ) -> Result<Compiled, CudaError> {
         let source = c_string(source, "the source")?;
         let name = c_string(&options.name, "the program's name")?;
         let architecture = match output {
@@ -164,13 +164,14 @@ impl Compiler {
         let status = program.compile(&flags?);
         let log = program.log()?;
         if status != 0 {
-            return Err(NvrtcError::Compilation {
+            return Err(CudaErrorKind::Compilation {
                 program: options.name.clone(),
                 architecture,
                 code: status,
                 name: self.name_of(status),
                 log,
-            });
+            }
+            .into());
         }
         let nvrtc = self.nvrtc;
         let (call, size, read) = match output {
@@ -178,7 +179,7 @@ impl Compiler {
             Output::Ptx => ("nvrtcGetPTX", nvrtc.get_ptx_size, nvrtc.get_ptx),
         };
         let bytes = program.text(call, size, read)?;
-        let image = Image::new(bytes).map_err(|error: ImageError| NvrtcError::Call {
+        let image = Image::new(bytes).map_err(|error: ImageError| CudaErrorKind::Compiler {
             call,
             code: 0,
             name: error.to_string(),
@@ -186,11 +187,11 @@ impl Compiler {
         Ok(Compiled { image, log })
     }
 
-    fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
+    fn check(&self, call: &'static str, status: Status) -> Result<(), CudaError> {
         if status == 0 {
             return Ok(());
         }
-        Err(NvrtcError::Call { call, code: status, name: self.name_of(status) })
+        Err(CudaErrorKind::Compiler { call, code: status, name: self.name_of(status) }.into())
     }
 
     fn name_of(&self, status: Status) -> String {
@@ -209,8 +210,8 @@ fn is_stub(nvrtc: &Nvrtc) -> bool {
     status != 0
 }
 
-fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {
-    CString::new(text).map_err(|_| NvrtcError::ZeroByte { what })
+fn c_string(text: &str, what: &'static str) -> Result<CString, CudaError> {
+    CString::new(text).map_err(|_| CudaErrorKind::ZeroByte { what }.into())
 }
 
 /// A program of the compiler, destroyed when dropped.
@@ -220,7 +221,7 @@ struct OpenProgram {
 }
 
 impl OpenProgram {
-    fn new(compiler: Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
+    fn new(compiler: Compiler, source: &CStr, name: &CStr) -> Result<Self, CudaError> {
         let mut program = core::ptr::null_mut();
         let none = core::ptr::null();
         // SAFETY: both texts are zero-terminated and copied by the call; there are no headers.
@@ -240,7 +241,7 @@ impl OpenProgram {
         unsafe { (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr()) }
     }
 
-    fn log(&self) -> Result<String, NvrtcError> {
+    fn log(&self) -> Result<String, CudaError> {
         let nvrtc = self.compiler.nvrtc;
         let bytes = self.text("nvrtcGetProgramLog", nvrtc.get_log_size, nvrtc.get_log)?;
         let text = String::from_utf8_lossy(&bytes);
@@ -252,7 +253,7 @@ impl OpenProgram {
         call: &'static str,
         size_of: unsafe extern "C" fn(Handle, *mut usize) -> Status,
         read: unsafe extern "C" fn(Handle, *mut c_char) -> Status,
-    ) -> Result<Vec<u8>, NvrtcError> {
+    ) -> Result<Vec<u8>, CudaError> {
         let mut size = 0;
         // SAFETY: `self` holds the program open; the pointer is to a live integer.
         let status = unsafe { size_of(self.program, &raw mut size) };

@@ -15,7 +15,7 @@ use crate::cuda::driver::symbols::{
     AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
     RESOURCE_MULTIPROCESSORS, Status,
 };
-use crate::cuda::error::CudaError;
+use crate::cuda::error::{CudaError, CudaErrorKind};
 use crate::dim::saturated;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::attributes::device_attribute;
@@ -25,7 +25,7 @@ use crate::limits::{DeviceLimits, KernelLimits};
 ///
 /// # Errors
 ///
-/// [`CudaError::Unavailable`] if there is no usable driver.
+/// [`CudaError`] if there is no usable driver.
 pub fn driver_version() -> Result<i32, CudaError> {
     Ok(Driver::get()?.version()?)
 }
@@ -34,7 +34,7 @@ pub fn driver_version() -> Result<i32, CudaError> {
 ///
 /// # Errors
 ///
-/// [`CudaError::Unavailable`] if there is no usable driver, or no device.
+/// [`CudaError`] if there is no usable driver, or no device.
 pub fn device_count() -> Result<usize, CudaError> {
     let driver = Driver::get()?;
     // SAFETY: the pointer is to a live integer.
@@ -42,7 +42,7 @@ pub fn device_count() -> Result<usize, CudaError> {
     let count = driver.read("cuDeviceGetCount", 0, ask)?;
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(driver.no_device().into()),
+        _ => Err(driver.no_device()),
     }
 }
 
@@ -199,9 +199,9 @@ fn counted(driver: &Driver, status: Option<Status>, count: u32) -> Option<u64> {
 fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
     let driver = Driver::get()?;
     let count = device_count()?;
-    let missing = || CudaError::NoSuchDevice { ordinal, count };
+    let missing = || CudaErrorKind::NoSuchDevice { ordinal, count };
     if ordinal >= count {
-        return Err(missing());
+        return Err(missing().into());
     }
     let number = c_int::try_from(ordinal).map_err(|_| missing())?;
     // SAFETY: the pointer is to a live integer.

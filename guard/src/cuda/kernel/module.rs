@@ -14,7 +14,7 @@ use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{
     Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION,
 };
-use crate::cuda::error::{CudaError, LoadError, cuda_version};
+use crate::cuda::error::{CudaError, CudaErrorKind, cuda_version};
 use crate::cuda::kernel::Kernel;
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
@@ -59,7 +59,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if the image is for another architecture or newer than the driver, or the driver
+    /// [`CudaError`] if the image is for another architecture or newer than the driver, or the driver
     /// rejects it.
     pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
         let module = Self::load_image(context, image)?;
@@ -80,7 +80,7 @@ impl Module {
     fn load_image(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let device = query::limits_of_context(driver, context)?;
-        let wrong_architecture = |image: String| LoadError::WrongArchitecture {
+        let wrong_architecture = |image: String| CudaErrorKind::WrongArchitecture {
             image,
             device: device.name.clone(),
             capability: device.compute_capability,
@@ -111,11 +111,11 @@ impl Module {
             let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
             return Err(match error.code {
                 NO_BINARY_FOR_GPU => wrong_architecture("another architecture".into()),
-                UNSUPPORTED_PTX_VERSION => LoadError::PtxTooNew {
+                UNSUPPORTED_PTX_VERSION => CudaErrorKind::PtxTooNew {
                     ptx: image.ptx_version().unwrap_or("of the image").into(),
                     driver: cuda_version(driver.version()?),
                 },
-                _ => LoadError::Refused { error, log: log.trim().to_owned() },
+                _ => CudaErrorKind::Refused { error, log: log.trim().to_owned() },
             }
             .into());
         }
@@ -140,10 +140,10 @@ impl Module {
     /// As [`Guard::load_ptx`](crate::Guard::load_ptx).
     #[cfg(feature = "ptx")]
     pub fn load_ptx(context: &Arc<CudaContext>, ptx: &[u8]) -> Result<Self, CudaError> {
-        let image = Image::new(ptx).map_err(LoadError::from)?;
+        let image = Image::new(ptx)?;
         let original = image.ptx().unwrap_or_default();
-        let Rewritten { text, report } = rewrite(original.as_bytes()).map_err(LoadError::from)?;
-        let mut module = Self::load_image(context, &Image::new(text).map_err(LoadError::from)?)?;
+        let Rewritten { text, report } = rewrite(original.as_bytes())?;
+        let mut module = Self::load_image(context, &Image::new(text)?)?;
         module = module.with_ptx(Some(original));
         if let Some(loaded) = Arc::get_mut(&mut module.0) {
             loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
@@ -178,9 +178,9 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchKernel`] if the module has no kernel of this name, [`LoadError::Parameters`] if the driver
-    /// knows other parameters, [`LoadError::Driver`] if a query fails.
-    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
+    /// [`CudaErrorKind::NoSuchKernel`] if the module has no kernel of this name, [`CudaErrorKind::Parameters`] if the driver
+    /// knows other parameters, [`CudaErrorKind::Driver`] if a query fails.
+    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, CudaError> {
         self.find_kernel(name, parameters, false)
     }
 
@@ -193,12 +193,12 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// As [`Self::kernel`]; [`LoadError::Driver`] also if the driver refuses such clusters.
+    /// As [`Self::kernel`]; [`CudaErrorKind::Driver`] also if the driver refuses such clusters.
     pub unsafe fn kernel_in_wide_clusters(
         &self,
         name: &str,
         parameters: &[Parameter],
-    ) -> Result<Kernel, LoadError> {
+    ) -> Result<Kernel, CudaError> {
         self.find_kernel(name, parameters, true)
     }
 
@@ -208,7 +208,7 @@ impl Module {
         name: &str,
         parameters: &[Parameter],
         wide: bool,
-    ) -> Result<Kernel, LoadError> {
+    ) -> Result<Kernel, CudaError> {
         let kernel = self.find_entry(name, name, parameters, wide)?;
         #[cfg(feature = "ptx")]
         let kernel = match &self.0.ptx {
@@ -246,13 +246,14 @@ impl Module {
         name: &str,
         parameters: &[Parameter],
         wide: bool,
-    ) -> Result<Kernel, LoadError> {
+    ) -> Result<Kernel, CudaError> {
         let LoadedModule { handle, driver, ref context, ref kernels, .. } = *self.0;
-        let missing = || LoadError::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
+        let missing =
+            || CudaErrorKind::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
         let symbol = CString::new(symbol).map_err(|_| missing())?;
         if symbol.is_empty() {
             // Drivers return another error than for a name that does not exist.
-            return Err(missing());
+            return Err(missing().into());
         }
         driver.bind_cudarc(context)?;
         let mut function = core::ptr::null_mut();
@@ -260,7 +261,7 @@ impl Module {
         let status =
             unsafe { (driver.module_get_function)(&raw mut function, handle, symbol.as_ptr()) };
         match driver.check("cuModuleGetFunction", status) {
-            Err(error) if error.code == NOT_FOUND => return Err(missing()),
+            Err(error) if error.code == NOT_FOUND => return Err(missing().into()),
             found => found?,
         }
         if wide {
@@ -325,7 +326,7 @@ impl Kernel {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Load`] with [`LoadError::Parameters`] if the driver knows other parameters;
+    /// [`CudaErrorKind::Parameters`] if the driver knows other parameters;
     /// another [`CudaError`] if there is no driver or a query fails.
     pub(crate) unsafe fn from_function(
         context: &Arc<CudaContext>,
@@ -336,7 +337,7 @@ impl Kernel {
         let driver = Driver::get()?;
         driver.bind_cudarc(context)?;
         // SAFETY: this function's contract, and the context is current.
-        let kernel = unsafe {
+        unsafe {
             let function = driver.function_of(function);
             let name = driver.name_of(function);
             // A query for the wrong kind of handle fails, and the driver logs an error.
@@ -344,8 +345,7 @@ impl Kernel {
             let keep = ManuallyDrop::new(keep);
             let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
             declared_kernel(driver, context, function, name, parameters, keep)
-        };
-        Ok(kernel?)
+        }
     }
 }
 
@@ -362,13 +362,13 @@ unsafe fn declared_kernel(
     name: String,
     parameters: &[Parameter],
     keep: impl Any + Send + Sync,
-) -> Result<Kernel, LoadError> {
+) -> Result<Kernel, CudaError> {
     let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
     // SAFETY: the function is loaded in the context that is current.
     if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
         && known != declared
     {
-        return Err(LoadError::Parameters { name, known, declared });
+        return Err(CudaErrorKind::Parameters { name, known, declared }.into());
     }
     let (owned, handle) = (Some(Arc::clone(context)), context.cu_ctx().cast());
     let declared = Some(parameters);
