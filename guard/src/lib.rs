@@ -44,7 +44,7 @@
 //! - Say what a kernel may be split into: [`BatchAxis`]. Without a declaration: `Guard::load_ptx` (feature `ptx`).
 //! - Run a plan on the CPU: [`Guard::host`] and `Guard::launch_on_host` (feature `host`).
 //! - Use choices that a tuner measured: `profile::Profile` (feature `profile`).
-//! - Several kernels within a memory budget: [`pipeline`].
+//! - Several kernels within a memory budget: the package `gridguard-pipeline`.
 //!
 //! # Features
 //!
