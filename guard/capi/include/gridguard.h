@@ -959,6 +959,14 @@ extern "C" {
 #endif // __cplusplus
 
 /**
+ * The version of the library: 1000000 * major + 1000 * minor + patch. Within a major version, and
+ * within a minor version before 1.0, programs compiled with an older header work with a newer library.
+ *
+ * Thread-safe.
+ */
+uint32_t gg_version(void);
+
+/**
  * Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. The check of a legal
  * launch neither allocates nor locks.
  *
@@ -1071,6 +1079,16 @@ gg_status gg_error_explain(const struct gg_error *failed,
                            struct gg_error **error);
 
 /**
+ * Frees the object of a handle of any type. NULL is ignored.
+ *
+ * Objects keep each other alive, so they can be freed in any order. Returns `GG_INVALID_HANDLE` for a handle that was
+ * freed already, and for a number that is not a handle.
+ *
+ * Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
+ */
+gg_status gg_free(void *handle);
+
+/**
  * Makes a guard for launches in the caller's context. The context must outlive the guard's kernels. `options`
  * may be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
  *
@@ -1181,6 +1199,14 @@ gg_status gg_limits_device(const struct gg_limits *limits,
                            struct gg_error **error);
 
 /**
+ * The text in UTF-8, which ends with a zero byte; NULL for a wrong handle. It is valid until the
+ * handle is freed.
+ *
+ * Thread-safe.
+ */
+const char *gg_text_data(const struct gg_text *text);
+
+/**
  * Loads the tuned choices for the device of `limits`. The file or folder `path`, which may be NULL, comes first, then
  * the user's folder (`GRIDGUARD_PROFILES`), then the profiles built into the library.
  *
@@ -1236,32 +1262,6 @@ gg_status gg_profile_look_up(const struct gg_profile *profile,
                              struct gg_parameter *parameters,
                              size_t capacity,
                              struct gg_error **error);
-
-/**
- * The text in UTF-8, which ends with a zero byte; NULL for a wrong handle. It is valid until the
- * handle is freed.
- *
- * Thread-safe.
- */
-const char *gg_text_data(const struct gg_text *text);
-
-/**
- * Frees the object of a handle of any type. NULL is ignored.
- *
- * Objects keep each other alive, so they can be freed in any order. Returns `GG_INVALID_HANDLE` for a handle that was
- * freed already, and for a number that is not a handle.
- *
- * Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
- */
-gg_status gg_free(void *handle);
-
-/**
- * The version of the library: 1000000 * major + 1000 * minor + patch. Within a major version, and
- * within a minor version before 1.0, programs compiled with an older header work with a newer library.
- *
- * Thread-safe.
- */
-uint32_t gg_version(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,12 +6,10 @@ use gridguard::check::CheckRequest;
 use gridguard::{Choice, Plan, PlannedLaunch, validate};
 
 use crate::config::{gg_batch, gg_config, strategy_number};
-use crate::error::{entry, gg_error};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, entry, gg_error, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, versioned};
-use crate::text::gg_text;
+use crate::memory::{self, gg_text, versioned};
 
 /// The summary of a plan.
 #[repr(C)]
@@ -110,7 +108,7 @@ pub unsafe extern "C" fn gg_plan(
             Err(violations) => return Err(violations.into()),
         };
         if capacity > 0 && chunks.is_null() {
-            return Err(Failure::Null("chunks"));
+            return Err(Failure::null("chunks"));
         }
         let info = gg_plan_info {
             struct_size: 0,
@@ -154,12 +152,17 @@ pub unsafe extern "C" fn gg_check_json(
         let limits = unsafe { handles::get(limits, "limits") }?;
         // SAFETY: the caller's text, for the time of this call.
         let text = unsafe { memory::text(request, "request") }?;
-        let request: CheckRequest = serde_json::from_str(text).map_err(Failure::Json)?;
+        let request: CheckRequest = serde_json::from_str(text).map_err(malformed)?;
         let verdict = request.check_with_opt_in(limits.limits.device());
-        serde_json::to_vec(&verdict).map(gg_text::new).map_err(Failure::Json)
+        serde_json::to_vec(&verdict).map(gg_text::new).map_err(malformed)
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
+}
+
+fn malformed(error: serde_json::Error) -> Failure {
+    let text = format!("the request is malformed: {error}");
+    Failure::new(gg_status::GG_INVALID_ARGUMENT, text)
 }
 
 impl From<PlannedLaunch> for gg_chunk {

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Strategy};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::memory::versioned;
 
 /// Three sizes in 64 bits. A size beyond 32 bits is reported, not truncated.
@@ -185,7 +185,13 @@ impl gg_batch {
             GG_AXIS_X => Axis::X,
             GG_AXIS_Y => Axis::Y,
             GG_AXIS_Z => Axis::Z,
-            other => return Err(range("batch.axis", other, "GG_AXIS_X, GG_AXIS_Y or GG_AXIS_Z")),
+            other => {
+                return Err(Failure::range(
+                    "batch.axis",
+                    other,
+                    "GG_AXIS_X, GG_AXIS_Y or GG_AXIS_Z",
+                ));
+            }
         };
         let mut batch = BatchAxis::new(axis, self.items)
             .blocks_per_items(self.blocks_per_item, self.items_per_block)
@@ -208,7 +214,7 @@ impl gg_batch {
             GG_STRATEGY_CHUNKED => choice.strategy(Strategy::Chunked),
             GG_STRATEGY_FOLDED => choice.strategy(Strategy::Folded),
             GG_STRATEGY_SHIFTED => choice.strategy(Strategy::Shifted),
-            other => return Err(range("batch.strategy", other, "0 to 4")),
+            other => return Err(Failure::range("batch.strategy", other, "0 to 4")),
         })
     }
 
@@ -233,11 +239,5 @@ pub(crate) const fn strategy_number(strategy: Strategy) -> u32 {
 /// Flags that a later version adds are not ignored.
 #[inline(always)]
 pub(crate) fn known_flags(given: u32, all: u32, what: &'static str) -> Result<(), Failure> {
-    if given & !all == 0 { Ok(()) } else { Err(range(what, given, "a sum of its flags")) }
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn range(what: &'static str, given: u32, expected: &'static str) -> Failure {
-    Failure::Range { what, given: given.into(), expected }
+    if given & !all == 0 { Ok(()) } else { Err(Failure::range(what, given, "a sum of its flags")) }
 }

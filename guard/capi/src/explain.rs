@@ -5,12 +5,10 @@ use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard_report::{Diagnose, device_evidence, launch_config, violated_rules};
 
 use crate::config::{gg_batch, gg_config};
-use crate::error::{entry, gg_error};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, gg_error, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory;
-use crate::text::gg_text;
+use crate::memory::{self, gg_text};
 
 /// Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If you pass the launch that
 /// returned it, the explanation begins with the rules that the launch breaks. `limits`, `config` and `batch` may
@@ -28,7 +26,7 @@ pub unsafe extern "C" fn gg_explain(
 ) -> gg_status {
     let make = || {
         if code == 0 {
-            return Err(Failure::NotFound("0 is success: nothing failed".into()));
+            return Err(Failure::new(gg_status::GG_NOT_FOUND, "0 is success: nothing failed"));
         }
         // SAFETY: the caller's structures, for the time of this call.
         let (config, batch) = unsafe {
@@ -50,7 +48,7 @@ pub unsafe extern "C" fn gg_explain(
         Ok(text_of(&diagnose(&FailureId::from_code(code), &evidence)))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
@@ -67,11 +65,11 @@ pub unsafe extern "C" fn gg_error_explain(
         // SAFETY: the caller does not free the handle meanwhile.
         let failed = unsafe { handles::get(failed, "failed") }?;
         let diagnosis = failed.failure.library().and_then(Diagnose::diagnosis);
-        let none = || Failure::NotFound("CUDA has no error for this failure".into());
+        let none = || Failure::new(gg_status::GG_NOT_FOUND, "CUDA has no error for this failure");
         diagnosis.as_ref().map(text_of).ok_or_else(none)
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 fn text_of(diagnosis: &Diagnosis) -> gg_text {

@@ -1,36 +1,32 @@
 //! Handles of the objects that callers hold: numbers instead of addresses, so that a wrong handle is detected.
 
 use core::any::{TypeId, type_name};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::failure::Failure;
+use crate::error::{Failure, gg_status};
 
-/// An object that callers hold by a handle. Messages use the name of its type.
-pub(crate) trait Object: Send + Sync + 'static {}
-
-impl<T: Send + Sync + 'static> Object for T {}
-
-/// The handle of a new object.
-pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
+/// The handle of a new object; `None` beyond [`MAX_OBJECTS`].
+pub(crate) fn insert<T: Send + Sync + 'static>(object: T) -> Option<*mut T> {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     let handle = match free.reusable.pop() {
         Some(handle) => handle,
-        None if free.used == MAX_OBJECTS => return Err(Failure::TooManyObjects),
+        None if free.used == MAX_OBJECTS => return None,
         None => {
             free.used += 1;
             FIRST_GENERATION | (free.used - 1)
         }
     };
     let place = Place::of(handle);
-    let segment = SEGMENTS.get(place.segment).ok_or(Failure::TooManyObjects)?;
+    let segment = SEGMENTS.get(place.segment)?;
     let slots = segment.get_or_init(|| (0..place.slots).map(|_| Slot::default()).collect());
-    let slot = slots.get(place.slot).ok_or(Failure::TooManyObjects)?;
+    let slot = slots.get(place.slot)?;
     let header = Header { of_type: TypeId::of::<T>(), release: release::<T> };
     let object = Arc::into_raw(Arc::new(Held { header, object }));
     slot.object.store(object.cast::<Header>().cast_mut(), Ordering::Relaxed);
     slot.handle.store(handle, Ordering::Release);
-    Ok(core::ptr::without_provenance_mut(handle))
+    Some(core::ptr::without_provenance_mut(handle))
 }
 
 /// The object of `handle`, which messages call `what`. To call a callback while it is used, see [`keep`].
@@ -39,7 +35,7 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
 ///
 /// Nobody frees the handle for as long as the object is used.
 #[inline(always)]
-pub(crate) unsafe fn get<'a, T: Object>(
+pub(crate) unsafe fn get<'a, T: 'static>(
     handle: *const T,
     what: &'static str,
 ) -> Result<&'a T, Failure> {
@@ -55,7 +51,7 @@ pub(crate) unsafe fn get<'a, T: Object>(
 ///
 /// Nobody frees the handle until this returns.
 #[cfg(feature = "cuda")]
-pub(crate) unsafe fn keep<T: Object>(
+pub(crate) unsafe fn keep<T: 'static>(
     handle: *const T,
     what: &'static str,
 ) -> Result<Arc<Held<T>>, Failure> {
@@ -71,8 +67,11 @@ pub(crate) unsafe fn keep<T: Object>(
 ///
 /// Nobody frees the handle until this returns.
 #[inline(always)]
-unsafe fn held<T: Object>(handle: *const T, what: &'static str) -> Result<*const Held<T>, Failure> {
-    let unknown = || Failure::of_handle(handle.addr(), what, name_of::<T>());
+unsafe fn held<T: 'static>(
+    handle: *const T,
+    what: &'static str,
+) -> Result<*const Held<T>, Failure> {
+    let unknown = || unknown(handle.addr(), what, type_name::<T>());
     let slot = find(handle.addr()).ok_or_else(unknown)?;
     let object = slot.object.load(Ordering::Relaxed);
     // SAFETY: while the slot has the handle, `insert` made the pointer, and the object begins with its header. By
@@ -81,10 +80,37 @@ unsafe fn held<T: Object>(handle: *const T, what: &'static str) -> Result<*const
     if of_type == TypeId::of::<T>() { Ok(object.cast()) } else { Err(unknown()) }
 }
 
-/// `gg_limits` for `gridguard_capi::limits::gg_limits`.
+/// The failure for a wrong handle of an object of the type `of`.
 #[cold]
-fn name_of<T>() -> &'static str {
-    type_name::<T>().rsplit(':').next().unwrap_or_default()
+#[inline(never)]
+fn unknown(handle: usize, what: &str, of: &str) -> Failure {
+    // `gg_limits` for `gridguard_capi::limits::gg_limits`.
+    let of = of.rsplit(':').next().unwrap_or_default();
+    let text = match handle {
+        0 => format!("{what} is NULL"),
+        _ => format!("{what} is not the handle of a live {of}"),
+    };
+    Failure::new(gg_status::GG_INVALID_HANDLE, text)
+}
+
+/// Frees the object of a handle of any type. NULL is ignored.
+///
+/// Objects keep each other alive, so they can be freed in any order. Returns `GG_INVALID_HANDLE` for a handle that was
+/// freed already, and for a number that is not a handle.
+///
+/// Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_free(handle: *mut c_void) -> gg_status {
+    if handle.is_null() {
+        return gg_status::GG_OK;
+    }
+    // SAFETY: by this function's contract, another thread uses the handle only if it waits in a callback. Its
+    // call keeps the object.
+    let freed = std::panic::catch_unwind(|| unsafe { remove(handle.addr()) });
+    match freed {
+        Ok(freed) => freed.map_or_else(|failure| failure.status, |()| gg_status::GG_OK),
+        Err(_) => gg_status::GG_INTERNAL,
+    }
 }
 
 /// Frees `handle`, of any type, and its object once nothing holds it.
@@ -92,8 +118,8 @@ fn name_of<T>() -> &'static str {
 /// # Safety
 ///
 /// Only calls that [`keep`] the object are still using it.
-pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
-    let unknown = || Failure::of_handle(handle, "handle", "object");
+unsafe fn remove(handle: usize) -> Result<(), Failure> {
+    let unknown = || unknown(handle, "handle", "object");
     let slot = find(handle).ok_or_else(unknown)?;
     // If two threads free the same handle, one succeeds.
     let taken = slot.handle.compare_exchange(handle, 0, Ordering::Acquire, Ordering::Relaxed);
@@ -181,7 +207,7 @@ const FIRST_SLOTS: usize = 64;
 /// The low bits of a handle are the number of its slot, the others count the slot's objects from 1 on.
 const FIRST_GENERATION: usize = 1 << 24;
 /// Objects at the same time.
-const MAX_OBJECTS: usize = FIRST_GENERATION;
+pub(crate) const MAX_OBJECTS: usize = FIRST_GENERATION;
 
 #[cfg(test)]
 mod tests {

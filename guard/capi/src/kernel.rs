@@ -1,19 +1,16 @@
-//! Guards over the caller's context, and kernels from its handles.
+//! Guards over the caller's context with events for its log, and kernels from its handles.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use std::ffi::CString;
 use std::sync::Arc;
 
 use gridguard::Guard;
 use gridguard::cuda::{Kernel, current_context};
 
-use crate::error::{entry, gg_error};
-use crate::event::{Listener, gg_event_callback};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, entry, gg_error, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, versioned};
-use crate::text::c_string;
+use crate::memory::{self, c_string, versioned};
 
 /// Launches in one context of the caller's, with its event callback. Immutable; free it with `gg_free`.
 pub struct gg_guard(Arc<Guarded>);
@@ -39,6 +36,47 @@ pub struct gg_guard_options {
 }
 
 versioned!(gg_guard_options, 32);
+
+/// An event of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gg_event {
+    /// The size of the structure, which a later version may append to.
+    pub struct_size: usize,
+    /// The kernel's name. All texts are valid during the callback.
+    pub kernel: *const c_char,
+    /// What failed; empty if nothing did.
+    pub message: *const c_char,
+    /// Launches that were submitted.
+    pub launches: u64,
+    /// `GG_EVENT_SPLIT`, `_REJECTED`, `_FAILED` or `_CHOICE_REJECTED`.
+    pub kind: u32,
+    /// The status that `gg_launch` returns.
+    pub status: gg_status,
+    /// The driver's code, as `gg_error_driver_code` returns it.
+    pub driver_code: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Called by `gg_launch`, on the thread that launches, once all launches were submitted or refused.
+///
+/// The callback may call any function of this library and of CUDA. It may free any handle, also the kernel's:
+/// the handle is wrong at once, and the object lives until `gg_launch` returns. A context that the callback makes
+/// current stays current. The callback must return: an exception that leaves it ends the process, and `longjmp`
+/// out of it is undefined.
+pub type gg_event_callback =
+    Option<unsafe extern "C-unwind" fn(event: *const gg_event, user_data: *mut c_void)>;
+
+/// A request was split into several launches.
+pub const GG_EVENT_SPLIT: u32 = 1;
+/// A request was rejected before a launch.
+pub const GG_EVENT_REJECTED: u32 = 2;
+/// The driver refused a launch.
+pub const GG_EVENT_FAILED: u32 = 3;
+/// The batch's strategy was not legal and only a preference: the launch was planned automatically. The event
+/// of its outcome, if it has one, follows.
+pub const GG_EVENT_CHOICE_REJECTED: u32 = 4;
 
 /// A kernel of the caller's, with its limits. Immutable; free it with `gg_free`.
 pub struct gg_kernel {
@@ -86,7 +124,9 @@ pub unsafe extern "C" fn gg_guard_create(
         let context = match given {
             Some(context) => context,
             None => {
-                let none = || Failure::NotFound("no context is current on this thread".into());
+                let none = || {
+                    Failure::new(gg_status::GG_NOT_FOUND, "no context is current on this thread")
+                };
                 current_context()?.ok_or_else(none)?.as_ptr()
             }
         };
@@ -99,7 +139,7 @@ pub unsafe extern "C" fn gg_guard_create(
         Ok(gg_guard(Arc::new(Guarded { guard, listener })))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// Makes a kernel from its `CUfunction` or `CUkernel`, which must belong to the guard's context and
@@ -124,7 +164,7 @@ pub unsafe extern "C" fn gg_kernel_create(
         // SAFETY: the caller does not free the handle meanwhile.
         let guarded = &unsafe { handles::get(guard, "guard") }?.0;
         if function.is_null() {
-            return Err(Failure::Null("function"));
+            return Err(Failure::null("function"));
         }
         // SAFETY: the caller's text, for the time of this call.
         let name = unsafe { memory::optional_text(name, "name") }?;
@@ -141,7 +181,7 @@ pub unsafe extern "C" fn gg_kernel_create(
         Ok(gg_kernel { kernel, parameters, name, guarded })
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// The limits of a kernel on its device, for `gg_validate` and `gg_plan`. They include the shared memory
@@ -160,7 +200,7 @@ pub unsafe extern "C" fn gg_kernel_limits(
         Ok(gg_limits::new(kernel.kernel.limits().clone()))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// Writes the counts of the kernel's guard to `out`.
@@ -190,16 +230,74 @@ pub unsafe extern "C" fn gg_kernel_counts(
     unsafe { entry(error, body) }
 }
 
+/// The caller's callback. `gg_guard_create` requires that it can be called with `user_data` on several threads at
+/// the same time, as long as the guard and its kernels live.
+pub(crate) struct Listener {
+    pub(crate) callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
+    pub(crate) user_data: *mut c_void,
+}
+
+// SAFETY: both can be used on any thread.
+unsafe impl Send for Listener {}
+// SAFETY: both can be used on several threads at the same time.
+unsafe impl Sync for Listener {}
+
+impl Listener {
+    /// Tells the outcome of a launch, and before it whether the caller's `choice_was_rejected`.
+    pub(crate) fn tell(
+        &self,
+        kernel: &CStr,
+        choice_was_rejected: bool,
+        launched: &Result<u64, Failure>,
+    ) {
+        // SAFETY: the callback's contract. The event and its texts live during the call.
+        let call = |event: &gg_event| unsafe { (self.callback)(event, self.user_data) };
+        let mut event = gg_event {
+            struct_size: size_of::<gg_event>(),
+            kernel: kernel.as_ptr(),
+            message: c"".as_ptr(),
+            launches: 0,
+            kind: GG_EVENT_SPLIT,
+            status: gg_status::GG_OK,
+            driver_code: 0,
+            reserved: 0,
+        };
+        match launched {
+            Ok(launches) => event.launches = *launches,
+            Err(failure) => {
+                event.launches = failure.progress().map_or(0, |progress| progress.chunk);
+                (event.status, event.driver_code) = (failure.status, failure.driver_code());
+            }
+        }
+        if choice_was_rejected {
+            call(&gg_event { kind: GG_EVENT_CHOICE_REJECTED, ..event });
+        }
+        match launched {
+            Ok(1) => {}
+            Ok(_) => call(&event),
+            Err(failure) => {
+                let message = c_string(failure.to_string());
+                let refused = event.status == gg_status::GG_DRIVER;
+                let kind = if refused { GG_EVENT_FAILED } else { GG_EVENT_REJECTED };
+                call(&gg_event { kind, message: message.as_ptr(), ..event });
+            }
+        }
+    }
+}
+
 /// The driver's parameter sizes, or else the declared ones.
 fn parameters_of(raw: &Kernel, declared: Option<Vec<usize>>) -> Result<Vec<usize>, Failure> {
-    let kernel = || raw.name().to_owned();
+    let failed = |text| Err(Failure::new(gg_status::GG_PARAMETERS, text));
+    let kernel = raw.name();
     match (raw.parameter_sizes(), declared) {
-        (Some(known), Some(declared)) if known != declared => {
-            Err(Failure::Parameters { kernel: kernel(), known, declared })
-        }
+        (Some(known), Some(declared)) if known != declared => failed(format!(
+            "kernel {kernel} has parameters of {known:?} bytes, but {declared:?} are declared"
+        )),
         (Some(known), _) => Ok(known),
         (None, Some(declared)) => Ok(declared),
-        (None, None) => Err(Failure::UnknownParameters { kernel: kernel() }),
+        (None, None) => failed(format!(
+            "the driver does not know the parameters of kernel {kernel}: pass their sizes"
+        )),
     }
 }
 

@@ -6,10 +6,9 @@ use gridguard::cuda::RawLaunch;
 use gridguard::{Choice, MAX_ARGS, Plan, RawArgs};
 
 use crate::config::{
-    GG_CONSTANT, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_following, range,
+    GG_CONSTANT, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_following,
 };
-use crate::error::{entry, gg_error};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, entry, gg_error, gg_status};
 use crate::handles;
 use crate::kernel::gg_kernel;
 use crate::memory;
@@ -102,7 +101,7 @@ unsafe fn launch(
         let config = memory::read(config, "config")?;
         let values = memory::array(params, kernel.parameters.len(), usize::MAX, "params")?;
         if values.iter().any(|value| value.is_null()) {
-            return Err(Failure::Null(VALUE));
+            return Err(Failure::null(VALUE));
         }
         let request = config.request()?;
         let launch = RawLaunch::Pointers(&request, params.cast_mut());
@@ -167,7 +166,8 @@ unsafe fn add<'a>(
     batch: &gg_batch,
     following: &[gg_following],
 ) -> Result<(), Failure> {
-    let wrong = |parameter, expected| range("batch.following.parameter", parameter, expected);
+    let wrong =
+        |parameter: u32, expected| Failure::range("batch.following.parameter", parameter, expected);
     for (place, one) in following.iter().enumerate() {
         let index = usize::try_from(one.parameter).unwrap_or(usize::MAX);
         if index >= kernel.parameters.len() {
@@ -209,7 +209,11 @@ unsafe fn add<'a>(
                 }
             }
             (other, ..) => {
-                return Err(range("batch.following.kind", other, "GG_ITEMS to GG_CONSTANT"));
+                return Err(Failure::range(
+                    "batch.following.kind",
+                    other,
+                    "GG_ITEMS to GG_CONSTANT",
+                ));
             }
         };
     }

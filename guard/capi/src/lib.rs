@@ -15,10 +15,7 @@
 mod check;
 mod config;
 mod error;
-#[cfg(feature = "cuda")]
-mod event;
 mod explain;
-mod failure;
 mod handles;
 #[cfg(feature = "cuda")]
 mod kernel;
@@ -28,20 +25,29 @@ mod limits;
 mod memory;
 #[cfg(feature = "profile")]
 mod profile;
-mod text;
 
 pub use check::*;
 pub use config::*;
 pub use error::*;
-#[cfg(feature = "cuda")]
-pub use event::*;
 pub use explain::*;
-pub use failure::gg_status;
+pub use handles::*;
 #[cfg(feature = "cuda")]
 pub use kernel::*;
 #[cfg(feature = "cuda")]
 pub use launch::*;
 pub use limits::*;
+pub use memory::*;
 #[cfg(feature = "profile")]
 pub use profile::*;
-pub use text::*;
+
+/// The version of the library: 1000000 * major + 1000 * minor + patch. Within a major version, and
+/// within a minor version before 1.0, programs compiled with an older header work with a newer library.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn gg_version() -> u32 {
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+}

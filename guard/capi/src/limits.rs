@@ -7,11 +7,9 @@ use std::sync::Arc;
 use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, catalog};
 
 use crate::config::{gg_dim3, known_flags};
-use crate::error::{entry, gg_error};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, entry, gg_error, gg_status};
 use crate::handles;
-use crate::memory::{self, versioned};
-use crate::text::c_string;
+use crate::memory::{self, c_string, versioned};
 
 /// The limits of one kernel on one device. Immutable; free it with `gg_free`.
 pub struct gg_limits {
@@ -140,7 +138,7 @@ pub unsafe extern "C" fn gg_limits_of_gpu(
         unsafe { of_kernel(catalog::limits(gpu)?, kernel) }
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// The limits of a kernel on a device of this machine, by its ordinal. `kernel` may be NULL.
@@ -162,7 +160,7 @@ pub unsafe extern "C" fn gg_limits_of_device(
         unsafe { of_kernel(device, kernel) }
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// Writes the limits and resources of the device to `out`.

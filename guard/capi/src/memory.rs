@@ -1,12 +1,13 @@
-//! Reads and writes the caller's memory: structures of several versions, strings and results.
+//! Reads and writes the caller's memory: structures of several versions, texts and results.
 //!
 //! Functions that every call needs are always inlined, here and in `handles` and `config`. Other functions make the
 //! failures. Otherwise each step would copy its result through memory.
 
 use core::ffi::{CStr, c_char};
+use std::ffi::CString;
 
-use crate::failure::Failure;
-use crate::handles::{self, Object};
+use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::handles::{self, MAX_OBJECTS};
 
 /// A structure of the interface, whose first field is its size.
 ///
@@ -122,14 +123,25 @@ pub(crate) unsafe fn write<T: Versioned>(
 unsafe fn size_at<T: Versioned>(to: *const T, what: &'static str) -> Result<usize, Failure> {
     let (oldest, newest) = (T::OLDEST, size_of::<T>());
     if to.is_null() {
-        return Err(Failure::of_structure(what, None, oldest, newest));
+        return Err(Failure::null(what));
     }
     // SAFETY: not null, so it points to a `usize`.
     let given = unsafe { to.cast::<usize>().read_unaligned() };
     if (oldest..=newest).contains(&given) {
         return Ok(given);
     }
-    Err(Failure::of_structure(what, Some(given), oldest, newest))
+    Err(unknown_size(what, given, oldest, newest))
+}
+
+#[cold]
+#[inline(never)]
+fn unknown_size(what: &str, given: usize, oldest: usize, newest: usize) -> Failure {
+    let known = if oldest == newest { newest.to_string() } else { format!("{oldest} to {newest}") };
+    let text = format!(
+        "{what}.struct_size is {given}, this library takes {known}: set it to sizeof, and compile with the \
+         header of this library or of an older one"
+    );
+    Failure::new(gg_status::GG_INVALID_STRUCT, text)
 }
 
 /// The text at `from`, which ends with a zero byte.
@@ -139,7 +151,7 @@ unsafe fn size_at<T: Versioned>(to: *const T, what: &'static str) -> Result<usiz
 /// `from` is null, or points to such a text, which stays unchanged.
 pub(crate) unsafe fn text<'a>(from: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
     // SAFETY: this function's contract.
-    unsafe { optional_text(from, what) }?.ok_or(Failure::Null(what))
+    unsafe { optional_text(from, what) }?.ok_or(Failure::null(what))
 }
 
 /// As [`text`]; `None` for null.
@@ -156,7 +168,8 @@ pub(crate) unsafe fn optional_text<'a>(
     }
     // SAFETY: not null, so it points to a text with a zero byte.
     let text = unsafe { CStr::from_ptr(from) }.to_str();
-    text.map(Some).map_err(|_| Failure::NotUtf8(what))
+    let not_utf8 = |_| Failure::new(gg_status::GG_INVALID_ARGUMENT, format!("{what} is not UTF-8"));
+    text.map(Some).map_err(not_utf8)
 }
 
 /// The `count` elements at `from`, at most `most`; none for a count of zero.
@@ -175,34 +188,72 @@ pub(crate) unsafe fn array<'a, T>(
         return Ok(&[]);
     }
     if from.is_null() {
-        return Err(Failure::Null(what));
+        return Err(Failure::null(what));
     }
     if count > most || !from.is_aligned() {
         let given = u64::try_from(count).unwrap_or(u64::MAX);
-        return Err(Failure::Range { what, given, expected: "an array of a reasonable length" });
+        return Err(Failure::range(what, given, "an array of a reasonable length"));
     }
     // SAFETY: not null, aligned, and `count` elements by this function's contract.
     Ok(unsafe { core::slice::from_raw_parts(from, count) })
 }
 
-/// Gives the caller a handle of what `make` returns, at `out`.
+/// Runs the body of an entry point that gives the caller a handle of what `make` returns, at `out`.
 ///
 /// # Safety
 ///
-/// `out` is null, or points to memory for a handle that nothing else accesses.
-pub(crate) unsafe fn create<T: Object>(
+/// `out` and `error` are null, or point to memory for a handle that nothing else accesses.
+pub(crate) unsafe fn create<T: Send + Sync + 'static>(
     out: *mut *mut T,
+    error: *mut *mut gg_error,
     make: impl FnOnce() -> Result<T, Failure>,
-) -> Result<(), Failure> {
-    if out.is_null() {
-        return Err(Failure::Null("out"));
+) -> gg_status {
+    let body = || {
+        if out.is_null() {
+            return Err(Failure::null("out"));
+        }
+        // SAFETY: not null, so it points to memory for a handle.
+        unsafe { out.write_unaligned(core::ptr::null_mut()) };
+        let handle = handles::insert(make()?).ok_or_else(|| {
+            let text =
+                format!("more than {MAX_OBJECTS} objects at the same time: free some with gg_free");
+            Failure::new(gg_status::GG_INTERNAL, text)
+        })?;
+        // SAFETY: as above.
+        unsafe { out.write_unaligned(handle) };
+        Ok(())
+    };
+    // SAFETY: this function's contract.
+    unsafe { entry(error, body) }
+}
+
+/// A text that the library returned. Immutable; free it with `gg_free`.
+pub struct gg_text(CString);
+
+impl gg_text {
+    pub(crate) fn new(text: impl Into<Vec<u8>>) -> Self {
+        Self(c_string(text))
     }
-    // SAFETY: not null, so it points to memory for a handle.
-    unsafe { out.write_unaligned(core::ptr::null_mut()) };
-    let handle = handles::insert(make()?)?;
-    // SAFETY: not null, so it points to memory for a handle.
-    unsafe { out.write_unaligned(handle) };
-    Ok(())
+}
+
+/// The text with its zero bytes, which end texts in C, left out.
+pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    CString::new(text).unwrap_or_else(|error| {
+        let mut bytes = error.into_vec();
+        bytes.retain(|byte| *byte != 0);
+        CString::new(bytes).unwrap_or_default()
+    })
+}
+
+/// The text in UTF-8, which ends with a zero byte; NULL for a wrong handle. It is valid until the
+/// handle is freed.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_text_data(text: *const gg_text) -> *const c_char {
+    // SAFETY: the caller does not free the handle meanwhile.
+    let text = unsafe { handles::get(text, "text") };
+    text.map_or(core::ptr::null(), |text| text.0.as_ptr())
 }
 
 #[cfg(test)]

@@ -14,12 +14,10 @@ use crate::config::{
     GG_STRATEGY_AUTOMATIC, GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_SHIFTED,
     GG_STRATEGY_WHOLE, known_flags,
 };
-use crate::error::{entry, gg_error};
-use crate::failure::{Failure, gg_status};
+use crate::error::{Failure, entry, gg_error, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
-use crate::memory::{self, versioned};
-use crate::text::c_string;
+use crate::memory::{self, c_string, versioned};
 
 /// The tuned choices for one device. Free it with `gg_free`.
 pub struct gg_profile {
@@ -173,7 +171,7 @@ pub unsafe extern "C" fn gg_profile_load(
         Ok(gg_profile { profile: loaded.profile, notices, digest: OnceLock::new(), names })
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// The notice at `index`, from 0, about an entry or file that was left out or may be stale. NULL past the last
@@ -229,7 +227,7 @@ pub unsafe extern "C" fn gg_key_create(
             }
             (given, _) => {
                 let expected = "0 where a workspace is given";
-                return Err(Failure::Range { what: "info.max_launch_us", given, expected });
+                return Err(Failure::range("info.max_launch_us", given, expected));
             }
         };
         let l2 = if info.flags & GG_HOT_CACHE != 0 { L2::Hot } else { L2::Cold };
@@ -246,7 +244,7 @@ pub unsafe extern "C" fn gg_key_create(
         }))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { entry(error, || memory::create(out, make)) }
+    unsafe { memory::create(out, error, make) }
 }
 
 /// Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and writes it to
@@ -274,7 +272,7 @@ pub unsafe extern "C" fn gg_profile_look_up(
         // SAFETY: the caller's array, for the time of this call.
         let sizes = unsafe { memory::array(sizes, count, MAX_SIZES, "sizes") }?;
         if capacity > 0 && parameters.is_null() {
-            return Err(Failure::Null("parameters"));
+            return Err(Failure::null("parameters"));
         }
         let tuned = profile.profile.lookup(&key.0, sizes);
         // SAFETY: `out` is the caller's.
