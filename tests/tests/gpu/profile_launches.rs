@@ -53,7 +53,7 @@ fn chunks_of(items: u64) -> StoredChoice {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn an_entry_is_replayed_for_its_own_shape_and_its_neighbours_and_for_no_other() {
+fn an_entry_plans_launches_of_its_own_shape_and_its_neighbours_and_for_no_other() {
     let (kernels, misses) = kernels(|guard| {
         let norm = norm(ROWS);
         vec![entry(key(&norm, guard), shape(&norm), chunks_of(20_000), Named::new())]
