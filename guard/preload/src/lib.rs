@@ -27,9 +27,9 @@ mod refuse;
 mod report;
 mod watch;
 
-use fix::assembler;
+use fix::{assembler, caches};
 use hook::{callers, session, unwatched};
-use process::{caches, guarded};
+use process::guarded;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// `gridguard run` preloads only a library of its own version.

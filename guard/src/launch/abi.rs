@@ -4,7 +4,7 @@ use core::ffi::{c_uint, c_void};
 
 /// `CUlaunchConfig`.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {
     /// Blocks along x, y, z.
     pub grid: [c_uint; 3],

@@ -9,14 +9,6 @@ use gridguard::{Dim3, LaunchRequest};
 
 use crate::driver::abi::Handle;
 
-/// The largest sizes of a kernel's launches, for each axis separately.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Largest {
-    pub(crate) grid: [u32; 3],
-    pub(crate) threads: u32,
-    pub(crate) shared_bytes: u32,
-}
-
 /// A launch of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
@@ -36,19 +28,6 @@ pub(crate) struct Launch {
     pub(crate) node: bool,
     /// Whether `kernel` is a host function, because the runtime does not tell the handle.
     pub(crate) host: bool,
-}
-
-impl Largest {
-    /// The grid along x, y and z, the threads and the shared memory.
-    #[inline(always)]
-    pub(crate) const fn sizes(self) -> [u32; 5] {
-        let Self { grid: [x, y, z], threads, shared_bytes } = self;
-        [x, y, z, threads, shared_bytes]
-    }
-
-    pub(crate) const fn of_sizes([x, y, z, threads, shared_bytes]: [u32; 5]) -> Self {
-        Self { grid: [x, y, z], threads, shared_bytes }
-    }
 }
 
 impl Launch {
@@ -76,12 +55,12 @@ impl Launch {
         }
     }
 
-    /// Its sizes.
+    /// The grid along x, y and z, the threads of a block, and its dynamic shared memory in bytes.
     #[inline(always)]
-    pub(crate) fn largest(&self) -> Largest {
-        let [x, y, z] = self.block;
-        let threads = x.wrapping_mul(y).wrapping_mul(z);
-        Largest { grid: self.grid, threads, shared_bytes: self.shared_bytes }
+    pub(crate) fn sizes(&self) -> [u32; 5] {
+        let [x, y, z] = self.grid;
+        let threads = self.block.into_iter().fold(1, u32::wrapping_mul);
+        [x, y, z, threads, self.shared_bytes]
     }
 
     /// Threads of a block.
@@ -125,6 +104,7 @@ impl Launch {
 /// # Safety
 ///
 /// `config` has as many attributes as it says.
+#[inline(always)]
 pub(crate) unsafe fn configured(
     through: (usize, usize),
     function: Handle,

@@ -74,7 +74,7 @@ impl Call {
                 Some(at) => (&word[..at], Some(&word[at + 1..])),
                 None => (word, None),
             };
-            if HARMLESS.contains(&name) {
+            if HARMLESS.split(' ').any(|harmless| harmless.as_bytes() == name) {
                 continue;
             }
             let is_output = OUTPUT.contains(&name);
@@ -154,27 +154,10 @@ const OUTPUT: [&[u8]; 2] = [b"-o", b"--output-file"];
 const VALUED: [&[u8]; 6] =
     [b"-arch", b"--gpu-name", b"-m", b"--machine", b"-split-compile", b"--split-compile"];
 /// Options that change nothing but messages and lines of the source.
-const HARMLESS: [&[u8]; 19] = [
-    b"-m64",
-    b"-O3",
-    b"-v",
-    b"--verbose",
-    b"-w",
-    b"--disable-warnings",
-    b"-lineinfo",
-    b"--generate-line-info",
-    b"-suppress-debug-info",
-    b"--suppress-debug-info",
-    b"-warn-double-usage",
-    b"--warn-on-double-precision-use",
-    b"-warn-lmem-usage",
-    b"--warn-on-local-memory-usage",
-    b"-warn-spills",
-    b"--warn-on-spills",
-    b"-Werror",
-    b"--warning-as-error",
-    b"--suppress-stack-size-warning",
-];
+const HARMLESS: &str = "-m64 -O3 -v --verbose -w --disable-warnings -lineinfo --generate-line-info -suppress-debug-info \
+    --suppress-debug-info -warn-double-usage --warn-on-double-precision-use -warn-lmem-usage \
+    --warn-on-local-memory-usage -warn-spills --warn-on-spills -Werror --warning-as-error \
+    --suppress-stack-size-warning";
 /// The largest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
 /// The most texts that a run keeps.

@@ -4,7 +4,7 @@ use core::ffi::c_uint;
 use core::sync::atomic::Ordering;
 use std::ffi::CString;
 
-use gridguard::abi::{DEPENDENT, LaunchAttribute};
+use gridguard::abi::{DEPENDENT, LaunchAttribute, LaunchConfig};
 use gridguard::ptx::{EntryReport, Fold, shifted_words};
 use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
 
@@ -13,7 +13,7 @@ use crate::driver::abi::{
     EVENT_ATTRIBUTES, FindKernel, Handle, SHAREABLE_ATTRIBUTES, SUCCESS, Status,
 };
 use crate::driver::functions::{self, FUNCTIONS};
-use crate::driver::request::Launch;
+use crate::driver::request::{Launch, attributes};
 use crate::fix::arguments::{Arguments, RawArguments, WordSlot};
 use crate::fix::sidecar::{self, SidecarImage};
 use crate::process;
@@ -21,43 +21,48 @@ use crate::process::guarded;
 use crate::watch::handle_record::{HandleRecord, Kernel, LoadedImage, Reason};
 use crate::watch::table;
 
-/// The program's call, to be made with another kernel and grid.
-pub(crate) struct RelaunchRequest<'a> {
-    pub(crate) launch: Launch,
-    pub(crate) passed: RawArguments,
-    pub(crate) attributes: &'a [LaunchAttribute],
-    /// Launches one part.
-    pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
-    /// Launches the original kernel and grid.
-    pub(crate) whole: &'a dyn Fn() -> Status,
+/// The function of the driver that the program called: takes a configuration, a kernel and its arguments.
+pub(crate) type SendLaunch<'a> = &'a dyn Fn(&LaunchConfig, Handle, RawArguments) -> Status;
+
+/// Launches a form of the kernel on each part of the grid by `send`, in the same stream. Returns the driver's status, or
+/// why nothing was launched.
+///
+/// # Safety
+///
+/// The program passes the launch with this configuration and these arguments to the driver: they are valid.
+pub(crate) unsafe fn in_parts(
+    launch: &Launch,
+    config: &LaunchConfig,
+    passed: RawArguments,
+    send: SendLaunch<'_>,
+) -> Result<Status, Reason> {
+    // SAFETY: by this function's contract.
+    let prepared = guarded::run(|| unsafe { Prepared::new(launch, attributes(config), passed) });
+    let prepared = prepared.unwrap_or_else(|| Err("preparing its parts failed".into()))?;
+    prepared.launch(launch, config, send)
 }
 
-/// One of the launches that make up an oversized launch.
-pub(crate) struct Part<'a> {
-    pub(crate) kernel: Handle,
-    pub(crate) grid: [c_uint; 3],
-    pub(crate) passed: RawArguments,
-    pub(crate) attributes: &'a [LaunchAttribute],
+/// A launch that can be made in parts.
+struct Prepared {
+    kernel: &'static Kernel,
+    /// The module with the form, if it is not the kernel's own module.
+    sidecar: Option<&'static SidecarImage>,
+    form: Handle,
+    plan: Plan,
+    arguments: Arguments,
+    /// The attributes of the later parts, without programmatic dependent launch.
+    later: Vec<LaunchAttribute>,
 }
 
-impl RelaunchRequest<'_> {
-    /// Launches a form of the kernel on each part of the grid, in the same stream. Returns the driver's status, or why
-    /// nothing was launched.
-    ///
+impl Prepared {
     /// # Safety
     ///
-    /// The program passes the launch to the driver: the kernel is loaded and takes the arguments.
-    pub(crate) unsafe fn in_parts(&self) -> Result<Status, Reason> {
-        // SAFETY: by this function's contract.
-        let prepared = guarded::run(|| unsafe { self.prepare() });
-        prepared.unwrap_or_else(|| Err("preparing its parts failed".into()))?.launch(self)
-    }
-
-    /// # Safety
-    ///
-    /// As [`Self::in_parts`].
-    unsafe fn prepare(&self) -> Result<Prepared, Reason> {
-        let launch = &self.launch;
+    /// As [`in_parts`].
+    unsafe fn new(
+        launch: &Launch,
+        attributes: &[LaunchAttribute],
+        passed: RawArguments,
+    ) -> Result<Self, Reason> {
         if launch.cooperative {
             return Err("the blocks of a cooperative launch wait for each other".into());
         }
@@ -98,7 +103,7 @@ impl RelaunchRequest<'_> {
             Strategy::Folded => handles[1],
             _ => return Err("its grid breaks no rule that is known here".into()),
         };
-        check_attributes(self.attributes, plan.len())?;
+        check_attributes(attributes, plan.len())?;
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let slot = WordSlot {
             index: forms.parameter_index,
@@ -106,40 +111,32 @@ impl RelaunchRequest<'_> {
             own_bytes: bytes(entry.parameter_bytes),
         };
         // SAFETY: the program passes them to the kernel, whose parameters the entry states.
-        let arguments = unsafe { Arguments::new(self.passed, slot) }?;
-        let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
+        let arguments = unsafe { Arguments::new(passed, slot) }?;
+        let later = attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
         let later = later.copied().collect();
-        Ok(Prepared { kernel, sidecar, form, plan, arguments, later })
+        Ok(Self { kernel, sidecar, form, plan, arguments, later })
     }
-}
 
-/// A launch that can be made in parts.
-struct Prepared {
-    kernel: &'static Kernel,
-    /// The module with the form, if it is not the kernel's own module.
-    sidecar: Option<&'static SidecarImage>,
-    form: Handle,
-    plan: Plan,
-    arguments: Arguments,
-    /// The attributes of the later parts, without programmatic dependent launch.
-    later: Vec<LaunchAttribute>,
-}
-
-impl Prepared {
-    fn launch(mut self, request: &RelaunchRequest<'_>) -> Result<Status, Reason> {
+    fn launch(
+        mut self,
+        launch: &Launch,
+        config: &LaunchConfig,
+        send: SendLaunch<'_>,
+    ) -> Result<Status, Reason> {
         let Self { kernel, sidecar, form, plan, arguments, later } = &mut self;
-        let Launch { through, stream, .. } = request.launch;
+        let &Launch { through, stream, .. } = launch;
         if let Some(sidecar) = sidecar {
             sidecar.copy_constants(Driver::of(through), stream, FUNCTIONS[through.0].per_thread)?;
         }
         let (kernel, count) = (*kernel, plan.len());
         for (place, planned) in (0..count).zip(plan.launches()) {
-            let grid = planned.launch.grid();
-            let attributes = if place == 0 { request.attributes } else { &**later };
-            let mut words = words(plan, request.launch.grid, planned.first_block);
-            let status = arguments.with(&mut words, |passed| {
-                (request.part)(&Part { kernel: *form, grid, passed, attributes })
-            });
+            let mut part = LaunchConfig { grid: planned.launch.grid(), ..*config };
+            if place > 0 {
+                part.attributes = later.as_ptr();
+                part.attribute_count = c_uint::try_from(later.len()).unwrap_or(0);
+            }
+            let mut words = words(plan, launch.grid, planned.first_block);
+            let status = arguments.with(&mut words, |passed| send(&part, *form, passed));
             if status != SUCCESS {
                 return refused(kernel, Driver::of(through), status, (place, count));
             }

@@ -14,7 +14,7 @@ use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
 use crate::fix::image::{cubin_in, digest_of, digest_of_file, ptx_beside};
-use crate::fix::{assembler, cupy, store, triton};
+use crate::fix::{assembler, caches, store};
 use crate::process::{elf, stack};
 use crate::watch::handle_record::{Kernel, Origin, Reason};
 use crate::watch::slot_cache::{SlotCache, hash_of};
@@ -327,8 +327,9 @@ pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Resul
         Origin::Cubin(digest) => {
             let name: &CStr = &kernel.name;
             let kept = store::find(*digest).or_else(|| assembler::find(*digest));
-            kept.or_else(|| triton::find(name, *digest))
-                .unwrap_or_else(|| Err(cupy::find(*digest).unwrap_or(NO_PTX).into()))
+            kept.or_else(|| caches::ptx_of_triton(name, *digest)).unwrap_or_else(|| {
+                Err(if caches::is_of_cupy(*digest) { OF_CUPY } else { NO_PTX }.into())
+            })
         }
     }
 }
@@ -366,6 +367,8 @@ fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
     read.filter(is_same).ok_or_else(changed)
 }
 
+const OF_CUPY: &str = "CuPy took its machine code from its cache, which has no PTX: CUPY_CACHE_IN_MEMORY=1 has CuPy compile it \
+                      again";
 const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, \
                       nvJitLink, ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); for the attention of a \
                       package, pip install gridguard";

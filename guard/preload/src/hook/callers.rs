@@ -38,9 +38,9 @@ static STARTUP: AtomicUsize = AtomicUsize::new(0);
 /// Notes how many objects are loaded when the program begins.
 pub(crate) fn note_startup() {
     let mut count = 0;
-    elf::visit(|_| {
+    elf::find_map(|_| -> Option<()> {
         count += 1;
-        false
+        None
     });
     STARTUP.store(count, Ordering::Relaxed);
 }
@@ -102,48 +102,35 @@ struct Calling {
 /// The object that contains `caller`, and the function that its call of `name` would reach without this library, or
 /// null. `None` for generated code. After a tail call, the caller of the wrapper counts.
 fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
-    let mut calling = None;
-    let (mut own, mut is_after) = (ptr::null_mut(), false);
-    elf::visit(|object| {
+    let mut is_after = false;
+    let found = elf::find_map(|object| {
         is_after |= object.is_own();
-        if !object.contains(caller) {
-            return false;
-        }
-        // An object before this library that has the function asks for the next one.
-        own = if is_after { object.find(name) } else { ptr::null_mut() };
-        calling = object.tables().map(|tables| Calling { tables, range: object.range() });
-        true
+        object.contains(caller).then(|| {
+            // An object before this library that has the function asks for the next one.
+            let own = if is_after { object.find(name) } else { None };
+            (object.tables().map(|tables| Calling { tables, range: object.range() }), own)
+        })
     });
-    if !own.is_null() {
+    let (calling, own) = found.unwrap_or_default();
+    if let Some(own) = own {
         return (calling, own);
     }
-    let (mut wanted, mut any): (*mut c_void, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
-    let (mut number, mut is_after) = (0, false);
+    let (mut first, mut number, mut is_after) = (None, 0, false);
     let startup = STARTUP.load(Ordering::Relaxed);
-    elf::visit(|object| {
+    let wanted = elf::find_map(|object| {
         number += 1;
-        if object.is_own() {
-            is_after = true;
-            return false;
-        }
-        let found = if is_after { object.find(name) } else { ptr::null_mut() };
-        if found.is_null() {
-            return false;
-        }
-        if any.is_null() {
-            any = found;
-        }
+        let found = if is_after { object.find(name) } else { None };
+        is_after |= object.is_own();
+        let found = found?;
+        first = first.or(Some(found));
         let needed = object.name().zip(calling.as_ref()).is_some_and(|(name, calling)| {
             // SAFETY: the caller's object is loaded: the call returns there.
             unsafe { calling.tables.needs(name) }
         });
         // A library that replaces functions of a runtime is loaded with the program.
-        if needed || (number <= startup && !is_runtime(object)) {
-            wanted = found;
-        }
-        !wanted.is_null()
+        (needed || (number <= startup && !is_runtime(object))).then_some(found)
     });
-    (calling, if wanted.is_null() { any } else { wanted })
+    (calling, wanted.or(first).unwrap_or(ptr::null_mut()))
 }
 
 fn is_runtime(object: &Object<'_>) -> bool {

@@ -13,58 +13,36 @@ replacements! {
     /// `nvrtcGetCUBIN`.
     nvrtc(program: Handle, cubin: *mut c_char)
     |through, call| {
-        let status = call();
-        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
-            // SAFETY: the successful call wrote the cubin of the program.
-            guarded::run(|| unsafe { keep(through, program, cubin) });
-        }
-        status
+        // SAFETY: the successful call wrote the cubin of the program.
+        kept(call, cubin, || unsafe { keep(through, program, cubin) })
     }
 
     /// `nvJitLinkCreate`.
     link_begin(linker: *mut Handle, count: c_uint, options: *const *const c_char)
     |_through, call| {
-        let status = call();
-        if status == SUCCESS && process::options().keeps_ptx() && !linker.is_null() {
-            // SAFETY: the successful call wrote the handle, and read so many options.
-            guarded::run(|| unsafe { link::created(*linker, texts(options, count)) });
-        }
-        status
+        // SAFETY: the successful call wrote the handle, and read so many options.
+        kept(call, linker, || unsafe { link::created(*linker, texts(options, count)) })
     }
 
     /// `nvJitLinkAddData`.
     link_data(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
     |_through, call| {
-        let status = call();
-        if status == SUCCESS && process::options().keeps_ptx() {
-            guarded::run(|| {
-                // SAFETY: the successful call read so many bytes.
-                let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
-                link::added(linker, kind, data);
-            });
-        }
-        status
+        kept(call, linker, || {
+            // SAFETY: the successful call read so many bytes.
+            let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
+            link::added(linker, kind, data);
+        })
     }
 
     /// `nvJitLinkAddFile`.
     link_file(linker: Handle, kind: c_int, path: *const c_char)
-    |_through, call| {
-        let status = call();
-        if status == SUCCESS && process::options().keeps_ptx() {
-            guarded::run(|| link::added(linker, kind, None));
-        }
-        status
-    }
+    |_through, call| { kept(call, linker, || link::added(linker, kind, None)) }
 
     /// `nvJitLinkGetLinkedCubin`.
     linked(linker: Handle, cubin: *mut c_void)
     |through, call| {
-        let status = call();
-        if status == SUCCESS && process::options().keeps_ptx() && !cubin.is_null() {
-            // SAFETY: the successful call wrote the cubin.
-            guarded::run(|| unsafe { keep_linked(through, linker, cubin) });
-        }
-        status
+        // SAFETY: the successful call wrote the cubin.
+        kept(call, cubin, || unsafe { keep_linked(through, linker, cubin) })
     }
 
     /// `nvJitLinkDestroy`.
@@ -77,6 +55,15 @@ replacements! {
         }
         call()
     }
+}
+
+/// Calls the original. After a success `keep` notes what it made, if PTX is kept and `given` is not null.
+fn kept<T, R>(call: impl Fn() -> Status, given: *const T, keep: impl FnOnce() -> R) -> Status {
+    let status = call();
+    if status == SUCCESS && process::options().keeps_ptx() && !given.is_null() {
+        guarded::run(keep);
+    }
+    status
 }
 
 /// Copies of strings.

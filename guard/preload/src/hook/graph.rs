@@ -88,7 +88,7 @@ replacements! {
 /// Calls the original, and counts the kernel node that `describe` returns, or explains its refusal.
 fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>) -> Status {
     outermost(call, |status| match describe() {
-        Some(launch) if status != SUCCESS => outcome::refused_node(&launch, status),
+        Some(launch) if status != SUCCESS => outcome::refused(&launch, status, None),
         // Its graph will not be instantiated.
         Some(launch) if is_refused_everywhere(&launch) => {}
         Some(launch) => accepted(|| launch, None),
@@ -111,7 +111,7 @@ fn not_instantiated(through: (usize, usize), graph: Handle, status: Status) {
     guarded::run(|| {
         // SAFETY: the program is instantiating the graph just now.
         let nodes = unsafe { kernel_nodes(through, graph) };
-        nodes.iter().for_each(|launch| outcome::refused_node(launch, status));
+        nodes.iter().for_each(|launch| outcome::refused(launch, status, None));
     });
 }
 

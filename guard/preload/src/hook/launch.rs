@@ -1,14 +1,15 @@
 //! The launch functions of the driver: each calls its original and counts the launch.
 
 use core::ffi::{c_uint, c_void};
+use core::ptr;
 
 use gridguard::abi::LaunchConfig;
 
 use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
-use crate::driver::request::{Launch, attributes, configured, is_oversized};
+use crate::driver::request::{Launch, configured, is_oversized};
 use crate::fix::arguments::RawArguments;
-use crate::fix::relaunch::{Part, RelaunchRequest};
+use crate::fix::relaunch::{SendLaunch, in_parts};
 use crate::hook::relay::{self, RelayedLaunch};
 use crate::hook::{outcome, session};
 use crate::process;
@@ -22,32 +23,20 @@ replacements! {
         block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
     )
-    |through, call, original| {
-        if let Some(RelayedLaunch { grid: [x, y, z], shared_bytes }) = relay::take(shared_bytes) {
-            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
-            return unsafe {
-                kernel::<H, S>(
-                    function, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
-                )
-            };
-        }
+    |through, _call, original| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let describe = || Launch::plain(through, function, grid, block, (shared_bytes, stream));
-        watched(grid, RawArguments { parameters, extra }, call, describe, |launch| {
-            let part = move |part: &Part<'_>| {
-                let &Part { kernel, grid: [x, y, z], passed: RawArguments { parameters, extra }, .. } = part;
-                let Launch { block: [block_x, block_y, block_z], shared_bytes, stream, .. } = launch;
-                // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
-                unsafe {
-                    original(
-                        kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
-                        extra,
-                    )
-                }
-            };
-            let (passed, Launch { kernel, grid, .. }) = (RawArguments { parameters, extra }, launch);
-            let whole = move || part(&Part { kernel, grid, passed, attributes: &[] });
-            oversized(&RelaunchRequest { launch, passed, attributes: &[], part: &part, whole: &whole })
+        let config = LaunchConfig { grid, block, shared_bytes, stream, ..NO_ATTRIBUTES };
+        let passed = RawArguments { parameters, extra };
+        watched(through, (function, false), config, passed, move |config, kernel, passed| {
+            let &LaunchConfig { grid: [x, y, z], block: [block_x, block_y, block_z], .. } = config;
+            let &LaunchConfig { shared_bytes, stream, .. } = config;
+            let RawArguments { parameters, extra } = passed;
+            // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
+            unsafe {
+                original(
+                    kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
+                )
+            }
         })
     }
 
@@ -57,31 +46,18 @@ replacements! {
         block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
         parameters: *mut *mut c_void,
     )
-    |through, call, original| {
-        if let Some(RelayedLaunch { grid: [x, y, z], shared_bytes }) = relay::take(shared_bytes) {
-            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
-            return unsafe {
-                cooperative::<H, S>(
-                    function, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters,
-                )
-            };
-        }
+    |through, _call, original| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let describe = || {
-            let launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
-            Launch { cooperative: true, ..launch }
-        };
-        let passed = RawArguments { parameters, extra: core::ptr::null_mut() };
-        watched(grid, passed, call, describe, |launch| {
+        let config = LaunchConfig { grid, block, shared_bytes, stream, ..NO_ATTRIBUTES };
+        let passed = RawArguments { parameters, extra: ptr::null_mut() };
+        watched(through, (function, true), config, passed, move |config, kernel, passed| {
+            let &LaunchConfig { grid: [x, y, z], shared_bytes, .. } = config;
             // SAFETY: the caller's own arguments.
-            let whole = move || unsafe {
+            unsafe {
                 original(
-                    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
-                    parameters,
+                    kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, passed.parameters,
                 )
-            };
-            // A cooperative launch cannot be made in parts.
-            oversized(&RelaunchRequest { launch, passed, attributes: &[], part: &|_| whole(), whole: &whole })
+            }
         })
     }
 
@@ -93,29 +69,22 @@ replacements! {
     |through, call, original| {
         // SAFETY: null or a live configuration, as the driver demands of its caller.
         let Some(config) = (unsafe { config.as_ref() }) else { return call() };
-        if let Some(RelayedLaunch { grid, shared_bytes }) = relay::take(config.shared_bytes) {
-            let config = LaunchConfig { grid, shared_bytes, ..*config };
-            // SAFETY: the caller's own arguments, with the grid and the memory that the program asked for.
-            return unsafe { kernel_ex::<H, S>(&raw const config, function, parameters, extra) };
-        }
-        // SAFETY: a live configuration, as the driver demands of its caller.
-        let describe = || unsafe { configured(through, function, config) };
-        watched(config.grid, RawArguments { parameters, extra }, call, describe, |launch| {
-            let part = |part: &Part<'_>| {
-                let &Part { kernel, grid, passed: RawArguments { parameters, extra }, attributes } = part;
-                let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
-                let attributes = attributes.as_ptr();
-                let config = LaunchConfig { grid, attributes, attribute_count, ..*config };
-                // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
-                unsafe { original(&raw const config, kernel, parameters, extra) }
-            };
-            // SAFETY: a live configuration, as the driver demands of its caller.
-            let attributes = unsafe { attributes(config) };
-            let passed = RawArguments { parameters, extra };
-            oversized(&RelaunchRequest { launch, passed, attributes, part: &part, whole: &call })
+        let passed = RawArguments { parameters, extra };
+        watched(through, (function, false), *config, passed, move |config, kernel, passed| {
+            // SAFETY: the caller's own arguments, or a form of the kernel with its arguments.
+            unsafe { original(config, kernel, passed.parameters, passed.extra) }
         })
     }
 }
+
+const NO_ATTRIBUTES: LaunchConfig = LaunchConfig {
+    grid: [0; 3],
+    block: [0; 3],
+    shared_bytes: 0,
+    stream: ptr::null_mut(),
+    attributes: ptr::null(),
+    attribute_count: 0,
+};
 
 /// Calls an original. If it is the outermost call, then calls `then` with the result.
 #[inline]
@@ -127,22 +96,31 @@ pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) ->
     })
 }
 
-/// Calls the original, and counts the launch of `describe` if this is the outermost call. Passes an oversized grid
-/// to `oversized`.
+/// Makes a launch by `send`, and counts it if this is the outermost call. Only the cold paths take the address of the
+/// configuration, so that it stays in registers.
 #[inline(always)]
 fn watched(
-    grid: [c_uint; 3],
+    through: (usize, usize),
+    (function, is_cooperative): (Handle, bool),
+    mut config: LaunchConfig,
     passed: RawArguments,
-    call: impl Fn() -> Status,
-    describe: impl Fn() -> Launch,
-    oversized: impl FnOnce(Launch) -> Status,
+    send: impl Fn(&LaunchConfig, Handle, RawArguments) -> Status,
 ) -> Status {
-    functions::once(Flag::Launch, &call, || {
-        if is_oversized(grid) {
-            return oversized(describe());
+    if let Some(RelayedLaunch { grid, shared_bytes }) = relay::take(config.shared_bytes) {
+        (config.grid, config.shared_bytes) = (grid, shared_bytes);
+    }
+    let call = || send(&config, function, passed);
+    let describe = || {
+        // SAFETY: a live configuration, as the driver demands of its caller.
+        let launch = unsafe { configured(through, function, &config) };
+        Launch { cooperative: launch.cooperative | is_cooperative, ..launch }
+    };
+    functions::once(Flag::Launch, call, || {
+        if is_oversized(config.grid) {
+            return oversized(describe(), config, passed, &send);
         }
         // The prefetched lines arrive while the driver works.
-        table::prefetch(describe().kernel.addr());
+        table::prefetch(function.addr());
         recent::prefetch();
         let status = call();
         if status == SUCCESS {
@@ -156,23 +134,28 @@ fn watched(
 
 /// Makes an oversized launch: in parts if `--fix` is on and it is possible.
 #[cold]
-fn oversized(request: &RelaunchRequest<'_>) -> Status {
-    let launch = &request.launch;
+fn oversized(
+    launch: Launch,
+    config: LaunchConfig,
+    passed: RawArguments,
+    send: SendLaunch<'_>,
+) -> Status {
     let mut reason = None;
     if process::options().fix {
-        // SAFETY: the program makes this launch, so its kernel and arguments are valid.
-        match unsafe { request.in_parts() } {
+        // SAFETY: the program makes this launch, so its configuration, kernel and arguments are valid.
+        match unsafe { in_parts(&launch, &config, passed, send) } {
             Ok(status) => {
-                outcome::fixed(launch, request.passed, status);
+                outcome::fixed(&launch, passed, status);
                 return status;
             }
             Err(why) => reason = Some(why),
         }
     }
-    let status = if relay::is_taken() { INVALID_VALUE } else { (request.whole)() };
+    let status =
+        if relay::is_taken() { INVALID_VALUE } else { send(&config, launch.kernel, passed) };
     match status {
-        SUCCESS => accepted(|| *launch, Some(request.passed)),
-        _ => outcome::refused(launch, status, reason),
+        SUCCESS => accepted(|| launch, Some(passed)),
+        _ => outcome::refused(&launch, status, reason),
     }
     status
 }
@@ -182,10 +165,9 @@ fn oversized(request: &RelaunchRequest<'_>) -> Status {
 #[inline(always)]
 pub(crate) fn accepted(describe: impl Fn() -> Launch, passed: Option<RawArguments>) {
     let launch = describe();
-    let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
-        Some(entry) if entry.has_kernel() => entry.counters.count(largest),
-        _ => outcome::first_launch(&describe(), largest),
+        Some(entry) if entry.has_kernel() => entry.counters.count(launch.sizes()),
+        _ => outcome::first_launch(&describe()),
     }
     // A node is not launched yet.
     if !launch.node {

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint};
 use gridguard_report::MemoryKind;
 
 use crate::driver::abi::{
-    Handle, LOCATION_DEVICE, LOCATIONS_HOST, MemoryProperties, OUT_OF_MEMORY, SUCCESS, Status,
+    LOCATION_DEVICE, LOCATIONS_HOST, MemoryProperties, OUT_OF_MEMORY, SUCCESS, Status,
 };
 use crate::driver::functions::{once, replacements};
 use crate::hook::session;
@@ -15,37 +15,20 @@ use crate::watch::memory::live::{self, Allocation, Inserted, Key};
 use crate::watch::memory::request::{Request, wide};
 use crate::watch::memory::{stacks, sums};
 
-/// Defines replacements of functions whose first arguments are the result and a number of bytes.
-macro_rules! allocations {
-    ($($(#[$doc:meta])* $name:ident, $kind:ident $(, $more:ident: $of:ty)*;)*) => {
-        replacements! {$(
-            $(#[$doc])*
-            $name(result: *mut u64, bytes: usize $(, $more: $of)*)
-            |through, call| {
-                // SAFETY: the successful call wrote the address.
-                let made = || unsafe { (Key::of_address(*result), wide(bytes)) };
-                watched(Request::new(through, MemoryKind::$kind, bytes), call, made)
-            }
-        )*}
-    };
-}
-
-allocations! {
-    /// `cuMemAlloc`.
-    device, Device;
-    /// `cuMemAllocManaged`.
-    managed, Managed, flags: c_uint;
-    /// `cuMemAllocAsync`.
-    device_async, Device, stream: Handle;
-    /// `cuMemAllocFromPoolAsync`.
-    from_pool, Device, pool: Handle, stream: Handle;
-    /// `cuMemAllocHost`.
-    pinned, Pinned;
-    /// `cuMemHostAlloc`.
-    pinned_with, Pinned, flags: c_uint;
-}
-
 replacements! {
+    /// `cuMemAlloc`, `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`. Here and below, a function with fewer arguments does
+    /// not read the registers of the others.
+    device(result: *mut u64, bytes: usize, pool_or_stream: usize, stream: usize)
+    |through, call| { allocated(Request::new(through, MemoryKind::Device, bytes), result, call) }
+
+    /// `cuMemAllocManaged`.
+    managed(result: *mut u64, bytes: usize, flags: c_uint)
+    |through, call| { allocated(Request::new(through, MemoryKind::Managed, bytes), result, call) }
+
+    /// `cuMemAllocHost` and `cuMemHostAlloc`.
+    pinned(result: *mut u64, bytes: usize, flags: c_uint)
+    |through, call| { allocated(Request::new(through, MemoryKind::Pinned, bytes), result, call) }
+
     /// `cuMemAllocPitch`.
     pitch(result: *mut u64, pitch: *mut usize, row_bytes: usize, rows: usize, element_bytes: c_uint)
     |through, call| {
@@ -67,12 +50,8 @@ replacements! {
         watched(Request { device, ..Request::new(through, kind, bytes) }, call, made)
     }
 
-    /// `cuMemFree` and `cuMemFreeHost`.
-    free(address: u64)
-    |through, call| { ended(through, Key::of_address(address), call) }
-
-    /// `cuMemFreeAsync`.
-    free_async(address: u64, stream: Handle)
+    /// `cuMemFree`, `cuMemFreeHost` and `cuMemFreeAsync`.
+    free(address: u64, stream: usize)
     |through, call| { ended(through, Key::of_address(address), call) }
 
     /// `cuMemRelease`.
@@ -90,6 +69,13 @@ replacements! {
         }
         status
     }
+}
+
+/// Watches an allocation whose address the call writes to `result`.
+#[inline(always)]
+fn allocated(request: Request, result: *mut u64, call: impl Fn() -> Status) -> Status {
+    // SAFETY: the successful call wrote the address.
+    watched(request, call, || unsafe { (Key::of_address(*result), request.bytes) })
 }
 
 /// Calls the original, and records the allocation that `made` describes, or explains its refusal.

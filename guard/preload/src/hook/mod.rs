@@ -1,8 +1,8 @@
 //! The replacements that the program calls. They return the results of the driver or the runtime, and pass launches and
 //! allocations to `watch`, `refuse`, `fix` and `report`.
 //!
-//! - `lookup`, `query`, `callers`: how programs find the functions;
-//! - `table`: the replacement of each function;
+//! - `lookup`, `callers`: how programs find the functions;
+//! - `table`: the replacement of each function, also for `cuGetProcAddress`;
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
 //! - `relay`: oversized launches past a runtime that refuses them;
 //! - `logged`: launches that a static runtime refuses;
@@ -18,7 +18,6 @@ mod logged;
 mod lookup;
 mod memory;
 mod outcome;
-mod query;
 mod relay;
 mod runtime;
 pub(crate) mod session;

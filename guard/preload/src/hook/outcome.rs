@@ -5,7 +5,7 @@ use core::cell::Cell;
 use crate::driver::Driver;
 use crate::driver::abi::{DEINITIALIZED, INVALID_VALUE, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, is_runtime};
-use crate::driver::request::{Largest, Launch, is_oversized};
+use crate::driver::request::{Launch, is_oversized};
 use crate::fix::arguments::RawArguments;
 use crate::hook::session;
 use crate::process::flag::Flag;
@@ -19,16 +19,16 @@ use crate::watch::table::{self, Entry};
 
 /// Counts the first launch of a kernel, and asks for its name and the device's limits.
 #[cold]
-pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
+pub(crate) fn first_launch(launch: &Launch) {
     guarded::run(|| {
         session::begin();
         let driver = Driver::of(launch.through);
         // Asked now, because the driver may be gone when the report is written.
         let _ = driver.device_limits();
         match named_entry(launch) {
-            Some(entry) => entry.counters.count(largest),
+            Some(entry) => entry.counters.count(launch.sizes()),
             // The table is full.
-            None => kernel_of(launch).0.counters.count(largest),
+            None => kernel_of(launch).0.counters.count(launch.sizes()),
         }
     });
 }
@@ -48,44 +48,35 @@ pub(crate) fn fixed(launch: &Launch, passed: RawArguments, status: Status) {
     session::serve(|| *launch, Some(passed));
 }
 
-/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made
-/// in parts, if `--fix` is on.
+/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why it was not made in parts, if
+/// `--fix` is on. A kernel node of a graph may also be refused for its graph or its dependencies: only an illegal one is
+/// explained.
 #[cold]
 pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
-    Flag::Refused.replace(true);
-    if is_no_refusal(launch.through, status) {
-        return;
+    if !launch.node {
+        Flag::Refused.replace(true);
     }
-    guarded::run(|| {
-        session::begin();
-        let entry = entry(launch, status);
-        let refusal = |name: &str| Refusal::new(launch, status, name);
-        refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
-    });
-    act_on_refusal(error_of(launch, status));
-}
-
-/// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes may also be
-/// refused for their graph or their dependencies.
-#[cold]
-pub(crate) fn refused_node(launch: &Launch, status: Status) {
     if is_no_refusal(launch.through, status) {
         return;
     }
     let is_refused = guarded::run(|| {
         session::begin();
         let entry = entry(launch, status);
-        let name = entry.map_or(&UNNAMED, Entry::kernel).name();
-        let refusal = Refusal::new(launch, status, &name);
-        let is_refused = !refusal.violations.is_empty();
-        if is_refused {
+        let refusal = |name: &str| Refusal::new(launch, status, name);
+        if !launch.node {
+            refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
+            return true;
+        }
+        let refusal = refusal(&entry.map_or(&UNNAMED, Entry::kernel).name());
+        let is_illegal = !refusal.refused.violations.is_empty();
+        if is_illegal {
             let wanted = process::options().fix && is_oversized(launch.grid);
             let not_fixed = wanted.then_some("kernel nodes of graphs are not rewritten");
             refuse::count(launch, status, (entry, not_fixed), |_| refusal);
         }
-        is_refused
+        is_illegal
     });
-    if is_refused == Some(true) {
+    if is_refused.unwrap_or(!launch.node) {
         act_on_refusal(error_of(launch, status));
     }
 }

@@ -1,8 +1,6 @@
 //! The functions that wait for the device. Their success proves earlier launches; their error may be of an earlier
 //! launch.
 
-use core::ffi::c_void;
-
 use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::hook::outcome;
@@ -32,12 +30,9 @@ replacements! {
         checked(through, status)
     }
 
-    /// A call whose success proves no launch.
-    on_handle(handle: Handle)
-    |through, call| { checked(through, call()) }
-
-    /// `cuMemcpyDtoH`.
-    copy_to_host(to: *mut c_void, from: u64, bytes: usize)
+    /// Queries and waits whose success proves no launch, and `cuMemcpyDtoH`. A function with fewer arguments does not read
+    /// the registers of the others.
+    other(first: u64, second: u64, third: u64)
     |through, call| { checked(through, call()) }
 }
 

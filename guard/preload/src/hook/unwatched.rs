@@ -67,28 +67,24 @@ extern "C" fn at_exit() {
 
 /// The objects that have bound the C library's `dlsym`, if a driver is loaded. The driver itself may be bound so.
 fn unwatched() -> Vec<String> {
-    let (real, mut has_driver) = (elf::next(c"dlsym"), false);
-    elf::visit(|object| {
-        has_driver = is_driver(object);
-        has_driver
-    });
+    let real = elf::next(c"dlsym");
     let mut found = Vec::new();
-    if real.is_null() || !has_driver {
+    if real.is_null() || elf::find_map(|object| is_driver(object).then_some(())).is_none() {
         return found;
     }
-    elf::visit(|object| {
+    elf::find_map(|object| -> Option<()> {
         // SAFETY: the loader keeps the object loaded.
         let binds = |tables: elf::Tables| unsafe { tables.has_bound(c"dlsym", real) };
         if !is_driver(object) && !object.is_own() && object.tables().is_some_and(binds) {
             let path = object.path().map(CStr::to_string_lossy).unwrap_or_default();
             found.push(path.rsplit('/').next().unwrap_or_default().to_owned());
         }
-        false
+        None
     });
     found.retain(|name| !name.is_empty());
     found
 }
 
 fn is_driver(object: &elf::Object<'_>) -> bool {
-    !object.find(c"cuInit").is_null()
+    object.find(c"cuInit").is_some()
 }

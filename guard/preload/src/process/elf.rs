@@ -8,64 +8,54 @@ use libc::{Elf64_Phdr, Elf64_Rela, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_ph
 
 /// The address of `name` in the first object after this library, in the order of loading, that exports it.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
-    let (mut found, mut is_after) = (ptr::null_mut(), false);
-    visit(|object| {
-        if is_after {
-            found = object.find(name);
-        }
+    let mut is_after = false;
+    let found = find_map(|object| {
+        let found = if is_after { object.find(name) } else { None };
         is_after |= object.is_own();
-        !found.is_null()
+        found
     });
-    found
+    found.unwrap_or(ptr::null_mut())
 }
 
 /// The address of `name` in the object that contains `address`.
 pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
-    let mut found = ptr::null_mut();
-    visit(|object| {
-        let is_there = object.contains(address.addr());
-        if is_there {
-            found = object.find(name);
-        }
-        is_there
-    });
-    found
+    let within = |object: &Object<'_>| object.contains(address.addr()).then(|| object.find(name));
+    find_map(within).flatten().unwrap_or(ptr::null_mut())
 }
 
 /// Whether one part of a loaded object has the `bytes` bytes from `begin` on.
 pub(crate) fn contains(begin: usize, bytes: usize) -> bool {
-    let (end, mut is_within) = (begin.saturating_add(bytes), false);
-    visit(|object| {
-        is_within = object.parts().any(|part| part.0 <= begin && end <= part.1);
-        is_within
-    });
-    is_within
+    let is_within = |part: (usize, usize)| part.0 <= begin && begin.saturating_add(bytes) <= part.1;
+    find_map(|object| object.parts().any(is_within).then_some(())).is_some()
 }
 
-/// Looks at the loaded objects, in the order of loading, until `look` returns true. It must not panic.
-pub(crate) fn visit<F: FnMut(&Object<'_>) -> bool>(mut look: F) {
-    unsafe extern "C" fn each<F: FnMut(&Object<'_>) -> bool>(
+/// The first result of `look` for the loaded objects, in the order of loading. It must not panic.
+pub(crate) fn find_map<T, F: FnMut(&Object<'_>) -> Option<T>>(look: F) -> Option<T> {
+    unsafe extern "C" fn each<T, F: FnMut(&Object<'_>) -> Option<T>>(
         info: *mut dl_phdr_info,
         _size: usize,
-        look: *mut c_void,
+        search: *mut c_void,
     ) -> c_int {
         // SAFETY: the loader passes a live structure, and the pointer that it was given below.
-        let (info, look) = unsafe { (&*info, &mut *look.cast::<F>()) };
-        c_int::from(look(&Object(info)))
+        let (info, (look, found)) = unsafe { (&*info, &mut *search.cast::<(F, Option<T>)>()) };
+        *found = look(&Object(info));
+        c_int::from(found.is_some())
     }
+    let mut search = (look, None);
     // SAFETY: `each` has the signature that the loader calls, and treats its last argument as the pointer to
-    // the live closure that it is.
-    unsafe { dl_iterate_phdr(Some(each::<F>), (&raw mut look).cast()) };
+    // the live pair that it is.
+    unsafe { dl_iterate_phdr(Some(each::<T, F>), (&raw mut search).cast()) };
+    search.1
 }
 
 /// An object that the loader keeps loaded while it is visited.
 pub(crate) struct Object<'a>(&'a dl_phdr_info);
 
 impl Object<'_> {
-    /// The address of the exported function or object `name`, or null; its default version.
-    pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
+    /// The address of the exported function or object `name`; its default version.
+    pub(crate) fn find(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the loader keeps the object loaded.
-        self.tables().map_or(ptr::null_mut(), |tables| unsafe { tables.find(name) })
+        self.tables().and_then(|tables| unsafe { tables.find(name) })
     }
 
     pub(crate) fn tables(&self) -> Option<Tables> {
@@ -125,17 +115,10 @@ fn address(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// The tables of an object's exported symbols.
+/// The dynamic section of an object, which names the tables of its symbols.
 pub(crate) struct Tables {
     base: usize,
     dynamic: *const Dynamic,
-    /// Both tables of relocations, each with its size in bytes.
-    relocations: [(*const Elf64_Rela, usize); 2],
-    symbols: *const Elf64_Sym,
-    strings: *const u8,
-    versions: *const u16,
-    gnu_hash: *const u32,
-    sysv_hash: *const u32,
 }
 
 /// `Elf64_Dyn`.
@@ -167,37 +150,72 @@ impl Tables {
         let base = address(info.dlpi_addr);
         let header = program_headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
         let dynamic = base.wrapping_add(address(header.p_vaddr));
-        let dynamic: *const Dynamic = ptr::with_exposed_provenance(dynamic);
-        let table = |wanted| {
-            // SAFETY: the loader mapped the dynamic section.
-            let entry = unsafe { entries(dynamic) }.find(|entry| entry.tag == wanted);
-            entry.map_or(ptr::null::<u8>(), |entry| {
-                let value = address(entry.value);
-                // The loader relocates these addresses, except in the kernel's own object.
-                let at = if value < base { base.wrapping_add(value) } else { value };
-                ptr::with_exposed_provenance(at)
-            })
-        };
-        let size = |wanted| {
-            // SAFETY: the loader mapped the dynamic section.
-            let entry = unsafe { entries(dynamic) }.find(|entry| entry.tag == wanted);
-            entry.map_or(0, |entry| address(entry.value))
-        };
-        let tables = Self {
-            base,
-            dynamic,
-            relocations: [
-                (table(DT_JMPREL).cast(), size(DT_PLTRELSZ)),
-                (table(DT_RELA).cast(), size(DT_RELASZ)),
-            ],
-            symbols: table(DT_SYMTAB).cast(),
-            strings: table(DT_STRTAB),
-            versions: table(DT_VERSYM).cast(),
-            gnu_hash: table(DT_GNU_HASH).cast(),
-            sysv_hash: table(DT_HASH).cast(),
-        };
-        let whole = !tables.symbols.is_null() && !tables.strings.is_null();
-        whole.then_some(tables)
+        Some(Self { base, dynamic: ptr::with_exposed_provenance(dynamic) })
+    }
+
+    /// The values of the entries with this tag.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded as long as the values are read.
+    unsafe fn values(&self, wanted: i64) -> impl Iterator<Item = usize> + use<> {
+        let mut next = self.dynamic;
+        core::iter::from_fn(move || {
+            loop {
+                // SAFETY: by this function's contract; the section ends with a null entry, which is not passed.
+                let Dynamic { tag, value } = unsafe { next.read() };
+                if tag == DT_NULL {
+                    return None;
+                }
+                // SAFETY: the section ends with a null entry, which this one is not.
+                next = unsafe { next.add(1) };
+                if tag == wanted {
+                    return Some(address(value));
+                }
+            }
+        })
+    }
+
+    /// The table with this tag, or null.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded.
+    unsafe fn table<T>(&self, tag: i64) -> *const T {
+        // SAFETY: by this function's contract.
+        let value = unsafe { self.values(tag) }.next();
+        value.map_or(ptr::null(), |value| {
+            // The loader relocates these addresses, except in the kernel's own object.
+            let at = if value < self.base { self.base.wrapping_add(value) } else { value };
+            ptr::with_exposed_provenance(at)
+        })
+    }
+
+    /// The symbol with this number, and its name.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded and has that symbol. It stays loaded as long as the result is used.
+    unsafe fn symbol<'a>(&self, index: u32) -> Option<(&'a Elf64_Sym, &'a CStr)> {
+        // SAFETY: by this function's contract; a symbol states where its name begins.
+        unsafe {
+            let symbols = self.table::<Elf64_Sym>(DT_SYMTAB).as_ref()?;
+            let symbol = &*ptr::from_ref(symbols).add(address(index.into()));
+            Some((symbol, self.string(address(symbol.st_name.into()))?))
+        }
+    }
+
+    /// The string that begins at `offset` of the table of strings.
+    ///
+    /// # Safety
+    ///
+    /// An entry of the object states the offset. The object stays loaded as long as the string is used.
+    unsafe fn string<'a>(&self, offset: usize) -> Option<&'a CStr> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let strings = self.table::<u8>(DT_STRTAB);
+            (!strings.is_null()).then(|| CStr::from_ptr(strings.add(offset).cast()))
+        }
     }
 
     /// Whether the object needs the object `name`.
@@ -218,8 +236,13 @@ impl Tables {
     pub(crate) unsafe fn has_bound(&self, name: &CStr, to: *const c_void) -> bool {
         // SAFETY: by this function's contract.
         let Some(symbol) = (unsafe { self.imported(name) }) else { return false };
-        self.relocations.into_iter().filter(|(table, _)| !table.is_null()).any(|(table, bytes)| {
-            (0..bytes / size_of::<Elf64_Rela>()).any(|place| {
+        [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)].into_iter().any(|(table, size)| {
+            // SAFETY: as above.
+            let (table, bytes) =
+                unsafe { (self.table::<Elf64_Rela>(table), self.values(size).next()) };
+            let count =
+                if table.is_null() { 0 } else { bytes.unwrap_or(0) / size_of::<Elf64_Rela>() };
+            (0..count).any(|place| {
                 // SAFETY: the loader mapped the table.
                 let Elf64_Rela { r_offset, r_info, .. } = unsafe { table.add(place).read() };
                 let slot: *const *const c_void =
@@ -236,17 +259,16 @@ impl Tables {
     ///
     /// The object is loaded.
     unsafe fn imported(&self, name: &CStr) -> Option<u32> {
-        // SAFETY: the second number of this table is the first symbol that it has. Symbols before it are not exported.
-        let first_exported = unsafe { self.gnu_hash.as_ref().map(|_| self.gnu_hash.add(1).read()) };
-        // SAFETY: the second number of this table counts all symbols.
-        let all = || unsafe { self.sysv_hash.as_ref().map(|_| self.sysv_hash.add(1).read()) };
-        (1..first_exported.or_else(all)?).find(|index| {
-            // SAFETY: the symbol exists, so its name does too.
-            let (symbol, own) = unsafe {
-                let symbol = &*self.symbols.add(address(u64::from(*index)));
-                (symbol, CStr::from_ptr(self.strings.add(address(symbol.st_name.into())).cast()))
-            };
-            symbol.st_shndx == 0 && own == name
+        // SAFETY: the second number of a table of hashes is the first symbol that it has, before which no symbol is
+        // exported, or counts all symbols.
+        let end = [DT_GNU_HASH, DT_HASH].into_iter().find_map(|table| unsafe {
+            let table = self.table::<u32>(table);
+            (!table.is_null()).then(|| table.add(1).read())
+        })?;
+        (1..end).find(|index| {
+            // SAFETY: the symbol exists.
+            let found = unsafe { self.symbol(*index) };
+            found.is_some_and(|(symbol, own)| symbol.st_shndx == 0 && own == name)
         })
     }
 
@@ -255,62 +277,52 @@ impl Tables {
     /// # Safety
     ///
     /// The object is loaded as long as the strings are used.
-    unsafe fn strings_of<'a>(&self, wanted: i64) -> impl Iterator<Item = &'a CStr> {
-        let strings = self.strings;
-        // SAFETY: by this function's contract.
-        let named = unsafe { entries(self.dynamic) }.filter(move |entry| entry.tag == wanted);
-        // SAFETY: the entry states where its string begins.
-        named.map(move |entry| unsafe { CStr::from_ptr(strings.add(address(entry.value)).cast()) })
+    unsafe fn strings_of<'a>(&self, tag: i64) -> impl Iterator<Item = &'a CStr> {
+        // SAFETY: by this function's contract; the entry states where its string begins.
+        unsafe { self.values(tag).filter_map(|offset| self.string(offset)) }
     }
 
-    /// The address of the exported function or object `name`, or null; its default version.
+    /// The address of the exported function or object `name`; its default version.
     ///
     /// # Safety
     ///
     /// The object is loaded.
-    unsafe fn find(&self, name: &CStr) -> *mut c_void {
+    unsafe fn find(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the object is loaded, and its hash table bounds the symbols.
         unsafe {
-            if !self.gnu_hash.is_null() {
-                self.find_by_gnu_hash(name)
-            } else if !self.sysv_hash.is_null() {
-                let count = self.sysv_hash.add(1).read();
-                (0..count).find_map(|index| self.matching(index, name)).unwrap_or(ptr::null_mut())
-            } else {
-                ptr::null_mut()
+            let (gnu, sysv) = (self.table::<u32>(DT_GNU_HASH), self.table::<u32>(DT_HASH));
+            if !gnu.is_null() {
+                return self.find_by_gnu_hash(gnu, name);
             }
+            let count = if sysv.is_null() { 0 } else { sysv.add(1).read() };
+            (0..count).find_map(|index| self.matching(index, name))
         }
     }
 
     /// # Safety
     ///
     /// The object is loaded and has this table.
-    unsafe fn find_by_gnu_hash(&self, name: &CStr) -> *mut c_void {
+    unsafe fn find_by_gnu_hash(&self, table: *const u32, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the table has four numbers, a filter of 64-bit words, and buckets;
         // each bucket names the first symbol of its chain, whose last hash is odd.
         unsafe {
-            let [buckets, first, filter_words] =
-                [0, 1, 2].map(|place| self.gnu_hash.add(place).read());
+            let [buckets, first, filter_words] = [0, 1, 2].map(|place| table.add(place).read());
             let hash = gnu_hash(name);
-            let Some(bucket) = hash.checked_rem(buckets) else { return ptr::null_mut() };
-            let bucket_table = self.gnu_hash.add(4 + 2 * address(filter_words.into()));
+            let bucket = hash.checked_rem(buckets)?;
+            let bucket_table = table.add(4 + 2 * address(filter_words.into()));
             let chains = bucket_table.add(address(buckets.into()));
             let mut index = bucket_table.add(address(bucket.into())).read();
-            while let Some(place) = index.checked_sub(first)
-                && index > 0
-            {
-                let other = chains.add(address(place.into())).read();
-                if other | 1 == hash | 1
-                    && let Some(found) = self.matching(index, name)
-                {
+            if index == 0 {
+                return None;
+            }
+            loop {
+                let other = chains.add(address(index.checked_sub(first)?.into())).read();
+                let found = (other | 1 == hash | 1).then(|| self.matching(index, name)).flatten();
+                if found.is_some() || other & 1 == 1 {
                     return found;
-                }
-                if other & 1 == 1 {
-                    break;
                 }
                 index += 1;
             }
-            ptr::null_mut()
         }
     }
 
@@ -320,38 +332,17 @@ impl Tables {
     ///
     /// The object is loaded and has that symbol.
     unsafe fn matching(&self, index: u32, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the symbol exists, so its name and version do too.
+        // SAFETY: the symbol exists, so its version does too.
         unsafe {
-            let place = address(index.into());
-            let symbol = &*self.symbols.add(place);
-            let hidden =
-                !self.versions.is_null() && self.versions.add(place).read() & HIDDEN_VERSION != 0;
+            let (symbol, own) = self.symbol(index)?;
+            let versions = self.table::<u16>(DT_VERSYM);
+            let is_hidden = !versions.is_null()
+                && versions.add(address(index.into())).read() & HIDDEN_VERSION != 0;
             let has_address = symbol.st_shndx != 0 && ADDRESSES.contains(&(symbol.st_info & 0xf));
-            if hidden || !has_address {
-                return None;
-            }
-            let own = self.strings.add(address(symbol.st_name.into()));
-            let same = CStr::from_ptr(own.cast()) == name;
-            same.then(|| {
-                ptr::with_exposed_provenance_mut(self.base.wrapping_add(address(symbol.st_value)))
-            })
+            let at = self.base.wrapping_add(address(symbol.st_value));
+            (own == name && has_address && !is_hidden).then(|| ptr::with_exposed_provenance_mut(at))
         }
     }
-}
-
-/// The entries of a dynamic section.
-///
-/// # Safety
-///
-/// The section is loaded as long as the entries are read.
-unsafe fn entries(mut next: *const Dynamic) -> impl Iterator<Item = Dynamic> {
-    core::iter::from_fn(move || {
-        // SAFETY: by this function's contract; the section ends with a null entry, which is not passed.
-        let entry = unsafe { next.read() };
-        // SAFETY: the section ends with a null entry, which this one is not.
-        (entry.tag != DT_NULL).then(|| next = unsafe { next.add(1) })?;
-        Some(entry)
-    })
 }
 
 /// The hash of the table `DT_GNU_HASH`.
@@ -385,14 +376,12 @@ mod tests {
         // SAFETY: a name, looked up in all libraries.
         let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
         let bound = |name: &CStr, to: *const c_void| {
-            let mut found = false;
-            visit(|object| {
+            let has_bound = |object: &Object<'_>| {
                 // SAFETY: the loader keeps the object loaded.
-                found |= object.is_own()
-                    && object.tables().is_some_and(|tables| unsafe { tables.has_bound(name, to) });
-                false
-            });
-            found
+                let binds = |tables: Tables| unsafe { tables.has_bound(name, to) };
+                (object.is_own() && object.tables().is_some_and(binds)).then_some(())
+            };
+            find_map(has_bound).is_some()
         };
         assert!(bound(c"malloc", malloc) && !bound(c"malloc", ptr::null()));
         assert!(!bound(c"no_such_function", malloc));

@@ -14,8 +14,6 @@ use gridguard_report::Message;
 
 use self::output::{OpenFile, Output};
 
-pub(crate) mod cache;
-pub(crate) mod caches;
 pub(crate) mod demangle;
 pub(crate) mod elf;
 pub(crate) mod flag;
@@ -107,7 +105,7 @@ pub(crate) fn begin() {
 }
 
 /// The value of an environment variable, unless it is empty.
-fn variable(name: &CStr) -> Option<OsString> {
+pub(crate) fn variable(name: &CStr) -> Option<OsString> {
     // SAFETY: a name. No other thread changes the environment while libraries are loaded.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: not null, so a string, which is copied at once.
@@ -200,4 +198,18 @@ pub(crate) fn program() -> String {
 pub(crate) unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: not null, so a string by this function's contract.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// Has the processor fetch a value while other code runs.
+#[inline(always)]
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, for the address of a live value.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+            ptr::from_ref(value).cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }

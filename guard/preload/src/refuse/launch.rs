@@ -2,20 +2,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use gridguard::{
-    DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
-};
+use gridguard::{DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, validate_co_resident};
 use gridguard_report::RefusedLaunch;
 
 use crate::driver::Driver;
 use crate::driver::abi::{INVALID_CONFIGURATION, INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::functions::is_runtime;
-use crate::driver::request::{Largest, Launch, MAX_OTHER, MAX_THREADS};
+use crate::driver::request::{Launch, MAX_OTHER, MAX_THREADS};
 use crate::process::demangle::demangled;
 use crate::process::stack::{self, Frame, Stacks};
 use crate::process::{self, python};
-use crate::refuse::explained::Explained;
-use crate::refuse::{driver_log, memory, paragraph, watched};
+use crate::refuse::{Explained, driver_log, memory, paragraph, watched};
 use crate::watch::counters::Counts;
 use crate::watch::kernel::{self, UNNAMED};
 use crate::watch::slot_cache::{SlotCache, hash_of};
@@ -45,29 +42,26 @@ pub(crate) fn count(
     }
     let make = || {
         let kernel = entry.map_or(&UNNAMED, Entry::kernel).name();
-        let (counts, refusal) = (entry.map(Entry::counts).unwrap_or_default(), refusal(&kernel));
-        let text = refusal.paragraph(launch, (&kernel, &counts), not_fixed);
-        let Refusal { error, violations, log, stacks: Stacks { python, native }, .. } = refusal;
-        let explained = RefusedLaunch {
-            kernel,
-            code: status,
-            error,
-            request: launch.request(),
-            violations: violations.iter().map(ToString::to_string).collect(),
-            driver_log: log,
-            not_fixed: not_fixed.map(str::to_owned),
-            python,
-            stack: native.iter().map(ToString::to_string).collect(),
-        };
-        (text, explained)
+        let counts = entry.map(Entry::counts).unwrap_or_default();
+        let Refusal { mut refused, lines: known } = refusal(&kernel);
+        refused.not_fixed = not_fixed.map(str::to_owned);
+        let mut lines = vec![("kernel", demangled(&kernel))];
+        lines.extend(known);
+        lines.extend(not_fixed.map(|reason| ("fix", format!("not possible: {reason}"))));
+        // The runtime may not tell which kernel of the driver it is.
+        if counts.launches > 0 || !is_runtime(launch.through.0) {
+            lines.push(("before", before(&counts)));
+        }
+        lines.extend(python::shown(&refused.python).map(|frame| ("python", frame)));
+        (paragraph(&format!("launch refused: {}", refused.error), &lines, &refused.stack), refused)
     };
     if !is_watched {
         return EXPLAINED.explain("launches", make);
     }
-    let (text, explained) = make();
-    watched::keep(launch, status, explained.clone());
+    let (text, refused) = make();
+    watched::keep(launch, status, refused.clone());
     if is_new {
-        EXPLAINED.explain("launches", || (text, explained));
+        EXPLAINED.explain("launches", || (text, refused));
     }
 }
 
@@ -111,16 +105,9 @@ pub(crate) fn reset() {
 
 /// A refused launch, explained.
 pub(crate) struct Refusal {
-    /// The name of the error, its number and meaning.
-    error: String,
-    pub(crate) violations: Violations,
-    /// Where the launch came from.
-    stacks: Stacks,
-    device: String,
-    /// What the driver logged.
-    log: Option<String>,
-    /// The device's memory, if it ran out.
-    memory: Option<String>,
+    pub(crate) refused: RefusedLaunch,
+    /// What standard error says of the launch itself.
+    lines: Vec<(&'static str, String)>,
 }
 
 /// `CUDA_ERROR_INVALID_CONTEXT` and `CUDA_ERROR_INVALID_HANDLE`: the driver is not asked about a kernel that
@@ -142,51 +129,40 @@ impl Refusal {
             _ => (KernelLimits::unknown(name), OccupancyLimits::UNKNOWN),
         };
         let device = device.cloned().unwrap_or_else(DeviceLimits::any_device);
-        let name = device.name.clone();
-        let limits = LaunchLimits::new(device, kernel);
-        let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
+        let (device_name, request) = (device.name.clone(), launch.request());
+        let violations =
+            validate_co_resident(&request, &LaunchLimits::new(device, kernel), &occupancy);
+        let violations = violations.err().unwrap_or_default();
         let error = match is_runtime(launch.through.0) {
             true => error_of_runtime(status),
             false => driver.error(status),
         };
-        let violations = violations.err().unwrap_or_default();
         // A refused graph may have many legal nodes.
         let is_innocent = launch.node && violations.is_empty();
         let stacks = if is_innocent { Stacks::default() } else { Stacks::now() };
         let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
-        Self { error, violations, stacks, device: name, log, memory }
-    }
-
-    /// The paragraph for standard error; `counts` are the kernel's counts before this launch, and
-    /// `not_fixed` why it was not launched in parts, if that was wanted.
-    pub(crate) fn paragraph(
-        &self,
-        launch: &Launch,
-        (name, counts): (&str, &Counts),
-        not_fixed: Option<&str>,
-    ) -> String {
-        let Self { error, violations, stacks: Stacks { python, native }, device, log, memory } =
-            self;
-        let mut lines = vec![("kernel", demangled(name))];
-        if let Some(library) = stack::launching_library(native) {
-            lines.push(("library", library.library.clone()));
-        }
-        lines.extend([("launch", launch.describe()), ("device", device.clone())]);
-        lines.extend(memory.iter().map(|memory| ("memory", memory.clone())));
+        let library = stack::launching_library(&stacks.native);
+        let library = library.map(|frame| ("library", frame.library.clone()));
+        let mut lines = Vec::from_iter(library);
+        lines.extend([("launch", launch.describe()), ("device", device_name)]);
+        lines.extend(memory.map(|memory| ("memory", memory)));
         lines.extend(violations.iter().map(|one| ("rule", format!("{}: {one}", one.rule.id()))));
         if violations.is_empty() {
             lines.push(("rule", NO_RULE.to_owned()));
         }
         lines.extend(log.iter().map(|log| ("driver", log.clone())));
-        if let Some(reason) = not_fixed {
-            lines.push(("fix", format!("not possible: {reason}")));
-        }
-        // The runtime may not tell which kernel of the driver it is.
-        if counts.launches > 0 || !is_runtime(launch.through.0) {
-            lines.push(("before", before(counts)));
-        }
-        lines.extend(python::shown(python).map(|frame| ("python", frame)));
-        paragraph(&format!("launch refused: {error}"), &lines, native)
+        let refused = RefusedLaunch {
+            kernel: name.to_owned(),
+            code: status,
+            error,
+            request,
+            violations: violations.iter().map(ToString::to_string).collect(),
+            driver_log: log,
+            not_fixed: None,
+            python: stacks.python,
+            stack: stacks.native.iter().map(ToString::to_string).collect(),
+        };
+        Self { refused, lines }
     }
 }
 
@@ -205,8 +181,7 @@ pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
     !launch.kernel.is_null() && !launch.host && !UNKNOWN_KERNEL.contains(&status)
 }
 
-fn before(Counts { launches, largest, .. }: &Counts) -> String {
-    let Largest { grid: [x, y, z], .. } = largest;
+fn before(Counts { launches, largest: [x, y, z, ..], .. }: &Counts) -> String {
     match launches {
         0 => "no launch of this kernel had succeeded".to_owned(),
         1 => format!("1 launch of this kernel succeeded, with grid {x} x {y} x {z}"),

@@ -14,7 +14,6 @@ use gridguard_report::{
 
 use crate::driver::functions::UNWATCHED;
 use crate::driver::known_devices;
-use crate::driver::request::Largest;
 use crate::fix::index;
 use crate::process::demangle::demangled;
 use crate::process::output::{Output, without_signals};
@@ -94,8 +93,7 @@ fn memory_use() -> MemoryUse {
 
 /// The row of a kernel, without the demangled name, because demangling takes time.
 fn kernel_use(kernel: &Kernel, counts: Counts) -> KernelUse {
-    let Counts { launches, refused, fixed, largest } = counts;
-    let Largest { grid: [x, y, z], threads, shared_bytes } = largest;
+    let Counts { launches, refused, fixed, largest: [x, y, z, threads, shared_bytes] } = counts;
     KernelUse {
         name: kernel.name(),
         demangled: String::new(),

@@ -2,8 +2,6 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::driver::request::Largest;
-
 /// The counters of a kernel, or of one of its handles.
 #[derive(Debug)]
 #[repr(C)]
@@ -11,7 +9,6 @@ pub(crate) struct Counters {
     launches: AtomicU64,
     refused: AtomicU64,
     fixed: AtomicU64,
-    /// As [`Largest::sizes`].
     largest: [AtomicU32; 5],
 }
 
@@ -22,7 +19,8 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     /// Launches that `--fix` replaced by launches of a form.
     pub(crate) fixed: u64,
-    pub(crate) largest: Largest,
+    /// The largest of each size, as `Launch::sizes` orders them.
+    pub(crate) largest: [u32; 5],
 }
 
 impl Counters {
@@ -33,9 +31,9 @@ impl Counters {
 
     /// Counts an accepted launch.
     #[inline(always)]
-    pub(crate) fn count(&self, largest: Largest) {
+    pub(crate) fn count(&self, sizes: [u32; 5]) {
         self.launches.fetch_add(1, Ordering::Relaxed);
-        self.raise(largest);
+        self.raise(sizes);
     }
 
     /// Counts a refused launch.
@@ -76,13 +74,13 @@ impl Counters {
             launches: number(&self.launches),
             refused: number(&self.refused),
             fixed: number(&self.fixed),
-            largest: Largest::of_sizes(self.largest.each_ref().map(size)),
+            largest: self.largest.each_ref().map(size),
         }
     }
 
     #[inline(always)]
-    fn raise(&self, largest: Largest) {
-        for (most, size) in self.largest.iter().zip(largest.sizes()) {
+    fn raise(&self, sizes: [u32; 5]) {
+        for (most, size) in self.largest.iter().zip(sizes) {
             if size > most.load(Ordering::Relaxed) {
                 most.fetch_max(size, Ordering::Relaxed);
             }
@@ -99,8 +97,6 @@ impl Counts {
         self.launches += other.launches;
         self.refused += other.refused;
         self.fixed += other.fixed;
-        let (mut most, sizes) = (self.largest.sizes(), other.largest.sizes());
-        most.iter_mut().zip(sizes).for_each(|(most, size)| *most = size.max(*most));
-        self.largest = Largest::of_sizes(most);
+        self.largest.iter_mut().zip(other.largest).for_each(|(most, size)| *most = size.max(*most));
     }
 }

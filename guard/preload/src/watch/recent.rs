@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::process::cache;
+use crate::process;
 
 /// Launches on record.
 const SLOTS: usize = 1024;
@@ -60,7 +60,7 @@ pub(crate) fn record(kernel: usize, grid: [u32; 3], stream: usize, per_thread: b
 /// Prefetches the record of the next launch.
 #[inline(always)]
 pub(crate) fn prefetch() {
-    cache::prefetch(slot(LAUNCHES.load(Ordering::Relaxed)));
+    process::prefetch(slot(LAUNCHES.load(Ordering::Relaxed)));
 }
 
 /// The number of launches so far.

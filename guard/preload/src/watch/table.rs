@@ -5,7 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 
-use crate::process::cache;
+use crate::process;
 use crate::watch::counters::{Counters, Counts};
 use crate::watch::handle_record::HandleRecord;
 use crate::watch::kernel::{self, Kernel, OTHERS, UNNAMED};
@@ -59,7 +59,7 @@ pub(crate) fn find(handle: usize) -> Option<&'static Entry> {
 #[inline(always)]
 pub(crate) fn prefetch(handle: usize) {
     if let Some(entry) = places(handle).next() {
-        cache::prefetch(entry);
+        process::prefetch(entry);
     }
 }
 
@@ -258,9 +258,7 @@ mod tests {
     use gridguard_test_support::process::assert_passed;
 
     use super::*;
-    use crate::driver::request::Largest;
-
-    const ONE: Largest = Largest { grid: [1; 3], threads: 32, shared_bytes: 0 };
+    const ONE: [u32; 5] = [1, 1, 1, 32, 0];
 
     /// The tests share one table, so each has handles of its own.
     fn entry(handle: usize, name: &str) -> &'static Entry {
@@ -287,11 +285,11 @@ mod tests {
     #[test]
     fn a_kernel_keeps_its_largest_sizes_by_axis() {
         let kernel = entry(0x1000, "k");
-        kernel.counters.count(Largest { grid: [1, 9, 1], threads: 32, shared_bytes: 0 });
-        kernel.counters.count(Largest { grid: [4, 2, 1], threads: 16, shared_bytes: 64 });
+        kernel.counters.count([1, 9, 1, 32, 0]);
+        kernel.counters.count([4, 2, 1, 16, 64]);
         let Counts { launches, largest, .. } = find(0x1000).expect("known").counts();
         assert_eq!((kernel.kernel().name().as_str(), launches), ("k", 2));
-        assert_eq!(largest, Largest { grid: [4, 9, 1], threads: 32, shared_bytes: 64 });
+        assert_eq!(largest, [4, 9, 1, 32, 64]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod layout;
 mod lines;
 mod memory;
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 use std::env;
 
 use gridguard_report::PythonFrame;
@@ -18,14 +18,10 @@ use crate::process::elf::{self, Object};
 pub(crate) fn frames() -> Vec<PythonFrame> {
     let mut interpreters = [None; MOST_COPIES];
     let mut count = 0;
-    elf::visit(|object| {
-        if let Some(place) = interpreters.get_mut(count)
-            && let Some(found) = Interpreter::of(object)
-        {
-            *place = Some(found);
-            count += 1;
-        }
-        count == MOST_COPIES
+    elf::find_map(|object| {
+        *interpreters.get_mut(count)? = Some(Interpreter::of(object)?);
+        count += 1;
+        (count == MOST_COPIES).then_some(())
     });
     // Several copies of Python can be loaded; this thread runs one of them.
     let mut each = interpreters.into_iter().flatten().filter_map(|one| one.frames());
@@ -44,7 +40,7 @@ struct Interpreter {
 
 impl Interpreter {
     fn of(object: &Object<'_>) -> Option<Self> {
-        let address = |name: &CStr| Some(object.find(name).addr()).filter(|address| *address > 0);
+        let address = |name: &CStr| object.find(name).map(<*mut c_void>::addr);
         let runtime = address(c"_PyRuntime")?;
         let code_type = address(c"PyCode_Type")?;
         let minor = match address(c"Py_Version") {

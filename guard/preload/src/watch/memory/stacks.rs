@@ -111,19 +111,15 @@ fn frame(address: *mut c_void) -> Option<Frame> {
 /// The path of the object that contains `address`, written to `into`; empty for the program. `None` if there is no
 /// such object, or the path is too long.
 fn path_of(address: *mut c_void, into: &mut [u8]) -> Option<&CStr> {
-    let mut bytes = None;
-    elf::visit(|object| {
-        let is_wanted = object.contains(address.addr());
-        if is_wanted
-            && let Some(path) = object.path().map(CStr::to_bytes_with_nul)
-            && let Some(into) = into.get_mut(..path.len())
-        {
-            into.copy_from_slice(path);
-            bytes = Some(path.len());
-        }
-        is_wanted
+    let bytes = elf::find_map(|object| {
+        let path = object.contains(address.addr()).then(|| object.path())?;
+        Some(path.and_then(|path| {
+            let path = path.to_bytes_with_nul();
+            into.get_mut(..path.len())?.copy_from_slice(path);
+            Some(path.len())
+        }))
     });
-    CStr::from_bytes_with_nul(into.get(..bytes?)?).ok()
+    CStr::from_bytes_with_nul(into.get(..bytes??)?).ok()
 }
 
 /// A library that is not unloaded meanwhile.
